@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nbmem import virtual
-    from nbmem.api import phase, trace
+    from nbmem.api.freeing import free
+    from nbmem.api.live_tensors import top
+    from nbmem.api.rank_folders import open  # noqa: A004 - nbmem.open() reads well
+    from nbmem.api.rank_recording import recorded
+    from nbmem.api.testing import assert_peak, diff
+    from nbmem.api.tracing import phase, trace
     from nbmem.estimates import estimate, fit, layers, plan
-    from nbmem.freeing import free
-    from nbmem.ipython.extension import load_ipython_extension, unload_ipython_extension
-    from nbmem.living import top
-    from nbmem.ranks import recorded
-    from nbmem.testing import assert_peak, diff
-    from nbmem.world import open  # noqa: A004 - nbmem.open() reads well
+    from nbmem.frontends.notebook.extension import load_ipython_extension, unload_ipython_extension
 
 __version__ = "0.1.0"
 
@@ -41,21 +41,31 @@ __all__ = [
 ]
 
 _HOMES = {
-    "assert_peak": "nbmem.testing",
-    "diff": "nbmem.testing",
+    "assert_peak": "nbmem.api.testing",
+    "diff": "nbmem.api.testing",
     "estimate": "nbmem.estimates",
     "fit": "nbmem.estimates",
-    "free": "nbmem.freeing",
+    "free": "nbmem.api.freeing",
     "layers": "nbmem.estimates",
-    "load_ipython_extension": "nbmem.ipython.extension",
-    "open": "nbmem.world",
-    "phase": "nbmem.api",
+    "load_ipython_extension": "nbmem.frontends.notebook.extension",
+    "open": "nbmem.api.rank_folders",
+    "phase": "nbmem.api.tracing",
     "plan": "nbmem.estimates",
-    "recorded": "nbmem.ranks",
-    "top": "nbmem.living",
-    "trace": "nbmem.api",
-    "unload_ipython_extension": "nbmem.ipython.extension",
+    "recorded": "nbmem.api.rank_recording",
+    "top": "nbmem.api.live_tensors",
+    "trace": "nbmem.api.tracing",
+    "unload_ipython_extension": "nbmem.frontends.notebook.extension",
 }
+_MOVED = {
+    "answers": "nbmem.report.estimate_results",
+    "devices": "nbmem.api.device_selection",
+    "freeing": "nbmem.api.freeing",
+    "ledger": "nbmem.report.ledger",
+    "living": "nbmem.api.live_tensors",
+    "testing": "nbmem.api.testing",
+    "world": "nbmem.api.rank_folders",
+}
+"""Modules by their former names, for code that names a type of theirs: `nbmem.answers.Fit`."""
 
 
 def _jupyter_labextension_paths() -> list[dict[str, str]]:
@@ -67,6 +77,8 @@ def __getattr__(name: str) -> Any:
     """Import what is asked for, when it is asked for: `import nbmem` itself stays light."""
     if name == "virtual":
         return import_module("nbmem.virtual")
+    if name in _MOVED:
+        return import_module(_MOVED[name])
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'nbmem' has no attribute {name!r}")

@@ -2,7 +2,7 @@
 
 import sys
 
-from nbmem.cli import main
+from nbmem.frontends.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from nbmem.core.clock import CLOCK
+from nbmem.core.runtime.clock import CLOCK
 
 if TYPE_CHECKING:
     import pytest

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from nbmem.virtual.card_names import find_card
 from nbmem.virtual.hardware.cudnn.client import Client
 from nbmem.virtual.hardware.cudnn.problem import Answer
-from nbmem.virtual.naming import find_card
 
 
 class Listed(Client):

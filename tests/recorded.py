@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from nbmem.core.categories import Category
-from nbmem.core.events import Action, Blocks, BlockState, Events, Layout, Segments
-from nbmem.core.session import DeviceInfo, DeviceTrace, Identities, Marks, Samples, Session
-from nbmem.core.spans import Span
+from nbmem.core.session.categories import Category
+from nbmem.core.session.events import Action, Blocks, BlockState, Events, Layout, Segments
+from nbmem.core.session.session import DeviceInfo, DeviceTrace, Identities, Marks, Samples, Session
+from nbmem.core.session.spans import Span
 
 TRACES = Path(__file__).parent / "recordings" / "traces"
 NAMES = sorted(path.name.removesuffix(".json.xz") for path in TRACES.glob("*.json.xz"))

@@ -1,4 +1,4 @@
-"""Writes labextension/src/categories.ts from nbmem.core.categories and nbmem.details.
+"""Write labextension/src/categories.ts from categories.py and exploration.py of nbmem.
 
 `python3 tools/categories.py` writes it; tests/house/test_generated.py says whether it is fresh.
 """
@@ -12,13 +12,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from nbmem import details  # noqa: E402 - this checkout's, whatever is installed
-from nbmem.core import categories  # noqa: E402
+from nbmem.core.session import categories  # noqa: E402
+from nbmem.report import exploration  # noqa: E402 - this checkout's, whatever is installed
 
 TARGET = ROOT / "labextension" / "src" / "categories.ts"
 HEAD = (
-    "// Written by tools/categories.py from nbmem/core/categories.py and nbmem/details.py; "
-    "do not edit.\n"
+    "// Written by tools/categories.py from nbmem/core/session/categories.py and "
+    "nbmem/report/exploration.py; do not edit.\n"
 )
 SUMS = {
     "LIVE": "Requested bytes of live blocks.",
@@ -63,7 +63,7 @@ def typescript() -> str:
             *(f"export const {one.name} = {int(one)};\n" for one in _single()),
             "\n/* Kinds of the pool's pieces; the kind of a used one is its category. */\n",
             *(
-                _constant(name, meaning, getattr(details, name.removesuffix("_PIECE")))
+                _constant(name, meaning, getattr(exploration, name.removesuffix("_PIECE")))
                 for name, meaning in PIECES.items()
             ),
         ]

@@ -1,4 +1,4 @@
-"""Writes labextension/src/messages.ts from the messages that nbmem.live declares.
+"""Writes labextension/src/messages.ts from the messages that nbmem.frontends.sidebar declares.
 
 It is laid out as prettier would, so that formatting the folder changes nothing.
 
@@ -19,8 +19,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from nbmem.live import messages, requests  # noqa: E402 - this checkout's, whatever is installed
-from nbmem.live.wire import PUSHES, REPLIES, REQUESTS, hints, kind_of  # noqa: E402
+from nbmem.frontends.sidebar import messages, requests  # noqa: E402 - this checkout's, whatever is installed
+from nbmem.frontends.sidebar.message_codec import PUSHES, REPLIES, REQUESTS, hints, kind_of  # noqa: E402
 
 TARGET = ROOT / "labextension" / "src" / "messages.ts"
 CONSTANTS: dict[str, str | int] = {

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from nbmem.analysis import books_of, report_of  # noqa: E402
 from nbmem.core.units import format_bytes  # noqa: E402
-from nbmem.tips.engine import advise  # noqa: E402
-from nbmem.tips.rule import HEADINGS, Rule, saying  # noqa: E402
-from nbmem.tips.rules import RULES  # noqa: E402
-from nbmem.views.catalogue import when_told  # noqa: E402
+from nbmem.report.analysis import books_of, report_of  # noqa: E402
+from nbmem.report.tips.engine import advise  # noqa: E402
+from nbmem.report.tips.rule import HEADINGS, Rule, saying  # noqa: E402
+from nbmem.report.tips.rules import RULES  # noqa: E402
+from nbmem.views.tip_catalogue import when_told  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,9 +81,9 @@ def scenarios() -> str:
 
 
 def _scenario(path: Path) -> str:
-    from nbmem import api
+    from nbmem.api import tracing
 
-    session = api.open(path).session
+    session = tracing.open(path).session
     assert session is not None  # noqa: S101 - what was opened is finished
     books = books_of(session)
     found = advise(session, books, report_of(books)).findings

@@ -1,4 +1,4 @@
-// Written by tools/categories.py from nbmem/core/categories.py and nbmem/details.py; do not edit.
+// Written by tools/categories.py from nbmem/core/session/categories.py and nbmem/report/exploration.py; do not edit.
 
 export interface ICategory {
   key: string;

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nbmem.allocator import expandable, streams
 from nbmem.allocator.pool import SIZE_SHIFT
 from nbmem.core.errors import ReplayError
-from nbmem.core.events import Action
+from nbmem.core.session.events import Action
 
 if TYPE_CHECKING:
     from nbmem.allocator.heap import Heap

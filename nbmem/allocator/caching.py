@@ -11,26 +11,26 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
-from nbmem.allocator import new_memory, streams
+from nbmem.allocator import cache_miss, streams
+from nbmem.allocator.block_search import find
 from nbmem.allocator.cached_blocks import release_all
 from nbmem.allocator.driver import SimulatedDriver
 from nbmem.allocator.heap import AllocatorOOM, Heap, Scope
 from nbmem.allocator.layout import layout_of
 from nbmem.allocator.pool import SIZE_SHIFT, Block, Pool, PrivatePool
 from nbmem.allocator.rounding import MIN_BLOCK, SMALL_LIMIT, TOO_LARGE, round_size
-from nbmem.allocator.search import find
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.allocator.torch_rules import NEWEST, rules_for
 from nbmem.core.errors import UsageError
-from nbmem.core.events import Action
-from nbmem.files.torch_snapshot import pool_id
+from nbmem.core.files.torch_snapshot import pool_id
+from nbmem.core.session.events import Action
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from nbmem.allocator.driver import Driver
     from nbmem.allocator.heap import OnEvent
-    from nbmem.core.events import Layout
+    from nbmem.core.session.events import Layout
 
 _ALLOC = Action.ALLOC
 _FREE_REQUESTED = Action.FREE_REQUESTED
@@ -107,7 +107,7 @@ class CachingAllocator(Heap):
         if block is None:
             if rounded >= TOO_LARGE:
                 raise self._too_large(size, rounded)
-            block = new_memory.obtain(self, pool, stream, rounded, size)
+            block = cache_miss.obtain(self, pool, stream, rounded, size)
             pool = block.segment.pool  # a private pool may have lent it
         segment = block.segment
         addr = block.addr

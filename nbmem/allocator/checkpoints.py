@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from nbmem.core.errors import UsageError
-from nbmem.core.events import Action
+from nbmem.core.session.events import Action
 
 if TYPE_CHECKING:
     from nbmem.allocator.caching import CachingAllocator

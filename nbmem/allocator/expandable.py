@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.allocator.pool import Block, Segment
 from nbmem.allocator.rounding import SMALL_SEGMENT
-from nbmem.core.events import Action
+from nbmem.core.session.events import Action
 
 if TYPE_CHECKING:
     from nbmem.allocator.heap import Heap

@@ -10,7 +10,7 @@ from nbmem.allocator.rounding import MIN_BLOCK, NO_DIVISIONS, SMALL_LIMIT
 from nbmem.allocator.statistics import Statistics
 from nbmem.allocator.torch_rules import TieOrder
 from nbmem.core.errors import NbmemError
-from nbmem.core.events import Action
+from nbmem.core.session.events import Action
 from nbmem.core.units import format_bytes
 
 if TYPE_CHECKING:

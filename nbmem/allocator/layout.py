@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.core.events import Blocks, BlockState, Layout, Segments
+from nbmem.core.session.events import Blocks, BlockState, Layout, Segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

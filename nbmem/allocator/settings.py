@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from nbmem.allocator.conf_values import (
+from nbmem.allocator.conf_parser import (
     divisions_of,
     flag_of,
     fraction_of,
@@ -18,13 +18,13 @@ from nbmem.allocator.conf_values import (
 from nbmem.allocator.rounding import LARGE_SEGMENT, NO_DIVISIONS
 from nbmem.allocator.torch_rules import NEWEST, rules_for
 from nbmem.core.errors import UsageError
-from nbmem.core.names import quoted
+from nbmem.core.session.tensor_names import quoted
 from nbmem.core.units import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from nbmem.allocator.conf_values import Value
+    from nbmem.allocator.conf_parser import Value
     from nbmem.allocator.torch_rules import Rules
 
 NO_EFFECT: dict[str, Callable[[str, Value], Any]] = {

@@ -8,7 +8,7 @@ from enum import IntEnum
 from functools import lru_cache
 
 from nbmem.core.errors import UsageError
-from nbmem.core.names import quoted
+from nbmem.core.session.tensor_names import quoted
 
 NEWEST = "2.13.0"
 """The newest release whose rules were checked; newer ones are treated alike."""

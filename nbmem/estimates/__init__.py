@@ -7,18 +7,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbmem.estimates import by_layer, fitting, planning, programs, sizing
-from nbmem.estimates import ranks as ranked
-from nbmem.estimates.apart import Apart
-from nbmem.estimates.cards import card_for
-from nbmem.estimates.display import Answer, FitAnswer, LayersAnswer, PlanAnswer, WorldsAnswer, shown
-from nbmem.estimates.probing import Request, record
+from nbmem.estimates import world_choice as ranked
+from nbmem.estimates.answers import Answer, FitAnswer, LayersAnswer, PlanAnswer, WorldsAnswer, shown
+from nbmem.estimates.card_choice import card_for
+from nbmem.estimates.programs import programs
+from nbmem.estimates.questions import fit as fitting
+from nbmem.estimates.questions import layers as by_layer
+from nbmem.estimates.questions import plan as planning
+from nbmem.estimates.questions import world_sizes
+from nbmem.estimates.runs.probe_run import Request, record
+from nbmem.estimates.runs.subprocess_client import Apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nbmem.api import Trace
-    from nbmem.estimates.programs import Program
+    from nbmem.api.tracing import Trace
+    from nbmem.estimates.programs.programs import Program
     from nbmem.virtual.cards import Card
 
 
@@ -41,11 +45,11 @@ def estimate(
     Raises:
         NbmemError: The function cannot be copied, or there is no such card.
     """
-    from nbmem import api
+    from nbmem.api import tracing
 
     card, world = ranked.world_for(gpu, ranks)
     program = ranked.of_world(programs.call(function), world)
-    trace = api.trace(program.title)
+    trace = tracing.trace(program.title)
     with Apart(program) as apart:
         trace.session = apart.ask(record, Request(card=card, compiled=True))
     return trace
@@ -68,7 +72,7 @@ def fit(  # noqa: PLR0913 - the question's parts
 
     Args:
         program: A function that is called with the value (`lambda batch: train(batch)`), or what
-            `nbmem.estimates.programs` makes.
+            `nbmem.estimates.programs.programs` makes.
         gpu: Name of a card; None for the one in use, else a virtual H100.
         ranks: Run it as rank 0 of so many, which has the largest shards, as torchrun would: it
             makes its own process group. None for a program of one process.
@@ -142,7 +146,7 @@ def plan(  # noqa: PLR0913 - the question's parts
 
     Args:
         program: A function (called with the batch size if one is given, else with nothing), or
-            what `nbmem.estimates.programs` makes.
+            what `estimates.programs.programs` makes.
         gpu: Name of a card; None for the one in use, else a virtual H100.
         ranks: Run it as rank 0 of so many, which has the largest shards, as torchrun would: it
             makes its own process group. None for a program of one process.
@@ -196,7 +200,7 @@ def worlds(
     3, HSDP and tensor parallelism; one that does as it is, and with its own wrappers' switches.
 
     Args:
-        program: A function that is called with nothing, or what `nbmem.estimates.programs` makes.
+        program: A function without arguments, or what `estimates.programs.programs` makes.
         gpu: Each rank's card, by name; None for the one in use, else a virtual H100.
         ranks: Ranks of each world.
         margin: Part of the card to keep free.
@@ -207,7 +211,7 @@ def worlds(
     """
     if not isinstance(program, programs.Program):
         program = programs.call(program)
-    return shown(WorldsAnswer, sizing.worlds(program, gpu, ranks, margin=margin, tell=tell))
+    return shown(WorldsAnswer, world_sizes.worlds(program, gpu, ranks, margin=margin, tell=tell))
 
 
 def layers(  # noqa: PLR0913 - the question's parts

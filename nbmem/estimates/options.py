@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
 from nbmem.core.units import parse_bytes
-from nbmem.estimates import programs
-from nbmem.estimates.fitting import MARGIN
+from nbmem.estimates.programs import programs
+from nbmem.estimates.questions.fit import MARGIN
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from nbmem.estimates.programs import Program
+    from nbmem.estimates.programs.programs import Program
 
 BATCHES = ("batch", "batch_size", "bs", "BATCH", "BATCH_SIZE", "B", "per_device_train_batch_size")
 """What people call the batch: one of these is taken for it where nobody says."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from nbmem.core.entry import lost_sentence
 from nbmem.core.errors import NbmemError, UsageError
+from nbmem.core.runtime.entry_points import lost_sentence
 from nbmem.integrations.scalars import scalars
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbmem.api import Trace
+    from nbmem.api.tracing import Trace
 
 logger = logging.getLogger("nbmem")
 
@@ -52,7 +52,7 @@ class FirstSteps:
 
     def begin(self, model: object, step: int) -> None:
         """The training begins at this step."""
-        from nbmem.api import Trace
+        from nbmem.api.tracing import Trace
 
         self.stop()
         self._first = step

@@ -14,7 +14,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from nbmem.core.entry import entry
+from nbmem.core.runtime.entry_points import entry
 from nbmem.integrations.first_steps import PART, FirstSteps, TracesFirstSteps
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from nbmem.integrations.scalars import scalars
 
 if TYPE_CHECKING:
-    from nbmem.api import Trace
-    from nbmem.report import Report
+    from nbmem.api.tracing import Trace
+    from nbmem.report.model import Report
 
 
 def log(

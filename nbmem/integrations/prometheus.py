@@ -14,13 +14,13 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbmem.core.entry import entry, lost_sentence
+from nbmem.core.runtime.entry_points import entry, lost_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.live.cards import CardReader
-    from nbmem.live.messages import CardSample
+    from nbmem.frontends.sidebar.card_reader import CardReader
+    from nbmem.frontends.sidebar.messages import CardSample
 
 logger = logging.getLogger("nbmem")
 
@@ -70,8 +70,8 @@ class Cards:
     def _read(self) -> tuple[CardSample, ...]:
         if "torch" not in sys.modules:
             return ()
-        from nbmem.api import running_recorder
-        from nbmem.live.cards import CardReader
+        from nbmem.api.tracing import running_recorder
+        from nbmem.frontends.sidebar.card_reader import CardReader
 
         with self._lock:
             if self._reader is None:

@@ -16,8 +16,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
 
-    from nbmem.analysis.limit import Figure
-    from nbmem.api import Trace
+    from nbmem.api.tracing import Trace
+    from nbmem.report.analysis.peak_limit import Figure
 
 MARKER = (
     'nbmem_max_peak(limit, which="allocated"): fail if the test holds more GPU memory than '
@@ -68,11 +68,11 @@ def pytest_configure(config: pytest.Config) -> None:
     card = config.getoption("--nbmem-gpu")
     leads = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
     if card is not None and not leads:  # where xdist leads workers, each of them has one
-        from nbmem import devices
+        from nbmem.api import device_selection
         from nbmem.core.errors import NbmemError
 
         try:
-            config.stash[_CARD] = devices.use(card).sentence
+            config.stash[_CARD] = device_selection.use(card).sentence
         except NbmemError as err:
             raise pytest.UsageError(f"--nbmem-gpu: {err}") from err
 
@@ -145,7 +145,7 @@ def _size(limit: int | str) -> int:
 
 def _trace_of(item: pytest.Item) -> Trace:
     """A trace that has begun; the names of the test's module are those of its tensors."""
-    from nbmem.api import Trace
+    from nbmem.api.tracing import Trace
 
     names: Mapping[str, Any] = vars(getattr(item, "module", None) or sys.modules["__main__"])
     return Trace(item.name, stacks=True, namespace=names).start()
@@ -153,8 +153,8 @@ def _trace_of(item: pytest.Item) -> Trace:
 
 def _hold(item: pytest.Item, trace: Trace, limit: Limit) -> None:
     """Fail a test that went above its limit."""
+    from nbmem.api.testing import exceeded
     from nbmem.core.errors import UsageError
-    from nbmem.testing import exceeded
 
     session = trace.session
     if not limit.asked and session is not None and not session.devices:
@@ -170,8 +170,8 @@ def _hold(item: pytest.Item, trace: Trace, limit: Limit) -> None:
 
 def _explain(item: pytest.Item, trace: Trace) -> None:
     """Put the report beside the failure; nobody could type its commands here."""
-    from nbmem.core.faults import error_of
-    from nbmem.core.interrupts import let_pass
+    from nbmem.core.runtime.fault_isolation import error_of
+    from nbmem.core.runtime.interrupts import let_pass
     from nbmem.views.text import render_text
 
     try:
@@ -189,7 +189,7 @@ def _hold_counters(item: pytest.Item, limit: Limit) -> None:
     if "torch" not in sys.modules:
         return
     from nbmem.core.units import format_bytes
-    from nbmem.live.cards import CardReader
+    from nbmem.frontends.sidebar.card_reader import CardReader
 
     reader = CardReader()
     cards = reader.read()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.core.categories import Category
+from nbmem.core.session.categories import Category
 
 if TYPE_CHECKING:
-    from nbmem.api import Trace
-    from nbmem.report import Report
+    from nbmem.api.tracing import Trace
+    from nbmem.report.model import Report
 
 PEAKS = ("allocated", "reserved", "active", "requested", "process")
 
@@ -30,7 +30,7 @@ def scalars(source: Trace | Report, prefix: str = "nbmem") -> dict[str, int]:
     Raises:
         NbmemError: The trace still runs, or saw no GPU memory.
     """
-    from nbmem.api import Trace
+    from nbmem.api.tracing import Trace
 
     report = source.report() if isinstance(source, Trace) else source
     peaks = {f"peak/{name}": getattr(report.peak, name) for name in PEAKS}

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from nbmem.core.entry import entry
+from nbmem.core.runtime.entry_points import entry
 from nbmem.integrations.first_steps import PART, FirstSteps, TracesFirstSteps
 
 

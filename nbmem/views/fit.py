@@ -10,10 +10,10 @@ from nbmem.views.charts.growth import growth
 from nbmem.views.grid import Grid, TableCell, cells
 from nbmem.views.html import page
 from nbmem.views.markup import Markup, clipped, element
-from nbmem.views.notes import listed
+from nbmem.views.notes_html import listed
 
 if TYPE_CHECKING:
-    from nbmem.answers import Fit, Part, Probe
+    from nbmem.report.estimate_results import Fit, Part, Probe
 
 _BAR = 16
 _CLOSE = 0.04

@@ -11,7 +11,7 @@ from nbmem.views.markup import Markup, clipped, element, one_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.core.history import CellDelta, HostDelta
+    from nbmem.core.session.cell_delta import CellDelta, HostDelta
 
 _HEAD = ("cell", "", "allocated", "now", "reserved", "peak", "process", "time", "")
 _HOST_HEAD = ("cell", "", "tensors", "process", "now", "time", "")

@@ -8,28 +8,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.core.faults import UNGUARDED
+from nbmem.core.runtime.fault_isolation import UNGUARDED
 from nbmem.core.units import format_bytes
-from nbmem.ledger.plain import ledger_lines
-from nbmem.views import style, wording
-from nbmem.views.block import block, marked
-from nbmem.views.charts.card import card_bar
+from nbmem.report.ledger.fallback_text import ledger_lines
+from nbmem.views import report_sentences, style
+from nbmem.views.charts.card_bar import card_bar
 from nbmem.views.charts.timeline import timeline
 from nbmem.views.lines import lines_table
 from nbmem.views.markup import Markup, element, escape, join, one_line
-from nbmem.views.notes import listed
+from nbmem.views.notes_html import listed
 from nbmem.views.oom import oom_ended
 from nbmem.views.oom_html import render_oom_html
 from nbmem.views.rows import ledger_rows
 from nbmem.views.text import holdings_table, ledger_table, phases_table
+from nbmem.views.text_block import block, marked
 from nbmem.views.tips_html import render_tips_html
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbmem.core.faults import Faults
-    from nbmem.report import Report
-    from nbmem.views.charts.picture import Picture
+    from nbmem.core.runtime.fault_isolation import Faults
+    from nbmem.report.model import Report
+    from nbmem.views.charts.svg import Picture
 
 _WIDTH = 100
 """Characters in a line of the tables."""
@@ -71,7 +71,7 @@ def render_html(report: Report, faults: Faults = UNGUARDED) -> str:
         *part("The phases", lambda: _table(phases_table(report))),
         *part("The largest tensors", lambda: _table(holdings_table(report, _WIDTH))),
         *part("The lines of the code", lambda: _table(lines_table(report))),
-        *part("The notes", lambda: _notes(wording.notes(report))),
+        *part("The notes", lambda: _notes(report_sentences.notes(report))),
     ]
     # A notebook is compared line by line.
     return element("div", join([Markup(f"\n{one}") for one in parts]), style=style.BOX)
@@ -104,11 +104,11 @@ def page(title: str, fragment: str, *, policy: str | None = None) -> str:
 
 
 def _headline(report: Report) -> list[Markup]:
-    source = wording.source(report.peak.at)
-    verdict = wording.verdict(report) + (f", {source}" if source else "")
+    source = report_sentences.source(report.peak.at)
+    verdict = report_sentences.verdict(report) + (f", {source}" if source else "")
     return [
         element("div", verdict, style=style.VERDICT),
-        element("div", wording.recording(report), style=style.ABOUT),
+        element("div", report_sentences.recording(report), style=style.ABOUT),
     ]
 
 
@@ -170,7 +170,7 @@ def _tiles(report: Report) -> Markup:
 
 def _tile(name: str, count: int | None, report: Report, what: str) -> Markup:
     whole = "of the machine" if report.device.is_host else "of the card"
-    share = wording.percent(count or 0, report.device.total_bytes)
+    share = report_sentences.percent(count or 0, report.device.total_bytes)
     share = escape("") if count is None else escape(f"{share} {whole}")
     exact = what if count is None else f"{what}: {count:,} B"
     return element(

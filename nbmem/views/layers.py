@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from nbmem.core.errors import UsageError
 from nbmem.core.units import format_bytes
 from nbmem.views import style
-from nbmem.views.folding import AMOUNTS, folded
 from nbmem.views.grid import Grid, TableCell
 from nbmem.views.html import page
 from nbmem.views.markup import element
-from nbmem.views.notes import listed
+from nbmem.views.notes_html import listed
+from nbmem.views.repeated_layers import AMOUNTS, folded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.answers import LayerRow, Layers
+    from nbmem.report.estimate_results import LayerRow, Layers
 
 COLUMNS = AMOUNTS
 """What can be sorted by, and what is added up."""

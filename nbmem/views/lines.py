@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.units import format_bytes
-from nbmem.details import LineRow
+from nbmem.report.exploration import LineRow
 from nbmem.views.markup import clipped, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.report import Report
+    from nbmem.report.model import Report
 
 MOST = 8
 """Lines in the table, the largest at the peak or at the end; the others are one row."""

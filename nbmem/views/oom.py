@@ -6,15 +6,15 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nbmem.core.categories import CARD, Category
+from nbmem.core.session.categories import CARD, Category
 from nbmem.core.units import format_bytes
-from nbmem.views import wording
+from nbmem.views import report_sentences
 from nbmem.views.markup import one_line, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.report import Autopsy, Finding, HeldGroup, Report
+    from nbmem.report.model import Autopsy, Finding, HeldGroup, Report
 
 _GROUNDS = {
     "exact": "counted",
@@ -49,7 +49,7 @@ def place(autopsy: Autopsy) -> str:
         f"at {one_line(autopsy.at.line)}" if autopsy.at.line else None,
         f"in {one_line(autopsy.layer)}" if autopsy.layer else None,
         f"in the node {one_line(autopsy.operator)}" if autopsy.operator else None,
-        wording.phase_and_step(autopsy.at.phase, autopsy.at.step),
+        report_sentences.phase_and_step(autopsy.at.phase, autopsy.at.step),
         f"thread {one_line(autopsy.thread)}" if autopsy.thread else None,
     ]
     known = ", ".join(part for part in parts if part)
@@ -78,7 +78,7 @@ def ledger(autopsy: Autopsy) -> list[tuple[Category, str, int]]:
     held = autopsy.ledger
     if held is None:
         return []
-    return [(c, wording.label(c, held), held[c]) for c in CARD if held[c]]
+    return [(c, report_sentences.label(c, held), held[c]) for c in CARD if held[c]]
 
 
 def holder(held: HeldGroup) -> str:

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.units import format_bytes
 from nbmem.views import oom, style
-from nbmem.views.block import block, marked
 from nbmem.views.markup import Markup, element, join
-from nbmem.views.notes import fold, listed
+from nbmem.views.notes_html import fold, listed
+from nbmem.views.text_block import block, marked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.core.categories import Category
-    from nbmem.report import Autopsy, Finding
+    from nbmem.core.session.categories import Category
+    from nbmem.report.model import Autopsy, Finding
 
 _BOX = (
     "border:1px solid #C8553D;border-left:5px solid #C8553D;border-radius:4px;"

@@ -7,7 +7,7 @@ program holds is grey; hatching tells those greys apart. A test measures all of 
 
 from __future__ import annotations
 
-from nbmem.core.categories import Category
+from nbmem.core.session.categories import Category
 
 COLOURS: dict[Category, str] = {
     Category.WEIGHTS: "#0072B2",

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.units import format_bytes
 from nbmem.views import style
-from nbmem.views.code import code_html
+from nbmem.views.code_block import code_html
 from nbmem.views.grid import Grid, TableCell
 from nbmem.views.html import page
 from nbmem.views.markup import Markup, element
-from nbmem.views.notes import fold, listed
+from nbmem.views.notes_html import fold, listed
 
 if TYPE_CHECKING:
-    from nbmem.answers import Option, Plan
+    from nbmem.report.estimate_results import Option, Plan
 
 _NOTHING = 0.002
 """A remedy that saves less than this part of the process is no row of the table."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from nbmem.core.categories import ACTIVE, BESIDE, CARD, PROCESS, RESERVED, Category
-from nbmem.core.names import without_numbers
+from nbmem.core.session.categories import ACTIVE, BESIDE, CARD, PROCESS, RESERVED, Category
+from nbmem.core.session.tensor_names import without_numbers
 from nbmem.core.units import format_bytes
-from nbmem.views import wording
+from nbmem.views import report_sentences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from nbmem.ledger.balance import Ledger
-    from nbmem.report import Holding, Report
+    from nbmem.report.ledger.balance import Ledger
+    from nbmem.report.model import Holding, Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +97,8 @@ def ledger_rows(report: Report) -> list[LedgerRow]:
             elif peak[category] or end[category]:
                 rows.append(
                     LedgerRow(
-                        label=wording.label(category, peak, end, kind=kind),
-                        meaning=wording.meaning(category, peak, end, kind=kind),
+                        label=report_sentences.label(category, peak, end, kind=kind),
+                        meaning=report_sentences.meaning(category, peak, end, kind=kind),
                         category=category,
                         peak=at_peak[category],
                         end=at_end[category],
@@ -144,8 +144,8 @@ def _framework_rows(category: Category, peak: Ledger, end: Ledger) -> list[Ledge
     both = {name: (at_peak.get(name, 0), at_end.get(name, 0)) for name in at_peak | at_end}
     return [
         LedgerRow(
-            label=wording.owned(category, name),
-            meaning=wording.meaning(category, peak, end),
+            label=report_sentences.owned(category, name),
+            meaning=report_sentences.meaning(category, peak, end),
             category=category,
             peak=Amount(count=first),
             end=Amount(count=last),
@@ -208,6 +208,6 @@ def _without_numbers(held: Holding) -> Holding:
 def holdings_title(shown: Sequence[Alike], report: Report) -> str:
     """How much of what was recorded a table of holdings shows."""
     bytes_shown = sum(row.size_of_all for row in shown)
-    share = wording.percent(bytes_shown, report.peak.allocated)
+    share = report_sentences.percent(bytes_shown, report.peak.allocated)
     size = format_bytes(bytes_shown)
     return f"Largest holdings at the peak: {size} requested, {share} of allocated"

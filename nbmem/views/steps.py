@@ -11,7 +11,7 @@ from nbmem.core.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.report import PhaseRow, Report
+    from nbmem.report.model import PhaseRow, Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.core.categories import PROCESS
-from nbmem.core.faults import UNGUARDED
+from nbmem.core.runtime.fault_isolation import UNGUARDED
+from nbmem.core.session.categories import PROCESS
 from nbmem.core.units import format_bytes, format_ms
-from nbmem.ledger.plain import ledger_lines
-from nbmem.views import wording
+from nbmem.report.ledger.fallback_text import ledger_lines
+from nbmem.views import report_sentences
 from nbmem.views.lines import lines_table
 from nbmem.views.markup import clipped, one_line, short_path, wrapped
 from nbmem.views.oom import oom_ended, render_oom
@@ -17,8 +17,8 @@ from nbmem.views.steps import Gap, peak_row, shorten
 from nbmem.views.tips import render_tips
 
 if TYPE_CHECKING:
-    from nbmem.core.faults import Faults
-    from nbmem.report import Holding, PhaseRow, Report
+    from nbmem.core.runtime.fault_isolation import Faults
+    from nbmem.report.model import Holding, PhaseRow, Report
     from nbmem.views.rows import Amount, LedgerRow
 
 MOST_HOLDINGS = 8
@@ -59,12 +59,12 @@ def render_text(report: Report, *, width: int = 100, faults: Faults = UNGUARDED)
 
 
 def _notes(report: Report, width: int) -> str:
-    notes = wording.notes(report)
+    notes = report_sentences.notes(report)
     return "\n".join(wrapped(note, width, "- ") for note in notes)
 
 
 def _head(report: Report, width: int) -> str:
-    verdict, source = wording.verdict(report), wording.source(report.peak.at)
+    verdict, source = report_sentences.verdict(report), report_sentences.source(report.peak.at)
     if len(verdict) + len(source) + 2 <= width:
         verdict, source = f"{verdict}, {source}" if source else verdict, ""
     lines = [wrapped(verdict, width, rest="  ")]
@@ -72,7 +72,7 @@ def _head(report: Report, width: int) -> str:
         lines.append(wrapped(source, width, "  "))
     if report.error and not oom_ended(report):
         lines.append(wrapped(f"Ended by {one_line(report.error)}", width, rest="  "))
-    lines.append(wrapped(wording.recording(report), width, rest="  "))
+    lines.append(wrapped(report_sentences.recording(report), width, rest="  "))
     return "\n".join(lines)
 
 

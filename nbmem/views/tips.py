@@ -11,8 +11,8 @@ from nbmem.views.markup import one_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.core.freed import Freed
-    from nbmem.report import Finding
+    from nbmem.core.freed_memory import Freed
+    from nbmem.report.model import Finding
 
 MOST = 3
 """Tips in a report; `%nbmem tips` has all."""

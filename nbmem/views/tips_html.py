@@ -11,7 +11,7 @@ from nbmem.views.tips import MOST, about, command, heading
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.report import Finding
+    from nbmem.report.model import Finding
 
 _LIST = "margin:4px 0 8px 0;padding-left:18px"
 _ITEM = "margin:0 0 8px 0"

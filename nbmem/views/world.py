@@ -6,22 +6,22 @@ import textwrap
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from nbmem.core.categories import Category
+from nbmem.core.session.categories import Category
+from nbmem.core.session.ranks import numbers_text
 from nbmem.core.units import format_bytes, format_ms
-from nbmem.core.world import numbers_text
-from nbmem.views import style, wording
-from nbmem.views.block import block, marked
-from nbmem.views.charts.multiples import ranks_over_time
+from nbmem.views import report_sentences, style
 from nbmem.views.charts.ranks import ranks_chart
+from nbmem.views.charts.small_multiples import ranks_over_time
 from nbmem.views.grid import in_columns
 from nbmem.views.markup import Markup, clipped, element, join, one_line, wrapped
-from nbmem.views.world_words import STATES, about, sentences, verdict
+from nbmem.views.text_block import block, marked
+from nbmem.views.world_sentences import STATES, about, sentences, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.analysis.world.model import HeldThen, RankRow, WorldReport
-    from nbmem.views.charts.picture import Picture
+    from nbmem.report.analysis.world.world_report import HeldThen, RankRow, WorldReport
+    from nbmem.views.charts.svg import Picture
 
 MOST_ROWS = 24
 """Lines of a table of ranks; the others are summed up."""
@@ -119,7 +119,7 @@ def _alike(world: WorldReport) -> list[tuple[tuple[str, ...], list[RankRow]]]:
 
 
 def _line(row: RankRow, host: bool, mesh: bool, reserves: bool) -> tuple[str, ...]:  # noqa: FBT001
-    place = wording.phase_and_step(row.phase, row.step) or ""
+    place = report_sentences.phase_and_step(row.phase, row.step) or ""
     told = " ".join(f"{one_line(name)} {at.index}/{at.size}" for name, at in row.rank.mesh.items())
     return (
         *([one_line(row.rank.host)] if host else []),
@@ -160,7 +160,7 @@ def spread_table(world: WorldReport) -> str:
         same = one.low == one.high
         table.append(
             (
-                f"  {wording.label(one.category, kind=kind)}",
+                f"  {report_sentences.label(one.category, kind=kind)}",
                 format_bytes(one.low),
                 "" if same else str(one.low_rank),
                 "same" if same else format_bytes(one.high),
@@ -188,7 +188,7 @@ def then_table(world: WorldReport, width: int) -> str:
         )
     )
     for then in out.others[:MOST_ROWS]:
-        place = wording.phase_and_step(then.phase, then.step) or ""
+        place = report_sentences.phase_and_step(then.phase, then.step) or ""
         before = "" if then.t_ns is None else _before(asked.t_ns - then.t_ns)
         table.append(
             (

@@ -15,11 +15,11 @@ import contextlib
 import importlib
 from typing import TYPE_CHECKING
 
-from nbmem.core.warning_filter import suppress_warnings
-from nbmem.virtual import current
+from nbmem.core.runtime.warning_filter import suppress_warnings
+from nbmem.virtual import current_machine
+from nbmem.virtual.card_names import find_card, find_cards
 from nbmem.virtual.cards import CARDS, Card
-from nbmem.virtual.naming import find_card, find_cards
-from nbmem.virtual.notes import NbmemWarning
+from nbmem.virtual.warnings import NbmemWarning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -77,7 +77,7 @@ def activate(  # noqa: PLR0913 - what a machine is made of
     cards = find_cards(name)
     importlib.import_module("torch")  # whose warnings the program would see, too
     with suppress_warnings():
-        from nbmem.virtual.patches.switch import switch_on
+        from nbmem.virtual.patches.activation import switch_on
 
         machine = switch_on(
             cards,
@@ -93,8 +93,8 @@ def activate(  # noqa: PLR0913 - what a machine is made of
 
 def deactivate() -> None:
     """Put back everything that activate() replaced; virtual tensors are unusable from then on."""
-    if current.machine() is not None:
-        from nbmem.virtual.patches.switch import switch_off
+    if current_machine.machine() is not None:
+        from nbmem.virtual.patches.activation import switch_off
 
         with suppress_warnings():
             switch_off()
@@ -107,7 +107,7 @@ def active() -> VirtualGPU | None:
 
 def gpus() -> tuple[VirtualGPU, ...]:
     """The active cards by CUDA ordinal; empty without one."""
-    machine = current.machine()
+    machine = current_machine.machine()
     return () if machine is None else machine.gpus
 
 
@@ -116,9 +116,9 @@ def live_bytes() -> int:
 
     As they were asked for, each storage once, without cuBLAS's workspaces; 0 without a card.
     """
-    if current.machine() is None:
+    if current_machine.machine() is None:
         return 0
-    from nbmem.virtual.patches.switch import activation
+    from nbmem.virtual.patches.activation import activation
 
     live: int = activation().mode.storages.live_bytes()
     return live

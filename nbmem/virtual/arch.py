@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nbmem.allocator.cublas import WORKSPACE, WORKSPACE_HOPPER
 from nbmem.core.units import KIB
-from nbmem.virtual import tunings
+from nbmem.virtual import cub_tunings
 
 if TYPE_CHECKING:
-    from nbmem.virtual.tunings import Cub
+    from nbmem.virtual.cub_tunings import Cub
 
 
 class Multiprocessor(NamedTuple):
@@ -63,51 +63,51 @@ _LIST = (
     Arch(
         capability=(6, 0),
         multiprocessor=Multiprocessor(2048, 32, 48 * KIB),
-        cub=tunings.PASCAL,
+        cub=cub_tunings.PASCAL,
         bfloat16=False,
     ),
     Arch(
         capability=(6, 1),
         multiprocessor=Multiprocessor(2048, 32, 48 * KIB),
-        cub=tunings.PASCAL,
+        cub=cub_tunings.PASCAL,
         bfloat16=False,
     ),
     Arch(
         capability=(7, 0),
         multiprocessor=Multiprocessor(2048, 32, 96 * KIB),
-        cub=tunings.VOLTA,
+        cub=cub_tunings.VOLTA,
         bfloat16=False,
     ),
     Arch(
         capability=(7, 5),
         multiprocessor=Multiprocessor(1024, 16, 64 * KIB),
-        cub=tunings.VOLTA,
+        cub=cub_tunings.VOLTA,
         bfloat16=False,
     ),
     Arch(
         capability=(8, 0),
         multiprocessor=Multiprocessor(2048, 32, 163 * KIB),
-        cub=tunings.A100,
+        cub=cub_tunings.A100,
     ),
     Arch(
         capability=(8, 6),
         multiprocessor=Multiprocessor(1536, 16, 99 * KIB),
-        cub=tunings.AMPERE,
+        cub=cub_tunings.AMPERE,
     ),
     Arch(
         capability=(8, 7),
         multiprocessor=Multiprocessor(1536, 16, 163 * KIB),
-        cub=tunings.AMPERE,
+        cub=cub_tunings.AMPERE,
     ),
     Arch(
         capability=(8, 9),
         multiprocessor=Multiprocessor(1536, 24, 99 * KIB),
-        cub=tunings.AMPERE,
+        cub=cub_tunings.AMPERE,
     ),
     Arch(
         capability=(9, 0),
         multiprocessor=Multiprocessor(2048, 32, 227 * KIB),
-        cub=tunings.HOPPER,
+        cub=cub_tunings.HOPPER,
         cublas_workspace=WORKSPACE_HOPPER,
         data_centre=True,
         cudnn_attention=256,
@@ -115,7 +115,7 @@ _LIST = (
     Arch(
         capability=(10, 0),
         multiprocessor=Multiprocessor(2048, 32, 227 * KIB),
-        cub=tunings.BLACKWELL,
+        cub=cub_tunings.BLACKWELL,
         cublas_workspace=WORKSPACE_HOPPER,
         data_centre=True,
         cudnn_attention=128,
@@ -123,25 +123,25 @@ _LIST = (
     Arch(
         capability=(10, 3),
         multiprocessor=Multiprocessor(2048, 32, 227 * KIB),
-        cub=tunings.BLACKWELL,
+        cub=cub_tunings.BLACKWELL,
         cublas_workspace=WORKSPACE_HOPPER,
         data_centre=True,
     ),
     Arch(
         capability=(11, 0),
         multiprocessor=Multiprocessor(1536, 24, 227 * KIB),
-        cub=tunings.BLACKWELL,
+        cub=cub_tunings.BLACKWELL,
     ),
     Arch(
         capability=(12, 0),
         multiprocessor=Multiprocessor(1536, 24, 99 * KIB),
-        cub=tunings.BLACKWELL,
+        cub=cub_tunings.BLACKWELL,
         cublas_workspace=WORKSPACE_HOPPER,
     ),
     Arch(
         capability=(12, 1),
         multiprocessor=Multiprocessor(1536, 24, 99 * KIB),
-        cub=tunings.BLACKWELL,
+        cub=cub_tunings.BLACKWELL,
         cublas_workspace=WORKSPACE_HOPPER,
     ),
 )

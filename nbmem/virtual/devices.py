@@ -1,7 +1,7 @@
 """The devices of the cards: as Python sees them, and as C++ does.
 
 To C++ a virtual tensor lives on `lazy:0`, one of the second card on `lazy:1`; in Python its device
-says `cuda:0` (patches/disguise.py). Why: tensors/storages.py.
+says `cuda:0` (virtual/patches/tensor_api/tensor_attributes.py). Why: tensors/storages.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import _C
 
-from nbmem.virtual.naming import MOST
+from nbmem.virtual.card_names import MOST
 
 CUDA = tuple(torch.device("cuda", index) for index in range(MOST))
 """The devices of the cards by ordinal, as Python sees them."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nbmem.core.raised import behind, set_traceback, traceback_of
+from nbmem.core.runtime.exceptions import behind, set_traceback, traceback_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ import sys
 from typing import Any
 
 from nbmem import virtual
+from nbmem.virtual.dispatch.card_mode import CardMode
 from nbmem.virtual.hardware.gpu import VirtualGPU
-from nbmem.virtual.operators.dispatch import CardMode
 from tests.accuracy.__main__ import recorded
 from tests.accuracy.one import Run
 

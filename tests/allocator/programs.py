@@ -8,7 +8,7 @@ import numpy as np
 
 from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.heap import AllocatorOOM
-from nbmem.core.events import Events
+from nbmem.core.session.events import Events
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 GIVEN_BACK = ("free_requested", "free_completed", "segment_free", "segment_unmap")

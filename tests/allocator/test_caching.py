@@ -6,7 +6,7 @@ from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.driver import DownwardDriver, SimulatedDriver
 from nbmem.allocator.heap import AllocatorOOM
 from nbmem.core.errors import ReplayError, UsageError
-from nbmem.core.events import Action, BlockState
+from nbmem.core.session.events import Action, BlockState
 from nbmem.core.units import GIB, MIB
 from tests.allocator.programs import stats_of
 

@@ -5,7 +5,7 @@ import pytest
 from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.checkpoints import checkpoint, restore
 from nbmem.core.errors import UsageError
-from nbmem.core.events import BlockState
+from nbmem.core.session.events import BlockState
 from nbmem.core.units import MIB
 
 KIB = 1024

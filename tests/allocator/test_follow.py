@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.recordings.follow import follow
-from nbmem.allocator.recordings.undo import undo_with_notes
+from nbmem.allocator.recordings.undo_events import undo_with_notes
 from nbmem.allocator.settings import AllocatorSettings
-from nbmem.core.events import Action, BlockState, Layout
+from nbmem.core.session.events import Action, BlockState, Layout
 from nbmem.core.units import GIB, MIB
 from tests.allocator.programs import events_of
 

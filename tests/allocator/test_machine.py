@@ -12,9 +12,9 @@ from nbmem.allocator.recordings.compare import layout_difference
 from nbmem.allocator.recordings.follow import follow
 from nbmem.allocator.recordings.predict import Assumptions, Prediction
 from nbmem.allocator.recordings.recorded_driver import NOWHERE
-from nbmem.allocator.recordings.undo import undo_with_notes
+from nbmem.allocator.recordings.undo_events import undo_with_notes
 from nbmem.allocator.settings import AllocatorSettings
-from nbmem.core.events import BlockState, Layout
+from nbmem.core.session.events import BlockState, Layout
 from nbmem.core.units import GIB, KIB, MIB
 from tests.allocator.programs import events_of
 

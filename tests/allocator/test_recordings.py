@@ -13,11 +13,11 @@ from nbmem.allocator.recordings.inference import LIKELY_TOTAL, emptied_by_user, 
 from nbmem.allocator.recordings.predict import Assumptions, Prediction
 from nbmem.allocator.recordings.recording import COUNTERS, read_card
 from nbmem.allocator.recordings.replay import replay
-from nbmem.allocator.recordings.undo import undo_with_notes
+from nbmem.allocator.recordings.undo_events import undo_with_notes
 from nbmem.allocator.settings import AllocatorSettings
-from nbmem.core.events import Action, BlockState, Layout
+from nbmem.core.files.session import save_session
+from nbmem.core.session.events import Action, BlockState, Layout
 from nbmem.core.units import GIB, MIB
-from nbmem.files.session import save_session
 from tests.allocator.programs import RECORDINGS, events_of
 from tests.recorded import load, session_of
 

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from nbmem.analysis import build_report, shown
-from nbmem.core.spans import Span
-from nbmem.core.steps import number_steps
-from nbmem.record import freeze
-from nbmem.record.draft_phases import DraftPhase, with_nested
+from nbmem.capture.record import session_builder
+from nbmem.capture.record.draft_phases import DraftPhase, with_nested
+from nbmem.core.session.spans import Span
+from nbmem.core.session.steps import number_steps
+from nbmem.report.analysis import build_report, visible_phases
 from nbmem.views.explorer.data import explorer_data
 from nbmem.views.html import render_html
 from nbmem.views.text import render_text
@@ -30,7 +30,7 @@ def test_a_long_loop_is_shown_in_part_and_says_so():
     session = loop(2_000)
     report = build_report(session)
     assert len(session.spans) == 2 + 3 * 2_000
-    assert len(report.phases) <= shown.FIRST_PHASES + 2 * shown.LAST_PHASES
+    assert len(report.phases) <= visible_phases.FIRST_PHASES + 2 * visible_phases.LAST_PHASES
     assert report.phases[-1].step == 1_999
     assert any("Of 6001 phases the first 1000 and the last 4000" in note for note in report.notes)
     assert len(report.details.phases) == len(report.phases)
@@ -42,8 +42,8 @@ def test_a_long_loop_is_shown_in_part_and_says_so():
 
 
 def test_the_peaks_step_is_shown_wherever_it_is(monkeypatch):
-    monkeypatch.setattr(shown, "FIRST_PHASES", 6)
-    monkeypatch.setattr(shown, "LAST_PHASES", 9)
+    monkeypatch.setattr(visible_phases, "FIRST_PHASES", 6)
+    monkeypatch.setattr(visible_phases, "LAST_PHASES", 9)
     training = Training()
     training.sizes = [1 << 20]
     training.load()
@@ -63,7 +63,7 @@ def test_a_short_one_is_shown_whole():
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_phases_of_dropped_events_and_too_many_phases_are_left_out(monkeypatch, lost):
-    monkeypatch.setattr(freeze, "MAX_PHASES", 40)
+    monkeypatch.setattr(session_builder, "MAX_PHASES", 40)
     notes = []
     recorder = SimpleNamespace(note=notes.append)
     stretches = [
@@ -73,7 +73,7 @@ def test_phases_of_dropped_events_and_too_many_phases_are_left_out(monkeypatch, 
         DraftPhase("recompute", s.first, s.t0_ns, s.last, s.t1_ns, step=s.step, parent=i)
         for i, s in enumerate(stretches)
     ]
-    kept = freeze._bounded(recorder, [*stretches, *inner], lost=lost)
+    kept = session_builder._bounded(recorder, [*stretches, *inner], lost=lost)
     outer = [one for one in kept if one.parent is None]
     assert [one.step for one in outer] == list(range(60, 100))
     assert all(kept[one.parent].step == one.step for one in kept if one.parent is not None)
@@ -85,7 +85,7 @@ def test_phases_of_dropped_events_and_too_many_phases_are_left_out(monkeypatch, 
 def test_what_was_dropped_takes_its_phases_along():
     notes = []
     stretches = [DraftPhase("forward", 0, i, int(i > 90), i + 1, step=i) for i in range(100)]
-    kept = freeze._bounded(SimpleNamespace(note=notes.append), stretches, lost=True)
+    kept = session_builder._bounded(SimpleNamespace(note=notes.append), stretches, lost=True)
     assert [one.step for one in kept] == list(range(91, 100))
     assert notes
 
@@ -128,4 +128,4 @@ def test_many_blocks_in_one_recording_are_bounded_too():
         for i in range(6_000)
     ]
     report = build_report(replace(session, spans=(*session.spans, *blocks)))
-    assert len(report.phases) <= shown.FIRST_PHASES + 2 * shown.LAST_PHASES
+    assert len(report.phases) <= visible_phases.FIRST_PHASES + 2 * visible_phases.LAST_PHASES

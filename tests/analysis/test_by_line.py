@@ -8,16 +8,16 @@ import pytest
 
 import nbmem
 from nbmem.allocator.caching import CachingAllocator
-from nbmem.analysis import build_report
-from nbmem.analysis.by_line import MOST_ROWS
-from nbmem.core.events import Action, Frame, Layout
-from nbmem.core.session import Source
-from nbmem.core.sources import recorded_file
-from nbmem.core.spans import Span
+from nbmem.core.files.session import open_session, save_session
+from nbmem.core.session.events import Action, Frame, Layout
+from nbmem.core.session.session import Source
+from nbmem.core.session.source_files import recorded_file
+from nbmem.core.session.spans import Span
 from nbmem.core.units import KIB, MIB
-from nbmem.files.session import open_session, save_session
+from nbmem.report.analysis import build_report
+from nbmem.report.analysis.bytes_by_line import MOST_ROWS
 from nbmem.views.explorer.data import explorer_data
-from nbmem.views.explorer.thinned import MOST_CODE, thinned
+from nbmem.views.explorer.size_limit import MOST_CODE, thinned
 from nbmem.views.lines import lines_table
 from tests.allocator.programs import events_of
 from tests.analysis.test_details import ran

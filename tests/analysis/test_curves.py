@@ -5,9 +5,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from nbmem.analysis.curves import chosen_positions, timeline
-from nbmem.core.categories import Category
-from nbmem.ledger.books import Books
+from nbmem.core.session.categories import Category
+from nbmem.report.analysis.timeline import chosen_positions, timeline
+from nbmem.report.ledger.card_ledger import Books
 from tests.recorded import load, session_of
 
 

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.heap import AllocatorOOM
-from nbmem.analysis import build_report
-from nbmem.analysis.closeup import closeup, position_at
-from nbmem.analysis.lifetimes import LIVES
-from nbmem.analysis.pool import pool_history
-from nbmem.core.categories import LIVE, Category
-from nbmem.core.events import Layout
-from nbmem.core.session import DeviceInfo, DeviceTrace, Identities, Marks, Samples, Session
+from nbmem.core.session.categories import LIVE, Category
+from nbmem.core.session.events import Layout
+from nbmem.core.session.session import DeviceInfo, DeviceTrace, Identities, Marks, Samples, Session
 from nbmem.core.units import GIB, KIB, MIB
-from nbmem.details import RELEASABLE, STUCK
-from nbmem.ledger.books import Books
+from nbmem.report.analysis import build_report
+from nbmem.report.analysis.lifetimes import LIVES
+from nbmem.report.analysis.moment_details import closeup, position_at
+from nbmem.report.analysis.pool_history import pool_history
+from nbmem.report.exploration import RELEASABLE, STUCK
+from nbmem.report.ledger.card_ledger import Books
 from tests.allocator.programs import events_of
 from tests.recorded import NAMES, load, session_of
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 import nbmem
-from nbmem.analysis.growth import step_ends, steps_are_alike
-from nbmem.ledger.books import Books
+from nbmem.report.analysis.growth import step_ends, steps_are_alike
+from nbmem.report.ledger.card_ledger import Books
 from tests.recorded import load, session_of
 
 SNAPSHOTS = Path(__file__).parents[1] / "recordings" / "snapshots"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from nbmem.analysis.lines import users_line
-from nbmem.core.events import Frame
+from nbmem.core.session.events import Frame
+from nbmem.report.analysis.source_lines import users_line
 
 TORCH = Frame("/usr/lib/python3/site-packages/torch/nn/modules/conv.py", 9, "forward")
 INDUCTOR = Frame("/tmp/torchinductor_root/z3/cz3v.py", 1655, "call")

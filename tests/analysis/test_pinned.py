@@ -6,11 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="a card is traced")
 
-import nbmem.api as nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.analysis.build import build_report  # noqa: E402
-from nbmem.probes.program import pinned_bytes  # noqa: E402
-from nbmem.reading import read  # noqa: E402
+import nbmem.api.tracing as nbmem
+from nbmem import virtual
+from nbmem.api.render import read
+from nbmem.capture.program.program_facts import pinned_bytes
+from nbmem.report.analysis.report_builder import build_report
 
 MIB = 1 << 20
 

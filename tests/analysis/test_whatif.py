@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import nbmem.api as nbmem
-from nbmem.analysis import books_of
-from nbmem.analysis.releases import emptied, released_by_need
-from nbmem.analysis.whatif import try_again, try_freeing, try_more, try_settings, with_conf
+import nbmem.api.tracing as nbmem
+from nbmem.report.analysis import books_of
+from nbmem.report.analysis.cache_releases import emptied, released_by_need
+from nbmem.report.analysis.what_if import try_again, try_freeing, try_more, try_settings, with_conf
 from tests.recorded import load, session_of
 from tests.tips.measure import running
 

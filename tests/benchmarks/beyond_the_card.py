@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 
 import nbmem
 from nbmem import virtual
-from nbmem.estimates import programs
-from nbmem.estimates.probing import Request, probe
+from nbmem.estimates.programs import programs
+from nbmem.estimates.runs.probe_run import Request, probe
 
 PROGRAM = """
 import torch

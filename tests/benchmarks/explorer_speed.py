@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING
 import bokeh
 import numpy as np
 
-from nbmem.analysis import books_of, report_of
-from nbmem.analysis.closeup import closeup
+from nbmem.report.analysis import books_of, report_of
+from nbmem.report.analysis.moment_details import closeup
 from nbmem.views.explorer import explorer_output
 from nbmem.views.explorer.data import VERSION, closeup_data
 from nbmem.views.explorer.output import packed
 from tests.benchmarks.load_to_report import LAYERS, Training
 
 if TYPE_CHECKING:
-    from nbmem.core.session import Session
+    from nbmem.core.session.session import Session
 
 SIZES = (1_000, 100_000, 1_000_000)
 STATIC = Path(__file__).parents[2] / "nbmem" / "views" / "widget" / "static"

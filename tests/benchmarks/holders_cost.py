@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from nbmem import virtual
-from nbmem.probes.holders import walk
+from nbmem.capture.heap import walk
 
 BUDGET_S = 0.5
 

@@ -14,7 +14,7 @@ import time
 import torch
 from torch import nn
 
-import nbmem.api as nbmem
+import nbmem.api.tracing as nbmem
 from nbmem import virtual
 
 

@@ -2,7 +2,7 @@
 
 `python -m tests.benchmarks.host_cost [--steps N] [--rounds N]`: CPU seconds of this process, so
 that what else the machine does is no part of it, with one thread. Looks at the graph may take a
-tenth of a second in any case (`record/allowance.py`): in a short loop that weighs most.
+tenth of a second in any case (`capture/record/time_budget.py`): in a short loop that weighs most.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 import torch
 from torch import nn
 
-import nbmem.api as nbmem
+import nbmem.api.tracing as nbmem
 
 
 def small() -> nn.Module:

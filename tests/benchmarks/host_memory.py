@@ -9,10 +9,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from nbmem.estimates import programs
-from nbmem.estimates.apart import Apart
-from nbmem.estimates.cards import card_for
-from nbmem.estimates.probing import Request, probe
+from nbmem.estimates.card_choice import card_for
+from nbmem.estimates.programs import programs
+from nbmem.estimates.runs.probe_run import Request, probe
+from nbmem.estimates.runs.subprocess_client import Apart
 
 SCRIPT = """
 import sys

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.live.kernel import LOAD, Kernel
 
 PREPARE = """\
-from nbmem.ipython import extension
+from nbmem.frontends.notebook import extension
 hub = extension._LOADED[get_ipython()]._sidebar.hub
 import statistics
 model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(20))).cuda()

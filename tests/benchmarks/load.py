@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbmem.core.session import Session
+    from nbmem.core.session.session import Session
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,7 +46,7 @@ def report_of(trace: Any) -> None:
 
 def read(session: Session) -> None:
     """The stages of a session that is there already."""
-    from nbmem.api import Trace
+    from nbmem.api.tracing import Trace
 
     trace = Trace("benchmark")
     trace.session = session
@@ -228,7 +228,7 @@ def heaps(scale: float) -> None:
     from torch import nn
 
     from nbmem import virtual
-    from nbmem.probes.holders import walk
+    from nbmem.capture.heap import walk
 
     count = int(400_000 * scale)
     shapes: dict[str, Callable[[], Any]] = {

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from nbmem.allocator.caching import CachingAllocator
-from nbmem.core.categories import Category
-from nbmem.core.events import Events, Layout
-from nbmem.core.session import (
+from nbmem.core.files.session import open_session, save_session
+from nbmem.core.session.categories import Category
+from nbmem.core.session.events import Events, Layout
+from nbmem.core.session.session import (
     NOT_KNOWN,
     DeviceInfo,
     DeviceTrace,
@@ -21,9 +22,8 @@ from nbmem.core.session import (
     Samples,
     Session,
 )
-from nbmem.core.spans import Span
+from nbmem.core.session.spans import Span
 from nbmem.core.units import GIB, MIB
-from nbmem.files.session import open_session, save_session
 
 LAYERS = 200
 CONTEXT = 600 * MIB
@@ -185,7 +185,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
 
-    from nbmem.analysis import build_report
+    from nbmem.report.analysis import build_report
     from nbmem.views.html import render_page
     from nbmem.views.text import render_text
 

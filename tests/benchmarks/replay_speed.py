@@ -12,7 +12,7 @@ from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.recordings.follow import follow
 from nbmem.allocator.recordings.recording import read_card
 from nbmem.allocator.settings import AllocatorSettings
-from nbmem.core.events import Action, Events, Layout
+from nbmem.core.session.events import Action, Events, Layout
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 MILLION = 1_000_000

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 LOAD = """\
 %load_ext nbmem
 %nbmem gpu L4
-import torch, nbmem.ipython.later
-nbmem.ipython.later.NEXT_S = 60  # however slow the machine is, a look at the heap ends"""
+import torch, nbmem.frontends.notebook.idle_tasks
+nbmem.frontends.notebook.idle_tasks.NEXT_S = 60  # a heap walk ends on a slow machine"""
 _ID = "nbmem-sidebar"
 PANEL = f"[...window.jupyterapp.shell.widgets('right')].find(panel => panel.id === '{_ID}')"
 """The panel's own object, in the page."""

@@ -8,7 +8,7 @@ import re
 import pytest
 
 import nbmem
-from nbmem.analysis.lifetimes import life_of
+from nbmem.report.analysis.lifetimes import life_of
 from tests.browser.pages import KERNEL, LOAD, expect, expect_read, picture
 
 TRAIN = """\
@@ -71,7 +71,7 @@ def open_explorer(page):
 
 def books_of(server):
     """What Python reads in the recording that the cell saved."""
-    from nbmem.ledger.books import Books
+    from nbmem.report.ledger.card_ledger import Books
 
     trace = nbmem.open(server._notebooks / "run.nbmem")
     return Books(trace.session), trace.report()
@@ -532,7 +532,7 @@ def test_a_cell_that_runs_again_leaves_nothing_of_its_explorer(notebook, page, c
     assert sum(alive(cdp)) < 3 * one
 
 
-LATE = f"{LOAD}\nnbmem.ipython.later.REST_S, nbmem.ipython.later.WAIT_S = 3600, 0"
+LATE = f"{LOAD}\nnbmem.ipython.later.REST_S, nbmem.frontends.notebook.idle_tasks.WAIT_S = 3600, 0"
 
 
 @pytest.mark.cells(LATE, SMALL)

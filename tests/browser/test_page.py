@@ -9,11 +9,11 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from nbmem import api
-from nbmem.files.session import save_session
-from nbmem.views.bundle import mimebundle
+from nbmem.api import tracing
+from nbmem.core.files.session import save_session
 from nbmem.views.exports.page import living_page
 from nbmem.views.exports.viewer import viewer_page
+from nbmem.views.mime_bundle import mimebundle
 from tests.browser.pages import expect
 from tests.ranks.test_views import alternating
 from tests.views import sample
@@ -113,7 +113,7 @@ def test_a_file_is_dropped_onto_the_viewer_and_stays_there(offline, tmp_path):
     """A recording, a snapshot and what is neither, one after the other on one page."""
     snapshot = tmp_path / "streams.pickle"
     snapshot.write_bytes(lzma.decompress((RECORDINGS / "streams.pickle.xz").read_bytes()))
-    trace = api.open(snapshot)
+    trace = tracing.open(snapshot)
     at_peak = trace.report().ledger_at_peak
     recording, bare = trace.save(tmp_path / "run.nbmem"), tmp_path / "older.nbmem"
     save_session(trace.session, bare)

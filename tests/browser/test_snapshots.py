@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nbmem.analysis import books_of
-from nbmem.core.categories import LIVE, Category
-from nbmem.files.snapshot_session import session_of_snapshot
+from nbmem.core.files.snapshot_session import session_of_snapshot
+from nbmem.core.session.categories import LIVE, Category
+from nbmem.report.analysis import books_of
 
 ROOT = Path(__file__).parents[2]
 RECORDINGS = ROOT / "tests" / "recordings" / "snapshots"

@@ -76,7 +76,10 @@ def run(kernel, code):
 
 def nbmem(lab, *words, answer, pids):
     """What `nbmem` says in a terminal of the same user."""
-    code = FAKE.format(root=str(ROOT)) + "from nbmem.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = (
+        FAKE.format(root=str(ROOT))
+        + "from nbmem.frontends.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
     return subprocess.run(
         [sys.executable, "-c", code, *words],
         env=lab.environment | {"PIDS": json.dumps(pids)},

@@ -21,8 +21,8 @@ def training() -> dict[str, Any]:
     """Train a little, and read the ledger, torch's counters and nvidia-smi."""
     import torch
 
-    import nbmem.api as nbmem
-    from nbmem.core.categories import Category
+    import nbmem.api.tracing as nbmem
+    from nbmem.core.session.categories import Category
     from tests.card.networks import convolutional
 
     step = convolutional()

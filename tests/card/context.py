@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbmem.probes.nvml import NvmlProbe
+from nbmem.capture.devices.nvml import NvmlProbe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

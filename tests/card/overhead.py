@@ -72,7 +72,7 @@ def history() -> Iterator[None]:
 @contextlib.contextmanager
 def traced() -> Iterator[None]:
     """A trace of nbmem's."""
-    import nbmem.api as nbmem
+    import nbmem.api.tracing as nbmem
 
     with nbmem.trace("t", namespace={}):
         yield

@@ -39,7 +39,7 @@ def timed(read: Callable[[], Any], _kept: Any) -> dict[str, float]:
 
 def readings(torch: Any) -> dict[str, Callable[[], Any]]:
     """By name."""
-    from nbmem.probes.nvml import NvmlProbe
+    from nbmem.capture.devices.nvml import NvmlProbe
 
     probe = NvmlProbe()
     return {

@@ -13,7 +13,7 @@ from collections import Counter
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbmem.probes.nvml import load
+from nbmem.capture.devices.nvml import load
 
 if TYPE_CHECKING:
     from pathlib import Path

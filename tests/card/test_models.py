@@ -8,9 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the parts are torch programs")
 
-from nbmem import virtual  # noqa: E402 - torch is there
-from tests.card import models, workspaces  # noqa: E402
-from tests.oracle.zoo import Program  # noqa: E402
+from nbmem import virtual
+from tests.card import models, workspaces
+from tests.oracle.zoo import Program
 
 
 def small():

@@ -16,12 +16,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
-from nbmem import virtual  # noqa: E402
-from nbmem.probes.nvml_readings import unowned  # noqa: E402
-from nbmem.virtual.hardware.cudnn import client  # noqa: E402
-from nbmem.virtual.naming import find_card  # noqa: E402
-from tests.card import atlas  # noqa: E402
-from tests.card.asked import asked, warm  # noqa: E402
+from nbmem import virtual
+from nbmem.capture.devices.nvml_readings import unowned
+from nbmem.virtual.card_names import find_card
+from nbmem.virtual.hardware.cudnn import client
+from tests.card import atlas
+from tests.card.asked import asked, warm
 
 CONVOLUTION = re.compile(
     r"conv2d (\w+) (\d+)x(\d+)x(\d+)x\d+ to (\d+) kernel (\d+) stride (\d+) groups (\d+) (\w+)"

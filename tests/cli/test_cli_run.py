@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from nbmem.core.categories import Category
+from nbmem.core.session.categories import Category
 
 pytestmark = pytest.mark.torch
 

@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from nbmem.cli.base import say, write_out
+from nbmem.frontends.cli.subcommand import say, write_out
 
 pytestmark = pytest.mark.torch
 

@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("torch", reason="the ranks run on virtual cards")
 
-from nbmem.cli import main
-from nbmem.cli.virtual_ranks import _stand_ins
-from nbmem.virtual.worlds import layout
+from nbmem.frontends.cli import main
+from nbmem.frontends.cli.virtual_ranks import _stand_ins
+from nbmem.virtual.virtual_worlds import layout
 
 PIPELINE = """
 import torch, torch.distributed as dist

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from nbmem.cli import main
-from nbmem.cli.strip import stripped
-from nbmem.views.bundle import mimebundle
-from nbmem.views.mime import MIME
+from nbmem.frontends.cli import main
+from nbmem.frontends.cli.strip import stripped
+from nbmem.views.mime_bundle import mimebundle
+from nbmem.views.mime_types import MIME
 from tests.views import sample
 
 

@@ -4,9 +4,9 @@ import pytest
 
 import nbmem
 from nbmem import virtual
-from nbmem.analysis.growth import growth
-from nbmem.core.categories import Category
-from nbmem.ledger.books import Books
+from nbmem.core.session.categories import Category
+from nbmem.report.analysis.growth import growth
+from nbmem.report.ledger.card_ledger import Books
 
 pytestmark = pytest.mark.torch
 FEATURES, BATCH = 100, 64

@@ -6,7 +6,7 @@ import pytest
 
 from nbmem.core.arguments import add_device, parser_of
 from nbmem.core.errors import UsageError
-from nbmem.ipython.options import CellOptions, parse_cell_line, parse_statement_line
+from nbmem.frontends.notebook.options import CellOptions, parse_cell_line, parse_statement_line
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from nbmem.core import bytecode, self_test
+from nbmem.core.runtime import bytecode, self_test
 
 READINGS = {
     "calls_at_once": False,

@@ -5,10 +5,14 @@ import gc
 
 import pytest
 
-from nbmem.core.collector import rare_collections, without_collector
+from nbmem.core.runtime.garbage_collector import rare_collections, without_collector
 from tests.faults.injector import Fault, functions
 
-TARGET = next(t for t in functions("nbmem.core.collector") if t.name.endswith("without_collector"))
+TARGET = next(
+    t
+    for t in functions("nbmem.core.runtime.garbage_collector")
+    if t.name.endswith("without_collector")
+)
 
 
 def test_nothing_is_collected_meanwhile():

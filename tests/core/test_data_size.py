@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from nbmem.core import data_size
-from nbmem.core.categories import Category
-from nbmem.core.data_size import held_bytes
+from nbmem.core.runtime import data_size
+from nbmem.core.runtime.data_size import held_bytes
+from nbmem.core.session.categories import Category
 
 
 @dataclass(frozen=True, slots=True)

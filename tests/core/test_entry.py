@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from nbmem.core.entry import entry
-from nbmem.ipython.guest import guest
-from nbmem.record.recorder import Recorder
+from nbmem.capture.record.recorder import Recorder
+from nbmem.core.runtime.entry_points import entry
+from nbmem.frontends.notebook.error_boundary import guest
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from nbmem.core.holders import HolderKind, roots_of, storages_of
-from nbmem.core.session import Holders
+from nbmem.core.session.holders import HolderKind, roots_of, storages_of
+from nbmem.core.session.session import Holders
 
 K = HolderKind
 NAMES = ("(4,) float32", "model", "model.weight", "sd", "sd['weight']", "Out[3]")

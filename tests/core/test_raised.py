@@ -1,6 +1,7 @@
 """Exceptions of the user's own, read as Python keeps them: none of their code runs."""
 
-from nbmem.core import interrupts, oom, raised
+from nbmem.core.runtime import exceptions, interrupts
+from nbmem.core.session import oom
 
 
 class Shapeless(Exception):  # noqa: N818 - whatever the user calls it
@@ -22,11 +23,11 @@ def thrown(error, cause=None):
 def test_what_an_exception_says_of_itself_is_not_asked():
     cause = RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
     error = thrown(Shapeless("first", "second"), cause)
-    assert raised.is_raised(error, Exception)
-    assert not raised.is_raised(error, KeyboardInterrupt)
-    assert raised.words_of(error) == "first"
-    assert raised.behind(error) == (cause, None)
-    assert raised.traceback_of(error).tb_frame.f_code is thrown.__code__
+    assert exceptions.is_raised(error, Exception)
+    assert not exceptions.is_raised(error, KeyboardInterrupt)
+    assert exceptions.words_of(error) == "first"
+    assert exceptions.behind(error) == (cause, None)
+    assert exceptions.traceback_of(error).tb_frame.f_code is thrown.__code__
     assert oom.oom_in(error) is cause
     assert interrupts.signal_of(error) is None
 
@@ -34,10 +35,10 @@ def test_what_an_exception_says_of_itself_is_not_asked():
 def test_a_group_leads_to_its_members():
     inner = RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
     group = ExceptionGroup("two", [ValueError(), ExceptionGroup("one", [inner])])
-    assert raised.behind(group)[2:] == group.exceptions
+    assert exceptions.behind(group)[2:] == group.exceptions
     assert oom.oom_in(group) is inner
 
 
 def test_words_that_are_no_text_are_none():
-    assert raised.words_of(KeyError(3)) == ""
-    assert raised.words_of(ValueError()) == ""
+    assert exceptions.words_of(KeyError(3)) == ""
+    assert exceptions.words_of(ValueError()) == ""

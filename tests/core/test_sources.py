@@ -4,7 +4,7 @@ import queue
 
 import pytest
 
-from nbmem.core.sources import is_library, is_packages, is_stdlib
+from nbmem.core.session.source_files import is_library, is_packages, is_stdlib
 
 PACKAGES = (
     "/usr/local/lib/python3.12/dist-packages/torch/nn/modules/linear.py",

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from nbmem.analysis.lines import users_line
 from nbmem.core.errors import FileFormatError
-from nbmem.core.events import Action, Events
-from nbmem.core.stack_phases import phases_of
-from nbmem.files.snapshot_session import session_of_snapshot
+from nbmem.core.files.snapshot_session import session_of_snapshot
+from nbmem.core.session.events import Action, Events
+from nbmem.core.session.stack_phases import phases_of
+from nbmem.report.analysis.source_lines import users_line
 
 SNAPSHOTS = Path(__file__).parents[1] / "recordings" / "snapshots"
 STEP = ["forward", "backward", "optimizer"]

@@ -14,7 +14,7 @@ from nbmem import virtual
 @pytest.fixture(scope="module")
 def here():
     """Answer in this process what a process of its own would answer."""
-    apart = importlib.import_module("nbmem.estimates.apart")
+    apart = importlib.import_module("nbmem.estimates.runs.subprocess_client")
     estimates = importlib.import_module("nbmem.estimates")
 
     class Here(apart.Apart):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from nbmem.core.errors import UsageError
-from nbmem.estimates import binding
+from nbmem.estimates.programs import variable_binding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,10 +33,10 @@ CELLS = [
 
 @pytest.mark.parametrize(("name", "cell"), CELLS)
 def test_what_the_cell_writes_is_replaced(name, cell):
-    bound = binding.in_cell(name, cell, {}, ())
+    bound = variable_binding.in_cell(name, cell, {}, ())
     assert bound.value == 4
     names = {"SimpleNamespace": SimpleNamespace, "cfg": SimpleNamespace()}
-    exec(binding.compiled(cell, "<cell>", bound, 7), names)
+    exec(variable_binding.compiled(cell, "<cell>", bound, 7), names)
     held = names["loader"]["batch_size"] if "loader" in names else eval(bound.name, names)
     assert held == 7
 
@@ -49,17 +49,17 @@ def test_what_the_notebook_holds_is_replaced_in_a_copy(name):
         "frozen": Frozen(),
         "sizes": {"batch": 4},
     }
-    bound = binding.in_cell(name, "train()", held, held)
+    bound = variable_binding.in_cell(name, "train()", held, held)
     assert (bound.value, bound.line) == (4, None)
-    binding.put(held, bound.name, 7)
+    variable_binding.put(held, bound.name, 7)
     assert eval(name, held) == 7
 
 
 def test_a_name_in_the_cell_counts_before_a_call_that_takes_it():
     cell = "batch = 4\nloader = DataLoader(data, batch=batch)"
-    assert binding.in_cell("batch", cell, {}, ()).line == 1
+    assert variable_binding.in_cell("batch", cell, {}, ()).line == 1
     cell = "train(Config(batch=batch), batch=8)"
-    assert binding.in_cell("batch", cell, {"batch": 4}, ("batch",)).line is None
+    assert variable_binding.in_cell("batch", cell, {"batch": 4}, ("batch",)).line is None
 
 
 @pytest.mark.parametrize(
@@ -77,13 +77,13 @@ def test_a_name_in_the_cell_counts_before_a_call_that_takes_it():
 )
 def test_what_cannot_be_varied_says_what_to_write(name, cell, sentence):
     with pytest.raises(UsageError, match=sentence):
-        binding.in_cell(name, cell, {"held": 3, "cfg": SimpleNamespace(lr=0.1)}, ("cfg",))
+        variable_binding.in_cell(name, cell, {"held": 3, "cfg": SimpleNamespace(lr=0.1)}, ("cfg",))
 
 
 @pytest.mark.parametrize("name", ["batch_size", "batch-size", "--batch-size"])
 @pytest.mark.parametrize("words", [("-v", "--batch-size", "4"), ("-v", "--batch_size=4")])
 def test_an_argument_of_a_script_is_a_variable(name, words):
-    bound = binding.in_script(name, "import argparse", words)
+    bound = variable_binding.in_script(name, "import argparse", words)
     assert (bound.name, bound.value) == ("batch_size", 4)
     assert words[bound.word].endswith("4")
 
@@ -91,6 +91,6 @@ def test_an_argument_of_a_script_is_a_variable(name, words):
 def test_an_argument_that_is_not_given_is_a_sentence():
     script = "parser.add_argument('--batch-size', type=int)"
     with pytest.raises(UsageError, match="at the end of the line: -- --batch-size 32"):
-        binding.in_script("batch_size", script)
+        variable_binding.in_script("batch_size", script)
     with pytest.raises(UsageError, match="--batch-size is not a whole number: large"):
-        binding.in_script("batch_size", script, ("--batch-size", "large"))
+        variable_binding.in_script("batch_size", script, ("--batch-size", "large"))

@@ -8,19 +8,21 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch._functorch import config as functorch  # noqa: E402
+from torch._functorch import config as functorch
 
-from nbmem import api, virtual  # noqa: E402
-from nbmem.answers import Failure  # noqa: E402
-from nbmem.core import units  # noqa: E402
-from nbmem.estimates import fitting, planner, programs  # noqa: E402
-from nbmem.estimates.probing import Request, probe  # noqa: E402
-from nbmem.estimates.remedies import compiled as ways  # noqa: E402
-from nbmem.estimates.remedies.activations import Autocast  # noqa: E402
-from nbmem.estimates.remedies.compiled import ALREADY, Compile, HalfKept  # noqa: E402
-from nbmem.estimates.remedies.optimizers import PlainSGD  # noqa: E402
-from nbmem.virtual import notes  # noqa: E402
-from nbmem.virtual.patches import compiler  # noqa: E402
+from nbmem import virtual
+from nbmem.api import tracing
+from nbmem.core import units
+from nbmem.estimates.programs import programs
+from nbmem.estimates.questions import fit, planner
+from nbmem.estimates.remedies import compiled as ways
+from nbmem.estimates.remedies.activations import Autocast
+from nbmem.estimates.remedies.compiled import ALREADY, Compile, HalfKept
+from nbmem.estimates.remedies.optimizers import PlainSGD
+from nbmem.estimates.runs.probe_run import Request, probe
+from nbmem.report.estimate_results import Failure
+from nbmem.virtual import warnings
+from nbmem.virtual.patches.compiled import compiler
 
 planned = pytest.mark.skipif(not compiler.PLANNED, reason="this release's compiler is unknown")
 N, WIDE = 1 << 14, 512
@@ -56,7 +58,7 @@ def asked(source, *keys):
 
 def held_as_a_traced_cell(source):
     with virtual.activated((virtual.find_card("T4"),), defer=True):
-        trace = api.trace("pasted")
+        trace = tracing.trace("pasted")
         trace.start()
         try:
             exec(compile(source, "<pasted>", "exec"), {})
@@ -154,8 +156,8 @@ def test_a_fit_searches_again_with_what_is_compiled_and_says_what_eager_mode_wou
         step=8192,
         show=lambda answer, _left: seen.append(answer.sentences),
     )
-    assert any(notes.COMPILE_LATER in sentences for sentences in seen)
-    assert notes.COMPILE_LATER not in found.sentences
+    assert any(warnings.COMPILE_LATER in sentences for sentences in seen)
+    assert warnings.COMPILE_LATER not in found.sentences
     assert any("they run eagerly, rows = 16384 fits" in sentence for sentence in found.sentences)
     request = Request(card=virtual.find_card("T4"), margin=found.card.margin, value=16384)
     eager = probe(programs.cell(source, {}, vary="rows"), request).probe
@@ -198,7 +200,7 @@ def test_a_program_that_compiles_nothing_gets_no_budget(here, monkeypatch):
 
 
 def test_a_program_that_fails_planned_keeps_its_eager_answer(here, monkeypatch):
-    true_probe = fitting.probe
+    true_probe = fit.probe
 
     def failing(program, request):
         reply = true_probe(program, dataclasses.replace(request, compiled=False))
@@ -207,7 +209,7 @@ def test_a_program_that_fails_planned_keeps_its_eager_answer(here, monkeypatch):
         failure = Failure(kind="other", text="RuntimeError: no such kernel")
         return dataclasses.replace(reply, probe=dataclasses.replace(reply.probe, failure=failure))
 
-    monkeypatch.setattr(fitting, "probe", failing)
+    monkeypatch.setattr(fit, "probe", failing)
     source = COMPILED.replace(f"randn({N},", "randn(rows,").replace(
         "for step", "rows = 64\nfor step"
     )
@@ -232,7 +234,7 @@ def test_what_could_not_be_planned_is_no_figure_of_its(here):
     remedy.applied = 1
     with virtual.activated((virtual.find_card("T4"),)) as gpu:
         assert remedy.unapplied is None
-        note = notes.unplanned("Net.forward", "an operator that nobody knows")
-        with pytest.warns(notes.NbmemWarning):
+        note = warnings.unplanned("Net.forward", "an operator that nobody knows")
+        with pytest.warns(warnings.NbmemWarning):
             gpu.note(note)
         assert remedy.unapplied == note

@@ -6,14 +6,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from nbmem import virtual  # noqa: E402
-from nbmem.core.errors import UsageError  # noqa: E402
-from nbmem.core.units import MIB  # noqa: E402
-from nbmem.estimates import programs  # noqa: E402
-from nbmem.estimates.cards import figures_of  # noqa: E402
-from nbmem.estimates.probing import Request, probe  # noqa: E402
-from nbmem.views.exports.answers import fit_json  # noqa: E402
-from nbmem.views.fit import formula, render_html, render_text  # noqa: E402
+from nbmem import virtual
+from nbmem.core.errors import UsageError
+from nbmem.core.units import MIB
+from nbmem.estimates.card_choice import figures_of
+from nbmem.estimates.programs import programs
+from nbmem.estimates.runs.probe_run import Request, probe
+from nbmem.views.exports.estimates import fit_json
+from nbmem.views.fit import formula, render_html, render_text
 
 WIDE = 4096
 TRAIN = """

@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
-import numpy as np  # noqa: E402
-from torch import nn  # noqa: E402
+import numpy as np
+from torch import nn
 
-import nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.estimates import programs, surroundings  # noqa: E402
-from nbmem.estimates.apart import Apart, EstimateError  # noqa: E402
-from nbmem.estimates.parcel import pack  # noqa: E402
-from nbmem.estimates.probing import Request, probe  # noqa: E402
+import nbmem
+from nbmem import virtual
+from nbmem.estimates.programs import environment, programs
+from nbmem.estimates.programs.serialization import pack
+from nbmem.estimates.runs.probe_run import Request, probe
+from nbmem.estimates.runs.subprocess_client import Apart, EstimateError
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ torch.zeros(1, device="cuda")
 def test_every_run_begins_as_the_notebook_stands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NBMEM_WORD", "as it was")
-    before = surroundings.taken()
+    before = environment.taken()
     virtual.activate("T4")
     try:
         torch.set_default_dtype(torch.float64)

@@ -12,8 +12,8 @@ pytest.importorskip("ipykernel", reason="ipykernel is not installed")
 pytest.importorskip("torch", reason="torch is not installed")
 psutil = pytest.importorskip("psutil")
 
-from nbmem.live.requests import Done, ExpectQuestion  # noqa: E402
-from tests.live.kernel import Kernel  # noqa: E402
+from nbmem.frontends.sidebar.requests import Done, ExpectQuestion
+from tests.live.kernel import Kernel
 
 STANDING = """
 import json, logging, os, random, sys, warnings

@@ -6,11 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-from nbmem.core.errors import UsageError  # noqa: E402
-from nbmem.views.folding import folded  # noqa: E402
-from nbmem.views.layers import render_html, render_text  # noqa: E402
+from nbmem.core.errors import UsageError
+from nbmem.views.layers import render_html, render_text
+from nbmem.views.repeated_layers import folded
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from nbmem.views.layers import render_html, render_text  # noqa: E402
     ],
 )
 def test_a_formula_gives_the_layers_parameters(layer, formula):
-    from nbmem.estimates.by_layer import formula as formula_of
+    from nbmem.estimates.questions.layers import formula as formula_of
 
     assert formula_of(layer) == formula
     count = eval(formula.replace("x", "*"))

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 from IPython.core.interactiveshell import InteractiveShell
 
 import nbmem
-from nbmem.ipython.commands import asking
+from nbmem.frontends.notebook.commands import estimates
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_after_an_interrupt_what_was_known_stays(monkeypatch, capsys):
     handle = SimpleNamespace(update=lambda bundle, **_: put.append(bundle["text/plain"]))
     monkeypatch.setattr("IPython.display.display", lambda *_, **__: handle)
     answer = SimpleNamespace(_repr_mimebundle_=lambda: {"text/plain": "so far", "text/html": ""})
-    progress = asking.Progress(SimpleNamespace(kernel=object()), "plan")
+    progress = estimates.Progress(SimpleNamespace(kernel=object()), "plan")
     with progress:
         progress.tell("as it is")
         progress.partial(answer, "1 run, at most 3 more, about 4 s")

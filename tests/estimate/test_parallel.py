@@ -8,10 +8,11 @@ torch = pytest.importorskip("torch")
 if not torch.distributed.is_available() or torch.__version__ < "2.11":
     pytest.skip("the card runs the newest FSDP alone", allow_module_level=True)
 
-from nbmem.estimates import programs, sizing, spreading  # noqa: E402
-from nbmem.estimates.probing import Request, probe  # noqa: E402
-from nbmem.estimates.ranks import of_world, world_for  # noqa: E402
-from nbmem.estimates.remedies import PARALLELISMS  # noqa: E402
+from nbmem.estimates.programs import programs
+from nbmem.estimates.questions import parallel_variants, world_sizes
+from nbmem.estimates.remedies import PARALLELISMS
+from nbmem.estimates.runs.probe_run import Request, probe
+from nbmem.estimates.world_choice import of_world, world_for
 
 WIDTH, LAYERS, BATCH = 512, 3, 8
 WEIGHTS = LAYERS * 2 * 4 * WIDTH * WIDTH * 4
@@ -59,8 +60,8 @@ def asked(source, ranks, *keys, gpu="H100", **more):
 
 @pytest.fixture
 def whole(here, monkeypatch):
-    monkeypatch.setattr(sizing, "Apart", here.Apart)
-    monkeypatch.setattr(spreading, "Apart", here.Apart)
+    monkeypatch.setattr(world_sizes, "Apart", here.Apart)
+    monkeypatch.setattr(parallel_variants, "Apart", here.Apart)
     return here
 
 
@@ -128,7 +129,7 @@ def test_tensor_parallel_layers_are_cast_by_autocast():
     ("model.cuda(0)", True),
 ])  # fmt: skip
 def test_a_program_that_names_the_first_card(line, names):
-    assert spreading.names_a_card(line) is names
+    assert parallel_variants.names_a_card(line) is names
 
 
 def test_a_program_that_fails_in_a_way_is_not_said_to_have_nothing_to_spread():

@@ -8,12 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from nbmem import virtual  # noqa: E402
-from nbmem.estimates import planner, planning, programs  # noqa: E402
-from nbmem.estimates.edits import Edit, difference  # noqa: E402
-from nbmem.estimates.probing import Request, probe  # noqa: E402
-from nbmem.estimates.remedies import patches  # noqa: E402
-from nbmem.estimates.remedies.compiled import Compile  # noqa: E402
+from nbmem import virtual
+from nbmem.estimates.programs import programs
+from nbmem.estimates.programs.source_edits import Edit, difference
+from nbmem.estimates.questions import plan, planner
+from nbmem.estimates.remedies import patches
+from nbmem.estimates.remedies.compiled import Compile
+from nbmem.estimates.runs.probe_run import Request, probe
 
 TOP = """
 import torch
@@ -83,10 +84,10 @@ def pasted(key, code):
 def options(here):
     cell = TOP + LOOP + textwrap.indent(f"{FORWARD}{STEP}", "    ")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning.Planner, "find_largest", lambda *_: None)
+        patch.setattr(plan.Planner, "find_largest", lambda *_: None)
         patch.setattr(planner, "difference", lambda _before, after: after)
         patch.setattr(patches.gc, "get_objects", list)  # optimizers of other tests
-        patch.setattr(planning, "PAIRED", 0)
+        patch.setattr(plan, "PAIRED", 0)
         patch.setattr(Compile, "missing", lambda: "It has tests of its own.")  # it takes long
         found = here.plan(programs.cell(cell, {}, vary="batch"), "T4", every=True)
     return {option.key: option for option in found.options}

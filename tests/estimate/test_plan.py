@@ -8,16 +8,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from nbmem import virtual  # noqa: E402
-from nbmem.core.units import MIB, format_bytes  # noqa: E402
-from nbmem.estimates import planner, programs  # noqa: E402
-from nbmem.estimates.foreseen import foresee  # noqa: E402
-from nbmem.estimates.probing import Request, probe  # noqa: E402
-from nbmem.estimates.remedies import BY_KEY, REMEDIES, exclude_each_other  # noqa: E402
-from nbmem.estimates.remedies.blocks import repeated_blocks  # noqa: E402
-from nbmem.estimates.remedies.compiled import Compile  # noqa: E402
-from nbmem.views.exports.answers import plan_json  # noqa: E402
-from nbmem.views.plan import render_html, render_text  # noqa: E402
+from nbmem import virtual
+from nbmem.core.units import MIB, format_bytes
+from nbmem.estimates.programs import programs
+from nbmem.estimates.questions import planner
+from nbmem.estimates.questions.predicted_savings import foresee
+from nbmem.estimates.remedies import BY_KEY, REMEDIES, exclude_each_other
+from nbmem.estimates.remedies.blocks import repeated_blocks
+from nbmem.estimates.remedies.compiled import Compile
+from nbmem.estimates.runs.probe_run import Request, probe
+from nbmem.views.exports.estimates import plan_json
+from nbmem.views.plan import render_html, render_text
 
 PLAIN = """
 import torch

@@ -10,11 +10,12 @@ import pytest
 pytest.importorskip("torch")
 psutil = pytest.importorskip("psutil")
 
-from nbmem import virtual  # noqa: E402
-from nbmem.core.units import MIB  # noqa: E402
-from nbmem.estimates import processes, programs  # noqa: E402
-from nbmem.estimates.apart import Apart, EstimateError  # noqa: E402
-from nbmem.estimates.probing import Request, probe  # noqa: E402
+from nbmem import virtual
+from nbmem.core.units import MIB
+from nbmem.estimates.programs import programs
+from nbmem.estimates.runs import worker_processes
+from nbmem.estimates.runs.probe_run import Request, probe
+from nbmem.estimates.runs.subprocess_client import Apart, EstimateError
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="elsewhere each question has a process of its own"
@@ -37,9 +38,9 @@ os._exit(7)
 
 @pytest.fixture(autouse=True)
 def _none_waits():
-    processes.end_all()
+    worker_processes.end_all()
     yield
-    processes.end_all()
+    worker_processes.end_all()
 
 
 def asked(path):
@@ -54,8 +55,8 @@ def test_two_questions_share_a_process_and_nothing_else(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(PROGRAM)
     (tmp_path / "mine.py").write_text("ROWS = 2")
-    processes.prepare()
-    prepared = processes._waiting[0][1].pid
+    worker_processes.prepare()
+    prepared = worker_processes._waiting[0][1].pid
     first, pid = asked(tmp_path / "train.py")
     assert pid == prepared
     started = int((tmp_path / "child").read_text())
@@ -67,7 +68,7 @@ def test_two_questions_share_a_process_and_nothing_else(tmp_path, monkeypatch):
     assert not psutil.pid_exists(started) or (
         psutil.Process(started).status() == psutil.STATUS_ZOMBIE
     )
-    processes.end_all()
+    worker_processes.end_all()
     assert not psutil.pid_exists(pid)
 
 
@@ -78,23 +79,23 @@ def test_a_program_that_ends_its_process_is_told_and_the_next_has_another(tmp_pa
         Apart(programs.script(str(tmp_path / "dying.py"))) as apart,
     ):
         apart.ask(probe, Request(card=virtual.find_card("T4")))
-    assert processes._waiting == []
+    assert worker_processes._waiting == []
 
 
 def test_a_fork_of_the_one_who_asks_leaves_it_alone():
-    processes._waiting.append((os.getpid() + 1, None))
-    processes.end_all()
-    assert processes._waiting == []
+    worker_processes._waiting.append((os.getpid() + 1, None))
+    worker_processes.end_all()
+    assert worker_processes._waiting == []
 
 
 def test_one_is_prepared_where_none_waits():
-    processes.prepare()
-    ((owner, first),) = processes._waiting
-    processes.prepare()
-    assert processes._waiting == [(owner, first)]
+    worker_processes.prepare()
+    ((owner, first),) = worker_processes._waiting
+    worker_processes.prepare()
+    assert worker_processes._waiting == [(owner, first)]
     first.kill()
     first.wait()
-    processes.prepare()
-    ((_, second),) = processes._waiting
+    worker_processes.prepare()
+    ((_, second),) = worker_processes._waiting
     assert second.pid != first.pid
     assert second.poll() is None

@@ -8,14 +8,15 @@ torch = pytest.importorskip("torch")
 if not torch.distributed.is_available() or torch.__version__ < "2.11":
     pytest.skip("the card runs the newest FSDP alone", allow_module_level=True)
 
-from nbmem import virtual  # noqa: E402
-from nbmem.cli import main  # noqa: E402
-from nbmem.core.categories import Category  # noqa: E402
-from nbmem.core.errors import UsageError  # noqa: E402
-from nbmem.estimates import programs, sizing  # noqa: E402
-from nbmem.estimates.probing import Request, probe, record  # noqa: E402
-from nbmem.estimates.ranks import NO_GROUP, of_world, said_of, world_for  # noqa: E402
-from nbmem.ledger.books import Books  # noqa: E402
+from nbmem import virtual
+from nbmem.core.errors import UsageError
+from nbmem.core.session.categories import Category
+from nbmem.estimates.programs import programs
+from nbmem.estimates.questions import world_sizes
+from nbmem.estimates.runs.probe_run import Request, probe, record
+from nbmem.estimates.world_choice import NO_GROUP, of_world, said_of, world_for
+from nbmem.frontends.cli import main
+from nbmem.report.ledger.card_ledger import Books
 
 WIDTH, LAYERS = 512, 3
 WHOLE = LAYERS * WIDTH * WIDTH * 4
@@ -101,7 +102,7 @@ def test_a_search_is_of_a_rank(here):
 
 
 def test_the_fewest_cards_and_what_they_communicate(here, monkeypatch):
-    monkeypatch.setattr(sizing, "Apart", here.Apart)
+    monkeypatch.setattr(world_sizes, "Apart", here.Apart)
     card, source, held = virtual.find_card("T4"), TRAIN.replace(f"{WIDTH}", "4096"), 64 * WHOLE
     two, shared = (probe(*rank_of(source, ranks, card)).probe for ranks in (2, 8))
     least = two.allocated + two.process - two.reserved

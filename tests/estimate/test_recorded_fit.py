@@ -12,12 +12,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from nbmem import virtual  # noqa: E402
-from nbmem.analysis import books_of  # noqa: E402
-from nbmem.analysis.whatif import try_settings  # noqa: E402
-from nbmem.core.units import MIB  # noqa: E402
-from tests.accuracy.one import Run  # noqa: E402
-from tests.recorded import load, session_of  # noqa: E402
+from nbmem import virtual
+from nbmem.core.units import MIB
+from nbmem.report.analysis import books_of
+from nbmem.report.analysis.what_if import try_settings
+from tests.accuracy.one import Run
+from tests.recorded import load, session_of
 
 
 class Varied(Run):

@@ -6,11 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from nbmem import virtual  # noqa: E402
-from nbmem.core.units import MIB  # noqa: E402
-from nbmem.estimates import planner, programs  # noqa: E402
-from nbmem.estimates.probing import Request, probe  # noqa: E402
-from nbmem.estimates.remedies.blocks import Checkpoint, SelectiveCheckpoint  # noqa: E402
+from nbmem import virtual
+from nbmem.core.units import MIB
+from nbmem.estimates.programs import programs
+from nbmem.estimates.questions import planner
+from nbmem.estimates.remedies.blocks import Checkpoint, SelectiveCheckpoint
+from nbmem.estimates.runs.probe_run import Request, probe
 
 SOURCE = """
 import torch

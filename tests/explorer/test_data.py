@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from nbmem.analysis import build_report
-from nbmem.core.categories import LIVE, Category
-from nbmem.core.history import CellDelta
+from nbmem.core.session.categories import LIVE, Category
+from nbmem.core.session.cell_delta import CellDelta
+from nbmem.report.analysis import build_report
 from nbmem.views.explorer.data import explorer_data
-from nbmem.views.explorer.naming import parts_of
+from nbmem.views.explorer.holding_names import parts_of
 from nbmem.views.explorer.output import packed, unpacked
 from tests.recorded import load, session_of
 from tests.views import sample
@@ -101,7 +101,7 @@ def test_a_long_run_is_small(run):
     ],
 )
 def test_a_name_is_taken_apart(name, group, shape, dtype):
-    from nbmem.details import Life
+    from nbmem.report.exploration import Life
 
     life = Life(
         number=0,

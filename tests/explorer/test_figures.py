@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nbmem.views.bundle import mimebundle
 from nbmem.views.explorer.output import MIME
+from nbmem.views.mime_bundle import mimebundle
 from tests.views import sample
 
 pytest.importorskip("bokeh", reason="Bokeh is not installed")

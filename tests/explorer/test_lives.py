@@ -4,9 +4,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="without torch nothing lives")
 
-import nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.views.explorer.data import explorer_data  # noqa: E402
+import nbmem
+from nbmem import virtual
+from nbmem.views.explorer.data import explorer_data
 
 
 def make(names):

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nbmem.analysis import build_report
-from nbmem.core.categories import Category
-from nbmem.views.bundle import SAVED, mimebundle
+from nbmem.core.session.categories import Category
+from nbmem.report.analysis import build_report
 from nbmem.views.explorer import MIME, explorer_output
-from nbmem.views.explorer.thinned import MOST, saved_output, thinned
+from nbmem.views.explorer.size_limit import MOST, saved_output, thinned
+from nbmem.views.mime_bundle import SAVED, mimebundle
 from tests.recorded import load, session_of
 from tests.views import sample
 

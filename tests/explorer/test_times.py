@@ -6,7 +6,7 @@ import numpy as np
 
 from nbmem.views.explorer.data import explorer_data
 from nbmem.views.explorer.output import explorer_output, unpacked
-from nbmem.views.explorer.times import US, apart
+from nbmem.views.explorer.recorded_times import US, apart
 from tests.views import sample
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from nbmem.analysis import books_of, report_of
 from nbmem.core.errors import UsageError
+from nbmem.report.analysis import books_of, report_of
 from nbmem.views.explorer.output import unpacked
 from nbmem.views.widget import explorer_widget
 from tests.recorded import load, session_of

@@ -37,67 +37,67 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 
 import nbmem
-import nbmem.ipython.extension
+import nbmem.frontends.notebook.extension
 from nbmem import virtual
-from nbmem.record import recording
+from nbmem.capture.record import recording
 from tests.faults.injector import Fault, Target, functions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 CAPTURE = (
-    "nbmem.api",
-    "nbmem.record",
-    "nbmem.probes",
-    "nbmem.live",
-    "nbmem.ipython",
-    "nbmem.devices",
-    "nbmem.freeing",
-    "nbmem.living",
+    "nbmem.api.tracing",
+    "nbmem.capture.record",
+    "nbmem.capture",
+    "nbmem.frontends.sidebar",
+    "nbmem.frontends.notebook",
+    "nbmem.api.device_selection",
+    "nbmem.api.freeing",
+    "nbmem.api.live_tensors",
 )
 THE_DOOR = (
-    "nbmem.core.entry",
-    "nbmem.core.interrupts",
-    "nbmem.ipython.guest",
-    "nbmem.probes.data_writes.LentData.__get__",
-    "nbmem.probes.lent.LentAttribute.__get__",
-    "nbmem.probes.lent.LentAttribute.__set__",
-    "nbmem.probes.lent.LentMethod.__get__",
+    "nbmem.core.runtime.entry_points",
+    "nbmem.core.runtime.interrupts",
+    "nbmem.frontends.notebook.error_boundary",
+    "nbmem.capture.hooks.data_writes.LentData.__get__",
+    "nbmem.capture.patches.method_patches.LentAttribute.__get__",
+    "nbmem.capture.patches.method_patches.LentAttribute.__set__",
+    "nbmem.capture.patches.method_patches.LentMethod.__get__",
 )
 """What turns a fault into a note cannot itself be guarded by what turns a fault into a note; and
 the few lines of a descriptor stand in torch's own path, where a guard costs each inner call."""
 NOT_NBMEMS_OWN = (
-    "nbmem.api.Trace.report",   # and what else a Python user calls by name, and wants to know of
-    "nbmem.api.Trace.save",
-    "nbmem.api.Trace.export",
-    "nbmem.api.Trace.session",
-    "nbmem.api.open",
+    "nbmem.api.tracing.Trace.report",   # what a Python user calls by name
+    "nbmem.api.tracing.Trace.save",
+    "nbmem.api.tracing.Trace.export",
+    "nbmem.api.tracing.Trace.session",
+    "nbmem.api.tracing.open",
 )  # fmt: skip
 RELEASES = (
-    "nbmem.ipython.cell.CellHooks.close",
-    "nbmem.ipython.completion.Completion.remove",
-    "nbmem.ipython.extension.Extension._chains",
-    "nbmem.ipython.extension.Extension.unload",
-    "nbmem.ipython.extension.unload_ipython_extension",
-    "nbmem.ipython.sidebar.comms.Comms.close",
-    "nbmem.ipython.sidebar.output.Output.unwatch",
-    "nbmem.ipython.sidebar.status_line.StatusLine.end",
-    "nbmem.ipython.sidebar.sidebar.Sidebar.close",
-    "nbmem.ipython.sidebar.sidebar.Sidebar.trace_ended",
-    "nbmem.ipython.magics.Magics.remove",
-    "nbmem.live.hub.Hub.close",
-    "nbmem.probes.compiler.Compilations._both",
-    "nbmem.probes.compiler.Compilations._leave_imports",
-    "nbmem.probes.compiler.Compilations.watch_no_more",
-    "nbmem.probes.data_writes.LentData.give_back",
-    "nbmem.probes.history.HistoryProbe._record",
-    "nbmem.probes.history.HistoryProbe.stop",
-    "nbmem.probes.lent.LentAttribute.give_back",
-    "nbmem.probes.lent.LentMethod.give_back",
-    "nbmem.probes.stand_in.LentName.give_back",
-    "nbmem.probes.stand_in.Wrapped.give_back",
-    "nbmem.probes.training.TrainingHooks.remove",
-    "nbmem.record.sampler.Sampler.stop",
+    "nbmem.frontends.notebook.cell_hooks.CellHooks.close",
+    "nbmem.frontends.notebook.completion.Completion.remove",
+    "nbmem.frontends.notebook.extension.Extension._chains",
+    "nbmem.frontends.notebook.extension.Extension.unload",
+    "nbmem.frontends.notebook.extension.unload_ipython_extension",
+    "nbmem.frontends.notebook.sidebar.comms.Comms.close",
+    "nbmem.frontends.notebook.sidebar.output.Output.unwatch",
+    "nbmem.frontends.notebook.sidebar.status_line.StatusLine.end",
+    "nbmem.frontends.notebook.sidebar.sidebar.Sidebar.close",
+    "nbmem.frontends.notebook.sidebar.sidebar.Sidebar.trace_ended",
+    "nbmem.frontends.notebook.magics.Magics.remove",
+    "nbmem.frontends.sidebar.hub.Hub.close",
+    "nbmem.capture.patches.compilations.Compilations._both",
+    "nbmem.capture.patches.compilations.Compilations._leave_imports",
+    "nbmem.capture.patches.compilations.Compilations.watch_no_more",
+    "nbmem.capture.hooks.data_writes.LentData.give_back",
+    "nbmem.capture.torch_memory.allocator_history.HistoryProbe._record",
+    "nbmem.capture.torch_memory.allocator_history.HistoryProbe.stop",
+    "nbmem.capture.patches.method_patches.LentAttribute.give_back",
+    "nbmem.capture.patches.method_patches.LentMethod.give_back",
+    "nbmem.capture.patches.name_patches.LentName.give_back",
+    "nbmem.capture.patches.name_patches.Wrapped.give_back",
+    "nbmem.capture.hooks.training_hooks.TrainingHooks.remove",
+    "nbmem.capture.record.card_sampler.Sampler.stop",
 )
 """What takes something out and is the only one that can: it fails once, since for ever it would be
 as if nbmem had no way to take it out at all."""
@@ -215,7 +215,9 @@ def notebook(fault: Fault | None = None, *, loaded: bool = True) -> Trial:
                 outcomes.append(_run(shell, f"%%memtrace\n{LAST}" if loaded else LAST))
                 sessions.append(_has_session(shell))
                 if loaded and sessions[-1]:
-                    nbmem.ipython.extension._LOADED[shell].tracer.last.report()  # its books balance
+                    nbmem.frontends.notebook.extension._LOADED[
+                        shell
+                    ].tracer.last.report()  # its books balance
                 with fault or contextlib.nullcontext():
                     if loaded:
                         _magic(shell, "unload_ext", written)
@@ -356,7 +358,7 @@ def _magic(shell: Any, name: str, written: io.StringIO) -> None:
 
 
 def _has_session(shell: Any) -> bool:
-    from nbmem.ipython.extension import _LOADED
+    from nbmem.frontends.notebook.extension import _LOADED
 
     loaded = _LOADED.get(shell)
     trace = None if loaded is None else loaded.tracer.last

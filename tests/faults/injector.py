@@ -1,6 +1,6 @@
 """Makes any function of nbmem fail on purpose, whoever calls it and under whatever name.
 
-    targets = functions("nbmem.views", "nbmem.tips")
+    targets = functions("nbmem.views", "nbmem.report.tips")
     with Fault(targets[0], MemoryError) as fault:       # at its entry, at every call
         ...
     with Fault(targets[0], MemoryError, at="line", seed=3) as fault:   # once, at a random line

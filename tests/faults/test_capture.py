@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch", reason="capture watches torch")
 
-from nbmem.probes import compiler
+from nbmem.capture.patches import compilations
 from tests.faults import capture
 
 PARTS = 2
@@ -46,14 +46,14 @@ def test_any_function_may_fail(targets, part):
 @pytest.mark.parametrize(
     "name",
     [
-        "nbmem.record.recorder.Recorder.start",
-        "nbmem.record.recorder.Recorder.close",
-        "nbmem.record.recorder.Recorder.look",
-        "nbmem.record.recorder.Recorder.freeze",
-        "nbmem.record.recording.Recording.runs",
-        "nbmem.record.turns.TurnLog.forward_ends",
-        "nbmem.probes.training.TrainingHooks.install",
-        "nbmem.probes.history.HistoryProbe.take",
+        "nbmem.capture.record.recorder.Recorder.start",
+        "nbmem.capture.record.recorder.Recorder.close",
+        "nbmem.capture.record.recorder.Recorder.look",
+        "nbmem.capture.record.recorder.Recorder.freeze",
+        "nbmem.capture.record.recording.Recording.runs",
+        "nbmem.capture.record.hook_event_log.TurnLog.forward_ends",
+        "nbmem.capture.hooks.training_hooks.TrainingHooks.install",
+        "nbmem.capture.torch_memory.allocator_history.HistoryProbe.take",
     ],
 )
 def test_the_stages_of_a_recording_may_fail(targets, name, error):
@@ -66,7 +66,7 @@ def test_the_stages_of_a_recording_may_fail(targets, name, error):
 @pytest.fixture
 def none_stays_with_the_compiler():
     yield
-    handler = compiler._handler()
+    handler = compilations._handler()
     for told in (handler.start_callbacks, handler.end_callbacks) if handler else ():
         told[:] = [one for one in told if not _is_ours(getattr(one, "__self__", None))]
         vars(handler).pop("clear", None)
@@ -74,12 +74,12 @@ def none_stays_with_the_compiler():
 
 
 def _is_ours(one):
-    return isinstance(one, compiler.Compilations)
+    return isinstance(one, compilations.Compilations)
 
 
 @pytest.mark.usefixtures("none_stays_with_the_compiler")
 def test_what_stays_with_the_compiler_keeps_nothing_in_torch(targets):
-    name = "nbmem.probes.compiler.Compilations.watch_no_more"
+    name = "nbmem.capture.patches.compilations.Compilations.watch_no_more"
     target = next(one for one in targets if one.name == name)
     fault = capture.Fault(target, ZeroDivisionError)  # each time: nothing can take it out
     why = capture.trouble(capture.notebook(fault), capture.usual(), "Exception")

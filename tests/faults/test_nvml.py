@@ -15,18 +15,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from nbmem import devices
-from nbmem.core.categories import Category
+from nbmem.api import device_selection
+from nbmem.capture import timeouts, torch_cuda
+from nbmem.capture.devices import nvml, resident_memory
+from nbmem.capture.devices.nvml import NvmlProbe
+from nbmem.capture.record import card_sampler, cell_deltas
+from nbmem.capture.record.card_sampler import Sampler
+from nbmem.capture.torch_cuda import Counters
 from nbmem.core.errors import ProbeUnavailableError
-from nbmem.core.session import NOT_KNOWN, Samples
+from nbmem.core.session.categories import Category
+from nbmem.core.session.session import NOT_KNOWN, Samples
 from nbmem.core.units import MIB
-from nbmem.ledger.books import Books
-from nbmem.live.cards import CardReader
-from nbmem.probes import cuda, host, nvml, patience
-from nbmem.probes.cuda import Counters
-from nbmem.probes.nvml import NvmlProbe
-from nbmem.record import deltas, sampler
-from nbmem.record.sampler import Sampler
+from nbmem.frontends.sidebar.card_reader import CardReader
+from nbmem.report.ledger.card_ledger import Books
 from tests.faults.nvml import (
     DRIVER,
     FUNCTIONS,
@@ -64,13 +65,13 @@ def fake(monkeypatch):
     )  # fmt: skip
     card = SimpleNamespace(total_memory=TOTAL - DRIVER, uuid="1-2", name="H100")
     torch = SimpleNamespace(cuda=SimpleNamespace(get_device_properties=lambda _index: card))
-    for module in (cuda, deltas):
+    for module in (torch_cuda, cell_deltas):
         monkeypatch.setattr(module, "device_count", lambda: 1)
         monkeypatch.setattr(module, "read_counters", lambda _index: counters)
-    monkeypatch.setattr(cuda, "card_bytes", lambda _index: (TOTAL - BY_CUDA, TOTAL))
-    for module in (cuda, nvml):
+    monkeypatch.setattr(torch_cuda, "card_bytes", lambda _index: (TOTAL - BY_CUDA, TOTAL))
+    for module in (torch_cuda, nvml):
         monkeypatch.setattr(module, "initialized_torch", lambda: torch)
-    monkeypatch.setattr(sampler, "INTERVAL_S", 0.001)
+    monkeypatch.setattr(card_sampler, "INTERVAL_S", 0.001)
     monkeypatch.setattr(nvml, "_hung", {})
     yield found
     found.release()
@@ -79,11 +80,11 @@ def fake(monkeypatch):
 @pytest.fixture
 def hasty(monkeypatch):
     """Limits that a test can wait for."""
-    for module in (nvml, sampler, patience):
+    for module in (nvml, card_sampler, timeouts):
         monkeypatch.setattr(module, "LIMIT_S", QUICK_S)
     monkeypatch.setattr(nvml, "COLD_S", QUICK_S)
-    monkeypatch.setattr(patience, "GRACE_S", 0.01)
-    monkeypatch.setattr(sampler, "GRACE_S", 0.01)
+    monkeypatch.setattr(timeouts, "GRACE_S", 0.01)
+    monkeypatch.setattr(card_sampler, "GRACE_S", 0.01)
 
 
 def recorded(fake, least=8):
@@ -183,7 +184,7 @@ def test_a_call_that_hangs_is_given_up_and_said_once(fake, hasty, name, first):
         assert not len(again.samples(0))
     with pytest.raises(ProbeUnavailableError, match="did not answer within a second"):
         NvmlProbe().read(0)
-    assert devices.cards_here() == ()
+    assert device_selection.cards_here() == ()
     assert CardReader().read()[0].total == TOTAL
     assert time.monotonic() - begin < QUICK_S + 0.3, "nobody waits again"
 
@@ -193,7 +194,7 @@ def test_a_hang_costs_a_cell_a_second(fake):
     threads = threading.active_count()
     begin = time.monotonic()
     found, notes = recorded(fake)
-    assert patience.LIMIT_S <= time.monotonic() - begin < 1.5
+    assert timeouts.LIMIT_S <= time.monotonic() - begin < 1.5
     assert notes == [nvml._HUNG]
     assert len(found.samples(0)), "what was read before it is there"
     fake.release()
@@ -267,9 +268,9 @@ def test_the_other_readers_of_nvml_raise_what_they_promise(fake, case):
     assert sample.total in {TOTAL, 2 * TOTAL, 1, 1024**2}
     reader.processes()
     reader.close()
-    assert deltas.DeltaReader().now().process in {PROCESS, 1, 1024**2, None}
-    devices.cards_here()
-    assert devices._real_lines(hidden=False)
+    assert cell_deltas.DeltaReader().now().process in {PROCESS, 1, 1024**2, None}
+    device_selection.cards_here()
+    assert device_selection._real_lines(hidden=False)
 
 
 def test_a_card_that_is_lost_hides_no_other(fake):
@@ -280,7 +281,7 @@ def test_a_card_that_is_lost_hides_no_other(fake):
 
 def test_what_torch_gives_back_while_nvml_is_asked_is_no_contradiction(fake, monkeypatch):
     held = itertools.chain([2 * TOTAL], itertools.repeat(RESERVED))
-    monkeypatch.setattr(sampler, "_reserved", lambda _index: next(held))
+    monkeypatch.setattr(card_sampler, "_reserved", lambda _index: next(held))
     found, notes = recorded(fake)
     samples = found.samples(0)
     assert notes == []
@@ -341,10 +342,10 @@ def test_a_psutil_that_misbehaves_leaves_its_figures_unknown(fake, monkeypatch, 
             self.environ = lambda: {"JPY_SESSION_NAME": value}
 
     monkeypatch.setitem(sys.modules, "psutil", SimpleNamespace(Process=Process))
-    assert host.resident_bytes() is None
-    assert host.notebook_of(1) is None
+    assert resident_memory.resident_bytes() is None
+    assert resident_memory.notebook_of(1) is None
     name = "x (1)" if value == "x" else "process 1"
-    assert host.process_name(1) == name
+    assert resident_memory.process_name(1) == name
     found, notes = recorded(fake)
     assert not notes
     assert set(found.samples(0).host) == {NOT_KNOWN}
@@ -389,7 +390,7 @@ def test_where_nobody_ever_said_what_this_process_holds_it_is_unknown():
 @pytest.mark.torch
 def test_a_traced_cell_is_whole_whatever_nvml_does(monkeypatch):
     torch = pytest.importorskip("torch")
-    import nbmem.api as nbmem
+    import nbmem.api.tracing as nbmem
     from nbmem import virtual
 
     monkeypatch.setattr(nvml, "_hung", {})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-import nbmem.api as nbmem
+import nbmem.api.tracing as nbmem
 from nbmem.core.errors import NbmemError
-from nbmem.core.faults import Faults
-from nbmem.ledger.plain import counter_lines
+from nbmem.core.runtime.fault_isolation import Faults
+from nbmem.report.ledger.fallback_text import counter_lines
 from tests.faults import views
 from tests.faults.injector import Fault, Target, functions
 
@@ -38,11 +38,11 @@ def test_any_function_that_fails_leaves_the_figures_and_a_note(part):
 @pytest.mark.parametrize(
     "name",
     [
-        "nbmem.analysis.build.books_of",
-        "nbmem.analysis.build.report_of",
-        "nbmem.tips.engine.advise",
-        "nbmem.views.bundle.mimebundle",
-        "nbmem.views.bundle.text_with",
+        "nbmem.report.analysis.report_builder.books_of",
+        "nbmem.report.analysis.report_builder.report_of",
+        "nbmem.report.tips.engine.advise",
+        "nbmem.views.mime_bundle.mimebundle",
+        "nbmem.views.mime_bundle.text_with",
         "nbmem.views.explorer.data.explorer_data",
         "nbmem.views.markup.element",
         "nbmem.views.text.render_text",
@@ -63,7 +63,7 @@ def test_without_a_ledger_the_counters_stand():
     }
     assert not lost
     found = views.healthy("oom")
-    with Fault(target("nbmem.ledger.attribution.attribute"), MemoryError):
+    with Fault(target("nbmem.report.ledger.attribution.attribute"), MemoryError):
         text = str(views.trace_of(found.session))
     assert found.counters in text
     assert "The ledger could not be made: MemoryError()" in text
@@ -79,9 +79,9 @@ def test_counters_that_were_read_stand_with_the_highest_and_the_last():
 
 
 def test_without_any_figure_a_sentence_stands():
-    broken = Fault(target("nbmem.ledger.plain.counter_lines"), ZeroDivisionError)
+    broken = Fault(target("nbmem.report.ledger.fallback_text.counter_lines"), ZeroDivisionError)
     session = views.healthy("oom").session
-    with Fault(target("nbmem.ledger.attribution.attribute"), MemoryError), broken:
+    with Fault(target("nbmem.report.ledger.attribution.attribute"), MemoryError), broken:
         text = str(views.trace_of(session))
     assert "its counters cannot be read, either: ZeroDivisionError()" in text
     assert "%nbmem save" in text
@@ -128,7 +128,7 @@ def test_a_note_is_english(name, said):
 
 def test_without_phases_the_explorer_stands_without_what_refers_to_them():
     healthy = views.healthy("oom")
-    with Fault(target("nbmem.analysis.build._phase_rows"), ZeroDivisionError):
+    with Fault(target("nbmem.report.analysis.report_builder._phase_rows"), ZeroDivisionError):
         forms, _ = views.show(healthy)
     assert len(forms) == 3
     assert "The phases were left out: ZeroDivisionError()." in forms[views.TEXT]
@@ -159,7 +159,7 @@ def test_an_interrupt_is_the_users_and_passes():
 
 def test_what_was_left_out_comes_back_once_it_works():
     trace = views.trace_of(views.healthy("oom").session)
-    with Fault(target("nbmem.analysis.curves.timeline"), MemoryError):
+    with Fault(target("nbmem.report.analysis.timeline.timeline"), MemoryError):
         assert "The timeline was left out" in str(trace)
     assert "left out" not in str(trace)
 

@@ -17,11 +17,11 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import nbmem.api as nbmem
-from nbmem.analysis import build_report
-from nbmem.core.history import CellDelta
-from nbmem.ledger.plain import counter_lines, ledger_lines
-from nbmem.views import bundle
+import nbmem.api.tracing as nbmem
+from nbmem.core.session.cell_delta import CellDelta
+from nbmem.report.analysis import build_report
+from nbmem.report.ledger.fallback_text import counter_lines, ledger_lines
+from nbmem.views import mime_bundle
 from nbmem.views.html import _ledger
 from tests.faults.injector import Fault, Target, functions
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SNAPSHOTS = Path(__file__).parents[1] / "recordings" / "snapshots"
-READING = ("nbmem.views", "nbmem.tips", "nbmem.analysis")
-BOOKS = ("nbmem.ledger", "nbmem.allocator")
-OUTERMOST = ("nbmem.views.bundle",)
+READING = ("nbmem.views", "nbmem.report.tips", "nbmem.report.analysis")
+BOOKS = ("nbmem.report.ledger", "nbmem.allocator")
+OUTERMOST = ("nbmem.views.mime_bundle",)
 """Nothing of an output but the report's own is above these: their callers in IPython say why."""
 RECORDINGS = ("loss_accumulation", "oom", "variable_lengths")
 """The cheapest first: steps and tips, an out-of-memory error, a loop that is shortened."""
@@ -104,9 +104,9 @@ def show(found: Healthy) -> tuple[dict[str, Any], str]:
 def show_beside(found: Healthy) -> list[dict[str, str]]:
     """The outputs beside the report: all tips, the cells, the error's explanation."""
     trace_of(found.session).all_tips()
-    bundles = [bundle.history_bundle(ROWS)]
+    bundles = [mime_bundle.history_bundle(ROWS)]
     if found.ooms:
-        bundles.append(bundle.oom_bundle(found.ooms))
+        bundles.append(mime_bundle.oom_bundle(found.ooms))
     return bundles
 
 
@@ -155,7 +155,7 @@ class Trial(NamedTuple):
 @functools.cache
 def trials(*packages: str) -> list[Trial]:
     """Each function once, in the cheapest recording that calls it."""
-    targets = functions(*packages, skip=("nbmem.ledger.plain",))
+    targets = functions(*packages, skip=("nbmem.report.ledger.fallback_text",))
     found, tried = [], set()
     for name in RECORDINGS:
         for beside, run in ((False, show), (True, show_beside)):

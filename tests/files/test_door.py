@@ -15,12 +15,12 @@ import pytest
 
 import nbmem
 from nbmem.core.errors import FileFormatError, NbmemError
+from nbmem.core.files.recording import read_recording
+from nbmem.core.files.safe_pickle import load_plain
+from nbmem.core.files.session import open_session, save_session
+from nbmem.core.files.size_limits import Limits
+from nbmem.core.files.untrusted_input import content
 from nbmem.core.units import MIB
-from nbmem.files.door import content
-from nbmem.files.limits import Limits
-from nbmem.files.pickles import load_plain
-from nbmem.files.recording import read_recording
-from nbmem.files.session import open_session, save_session
 from tests.fuzz import bases
 
 

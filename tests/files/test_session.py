@@ -9,9 +9,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from nbmem.core.categories import Category
 from nbmem.core.errors import FileFormatError, UsageError
-from nbmem.core.events import (
+from nbmem.core.files.session import open_session, save_session
+from nbmem.core.session.categories import Category
+from nbmem.core.session.events import (
     Action,
     Blocks,
     BlockState,
@@ -21,9 +22,10 @@ from nbmem.core.events import (
     Layout,
     Segments,
 )
-from nbmem.core.holders import HolderKind
-from nbmem.core.oom import Refusal
-from nbmem.core.session import (
+from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.oom import Refusal
+from nbmem.core.session.ranks import Coordinate, Rank
+from nbmem.core.session.session import (
     Calls,
     DeviceInfo,
     DeviceTrace,
@@ -33,9 +35,7 @@ from nbmem.core.session import (
     Samples,
     Session,
 )
-from nbmem.core.spans import Span
-from nbmem.core.world import Coordinate, Rank
-from nbmem.files.session import open_session, save_session
+from nbmem.core.session.spans import Span
 from tests.fuzz.bases import session as fuzzed
 from tests.recorded import load, session_of
 

@@ -10,8 +10,8 @@ import subprocess
 import pytest
 
 from nbmem.core.errors import FileFormatError, UsageError
-from nbmem.core.events import Action, BlockState, Frame
-from nbmem.files.torch_snapshot import device_history, load_snapshot, pool_id, pool_number
+from nbmem.core.files.torch_snapshot import device_history, load_snapshot, pool_id, pool_number
+from nbmem.core.session.events import Action, BlockState, Frame
 
 FRAMES = [{"filename": "train.py", "line": 3, "name": "<module>"}]
 

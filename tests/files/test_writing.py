@@ -6,9 +6,9 @@ import os
 import pytest
 
 from nbmem.core.errors import NotWrittenError
-from nbmem.core.names import NAME, shown
-from nbmem.files import writing
-from nbmem.files.writing import replacing, write_text
+from nbmem.core.files import atomic_write
+from nbmem.core.files.atomic_write import replacing, write_text
+from nbmem.core.session.tensor_names import NAME, shown
 
 
 def test_a_file_is_replaced_when_it_is_whole(tmp_path):
@@ -56,7 +56,7 @@ def test_places_that_cannot_be_written_are_sentences(tmp_path, monkeypatch):
     def closed(*_arguments):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(writing.os, "open", closed)
+    monkeypatch.setattr(atomic_write.os, "open", closed)
     with pytest.raises(NotWrittenError, match=r"Permission denied.*folder that you may write to"):
         write_text(tmp_path / "a.txt", "x")
 
@@ -75,7 +75,7 @@ def test_links_home_folders_permissions_and_devices(tmp_path, monkeypatch):
 
 
 def test_a_link_at_the_temporary_name_is_not_followed(tmp_path, monkeypatch):
-    monkeypatch.setattr(writing.secrets, "token_hex", lambda _: "known")
+    monkeypatch.setattr(atomic_write.secrets, "token_hex", lambda _: "known")
     victim = tmp_path / "victim"
     victim.write_text("mine")
     (tmp_path / ".a.txt.known.part").symlink_to(victim)

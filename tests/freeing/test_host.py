@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="there is no memory to free without torch")
 
-import nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
+import nbmem
+from nbmem import virtual
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="there is no memory to free without torch")
 
-import nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.core.errors import UsageError  # noqa: E402
-from nbmem.core.units import MIB  # noqa: E402
+import nbmem
+from nbmem import virtual
+from nbmem.core.errors import UsageError
+from nbmem.core.units import MIB
 
 
 @pytest.fixture

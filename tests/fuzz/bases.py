@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from nbmem.core.categories import Category
-from nbmem.core.events import Action, Frame
-from nbmem.core.oom import Refusal
-from nbmem.core.session import Calls, Holders, Identities, Marks, Samples, Session
-from nbmem.core.spans import Span
-from nbmem.files.session import save_session
-from nbmem.files.snapshot_session import session_of_snapshot
+from nbmem.core.files.session import save_session
+from nbmem.core.files.snapshot_session import session_of_snapshot
+from nbmem.core.session.categories import Category
+from nbmem.core.session.events import Action, Frame
+from nbmem.core.session.oom import Refusal
+from nbmem.core.session.session import Calls, Holders, Identities, Marks, Samples, Session
+from nbmem.core.session.spans import Span
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "snapshots"
 NAMES = ("cuda_graph", "fragmentation", "reserved_unused", "retry", "streams", "oom")

@@ -7,15 +7,15 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="a real card is traced through torch")
 
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402, N812
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
 
-import nbmem.api as nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.allocator.caching import CachingAllocator  # noqa: E402
-from nbmem.core.categories import Category as C  # noqa: E402, N817
-from nbmem.core.events import Action  # noqa: E402
-from nbmem.probes.nvml import NvmlProbe  # noqa: E402
+import nbmem.api.tracing as nbmem
+from nbmem import virtual
+from nbmem.allocator.caching import CachingAllocator
+from nbmem.capture.devices.nvml import NvmlProbe
+from nbmem.core.session.categories import Category as C  # noqa: N817
+from nbmem.core.session.events import Action
 
 pytestmark = pytest.mark.gpu
 
@@ -142,7 +142,7 @@ def predict_in_a_process(name):
 
     code = f"""
 from nbmem.virtual import find_cards
-from nbmem.virtual.patches.switch import switch_on
+from nbmem.virtual.patches.activation import switch_on
 options = dict.fromkeys(("release", "conf", "other_processes"))
 switch_on(find_cards({name!r}), **options, defer=False, eager=False)
 import torch
@@ -190,7 +190,7 @@ def test_no_context_is_made_on_an_untouched_card():
 
     code = """
 import nbmem, torch
-from nbmem.record.deltas import DeltaReader
+from nbmem.capture.record.cell_deltas import DeltaReader
 reader = DeltaReader()
 reader.before()
 assert reader.after("cell", None) is None

@@ -22,9 +22,9 @@ ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
 BEGIN = """
 import json, torch
-import nbmem.api as nbmem
-from nbmem.core.categories import Category
-from nbmem.probes.nvml import NvmlProbe
+import nbmem.api.tracing as nbmem
+from nbmem.core.session.categories import Category
+from nbmem.capture.devices.nvml import NvmlProbe
 
 def train(steps=2):
     model = torch.nn.Linear(1024, 1024, device="cuda")

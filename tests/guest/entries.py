@@ -1,4 +1,4 @@
-"""Finds what foreign code calls in nbmem without the guard of `nbmem.core.entry`.
+"""Finds what foreign code calls in nbmem without the guard of `nbmem.core.runtime.entry_points`.
 
 A fault in such a function is an exception in torch, in IPython, in a thread or in the user's cell.
 Programs that touch all of nbmem run under a profiler; whoever calls in from outside, past the frame
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nbmem
-from nbmem.core.sources import is_stdlib
+from nbmem.core.session.source_files import is_stdlib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PACKAGE = str(Path(nbmem.__file__).parent) + os.sep
 CARD = (PACKAGE + "virtual" + os.sep, PACKAGE + "allocator" + os.sep)
 """A virtual card is no guest: it is called as torch's operators are, and calls on as they do."""
-GUARDED = "nbmem.core.entry.entry.<locals>.mark.<locals>.guarded"
+GUARDED = "nbmem.core.runtime.entry_points.entry.<locals>.mark.<locals>.guarded"
 
 
 class Finder:
@@ -58,7 +58,7 @@ class Finder:
         caller = frame.f_back
         while caller is not None and self._kind(caller) == "between":
             of_card = caller.f_code.co_filename.startswith(CARD)
-            if of_card and name.startswith(("nbmem.core.", "nbmem.files.")):
+            if of_card and name.startswith(("nbmem.core.", "nbmem.core.files.")):
                 return  # a form in which the card answers
             caller = caller.f_back
         if caller is None:

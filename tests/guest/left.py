@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-import nbmem.record.recording
+import nbmem.capture.record.recording
 
 
 def state() -> dict[str, Any]:
@@ -38,7 +38,7 @@ def state() -> dict[str, Any]:
             for name in sorted(vars(hooks))
             if name.startswith("_global_") and name.endswith("hooks")
         ],
-        "a recording": len(nbmem.record.recording._running),
+        "a recording": len(nbmem.capture.record.recording._running),
         "a thread": sorted(t.name for t in threading.enumerate() if "nbmem" in t.name),
         "the handler of Ctrl-C": signal.getsignal(signal.SIGINT),
         "the garbage collector": gc.isenabled(),

@@ -10,13 +10,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import _dynamo as dynamo  # noqa: E402
-from torch import fx, nn  # noqa: E402
-from torch._dynamo.utils import counters  # noqa: E402
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch import _dynamo as dynamo
+from torch import fx, nn
+from torch._dynamo.utils import counters
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-import nbmem  # noqa: E402
-from tests.guest.left import left, state  # noqa: E402
+import nbmem
+from tests.guest.left import left, state
 
 
 @pytest.fixture(autouse=True)

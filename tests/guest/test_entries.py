@@ -7,32 +7,32 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from nbmem import virtual  # noqa: E402
-from tests.faults import capture  # noqa: E402
-from tests.guest import threads  # noqa: E402
-from tests.guest.entries import Finder  # noqa: E402
+from nbmem import virtual
+from tests.faults import capture
+from tests.guest import threads
+from tests.guest.entries import Finder
 
 BY_NAME = "a person calls it by name, and wants to know what went wrong"
 ONLY_LOOKS_UP = "it looks up what is torch's own and calls what is guarded: nothing in it can fail"
 A_THREAD = "its thread is nbmem's own, and its body keeps its faults"
 ALLOWED = {
     "nbmem.__getattr__": BY_NAME,
-    "nbmem.api.": BY_NAME,
-    "nbmem.ipython.extension.load_ipython_extension": BY_NAME,
-    "nbmem.ipython.extension.unload_ipython_extension": BY_NAME,
-    "nbmem.ipython.magics._memtrace.<locals>.memtrace": BY_NAME,
-    "nbmem.ipython.magics._nbmem.<locals>.nbmem": BY_NAME,
-    "nbmem.probes.holders.walk.walk": "the tests call it by name",
-    "nbmem.record.recorder.Recorder.so_far": "the tests call it by name",
-    "nbmem.probes.data_writes.LentData.": ONLY_LOOKS_UP,
-    "nbmem.probes.lent.LentAttribute.": ONLY_LOOKS_UP,
-    "nbmem.probes.lent.LentMethod.": ONLY_LOOKS_UP,
-    "nbmem.probes.stand_in.Wrapped.lend.<locals>.wrapper": ONLY_LOOKS_UP,
-    "nbmem.probes.lent.telling": "a guard itself: it goes on inside of its own try",
-    "nbmem.core.interrupts.Interrupts.take": "the interpreter calls it for Ctrl-C: an assignment",
-    "nbmem.record.sampler.Sampler._run": A_THREAD,
-    "nbmem.live.hub.Hub._run": A_THREAD,
-    "nbmem.probes.patience.patiently.<locals>.run": A_THREAD,
+    "nbmem.api.tracing.": BY_NAME,
+    "nbmem.frontends.notebook.extension.load_ipython_extension": BY_NAME,
+    "nbmem.frontends.notebook.extension.unload_ipython_extension": BY_NAME,
+    "nbmem.frontends.notebook.magics._memtrace.<locals>.memtrace": BY_NAME,
+    "nbmem.frontends.notebook.magics._nbmem.<locals>.nbmem": BY_NAME,
+    "nbmem.capture.heap.heap_walk.walk": "the tests call it by name",
+    "nbmem.capture.record.recorder.Recorder.so_far": "the tests call it by name",
+    "nbmem.capture.hooks.data_writes.LentData.": ONLY_LOOKS_UP,
+    "nbmem.capture.patches.method_patches.LentAttribute.": ONLY_LOOKS_UP,
+    "nbmem.capture.patches.method_patches.LentMethod.": ONLY_LOOKS_UP,
+    "nbmem.capture.patches.name_patches.Wrapped.lend.<locals>.wrapper": ONLY_LOOKS_UP,
+    "nbmem.capture.patches.method_patches.telling": "a guard itself: it has its own try",
+    "nbmem.core.runtime.interrupts.Interrupts.take": "called for Ctrl-C: an assignment",
+    "nbmem.capture.record.card_sampler.Sampler._run": A_THREAD,
+    "nbmem.frontends.sidebar.hub.Hub._run": A_THREAD,
+    "nbmem.capture.timeouts.patiently.<locals>.run": A_THREAD,
 }
 CELLS = (
     f"%%memtrace\n{capture.TRAIN}",
@@ -94,13 +94,17 @@ def test_nothing_is_called_from_outside_without_a_guard(scenario):
     finder = Finder()
     with finder.on():
         scenario()
-    assert "nbmem.probes.lent.LentMethod.__get__" in finder.found  # or it finds nothing
+    assert (
+        "nbmem.capture.patches.method_patches.LentMethod.__get__" in finder.found
+    )  # or it finds nothing
     new = {
         name: caller
         for name, caller in finder.found.items()
         if not any(name == one or (one[-1] == "." and name.startswith(one)) for one in ALLOWED)
     }
-    assert new == {}, "mark them with nbmem.core.entry.entry, or say in ALLOWED why not"
+    assert new == {}, (
+        "mark them with nbmem.core.runtime.entry_points.entry, or say in ALLOWED why not"
+    )
 
 
 def test_a_call_past_the_guard_is_found():

@@ -6,10 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-import nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
+import nbmem
+from nbmem import virtual
 
 CALLS: Counter[str] = Counter()
 """How often the user's own code ran, by its name."""

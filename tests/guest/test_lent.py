@@ -5,8 +5,8 @@ import traceback
 
 import pytest
 
-from nbmem.probes.lent import LentAttribute, LentMethod
-from nbmem.probes.stand_in import LentName, Wrapped
+from nbmem.capture.patches.method_patches import LentAttribute, LentMethod
+from nbmem.capture.patches.name_patches import LentName, Wrapped
 
 
 class Told:

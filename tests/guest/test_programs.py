@@ -4,11 +4,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import HealthCheck, given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from tests.guest.left import left, state  # noqa: E402
-from tests.guest.programs import PIECES, differences, told  # noqa: E402
+from tests.guest.left import left, state
+from tests.guest.programs import PIECES, differences, told
 
 PROGRAMS = st.lists(
     st.tuples(st.sampled_from(sorted(PIECES)), st.integers(0, 5), st.booleans()),

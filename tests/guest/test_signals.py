@@ -12,18 +12,18 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
+from IPython.core.interactiveshell import InteractiveShell
 
-import nbmem  # noqa: E402
-from nbmem.api import Trace  # noqa: E402
-from nbmem.core.entry import entry  # noqa: E402
-from nbmem.core.errors import NbmemError  # noqa: E402
-from nbmem.core.interrupts import held_back, let_pass, signal_of  # noqa: E402
-from nbmem.ipython.tracer import Tracer  # noqa: E402
-from nbmem.record.recorder import Recorder  # noqa: E402
-from nbmem.record.recording import running  # noqa: E402
-from nbmem.record.turns import TurnLog  # noqa: E402
-from tests.guest.left import left, state  # noqa: E402
+import nbmem
+from nbmem.api.tracing import Trace
+from nbmem.capture.record.hook_event_log import TurnLog
+from nbmem.capture.record.recorder import Recorder
+from nbmem.capture.record.recording import running
+from nbmem.core.errors import NbmemError
+from nbmem.core.runtime.entry_points import entry
+from nbmem.core.runtime.interrupts import held_back, let_pass, signal_of
+from nbmem.frontends.notebook.tracer import Tracer
+from tests.guest.left import left, state
 
 ALARM = getattr(signal, "SIGALRM", None) or signal.SIGTERM
 
@@ -305,7 +305,7 @@ def test_an_interrupt_while_an_interrupt_is_noted_prints_no_traceback(monkeypatc
     def interrupted():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("nbmem.ipython.cell.running_cells", interrupted)
+    monkeypatch.setattr("nbmem.frontends.notebook.cell_hooks.running_cells", interrupted)
     shell.run_cell(CELL)
     monkeypatch.undo()
     assert "Error in callback" not in "".join(capsys.readouterr())
@@ -327,7 +327,9 @@ def test_a_trace_that_nobody_knows_of_ends_with_the_extension(monkeypatch, shell
 
 
 def test_an_interrupt_in_a_line_of_nbmems_ends_the_cell(monkeypatch, shell):
-    monkeypatch.setattr("nbmem.ipython.magics.dispatch", then(lambda *_: None, signal.SIGINT))
+    monkeypatch.setattr(
+        "nbmem.frontends.notebook.magics.dispatch", then(lambda *_: None, signal.SIGINT)
+    )
     result = shell.run_cell("%nbmem top\nran.append(2)")
     assert type(result.error_in_exec) is KeyboardInterrupt
     assert shell.user_ns["ran"] == []

@@ -9,9 +9,9 @@ pytest.importorskip("torch", reason="capture watches torch")
 
 import torch
 
-import nbmem.api as nbmem
+import nbmem.api.tracing as nbmem
 from nbmem import virtual
-from nbmem.core.categories import Category
+from nbmem.core.session.categories import Category
 
 FUNCTIONS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns")
 

@@ -12,12 +12,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-import nbmem  # noqa: E402
-import nbmem.record.recording  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from tests.guest.left import left, state  # noqa: E402
+import nbmem
+import nbmem.capture.record.recording
+from nbmem import virtual
+from tests.guest.left import left, state
 
 
 @pytest.fixture(autouse=True)
@@ -484,8 +484,8 @@ def test_an_exception_of_any_kind_is_the_users(kind):
     except BaseException as err:  # noqa: BLE001 - also what is no Exception
         ended_with = [err is error, err.__context__ is None, type(err).__name__]
     finally:
-        recordings = list(nbmem.record.recording._running)
-        nbmem.record.recording._running.clear()
+        recordings = list(nbmem.capture.record.recording._running)
+        nbmem.capture.record.recording._running.clear()
     assert ended_with == [True, True, kind.__name__]
     assert not recordings
     assert trace.session is not None

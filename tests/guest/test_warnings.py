@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import nbmem as package
-from nbmem.core.entry import entry
-from nbmem.core.faults import Faults
-from nbmem.core.warning_filter import pass_warnings, suppress_warnings
+from nbmem.core.runtime.entry_points import entry
+from nbmem.core.runtime.fault_isolation import Faults
+from nbmem.core.runtime.warning_filter import pass_warnings, suppress_warnings
 
 SOURCES = Path(package.__file__).parent
 GUARDED = {

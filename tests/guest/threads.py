@@ -29,15 +29,15 @@ from torch.utils.checkpoint import checkpoint
 
 import nbmem
 from nbmem import virtual
-from nbmem.api import running_recorder
+from nbmem.api.tracing import running_recorder
+from nbmem.capture.heap import walk
 from nbmem.core.errors import NbmemError
-from nbmem.probes.holders import walk
 from tests.guest.left import left, state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from nbmem.api import Trace
+    from nbmem.api.tracing import Trace
 
 THREADS = 6
 STEPS = 200

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from nbmem import virtual
-from nbmem.probes.holders import walk
+from nbmem.capture.heap import walk
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from nbmem.probes.holders.objects import entries_of, first_of  # noqa: E402
-from nbmem.probes.leaves import leaves  # noqa: E402
+from nbmem.capture.interpreter.object_members import entries_of, first_of
+from nbmem.capture.tensors.tensor_paths import leaves
 
 READINGS = 4_000
 

@@ -14,12 +14,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="the heap is searched for torch's tensors")
 
 
-from nbmem.probes.holders import reach, reached, slices, walk, walk_in_pieces  # noqa: E402
-from nbmem.probes.holders.graphs import Graphs  # noqa: E402
-from nbmem.probes.threads import at_work  # noqa: E402
+from nbmem.capture.heap import incremental, reachability, reached, walk, walk_in_pieces
+from nbmem.capture.interpreter.busy_threads import at_work
+from nbmem.capture.tensors.autograd_graphs import Graphs
 
 walking = importlib.import_module(
-    "nbmem.probes.holders.walk"
+    "nbmem.capture.heap.heap_walk"
 )  # the package has a function so named
 
 
@@ -55,7 +55,7 @@ def rows(found):
 @pytest.fixture
 def short(monkeypatch):
     """Pieces of one step each."""
-    monkeypatch.setattr(slices, "PIECE_S", 0.0)
+    monkeypatch.setattr(incremental, "PIECE_S", 0.0)
 
 
 def test_pieces_find_what_the_whole_walk_finds(short):
@@ -111,7 +111,7 @@ def test_closing_it_lets_go_of_everything(short):
 
 
 def test_what_dies_between_two_pieces_gives_its_name_to_nobody(short, monkeypatch):
-    walking = sys.modules["nbmem.probes.holders.walk"]
+    walking = sys.modules["nbmem.capture.heap.heap_walk"]
     monkeypatch.setattr(walking, "PAUSE_S", 0.0)  # what is done below is quick
     namespace = {"old": {"a": [kib(1)]}, "x": kib(3), "rows": [Box(i) for i in range(3_000)]}
     work = walk_in_pieces(namespace)
@@ -159,7 +159,7 @@ def test_an_exception_in_its_middle_leaves_nothing_behind(monkeypatch, error):
             raise error
         return itertools.repeat(_index)
 
-    monkeypatch.setattr(reach, "repeat", fail_late)
+    monkeypatch.setattr(reachability, "repeat", fail_late)
     things = [[Box()] for _ in range(3_000)]
     refs = [weakref.ref(row[0]) for row in things]
     namespace = {"deep": {"er": things}, "x": kib(1)}

@@ -14,12 +14,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the heap is searched for torch's tensors")
 
-from torch import nn  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from nbmem.probes.holders import walk  # noqa: E402
-from nbmem.probes.holders.graphs import Graphs  # noqa: E402
-from nbmem.probes.holders.lost import FEW  # noqa: E402
+from nbmem.capture.heap import walk
+from nbmem.capture.heap.unreachable import FEW
+from nbmem.capture.tensors.autograd_graphs import Graphs
 
 OLD_TORCH = not hasattr(torch._C._autograd.SavedTensor, "data")
 

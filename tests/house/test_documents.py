@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 import nbmem
-from nbmem.core.categories import MEANINGS, Category
+from nbmem.core.session.categories import MEANINGS, Category
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]

@@ -17,33 +17,31 @@ FITS = 400
 LONGER = {
     "tests/oracle/zoo.py": "a list of libraries, a short function for each",
     "nbmem/allocator/caching.py": "the paths of every tensor, and all else that it is asked",
-    "nbmem/api.py": "a trace from its start to its widget: one object, used by its methods",
-    "nbmem/answers.py": "what estimates answer, for every view",
-    "nbmem/record/identities.py": "what is seen while a cell runs, and is placed later",
-    "nbmem/report.py": "the view-model: one frozen record after another",
-    "nbmem/record/recorder.py": "a transaction is read in one piece",
+    "nbmem/api/tracing.py": "a trace from its start to its widget: one object, used by its methods",
+    "nbmem/report/estimate_results.py": "what estimates answer, for every view",
+    "nbmem/capture/record/tensor_labels.py": "what is seen while a cell runs, and is placed later",
+    "nbmem/report/model.py": "the view-model: one frozen record after another",
+    "nbmem/capture/record/recorder.py": "a transaction is read in one piece",
 }
 A_DOZEN = 12
 FULLER = {
-    "nbmem/allocator": "the parts of one machine, each named as torch names it",
+    "nbmem/allocator": "the parts of one allocator, each named as torch names it",
     "nbmem/allocator/recordings": "what is learned from a recording, and how it is replayed",
-    "nbmem/analysis": "one question about a recording in each",
-    "nbmem/cli": "one subcommand in each",
-    "nbmem/core": "one noun of the field in each, that capture and reading share",
-    "nbmem/estimates": "a run, what asks for runs, and what is made of their answers",
-    "nbmem/files": "the parts of three formats, which share their door and their limits",
-    "nbmem/ipython": "what the notebook gives nbmem, and what nbmem gives it: one thing in each",
-    "nbmem/ipython/commands": "one subcommand in each",
-    "nbmem/ledger": "passes over one recording's allocations, and the books that they fill",
-    "nbmem/live": "what a page is told: one thing in each, and who reads it",
-    "nbmem/probes": "one source of readings in each",
-    "nbmem/record": "what one recording gathers, one kind in each",
-    "nbmem/tips/rules": "one rule in each",
+    "nbmem/capture/record": "what one recording gathers, one kind in each",
+    "nbmem/capture/tensors": "one source of tensors and their names in each",
+    "nbmem/core/files": "the parts of three formats, which share their checks and limits",
+    "nbmem/core/session": "one noun of the field in each, which capture writes and reports read",
+    "nbmem/estimates/questions": "one question and the parts of its answer",
+    "nbmem/frontends/cli": "one subcommand in each",
+    "nbmem/frontends/notebook": "what a notebook and nbmem exchange, one in each",
+    "nbmem/frontends/notebook/commands": "one subcommand in each",
+    "nbmem/frontends/sidebar": "one kind of message or reading in each",
+    "nbmem/report/analysis": "one question about a recording in each",
+    "nbmem/report/ledger": "passes over one recording's allocations, and the ledger they fill",
+    "nbmem/report/tips/rules": "one rule in each",
     "nbmem/views": "one thing that people see in each, and the parts that they share",
     "nbmem/virtual/hardware": "one thing that a machine has in each",
-    "nbmem/virtual/operators": "one family in each",
-    "nbmem/virtual/patches": "one thing of torch's that is replaced in each",
-    "tools": "one command of the house in each",
+    "tools": "one command in each",
 }
 """Folders of more than a dozen modules, each with the reason that makes it one shelf."""
 NINE_IN_TEN = 250
@@ -172,9 +170,13 @@ def test_a_class_has_a_name_of_its_own():
 @pytest.mark.parametrize(
     ("inside", "home", "instead"),
     [
-        (r"\bbooks\._?followed\b", "ledger/books.py", "its curves and allocations"),
+        (r"\bbooks\._?followed\b", "report/ledger/card_ledger.py", "its curves and allocations"),
         (r"\bdevices\.index\(", "nowhere", "Books.bounds(span)"),
-        (r"\brecorder(\(\))?\.(turns|identities|marks)\b", "record/", "Recorder.progress()"),
+        (
+            r"\brecorder(\(\))?\.(turns|identities|marks)\b",
+            "capture/record/",
+            "Recorder.progress()",
+        ),
     ],
 )
 def test_books_and_recorders_are_asked_and_not_looked_into(inside, home, instead):

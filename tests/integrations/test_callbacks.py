@@ -17,9 +17,9 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 from torch.utils.data import DataLoader, Dataset
 
-from nbmem.api import running_recorder
-from nbmem.core.categories import Category
-from nbmem.core.entry import entry
+from nbmem.api.tracing import running_recorder
+from nbmem.core.runtime.entry_points import entry
+from nbmem.core.session.categories import Category
 from nbmem.integrations import first_steps
 from nbmem.integrations.scalars import PEAKS
 

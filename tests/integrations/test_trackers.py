@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("numpy", reason="a report needs numpy")
 
-from nbmem.core.categories import Category
 from nbmem.core.errors import UsageError
+from nbmem.core.session.categories import Category
 from nbmem.integrations.scalars import scalars
 
 MIB = 1 << 20

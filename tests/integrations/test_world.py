@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("torch", reason="ranks train with torch")
 
 import nbmem
-from nbmem.core.categories import Category
-from nbmem.ipython.engines import engines_folder
+from nbmem.core.session.categories import Category
+from nbmem.frontends.notebook.engines import engines_folder
 
 TRAIN = """\
 import os, torch, torch.distributed as dist

@@ -11,15 +11,15 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 import nbmem
-from nbmem.analysis import limit
 from nbmem.core.errors import FileFormatError, UsageError
-from nbmem.core.history import CellDelta
+from nbmem.core.files.atomic_write import write_text
+from nbmem.core.session.cell_delta import CellDelta
 from nbmem.core.units import GIB
-from nbmem.files.writing import write_text
+from nbmem.report.analysis import peak_limit as limit
 
 
 class FakeTrace:
-    """Stands in for nbmem.api.Trace."""
+    """Stands in for nbmem.api.tracing.Trace."""
 
     def __init__(self, recorder, name, **options):
         self.recorder = recorder
@@ -80,7 +80,7 @@ class FakeTrace:
 
 
 class FakeRecorder:
-    """Stands in for nbmem.api; remembers what it was asked."""
+    """Stands in for nbmem.api.tracing; remembers what it was asked."""
 
     def __init__(self):
         self.calls = []
@@ -106,12 +106,12 @@ class FakeRecorder:
 
 
 def over_limit(session, limit, *, what, device):
-    """Stands in for nbmem.analysis.limit.over_limit; the recorder stands for a session."""
+    """Stands in for peak_limit.over_limit; the recorder stands for a session."""
     return f"{what} peaked at {session.peak} B" if session.peak > limit else None
 
 
 class FakeReader:
-    """Stands in for nbmem.record.deltas.DeltaReader."""
+    """Stands in for nbmem.capture.record.cell_deltas.DeltaReader."""
 
     def before(self):
         pass
@@ -140,13 +140,13 @@ class FakeReader:
 @pytest.fixture
 def recorder(monkeypatch):
     fake = FakeRecorder()
-    api = ModuleType("nbmem.api")
+    api = ModuleType("nbmem.api.tracing")
     api.trace, api.phase, api.open = fake.trace, fake.phase, fake.open
-    monkeypatch.setitem(sys.modules, "nbmem.api", api)
+    monkeypatch.setitem(sys.modules, "nbmem.api.tracing", api)
     monkeypatch.setattr(nbmem, "api", api, raising=False)
-    deltas = ModuleType("nbmem.record.deltas")
+    deltas = ModuleType("nbmem.capture.record.cell_deltas")
     deltas.DeltaReader = FakeReader
-    monkeypatch.setitem(sys.modules, "nbmem.record.deltas", deltas)
+    monkeypatch.setitem(sys.modules, "nbmem.capture.record.cell_deltas", deltas)
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
     monkeypatch.setattr(limit, "over_limit", over_limit)
     return fake

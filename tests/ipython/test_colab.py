@@ -18,7 +18,7 @@ nbclient = pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
 pytest.importorskip("torch")
 
-from tests.views.test_html import KEPT_ATTRIBUTES, KEPT_TAGS, Reader  # noqa: E402
+from tests.views.test_html import KEPT_ATTRIBUTES, KEPT_TAGS, Reader
 
 pytestmark = pytest.mark.skipif(version_info >= (8,), reason="Colab has IPython 7.34")
 FORMS = {"text/plain", "text/html"}

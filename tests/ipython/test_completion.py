@@ -6,8 +6,8 @@ import pytest
 from IPython.core.completer import provisionalcompleter
 
 import nbmem
-from nbmem.ipython.commands import COMMANDS
-from nbmem.ipython.options import OPTIONS
+from nbmem.frontends.notebook.commands import COMMANDS
+from nbmem.frontends.notebook.options import OPTIONS
 
 FLAGS = {*(option.flag for option in OPTIONS), "--help"}
 
@@ -124,7 +124,7 @@ def test_other_lines_are_ipythons(shell):
 def test_a_fault_leaves_the_line_to_ipython(shell, monkeypatch):
     shell.Completer.use_jedi = False
     nbmem.load_ipython_extension(shell)
-    monkeypatch.setattr("nbmem.ipython.completion.find", None)
+    monkeypatch.setattr("nbmem.frontends.notebook.completion.find", None)
     shell.user_ns["value_of_mine"] = 1
     assert tab(shell, "value_of") == {"value_of_mine"}
 

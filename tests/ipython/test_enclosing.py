@@ -7,20 +7,20 @@ pytest.importorskip("IPython", reason="IPython is not installed")
 from IPython.core.extensions import ExtensionManager
 from IPython.core.interactiveshell import InteractiveShell
 
-from nbmem.ipython import enclosing
+from nbmem.frontends.notebook import caller_context
 
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(InteractiveShell, enclosing.RUNS_A_CELL), (ExtensionManager, enclosing.RELOADS)],
+    [(InteractiveShell, caller_context.RUNS_A_CELL), (ExtensionManager, caller_context.RELOADS)],
 )
 def test_ipython_calls_them_so(owner, name):
     assert getattr(owner, name).__code__.co_name == name
 
 
 def test_cells_that_enclose_the_caller_are_counted_at_any_depth(shell):
-    shell.user_ns.update(count=enclosing.running_cells, run=shell.run_cell)
-    assert enclosing.running_cells() == 0
+    shell.user_ns.update(count=caller_context.running_cells, run=shell.run_cell)
+    assert caller_context.running_cells() == 0
     shell.run_cell("outer = count(); deeper = (lambda: (lambda: count())())()")
     shell.run_cell("run('inner = count()')")
     assert [shell.user_ns[name] for name in ("outer", "deeper", "inner")] == [1, 1, 2]
@@ -28,8 +28,8 @@ def test_cells_that_enclose_the_caller_are_counted_at_any_depth(shell):
 
 def test_a_reload_is_seen_at_any_depth():
     def reload_extension(depth):
-        return enclosing.reloads() if not depth else reload_extension(depth - 1)
+        return caller_context.reloads() if not depth else reload_extension(depth - 1)
 
-    assert not enclosing.reloads()
+    assert not caller_context.reloads()
     assert reload_extension(0)
     assert reload_extension(5)

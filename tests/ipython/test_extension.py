@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import nbmem
-from nbmem.ipython.commands import COMMANDS
+from nbmem.frontends.notebook.commands import COMMANDS
 
 HEAVY = ("torch", "numpy", "IPython", "bokeh", "ipywidgets", "pynvml", "pandas", "psutil")
 
@@ -119,7 +119,9 @@ def test_ipythons_help_shows_ours(run, question):
 
 def test_without_torch_nothing_is_read_and_there_is_no_line(run, monkeypatch):
     monkeypatch.delitem(sys.modules, "torch")
-    monkeypatch.setitem(sys.modules, "nbmem.record.deltas", None)  # an import would raise
+    monkeypatch.setitem(
+        sys.modules, "nbmem.capture.record.cell_deltas", None
+    )  # an import would raise
     done = run("x = 1")
     assert done.err == ""
     assert "x = 1" not in run("%nbmem history").out
@@ -292,7 +294,8 @@ def test_loading_the_extension_imports_neither_torch_nor_numpy():
 
 def test_the_commands_help_imports_nothing_heavy():
     loaded = _loaded_by(
-        "import io; from nbmem.cli import main; out, sys.stdout = sys.stdout, io.StringIO()\n"
+        "import io; from nbmem.frontends.cli import main\n"
+        "out, sys.stdout = sys.stdout, io.StringIO()\n"
         "try: main(['--help'])\n"
         "except SystemExit: sys.stdout = out\n"
     )

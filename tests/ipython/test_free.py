@@ -6,11 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="there is no memory to free without torch")
 
-from nbmem.core.holders import HolderKind  # noqa: E402
-from nbmem.core.units import MIB  # noqa: E402
-from nbmem.ipython.extension import _LOADED  # noqa: E402
-from nbmem.probes.saved import why_unreadable  # noqa: E402
-from tests.shells import shell_on_a_card  # noqa: E402
+from nbmem.capture.graphs.saved_tensors import why_unreadable
+from nbmem.core.session.holders import HolderKind
+from nbmem.core.units import MIB
+from nbmem.frontends.notebook.extension import _LOADED
+from tests.shells import shell_on_a_card
 
 
 @pytest.fixture

@@ -6,13 +6,14 @@ import time
 
 import pytest
 
-from nbmem import devices, virtual
-from nbmem.core.categories import Category
+from nbmem import virtual
+from nbmem.api import device_selection
+from nbmem.capture.record.cell_deltas import DeltaReader
 from nbmem.core.errors import UsageError
-from nbmem.ipython.cell import CellHooks
-from nbmem.ipython.commands.base import Notebook
-from nbmem.ipython.sidebar.sidebar import NotebookActions
-from nbmem.record.deltas import DeltaReader
+from nbmem.core.session.categories import Category
+from nbmem.frontends.notebook.cell_hooks import CellHooks
+from nbmem.frontends.notebook.commands.base import Notebook
+from nbmem.frontends.notebook.sidebar.sidebar import NotebookActions
 from tests.shells import shell_on_a_card
 
 torch = pytest.importorskip("torch")
@@ -31,7 +32,7 @@ LOSES = (
 @pytest.fixture
 def shell(monkeypatch):
     monkeypatch.setattr(
-        "nbmem.devices.PATIENCE_S", 60
+        "nbmem.api.device_selection.PATIENCE_S", 60
     )  # all other tests' objects are looked at, too
     with shell_on_a_card(monkeypatch) as shell:
         shell.run_cell(BUILD, store_history=True)
@@ -119,7 +120,7 @@ def test_what_no_name_holds_is_counted_all_the_same():
         kept = [torch.ones(MIB // 4, device="cuda")]
         shared = kept[0].view(2, -1)
         with pytest.raises(UsageError, match=r"lives there, 1\.0 MiB"):
-            devices.use("L4", names={})
+            device_selection.use("L4", names={})
         assert virtual.live_bytes() == MIB == shared.untyped_storage().nbytes()
 
 

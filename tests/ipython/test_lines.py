@@ -4,9 +4,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="without torch nothing is allocated")
 
-import nbmem  # noqa: E402
-from nbmem.core.units import MIB  # noqa: E402
-from tests.shells import shell_on_a_card  # noqa: E402
+import nbmem
+from nbmem.core.units import MIB
+from tests.shells import shell_on_a_card
 
 
 @pytest.fixture

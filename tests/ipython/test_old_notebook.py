@@ -4,12 +4,13 @@ import importlib
 
 import pytest
 
-from nbmem.probes import leaves
-from nbmem.probes.holders import lost, places
+from nbmem.capture.heap import unreachable
+from nbmem.capture.interpreter import roots
+from nbmem.capture.tensors import tensor_paths
 from tests.shells import shell_on_a_card
 
 pytest.importorskip("torch", reason="cells are traced that use torch")
-walking = importlib.import_module("nbmem.probes.holders.walk")
+walking = importlib.import_module("nbmem.capture.heap.heap_walk")
 
 MODEL = """\
 model = torch.nn.Linear(64, 64).cuda()
@@ -43,7 +44,7 @@ def run(shell, code, *, traced=False):
 
 
 def held(shell):
-    from nbmem.ipython import extension
+    from nbmem.frontends.notebook import extension
 
     session = extension._LOADED[shell].tracer.last.session
     return [session.names[root] for root in session.devices[0].holders.root.tolist()]
@@ -51,14 +52,14 @@ def held(shell):
 
 def test_the_history_of_ipython_is_walked_by_no_name(shell, monkeypatch):
     looked = []
-    inside = leaves._items
-    monkeypatch.setattr(leaves, "_items", lambda *args: looked.append(1) or inside(*args))
+    inside = tensor_paths._items
+    monkeypatch.setattr(tensor_paths, "_items", lambda *args: looked.append(1) or inside(*args))
     counts = []
     for _ in range(2):
         run(shell, STEP, traced=True)
         looked.clear()
         run(shell, STEP, traced=True)
-        counts.append((len(looked), len(list(places.places(shell.user_ns)))))
+        counts.append((len(looked), len(list(roots.places(shell.user_ns)))))
         for _ in range(40):
             run(shell, "model.weight.shape")
     assert "_i40" in shell.user_ns
@@ -69,7 +70,7 @@ def test_the_history_of_ipython_is_walked_by_no_name(shell, monkeypatch):
 
 def test_live_objects_are_searched_where_a_block_may_hold_a_lost_tensor(shell, monkeypatch):
     searched = []
-    search = lost.all_tensors
+    search = unreachable.all_tensors
     monkeypatch.setattr(walking, "all_tensors", lambda t: searched.append(1) or search(t))
 
     def searches(code):

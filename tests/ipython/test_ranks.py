@@ -8,8 +8,8 @@ torch = pytest.importorskip("torch", reason="a rank has a card")
 if not torch.distributed.is_available() or torch.__version__ < "2.11":
     pytest.skip("the card runs the newest FSDP alone", allow_module_level=True)
 
-from nbmem import virtual  # noqa: E402
-from tests.shells import shell_on_a_card  # noqa: E402
+from nbmem import virtual
+from tests.shells import shell_on_a_card
 
 pytestmark = pytest.mark.torch
 TRAIN = """

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from nbmem.files import told
-from nbmem.ipython import extension
-from nbmem.ipython.extension import unload_ipython_extension
+from nbmem.core.files import kernel_status
+from nbmem.frontends.notebook import extension
+from nbmem.frontends.notebook.extension import unload_ipython_extension
 from tests.faults.nvml import FakeNvml
 from tests.shells import shell_on_a_card
 
@@ -25,7 +25,7 @@ def shell(monkeypatch, tmp_path):
 
 
 def said():
-    place = told.folder() / f"{os.getpid()}.json"
+    place = kernel_status.folder() / f"{os.getpid()}.json"
     return json.loads(place.read_text()) if place.exists() else None
 
 

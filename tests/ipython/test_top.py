@@ -5,16 +5,16 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="there is nothing to list without torch")
 
-from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
+from IPython.core.interactiveshell import InteractiveShell
 
-import nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.allocator.cublas import WORKSPACE  # noqa: E402
-from nbmem.core.categories import Category  # noqa: E402
-from nbmem.ledger.workspace import unheld_workspaces  # noqa: E402
-from nbmem.living import live_now  # noqa: E402
-from nbmem.probes.saved import why_unreadable  # noqa: E402
-from nbmem.views.top import render_top_html  # noqa: E402
+import nbmem
+from nbmem import virtual
+from nbmem.allocator.cublas import WORKSPACE
+from nbmem.api.live_tensors import live_now
+from nbmem.capture.graphs.saved_tensors import why_unreadable
+from nbmem.core.session.categories import Category
+from nbmem.report.ledger.cublas_workspaces import unheld_workspaces
+from nbmem.views.live_tensors import render_top_html
 
 C = Category
 

@@ -7,11 +7,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="there is nothing to name without torch")
 
-from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
+from IPython.core.interactiveshell import InteractiveShell
 
-import nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.core.categories import Category  # noqa: E402
+import nbmem
+from nbmem import virtual
+from nbmem.core.session.categories import Category
 
 LARGE, SMALL = 1 << 20, 1 << 10
 """Floats; the heap is looked at for a MiB only."""

@@ -14,7 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import nbmem
 from nbmem import virtual
-from nbmem.ipython import cell, kept
+from nbmem.frontends.notebook import cell_hooks, trace_history
 from tests.leaks import census, ways
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def play(scene: str, card: str | None, names: list[str]) -> list[str]:
         A line for each thing that grows; and, where nbmem is gone at the end, for each thing of
         its own that something else leads to.
     """
-    kept.MOST_CELLS = cell.MAX_ROWS = KEPT
+    trace_history.MOST_CELLS = cell_hooks.MAX_ROWS = KEPT
     with contextlib.nullcontext() if card is None else virtual.activated(card):
         grown = SCENES[scene]("cpu" if card is None else "cuda", names)
     gone = scene != "cells" and card is None  # a virtual card registers rules in torch for good

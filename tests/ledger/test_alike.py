@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from nbmem.core.spans import Span
-from nbmem.ledger.alike import alike
-from nbmem.ledger.gradients import _matched
-from nbmem.ledger.kept import kept
-from nbmem.ledger.phase_map import PhaseMap
+from nbmem.core.session.spans import Span
+from nbmem.report.ledger.gradients import _matched
+from nbmem.report.ledger.phase_map import PhaseMap
+from nbmem.report.ledger.repeated_steps import alike
+from nbmem.report.ledger.retained_results import kept
 
 
 def loop(*phases):

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbmem.core.categories import BESIDE, Category
 from nbmem.core.errors import LedgerImbalanceError
-from nbmem.core.owners import Share
-from nbmem.ledger.balance import Ledger
+from nbmem.core.session.categories import BESIDE, Category
+from nbmem.core.session.frameworks import Share
+from nbmem.report.ledger.balance import Ledger
 
 
 def ledger_of(parts, total=None):

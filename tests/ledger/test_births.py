@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from nbmem.core.categories import Category
-from nbmem.core.names import as_typed
-from nbmem.core.session import NOT_KNOWN, Calls
-from nbmem.ledger.births import Birthplaces, within_steps
-from nbmem.ledger.sightings import NO_NAME
+from nbmem.core.session.categories import Category
+from nbmem.core.session.session import NOT_KNOWN, Calls
+from nbmem.core.session.tensor_names import as_typed
+from nbmem.report.ledger.allocation_sites import Birthplaces, within_steps
+from nbmem.report.ledger.observations import NO_NAME
 from tests.ledger.test_alike import loop
 
 TEXTS = (

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nbmem.core.categories import Category
-from nbmem.core.session import Identities
-from nbmem.ledger.books import Books
+from nbmem.core.session.categories import Category
+from nbmem.core.session.session import Identities
+from nbmem.report.ledger.card_ledger import Books
 from tests.recorded import load, session_of
 
 RESNET50 = 4 * 25_557_032

@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from nbmem.analysis import build_report
-from nbmem.core.categories import Category
-from nbmem.ledger.books import Books
+from nbmem.core.session.categories import Category
+from nbmem.report.analysis import build_report
+from nbmem.report.ledger.card_ledger import Books
 from tests.recorded import CATEGORIES, NAMES, load, session_of
 
 COUNTERS = ("allocated", "active", "requested", "reserved", "inactive_split")

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from nbmem.core.categories import Category
-from nbmem.core.events import Action
-from nbmem.ledger.books import Books
-from nbmem.ledger.staging import NAME, staging
+from nbmem.core.session.categories import Category
+from nbmem.core.session.events import Action
+from nbmem.report.ledger.card_ledger import Books
+from nbmem.report.ledger.reduction_staging import NAME, staging
 from tests.recorded import load, session_of
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from nbmem.core.history import CellDelta
-from nbmem.live import messages as m
-from nbmem.live import requests as r
-from nbmem.live.rank_messages import RankNow
-from nbmem.live.wire import encode, kind_of
-from nbmem.report import Command, Finding, Moment, Peak
+from nbmem.core.session.cell_delta import CellDelta
+from nbmem.frontends.sidebar import messages as m
+from nbmem.frontends.sidebar import requests as r
+from nbmem.frontends.sidebar.message_codec import encode, kind_of
+from nbmem.frontends.sidebar.rank_messages import RankNow
+from nbmem.report.model import Command, Finding, Moment, Peak
 
 GOLDEN = Path(__file__).parent / "golden"
 T0 = 1_700_000_000_000.0

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from jupyter_client.manager import start_new_kernel
 
-from nbmem.live.messages import Sample
-from nbmem.live.requests import RPC_TARGET
-from nbmem.live.wire import decode_push, decode_reply, encode
+from nbmem.frontends.sidebar.message_codec import decode_push, decode_reply, encode
+from nbmem.frontends.sidebar.messages import Sample
+from nbmem.frontends.sidebar.requests import RPC_TARGET
 
 LOAD = "%load_ext nbmem\n%nbmem gpu L4\nimport torch, time"
 PATIENCE_S = 60

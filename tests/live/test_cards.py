@@ -11,12 +11,12 @@ import pytest
 
 pytest.importorskip("numpy", reason="the probes need numpy")
 
+from nbmem.capture.devices import resident_memory
+from nbmem.capture.devices.nvml import CardReading
+from nbmem.capture.torch_cuda import Counters
 from nbmem.core.errors import ProbeUnavailableError
-from nbmem.live import cards
-from nbmem.live.cards import CardReader
-from nbmem.probes import host
-from nbmem.probes.cuda import Counters
-from nbmem.probes.nvml import CardReading
+from nbmem.frontends.sidebar import card_reader
+from nbmem.frontends.sidebar.card_reader import CardReader
 
 
 @pytest.fixture
@@ -42,10 +42,10 @@ def card(monkeypatch):
         other_processes=lambda _index: {1 << 30: 5, os.getppid(): 9},
         cards=lambda: (SimpleNamespace(index=0, name="Some Card"),),
     )
-    monkeypatch.setattr(cards.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(cards.cuda, "read_counters", read_counters)
-    monkeypatch.setattr(cards.cuda, "card_bytes", lambda _index: (600, 900))
-    monkeypatch.setattr(cards, "NvmlProbe", lambda: nvml)
+    monkeypatch.setattr(card_reader.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(card_reader.cuda, "read_counters", read_counters)
+    monkeypatch.setattr(card_reader.cuda, "card_bytes", lambda _index: (600, 900))
+    monkeypatch.setattr(card_reader, "NvmlProbe", lambda: nvml)
     card.nvml = nvml
     return card
 
@@ -130,12 +130,12 @@ def test_a_kernel_is_known_by_its_notebook(session, notebook):
         env=os.environ | {"JPY_SESSION_NAME": session},
     ) as process:
         process.stdout.readline()
-        assert host.notebook_of(process.pid) == notebook
-        name = host.process_name(process.pid)
+        assert resident_memory.notebook_of(process.pid) == notebook
+        name = resident_memory.process_name(process.pid)
         assert name.startswith("train.ipynb (" if notebook else "python")
         assert str(process.pid) in name
         process.stdin.write(b"\n")
 
 
 def test_a_process_that_is_gone_or_hidden_has_its_number():
-    assert host.process_name(1 << 30) == f"process {1 << 30}"
+    assert resident_memory.process_name(1 << 30) == f"process {1 << 30}"

@@ -11,10 +11,10 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from nbmem.core.errors import UsageError
-from nbmem.core.history import CellDelta
-from nbmem.live.handler import RequestHandler
-from nbmem.live.hub import Hub
-from nbmem.live.messages import (
+from nbmem.core.session.cell_delta import CellDelta
+from nbmem.frontends.sidebar.hub import Hub
+from nbmem.frontends.sidebar.message_codec import decode_push, decode_reply, encode
+from nbmem.frontends.sidebar.messages import (
     CardSample,
     Cell,
     CellBegun,
@@ -27,7 +27,8 @@ from nbmem.live.messages import (
     Sample,
     Unloaded,
 )
-from nbmem.live.requests import (
+from nbmem.frontends.sidebar.request_handler import RequestHandler
+from nbmem.frontends.sidebar.requests import (
     Done,
     ExpectQuestion,
     GetState,
@@ -36,8 +37,7 @@ from nbmem.live.requests import (
     RunCommand,
     TraceNext,
 )
-from nbmem.live.wire import decode_push, decode_reply, encode
-from nbmem.report import Command
+from nbmem.report.model import Command
 from tests.live import examples
 
 CELL = Cell(number=1, cell_id=None, label="train()", traced=False, begun_ms=0.0)

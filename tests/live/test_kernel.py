@@ -9,8 +9,9 @@ import pytest
 pytest.importorskip("ipykernel", reason="ipykernel is not installed")
 pytest.importorskip("torch", reason="torch is not installed")
 
-from nbmem.live.messages import CellBegun, CellEnded, LastReport, Loaded, Unloaded
-from nbmem.live.requests import (
+from nbmem.capture.record.recording import LEFT
+from nbmem.frontends.sidebar.messages import CellBegun, CellEnded, LastReport, Loaded, Unloaded
+from nbmem.frontends.sidebar.requests import (
     ChooseCard,
     Done,
     GetState,
@@ -21,7 +22,6 @@ from nbmem.live.requests import (
     State,
     TraceNext,
 )
-from nbmem.record.recording import LEFT
 from tests.live.kernel import LOAD, Kernel
 
 PRINT = "print(torch.cuda.memory_allocated())"
@@ -199,8 +199,8 @@ def test_a_line_shows_how_far_a_traced_cell_is_and_becomes_the_report(kernel):
 def test_who_holds_what_is_looked_for_when_nobody_waits(kernel):
     """The cell's reply does not wait for the heap; its report is renewed in place afterwards."""
     kernel.run(
-        "from nbmem.ipython import later\nlater.WAIT_S = 0\n"
-        "from nbmem.record.recording import Recording\nlook, looks = Recording.look, []\n"
+        "from nbmem.frontends.notebook import later\nlater.WAIT_S = 0\n"
+        "from nbmem.capture.record.recording import Recording\nlook, looks = Recording.look, []\n"
         "Recording.look = lambda *a: looks.append(a[1:]) or look(*a)"
     )
     request = kernel.start("%%memtrace\nkept = torch.zeros(8, device='cuda')")
@@ -215,7 +215,7 @@ def test_who_holds_what_is_looked_for_when_nobody_waits(kernel):
 def test_the_next_cell_waits_for_the_look(kernel):
     """In "Run All" the next request lies in the queue before the kernel ever rests."""
     kernel.run(
-        "from nbmem.ipython import later\n"
+        "from nbmem.frontends.notebook import later\n"
         "usual = later.REST_S, later.NEXT_S\n"
         "later.WAIT_S, later.REST_S, later.NEXT_S = 0, 60, 60"  # a busy machine takes its time
     )
@@ -249,7 +249,7 @@ def test_a_traced_cell_that_used_no_card_leaves_no_line_that_says_it_runs(kernel
     assert [report["text/plain"] for report in reports(ran)] == [
         "nothing: no report: its code never ran."
     ]
-    tracer = "from nbmem.ipython import tracer"
+    tracer = "from nbmem.frontends.notebook import tracer"
     kernel.run(f"{tracer}\nasked, tracer.why_nothing = tracer.why_nothing, lambda *_: 'No card.'")
     ran = kernel.run("%%memtrace nothing\nno_such_name")
     kernel.run("tracer.why_nothing = asked")
@@ -265,7 +265,7 @@ def test_an_untraced_cell_has_one_peak_in_its_badge_and_in_the_history(kernel):
     ):
         (ended,) = kernel.run(code).pushed(CellEnded)
         assert ended.peak == ended.delta.peak
-    extension = "from nbmem.ipython.extension import _LOADED"
+    extension = "from nbmem.frontends.notebook.extension import _LOADED"
     told = kernel.run(f"{extension}\nprint([*_LOADED.values()][0].hooks.rows[-1].peak)").text()
     assert int(told) == ended.peak
 
@@ -301,7 +301,7 @@ def test_a_forked_child_says_nothing_and_the_parent_goes_on(kernel):
 
 def test_a_fault_in_the_readings_is_one_note_and_a_reload_begins_again(kernel):
     kernel.run(
-        "import nbmem.live.cards as cards\nread = cards.CardReader.read\n"
+        "import nbmem.frontends.sidebar.card_reader as cards\nread = cards.CardReader.read\n"
         "def broken(self, recorder=None):\n    raise ValueError('a broken counter')\n"
         "cards.CardReader.read = broken"
     )

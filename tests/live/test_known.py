@@ -10,9 +10,10 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
 
-from nbmem import api, virtual
-from nbmem.live.cards import CardReader
-from nbmem.live.known import by_category
+from nbmem import virtual
+from nbmem.api import tracing
+from nbmem.frontends.sidebar.card_reader import CardReader
+from nbmem.frontends.sidebar.loop_categories import by_category
 
 HUGE = 1 << 18
 """Its gradients are far more than all else, the libraries' workspaces too."""
@@ -26,8 +27,8 @@ def card():
 
 @pytest.fixture
 def known():
-    with api.trace("t", namespace={}):
-        yield api.running_recorder().progress
+    with tracing.trace("t", namespace={}):
+        yield tracing.running_recorder().progress
 
 
 def bytes_of(known):
@@ -90,8 +91,8 @@ def test_every_reading_of_a_loop_has_its_categories():
             if progress.step:
                 readings.extend(bool(card.by_category) for card in cards)
 
-    with api.trace("t", namespace={}):
-        thread = threading.Thread(target=read, args=(api.running_recorder(), CardReader()))
+    with tracing.trace("t", namespace={}):
+        thread = threading.Thread(target=read, args=(tracing.running_recorder(), CardReader()))
         thread.start()
         model, optimizer = network(HUGE)
         while len(readings) < 1000:

@@ -10,11 +10,12 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
 
-from nbmem import api, virtual
-from nbmem.live import machine
-from nbmem.live.machine import HostReader
-from nbmem.live.summary import summary
-from nbmem.probes.host import ResidentParts, resident_bytes
+from nbmem import virtual
+from nbmem.api import tracing
+from nbmem.capture.devices.resident_memory import ResidentParts, resident_bytes
+from nbmem.frontends.sidebar import host_reader as machine
+from nbmem.frontends.sidebar.host_reader import HostReader
+from nbmem.frontends.sidebar.report_summary import summary
 
 WIDE = 1 << 10
 
@@ -26,7 +27,7 @@ def reader(monkeypatch):
 
 
 def known(reader):
-    told = reader.read(api.running_recorder().progress())
+    told = reader.read(tracing.running_recorder().progress())
     assert sum(size for *_, size in told.by_category) == (told.process if told.by_category else 0)
     return {key: size for key, _, size in told.by_category if key != "rest"}
 
@@ -35,7 +36,7 @@ def test_a_traced_loop_says_what_the_process_holds(reader):
     model = torch.nn.Linear(WIDE, WIDE)
     optimizer = torch.optim.Adam(model.parameters())
     weights = 4 * (WIDE * WIDE + WIDE)
-    with api.trace("t", namespace={}):
+    with tracing.trace("t", namespace={}):
         for step in range(2):
             loss = model(torch.zeros(8, WIDE)).sum()
             state = {"optimizer_state": 2 * weights + 2 * 4} if step else {}
@@ -51,11 +52,11 @@ def test_a_traced_loop_says_what_the_process_holds(reader):
 
 def test_what_the_process_is_of(reader, monkeypatch):
     own = ResidentParts(anonymous=1 << 20, files=2 << 20, shared=1 << 50)
-    monkeypatch.setattr("nbmem.probes.devices.host.resident_parts", lambda: own)
+    monkeypatch.setattr("nbmem.capture.devices.host.resident_parts", lambda: own)
     told = reader.read()
     parts = {key: size for key, _, size in told.parts}
     assert (parts["files"], parts["shared"]) == (2 << 20, told.process - (2 << 20))
-    monkeypatch.setattr("nbmem.probes.devices.host.resident_parts", lambda: None)
+    monkeypatch.setattr("nbmem.capture.devices.host.resident_parts", lambda: None)
     assert {key for key, *_ in reader.read().parts} <= {"cache"}
 
 
@@ -98,12 +99,14 @@ def test_a_torch_that_is_being_imported_is_left_alone(reader, monkeypatch):
 def test_a_torch_without_cuda_has_no_card(monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(torch.version, "hip", None)
-    monkeypatch.setattr("nbmem.devices.cards_here", lambda: pytest.fail("nobody need be asked"))
+    monkeypatch.setattr(
+        "nbmem.api.device_selection.cards_here", lambda: pytest.fail("nobody need be asked")
+    )
     assert not machine._is_a_card_here()
 
 
 def test_a_report_of_the_host_calls_its_parts_as_the_report_does():
-    with api.trace("t", namespace={}) as trace:
+    with tracing.trace("t", namespace={}) as trace:
         torch.nn.Linear(WIDE, WIDE)(torch.zeros(2, WIDE)).sum().backward()
     told = summary(trace.report(), None, 0.0)
     labels = {key: label for key, label, _ in told.at_end}

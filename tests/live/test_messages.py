@@ -10,9 +10,15 @@ from pathlib import Path
 import pytest
 
 from nbmem.core.errors import UsageError
-from nbmem.live import wire
-from nbmem.live.messages import Note
-from nbmem.live.wire import decode_push, decode_reply, decode_request, encode, kind_of
+from nbmem.frontends.sidebar import message_codec
+from nbmem.frontends.sidebar.message_codec import (
+    decode_push,
+    decode_reply,
+    decode_request,
+    encode,
+    kind_of,
+)
+from nbmem.frontends.sidebar.messages import Note
 from tests.live import examples
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +44,7 @@ def test_a_message_is_written_as_its_golden_file_and_read_back(message, decode):
 
 def test_every_kind_has_an_example():
     shown = {type(message) for message, _ in MESSAGES}
-    assert shown == {*wire.PUSHES, *wire.REQUESTS, *wire.REPLIES}
+    assert shown == {*message_codec.PUSHES, *message_codec.REQUESTS, *message_codec.REPLIES}
 
 
 def test_sorting_the_keys_on_saving_changes_nothing():
@@ -91,6 +97,9 @@ def test_the_typescript_is_fresh():
 
 
 def test_the_messages_need_neither_torch_nor_numpy():
-    code = "import sys, nbmem.live.wire; print([m for m in ('torch', 'numpy') if m in sys.modules])"
+    code = (
+        "import sys, nbmem.frontends.sidebar.message_codec; "
+        "print([m for m in ('torch', 'numpy') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

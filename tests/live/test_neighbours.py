@@ -12,13 +12,13 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from nbmem.cli import main
-from nbmem.core.neighbours import Neighbour, OccupiedCard, Told
+from nbmem.api.live_tensors import in_use_now
+from nbmem.capture.processes import gpu_processes, jupyter_kernels, jupyter_servers
+from nbmem.core.files import kernel_status
+from nbmem.core.gpu_processes import Neighbour, OccupiedCard, Told
 from nbmem.core.units import GIB, MIB
-from nbmem.files import told
-from nbmem.living import in_use_now
-from nbmem.probes import kernels, neighbours, servers
-from nbmem.views.neighbours import render_neighbours
+from nbmem.frontends.cli import main
+from nbmem.views.gpu_processes import render_neighbours
 from tests.faults.nvml import OTHER, OTHER_PID, FakeNvml
 
 KERNEL = "0f2d9a52-3c0e-4ac0-9f2b-5c1f8b7e4a11"
@@ -86,11 +86,11 @@ def server(tmp_path):
 
 def test_a_kernel_has_its_notebooks_name_and_tells_what_it_holds(server, kernel_process):
     process = psutil.Process(kernel_process.pid)
-    place = told.folder() / f"{process.pid}.json"
-    told.tell(TELLS, began=0.0)
-    raw = json.loads((told.folder() / f"{os.getpid()}.json").read_text())
+    place = kernel_status.folder() / f"{process.pid}.json"
+    kernel_status.tell(TELLS, began=0.0)
+    raw = json.loads((kernel_status.folder() / f"{os.getpid()}.json").read_text())
     place.write_text(json.dumps(raw | {"pid": process.pid, "began": process.create_time()}))
-    found = neighbours.neighbour(process.pid, OTHER, servers.kernels())
+    found = gpu_processes.neighbour(process.pid, OTHER, jupyter_servers.kernels())
     assert (found.notebook, found.busy, found.kernel) == ("work/train.ipynb", True, KERNEL)
     assert found.own
     assert found.told == TELLS
@@ -98,46 +98,46 @@ def test_a_kernel_has_its_notebooks_name_and_tells_what_it_holds(server, kernel_
 
 
 def test_a_server_elsewhere_is_not_asked():
-    assert servers._is_here("http://127.0.0.1:8888/")
-    assert servers._is_here("https://[::1]:8888/")
-    assert servers._is_here("http://localhost:8888/")
-    assert not servers._is_here("http://192.0.2.1/")
-    assert not servers._is_here("http://localhost.example.org/")
-    assert not servers._is_here("file:///etc/passwd")
+    assert jupyter_servers._is_here("http://127.0.0.1:8888/")
+    assert jupyter_servers._is_here("https://[::1]:8888/")
+    assert jupyter_servers._is_here("http://localhost:8888/")
+    assert not jupyter_servers._is_here("http://192.0.2.1/")
+    assert not jupyter_servers._is_here("http://localhost.example.org/")
+    assert not jupyter_servers._is_here("file:///etc/passwd")
 
 
 def test_a_file_is_this_users_alone_and_goes():
-    told.tell(TELLS, began=psutil.Process().create_time())
-    place = told.folder() / f"{os.getpid()}.json"
+    kernel_status.tell(TELLS, began=psutil.Process().create_time())
+    place = kernel_status.folder() / f"{os.getpid()}.json"
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
-    assert stat.S_IMODE(told.folder().stat().st_mode) == 0o700
-    assert told.heard(os.getpid(), began=psutil.Process().create_time()) == TELLS
-    assert [file.name for file in told.folder().iterdir()] == [place.name]
-    told.fall_silent()
+    assert stat.S_IMODE(kernel_status.folder().stat().st_mode) == 0o700
+    assert kernel_status.heard(os.getpid(), began=psutil.Process().create_time()) == TELLS
+    assert [file.name for file in kernel_status.folder().iterdir()] == [place.name]
+    kernel_status.fall_silent()
     assert not place.exists()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"pid": 1, "began": 1}', "\x00", '{"pid": "x"'])
 def test_a_file_of_anything_says_nothing(text):
-    (told.folder() / f"{os.getpid()}.json").write_text(text)
-    assert told.heard(os.getpid(), began=1.0) is None
+    (kernel_status.folder() / f"{os.getpid()}.json").write_text(text)
+    assert kernel_status.heard(os.getpid(), began=1.0) is None
 
 
 def test_who_has_an_old_number_says_nothing():
-    told.tell(TELLS, began=psutil.Process().create_time() - 60)
-    assert told.heard(os.getpid(), began=psutil.Process().create_time()) is None
+    kernel_status.tell(TELLS, began=psutil.Process().create_time() - 60)
+    assert kernel_status.heard(os.getpid(), began=psutil.Process().create_time()) is None
 
 
 def test_a_folder_of_somebody_elses_is_not_used():
-    told.folder().chmod(0o777)
-    assert told.folder() is None
-    told.tell(TELLS, began=0.0)
-    assert told.heard(os.getpid(), began=0.0) is None
+    kernel_status.folder().chmod(0o777)
+    assert kernel_status.folder() is None
+    kernel_status.tell(TELLS, began=0.0)
+    assert kernel_status.heard(os.getpid(), began=0.0) is None
 
 
 def test_every_card_is_read_with_who_is_on_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
-    (card,) = neighbours.cards_now(kernels={})
+    (card,) = gpu_processes.cards_now(kernels={})
     mine, other = card.neighbours
     assert (mine.pid, mine.own) == (os.getpid(), True)
     assert (other.pid, other.used, other.gone) == (OTHER_PID, OTHER, True)
@@ -199,11 +199,11 @@ def test_a_kernel_is_shut_down_by_its_server_once_it_is_confirmed(
 
 
 def test_a_servers_time_to_end_a_kernel_is_waited_for(monkeypatch, server):
-    monkeypatch.setattr(servers, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(jupyter_servers, "TIMEOUT_S", 0.3)
     server.takes_s = 0.5
-    assert servers.shut_down(servers.kernels()[KERNEL])
-    monkeypatch.setattr(servers, "END_S", 0.1)
-    assert not servers.shut_down(servers.kernels()[KERNEL])
+    assert jupyter_servers.shut_down(jupyter_servers.kernels()[KERNEL])
+    monkeypatch.setattr(jupyter_servers, "END_S", 0.1)
+    assert not jupyter_servers.shut_down(jupyter_servers.kernels()[KERNEL])
 
 
 @pytest.mark.parametrize(("option", "what"), [("--shut-down", "end it"), ("--free", "ask it")])
@@ -219,5 +219,5 @@ def test_a_kernel_without_nbmem_is_not_asked_to_free(capsys, server, kernel_proc
 
 
 def test_who_does_not_answer_is_no_answer(kernel_process):
-    assert kernels.free_cache(kernel_process.pid) is None  # there is no such file
-    assert kernels.free_cache(os.getppid()) is None
+    assert jupyter_kernels.free_cache(kernel_process.pid) is None  # there is no such file
+    assert jupyter_kernels.free_cache(os.getppid()) is None

@@ -9,15 +9,15 @@ from dataclasses import replace
 import pytest
 
 from nbmem.core.errors import FileFormatError
-from nbmem.core.events import Frame
-from nbmem.core.world import Rank, as_one_world
-from nbmem.files.folder import journal_name, session_name
-from nbmem.files.journal import CardNow, Entry, JournalFile
-from nbmem.files.journal_reader import JournalTail
-from nbmem.files.session import rank_in, save_session
-from nbmem.ipython.engines import ranks_folders
-from nbmem.live import ranks as live
-from nbmem.live.rank_messages import MOST_RANKS
+from nbmem.core.files.rank_folder import journal_name, session_name
+from nbmem.core.files.rank_journal import CardNow, Entry, JournalFile
+from nbmem.core.files.rank_journal_reader import JournalTail
+from nbmem.core.files.session import rank_in, save_session
+from nbmem.core.session.events import Frame
+from nbmem.core.session.ranks import Rank, as_one_world
+from nbmem.frontends.notebook.engines import ranks_folders
+from nbmem.frontends.sidebar import ranks_reader as live
+from nbmem.frontends.sidebar.rank_messages import MOST_RANKS
 from tests.recorded import load, session_of
 
 SESSION = session_of(load("lstm_lm_b32s128_sgd"))
@@ -204,9 +204,9 @@ def test_where_a_cell_lets_ranks_write(cell, folders):
 
 def test_where_recorded_functions_write_is_followed(tmp_path, monkeypatch):
     import nbmem
-    from nbmem import ranks
+    from nbmem.api import rank_recording
 
-    monkeypatch.setattr(ranks, "WRITTEN", type(ranks.WRITTEN)(maxlen=8))
+    monkeypatch.setattr(rank_recording, "WRITTEN", type(rank_recording.WRITTEN)(maxlen=8))
     nbmem.recorded(print, tmp_path / "runs")
     nbmem.recorded(print, tmp_path / "runs")
     assert list(ranks_folders("mp.spawn(f)")) == [tmp_path / "runs"]

@@ -12,7 +12,7 @@ nbclient = pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
 pytest.importorskip("torch")
 
-from nbmem.virtual.patches.compiler import PLANNED  # noqa: E402
+from nbmem.virtual.patches.compiled.compiler import PLANNED
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 KEPT = FOLDER.parent / "out" / "notebooks"

@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 from nbmem import virtual
-from nbmem.probes.saved import why_unreadable
+from nbmem.capture.graphs.saved_tensors import why_unreadable
 
 
 @pytest.fixture

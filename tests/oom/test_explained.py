@@ -7,8 +7,8 @@ import pytest
 
 import nbmem
 from nbmem import virtual
-from nbmem.core.categories import Category
-from nbmem.files.session import open_session
+from nbmem.core.files.session import open_session
+from nbmem.core.session.categories import Category
 from nbmem.views.html import render_html
 from nbmem.views.text import render_text
 

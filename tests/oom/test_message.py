@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbmem.core.oom import is_oom_text, oom_in, read_message
+from nbmem.core.session.oom import is_oom_text, oom_in, read_message
 from nbmem.core.units import GIB, MIB
 
 NOW = (

@@ -8,9 +8,9 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("card")]
 
 IPython = pytest.importorskip("IPython")
 
-from IPython.core.interactiveshell import InteractiveShell  # noqa: E402 - after the skip
+from IPython.core.interactiveshell import InteractiveShell
 
-import nbmem  # noqa: E402
+import nbmem
 
 MIB = 1 << 20
 SETUP = """
@@ -152,10 +152,10 @@ def test_a_peak_above_the_limit_names_what_was_held(run):
 
 def test_the_explanation_is_an_output_of_its_own(run, monkeypatch):
     """In JupyterLab the explorer stands for the report, and it draws none."""
-    from nbmem.ipython import showing
+    from nbmem.frontends.notebook import display
 
     bundles = []
-    monkeypatch.setattr(showing, "show_bundle", lambda bundle, **_: bundles.append(bundle))
+    monkeypatch.setattr(display, "show_bundle", lambda bundle, **_: bundles.append(bundle))
     run("%%memtrace\ntrain(30_000)")
     explanation, report = bundles
     for kind in ("text/plain", "text/html"):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import nbmem
-from nbmem.analysis import build_report
 from nbmem.core.units import GIB
+from nbmem.report.analysis import build_report
 
 SNAPSHOTS = Path(__file__).parents[1] / "recordings" / "snapshots"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbmem.analysis.oom.untraced import TRACE_IT, untraced
+from nbmem.report.analysis.oom.untraced import TRACE_IT, untraced
 
 
 @pytest.mark.parametrize("allocator", ["native", "cudaMallocAsync", "pluggable"])

@@ -34,7 +34,14 @@ TOGETHER = ("tests/live/test_kernel.py", "tests/browser/", "tests/faults/test_ca
 """Files whose tests share something that takes long to start."""
 
 
-SLOW = ("torch._dynamo", "torch._inductor", "torch.optim", "nbmem.api", "nbmem.analysis", "IPython")
+SLOW = (
+    "torch._dynamo",
+    "torch._inductor",
+    "torch.optim",
+    "nbmem.api.tracing",
+    "nbmem.report.analysis",
+    "IPython",
+)
 """Modules that nearly every test imports: seconds, if each process does it again."""
 
 

@@ -38,8 +38,8 @@ class Askers:
     """On the virtual card: the operator behind each request, with the autograd node it serves."""
 
     def __init__(self) -> None:
+        from nbmem.virtual.dispatch.card_mode import CardMode
         from nbmem.virtual.hardware.gpu import VirtualGPU
-        from nbmem.virtual.operators.dispatch import CardMode
 
         self.names: list[str] = []
         self._running = [""]

@@ -25,7 +25,7 @@ class RealCard(oracle.OracleCard):
 
     @property
     def process_bytes(self) -> int:
-        from nbmem.probes.nvml import NvmlProbe
+        from nbmem.capture.devices.nvml import NvmlProbe
 
         return NvmlProbe().read(self.index).process or 0
 

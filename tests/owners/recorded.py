@@ -1,4 +1,4 @@
-"""What real packages said of themselves, by version: the shapes that nbmem/probes/owners reads.
+"""What real packages said of themselves, by version: the shapes that capture/frameworks reads.
 
 CuPy's, JAX's GPU's and CUDA's figures need a card: of those the names come from the packages named
 here (14.2.0; jaxlib 0.10.2, py_device.cc; cuda-bindings 12.9.10), the bytes from the tests. RMM's

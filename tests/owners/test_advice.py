@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the programs are torch programs")
 
-import nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from tests.owners.conftest import hold  # noqa: E402
-from tests.owners.test_probes import tensorflow  # noqa: E402
-from tests.shells import shell_on_a_card  # noqa: E402
+import nbmem
+from nbmem import virtual
+from tests.owners.conftest import hold
+from tests.owners.test_probes import tensorflow
+from tests.shells import shell_on_a_card
 
 MIB, GIB = 1 << 20, 1 << 30
 

@@ -9,17 +9,17 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="there is no allocator without torch")
 
-import nbmem.api as nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.allocator.recordings.replay import replay  # noqa: E402
-from nbmem.core.categories import Category  # noqa: E402
-from nbmem.core.errors import UsageError  # noqa: E402
-from nbmem.freeing import cache  # noqa: E402
-from nbmem.probes import cuda  # noqa: E402
-from nbmem.probes.owners import cupy as cupys  # noqa: E402
-from nbmem.probes.owners import rmm  # noqa: E402
-from nbmem.views.text import render_text  # noqa: E402
-from tests.owners.conftest import AsyncPool  # noqa: E402
+import nbmem.api.tracing as nbmem
+from nbmem import virtual
+from nbmem.allocator.recordings.replay import replay
+from nbmem.api.freeing import cache
+from nbmem.capture import torch_cuda
+from nbmem.capture.frameworks import cupy as cupys
+from nbmem.capture.frameworks import rmm
+from nbmem.core.errors import UsageError
+from nbmem.core.session.categories import Category
+from nbmem.views.text import render_text
+from tests.owners.conftest import AsyncPool
 
 C = Category
 MIB = 1 << 20
@@ -176,7 +176,7 @@ def test_cudas_pool_counts_once_where_cupy_takes_from_it_too(chosen, cupy, monke
 
 def test_what_can_be_freed_of_it(chosen):
     chosen("cudaMallocAsync")
-    counters = cuda.read_counters(0)
+    counters = torch_cuda.read_counters(0)
     assert cache.releasable() == counters.reserved - counters.allocated > 0
     chosen("pluggable")
     assert cache.releasable() == 0

@@ -9,14 +9,15 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the recorder watches torch")
 
-import nbmem.api as nbmem  # noqa: E402
-from nbmem import living, virtual  # noqa: E402
-from nbmem.core.categories import Category  # noqa: E402
-from nbmem.core.holders import HeldStorage, Holder, HolderKind  # noqa: E402
-from nbmem.core.session import Holders  # noqa: E402
-from nbmem.probes.holders.walk import Walk  # noqa: E402
-from nbmem.reading import read  # noqa: E402
-from nbmem.views.top import render_top  # noqa: E402
+import nbmem.api.tracing as nbmem
+from nbmem import virtual
+from nbmem.api import live_tensors
+from nbmem.api.render import read
+from nbmem.capture.heap.heap_walk import Walk
+from nbmem.core.session.categories import Category
+from nbmem.core.session.holders import HeldStorage, Holder, HolderKind
+from nbmem.core.session.session import Holders
+from nbmem.views.live_tensors import render_top
 
 MIB, GIB = 1 << 20, 1 << 30
 ELSEWHERE = 0x302000000
@@ -75,12 +76,12 @@ def test_a_view_that_begins_inside_a_block_is_torchs(trace):
 
 
 def test_top_lists_it_beside_torchs_own(trace, monkeypatch):
-    shared = living.walk({}).by_device.get(0, ())
+    shared = live_tensors.walk({}).by_device.get(0, ())
     way = Holder(HolderKind.NAME, "shared", "shared")
     foreign = HeldStorage(addr=ELSEWHERE, size=64 * MIB, form="(64,) uint8", holders=(way,))
     found = Walk(by_device={0: (foreign, *shared)})
-    monkeypatch.setattr(living, "walk", lambda namespace: found)
-    held = living.live_now({})[0]
+    monkeypatch.setattr(live_tensors, "walk", lambda namespace: found)
+    held = live_tensors.live_now({})[0]
     assert (held[0].name, held[0].category, held[0].block) == ("shared", Category.FRAMEWORKS, 0)
     text = render_top(held, 10, "Card 0")
     assert "8.0 MiB requested of 8.0 MiB allocated now" in text

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="a card is read once torch has it")
 
-from nbmem.live.cards import CardReader  # noqa: E402
+from nbmem.frontends.sidebar.card_reader import CardReader
 
 MIB, GIB = 1 << 20, 1 << 30
 

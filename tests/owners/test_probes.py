@@ -11,13 +11,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="a card is read once torch has it")
 
-from nbmem import virtual  # noqa: E402
-from nbmem.core.owners import LABELS, Share  # noqa: E402
-from nbmem.probes.owners import OWNERS, Owner, OwnerReading, asking  # noqa: E402
-from nbmem.probes.owners.asking import Owners  # noqa: E402
-from nbmem.probes.patience import patiently  # noqa: E402
-from tests.owners.conftest import AsyncPool, Pool  # noqa: E402
-from tests.owners.recorded import (  # noqa: E402
+from nbmem import virtual
+from nbmem.capture.frameworks import OWNERS, Owner, OwnerReading, readings
+from nbmem.capture.frameworks.readings import Owners
+from nbmem.capture.timeouts import patiently
+from nbmem.core.session.frameworks import LABELS, Share
+from tests.owners.conftest import AsyncPool, Pool
+from tests.owners.recorded import (
     JAX_0_10_2_CPU,
     JAX_0_10_2_GPU,
     RMM_23_12_0,
@@ -303,7 +303,7 @@ def test_what_ends_a_thread_that_is_waited_for_is_raised_as_an_error(fault):
 
 
 def test_one_that_hangs_costs_nobody_more_than_its_limit(notes, monkeypatch):
-    monkeypatch.setattr(asking, "LIMIT_S", 0.01)
+    monkeypatch.setattr(readings, "LIMIT_S", 0.01)
     done = threading.Event()
     try:
         assert Owners(notes.append, one("jax", lambda device: done.wait())).read_in_time(0) == ()
@@ -311,7 +311,7 @@ def test_one_that_hangs_costs_nobody_more_than_its_limit(notes, monkeypatch):
         assert Owners(notes.append, again).read_in_time(0) == ()
     finally:
         done.set()
-        asking._hung.clear()
+        readings._hung.clear()
 
 
 def test_one_that_hangs_is_named_and_left(notes):
@@ -332,4 +332,4 @@ def test_one_that_hangs_is_named_and_left(notes):
     finally:
         done.set()
         thread.join()
-        asking._hung.clear()
+        readings._hung.clear()

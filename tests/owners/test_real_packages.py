@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from nbmem.core.owners import Share
-from nbmem.probes.owners.asking import Owners
+from nbmem.capture.frameworks.readings import Owners
+from nbmem.core.session.frameworks import Share
 from tests.owners.recorded import CUDA_12_9_10_ATTRIBUTES, CUPY_14_2_0_POOL, JAX_0_10_2_CPU
 
 MIB = 1 << 20

@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="the recorder watches torch")
 
-import nbmem.api as nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.core.categories import Category  # noqa: E402
-from nbmem.core.errors import FileFormatError  # noqa: E402
-from nbmem.core.owners import OwnerReadings, Share  # noqa: E402
-from nbmem.core.session import NOT_KNOWN  # noqa: E402
-from nbmem.files.session import open_session, save_session  # noqa: E402
-from nbmem.ledger.books import Books  # noqa: E402
-from nbmem.reading import read  # noqa: E402
-from nbmem.record.owners import STRIKES, OwnerLog  # noqa: E402
-from nbmem.views.explorer.data import explorer_data  # noqa: E402
-from nbmem.views.exports.report import report_json  # noqa: E402
-from nbmem.views.text import render_text  # noqa: E402
-from tests.owners.conftest import hold  # noqa: E402
+import nbmem.api.tracing as nbmem
+from nbmem import virtual
+from nbmem.api.render import read
+from nbmem.capture.record.framework_log import STRIKES, OwnerLog
+from nbmem.core.errors import FileFormatError
+from nbmem.core.files.session import open_session, save_session
+from nbmem.core.session.categories import Category
+from nbmem.core.session.frameworks import OwnerReadings, Share
+from nbmem.core.session.session import NOT_KNOWN
+from nbmem.report.ledger.card_ledger import Books
+from nbmem.views.explorer.data import explorer_data
+from nbmem.views.exports.report import report_json
+from nbmem.views.text import render_text
+from tests.owners.conftest import hold
 
 C = Category
 MIB, GIB = 1 << 20, 1 << 30

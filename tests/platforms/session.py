@@ -6,7 +6,7 @@ from pathlib import Path
 
 from IPython.core.interactiveshell import InteractiveShell
 
-import nbmem.core.entry
+import nbmem.core.runtime.entry_points
 
 NET = """
 import torch
@@ -30,7 +30,7 @@ y = (x * 2).sum()
 
 
 def main():
-    assert nbmem.core.entry.sys.platform == os.environ["NBMEM_TEST_PLATFORM"]
+    assert nbmem.core.runtime.entry_points.sys.platform == os.environ["NBMEM_TEST_PLATFORM"]
     shell = InteractiveShell.instance()
 
     def run(code):

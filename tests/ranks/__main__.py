@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from nbmem.virtual.mail import FOLDER
+from nbmem.virtual.rank_messages import FOLDER
 from tests.ranks.programs import PROGRAMS
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nbmem.virtual import mail
+from nbmem.virtual import rank_messages
 from tests.ranks import programs
 
 ALIKE = {"_allgather_base_": "allgather_", "_reduce_scatter_base_": "reduce_scatter_"}
@@ -120,7 +120,7 @@ def main() -> None:
             found[name] = {"error": f"{type(err).__name__}: {err}"[:300]}
         dist.destroy_process_group()
     if place != "gloo":
-        mail.ended(Path(folder), int(rank)).touch()
+        rank_messages.ended(Path(folder), int(rank)).touch()
     Path(folder, f"{place}.{rank}.json").write_text(json.dumps(found))
 
 

@@ -9,16 +9,16 @@ from dataclasses import replace
 import pytest
 
 import nbmem
-from nbmem.core.categories import Category
 from nbmem.core.errors import FileFormatError, UsageError
-from nbmem.core.events import Frame
-from nbmem.core.oom import Refusal
+from nbmem.core.files.rank_folder import journal_file, journal_name, session_name
+from nbmem.core.files.rank_journal import CardNow, Entry, JournalFile
+from nbmem.core.files.rank_journal_reader import read_journal
+from nbmem.core.files.session import save_session
+from nbmem.core.session.categories import Category
+from nbmem.core.session.events import Frame
+from nbmem.core.session.oom import Refusal
+from nbmem.core.session.ranks import Coordinate, Rank, numbers_text
 from nbmem.core.units import format_bytes
-from nbmem.core.world import Coordinate, Rank, numbers_text
-from nbmem.files.folder import journal_file, journal_name, session_name
-from nbmem.files.journal import CardNow, Entry, JournalFile
-from nbmem.files.journal_reader import read_journal
-from nbmem.files.session import save_session
 from nbmem.views.world import render_world
 from tests.recorded import load, session_of
 

@@ -10,9 +10,9 @@ import time
 import pytest
 
 import nbmem
-from nbmem.core.categories import RESERVED, Category
 from nbmem.core.errors import UsageError
-from nbmem.files.journal_reader import read_journal
+from nbmem.core.files.rank_journal_reader import read_journal
+from nbmem.core.session.categories import RESERVED, Category
 
 pytestmark = pytest.mark.torch
 MIB = 1 << 20

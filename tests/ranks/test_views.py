@@ -6,10 +6,10 @@ import pytest
 
 import nbmem
 from nbmem.core.errors import UsageError
+from nbmem.core.files.rank_folder import session_name
+from nbmem.core.files.session import save_session
 from nbmem.core.units import format_bytes
-from nbmem.files.folder import session_name
-from nbmem.files.session import save_session
-from nbmem.views.charts import multiples
+from nbmem.views.charts import small_multiples
 from nbmem.views.exports import world_page
 from nbmem.views.world import render_world_html
 from tests.ranks.test_folder import journal, rank, write
@@ -50,7 +50,7 @@ def test_a_page_of_many_has_those_with_the_highest_peaks_and_names_the_others(tm
 
 def test_each_rank_is_drawn_over_its_run_on_one_scale(tmp_path):
     world = alternating(tmp_path, 2).report
-    drawn = multiples.ranks_over_time([("rank 0", world.rows[0]), ("rank 1", world.rows[1])])
+    drawn = small_multiples.ranks_over_time([("rank 0", world.rows[0]), ("rank 1", world.rows[1])])
     peaks = [format_bytes(row.allocated) for row in world.rows]
     assert drawn.alt.endswith(f"rank 0: peak {peaks[0]}, rank 1: peak {peaks[1]}")
     assert render_world_html(world).count("What each held over its own run") == 1
@@ -74,7 +74,7 @@ def test_ranks_without_a_session_have_no_explorer(tmp_path):
     journal(tmp_path, rank(0, 1, ended=None)).close(remove=False)
     world = nbmem.open(tmp_path)
     assert "<details" not in world.to_page()
-    assert multiples.ranks_over_time([("rank 0", world.report.rows[0])] * 2) is None
+    assert small_multiples.ranks_over_time([("rank 0", world.report.rows[0])] * 2) is None
     with pytest.raises(UsageError, match="nothing to explore"):
         world.widget()
 

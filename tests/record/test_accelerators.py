@@ -10,12 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the recorder watches torch")
 
-import nbmem.api as nbmem  # noqa: E402
-from nbmem import devices as choosing  # noqa: E402
-from nbmem.core.categories import Category  # noqa: E402
-from nbmem.probes.devices import DeviceReading, accelerators  # noqa: E402
-from nbmem.probes.devices.host import Host  # noqa: E402
-from nbmem.views.text import render_text  # noqa: E402
+import nbmem.api.tracing as nbmem
+from nbmem.api import device_selection as choosing
+from nbmem.capture.devices import DeviceReading, accelerators
+from nbmem.capture.devices.host import Host
+from nbmem.core.session.categories import Category
+from nbmem.views.text import render_text
 
 C = Category
 MIB, GIB = 1 << 20, 1 << 30
@@ -136,7 +136,9 @@ class Counted(Host):
 
 def test_counters_and_objects_make_one_ledger(monkeypatch):
     device = Counted()
-    monkeypatch.setattr("nbmem.record.roll.accelerator", lambda _torch: device)
+    monkeypatch.setattr(
+        "nbmem.capture.record.storage_registry_log.accelerator", lambda _torch: device
+    )
     with nbmem.trace("counted", namespace=(names := {})) as t:
         names["kept"] = kept = torch.ones(MIB)
         device.held = (5 * MIB, 20 * MIB)
@@ -165,8 +167,12 @@ def test_a_driver_that_does_not_tell_what_is_in_use_costs_that_figure_alone(monk
         def read(self, _torch, index, *, whole):
             return intel.read(fake(xpu=made_up), index, whole=whole)
 
-    monkeypatch.setattr("nbmem.record.roll.accelerator", lambda _torch: Integrated())
-    monkeypatch.setattr("nbmem.record.roll.uncounted", lambda _torch: Integrated())
+    monkeypatch.setattr(
+        "nbmem.capture.record.storage_registry_log.accelerator", lambda _torch: Integrated()
+    )
+    monkeypatch.setattr(
+        "nbmem.capture.record.storage_registry_log.uncounted", lambda _torch: Integrated()
+    )
     with nbmem.trace("integrated", namespace=(names := {})) as t:
         names["kept"] = torch.ones(1 << 16)
     report = t.report()

@@ -6,11 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the recorder watches torch")
 
-import nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.core.categories import Category  # noqa: E402
-from nbmem.ledger.books import Books  # noqa: E402
-from nbmem.probes.saved import why_unreadable  # noqa: E402
+import nbmem
+from nbmem import virtual
+from nbmem.capture.graphs.saved_tensors import why_unreadable
+from nbmem.core.session.categories import Category
+from nbmem.report.ledger.card_ledger import Books
 
 nn = torch.nn
 MIB = 1 << 20

@@ -4,15 +4,15 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the recorder watches torch")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-from nbmem import virtual  # noqa: E402
-from nbmem.core.categories import Category  # noqa: E402
-from nbmem.probes.again import look_again  # noqa: E402
-from nbmem.probes.devices.host import Host  # noqa: E402
-from nbmem.probes.followed_roll import following  # noqa: E402
-from nbmem.probes.roll import Roll  # noqa: E402
-from nbmem.probes.tensors import see  # noqa: E402
+from nbmem import virtual
+from nbmem.capture.devices.host import Host
+from nbmem.capture.tensors.active_registry import following
+from nbmem.capture.tensors.gradient_refresh import look_again
+from nbmem.capture.tensors.storage_registry import Roll
+from nbmem.capture.tensors.tensors import see
+from nbmem.core.session.categories import Category
 
 SIZE = 1 << 18
 

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from nbmem.capture.devices import amd, nvml
+from nbmem.capture.processes import gpu_processes
 from nbmem.core.errors import ProbeUnavailableError
-from nbmem.probes import amd, neighbours, nvml
 
 MIB = 1 << 20
 USED = {
@@ -129,7 +130,7 @@ def test_an_older_rocm_does_not_tell_hips_order(cards, monkeypatch):
 def test_cards_and_who_is_on_them(cards):
     assert [card.name[-1] for card in nvml.NvmlProbe().cards()] == ["0", "1"]
     assert nvml.NvmlProbe().cards()[0].driver == "6.12.12"
-    first, second = neighbours.cards_now(kernels={})
+    first, second = gpu_processes.cards_now(kernels={})
     assert (first.used, first.neighbours) == (1_000 * MIB, ())
     (one,) = second.neighbours
     assert (one.pid, one.used, one.own) == (os.getpid(), 2_000 * MIB, True)

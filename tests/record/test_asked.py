@@ -4,12 +4,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the recorder watches torch")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-import nbmem.api as nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.record import asked as asked_module  # noqa: E402
-from nbmem.record.asked import MOST_ROWS, PATIENCE, AskedForwards  # noqa: E402
+import nbmem.api.tracing as nbmem
+from nbmem import virtual
+from nbmem.capture.record import used_forwards as asked_module
+from nbmem.capture.record.used_forwards import MOST_ROWS, PATIENCE, AskedForwards
 
 
 class Normalize(nn.Module):
@@ -21,7 +21,7 @@ class Normalize(nn.Module):
 
 @pytest.fixture(autouse=True, params=["cuda", "cpu"])
 def device(request, monkeypatch):
-    monkeypatch.setattr("nbmem.record.allowance.GRACE_S", 60)
+    monkeypatch.setattr("nbmem.capture.record.time_budget.GRACE_S", 60)
     if request.param == "cpu":
         yield "cpu"
         return

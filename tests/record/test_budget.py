@@ -7,9 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="names are those of tensors")
 
-from nbmem.probes.frames import modules_in  # noqa: E402
-from nbmem.probes.leaves import MAX_OF_ONE, Budget, leaves  # noqa: E402
-from nbmem.probes.tensors import Names, in_frames  # noqa: E402
+from nbmem.capture.tensors.frames import modules_in
+from nbmem.capture.tensors.tensor_paths import MAX_OF_ONE, Budget, leaves
+from nbmem.capture.tensors.tensors import Names, in_frames
 
 DATA = {"samples": [(f"{i}.jpg", i) for i in range(100_000)]}
 MESS = {"samples": [[i] for i in range(100_000)]}

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from nbmem.analysis.lines import users_line
-from nbmem.core.events import Frame
-from nbmem.probes.cells import files_of_cells, lines_of, with_cells
+from nbmem.capture.interpreter.notebook_cells import files_of_cells, lines_of, with_cells
+from nbmem.core.session.events import Frame
+from nbmem.report.analysis.source_lines import users_line
 
 CELL = "/tmp/ipykernel_77/123.py"
 STACK = (Frame(CELL, 9, "step"), Frame("/home/x/train.py", 1, "<module>"))

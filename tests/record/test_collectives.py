@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the recorder watches torch")
 
-import nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.core.categories import Category  # noqa: E402
-from nbmem.core.names import without_form  # noqa: E402
-from nbmem.ledger.books import Books  # noqa: E402
+import nbmem
+from nbmem import virtual
+from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_names import without_form
+from nbmem.report.ledger.card_ledger import Books
 
 nn, C, RANKS = torch.nn, Category, 4
 pytestmark = [
@@ -164,7 +164,7 @@ def test_a_fault_costs_these_names_alone(monkeypatch, path):
     def fails(*_args):
         raise LookupError("not as it was")
 
-    monkeypatch.setattr(f"nbmem.probes.{path}", fails)
+    monkeypatch.setattr(f"nbmem.capture.{path}", fails)
     model = second()
     with nbmem.trace("cell", namespace={"model": model}) as trace:
         model(torch.randn(8, 512, device="cuda")).sum().backward()

@@ -7,10 +7,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the recorder watches torch")
 
-import nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.core.categories import Category  # noqa: E402
-from nbmem.ledger.books import Books  # noqa: E402
+import nbmem
+from nbmem import virtual
+from nbmem.core.session.categories import Category
+from nbmem.report.ledger.card_ledger import Books
 
 nn, C = torch.nn, Category
 NAME = "model: gradients' buckets"

@@ -4,14 +4,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="there is no graph without torch")
 
-from torch.utils.checkpoint import checkpoint  # noqa: E402
+from torch.utils.checkpoint import checkpoint
 
-import nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.core.categories import Category  # noqa: E402
-from nbmem.ledger.books import Books  # noqa: E402
-from nbmem.probes import regions, wrapper  # noqa: E402
-from nbmem.virtual.patches.compiler import PLANNED  # noqa: E402
+import nbmem
+from nbmem import virtual
+from nbmem.capture.graphs import compiled_regions, inductor_wrapper
+from nbmem.core.session.categories import Category
+from nbmem.report.ledger.card_ledger import Books
+from nbmem.virtual.patches.compiled.compiler import PLANNED
 
 nn = torch.nn
 SIDE = 256
@@ -105,11 +105,11 @@ def test_symbols_are_learned_from_what_is_saved():
 
 @pytest.mark.usefixtures("_card")
 def test_without_notes_in_the_text_the_parameters_tell_the_module(monkeypatch):
-    monkeypatch.setattr(wrapper, "told_by", lambda _line: None)
-    regions._read.cache_clear()
+    monkeypatch.setattr(inductor_wrapper, "told_by", lambda _line: None)
+    compiled_regions._read.cache_clear()
     model = torch.compile(nn.Sequential(Block(), Block()).cuda())
     found = names(model, [512] * 3)
-    regions._read.cache_clear()
+    compiled_regions._read.cache_clear()
     saved = found[Category.ACTIVATIONS]
     assert "saved by model.1.up (addmm) (512, 1024) float32" in saved
     assert "saved after model.1.up (gelu) (512, 1024) float32" in saved
@@ -137,7 +137,7 @@ def get_args():
 
 
 def test_a_wrappers_text_says_what_its_buffers_are():
-    read = wrapper.read_wrapper(TEXT)
+    read = inductor_wrapper.read_wrapper(TEXT)
     assert (read.kind, read.arguments, read.results) == (
         "inference",
         ("arg1_1", "arg2_1"),
@@ -154,5 +154,5 @@ def test_a_wrappers_text_says_what_its_buffers_are():
 
 @pytest.mark.parametrize("text", ["", "x = 1", "# AOT ID: ['0_forward']\ndef call(:", TEXT[:60]])
 def test_any_other_text_says_nothing(text):
-    read = wrapper.read_wrapper(text)
+    read = inductor_wrapper.read_wrapper(text)
     assert read is None or not read.buffers

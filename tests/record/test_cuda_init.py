@@ -4,8 +4,9 @@ import pytest
 
 import nbmem
 from nbmem import virtual
-from nbmem.probes import cuda_init, oom
-from nbmem.probes.cuda_init import when_initialized
+from nbmem.capture.hooks import oom_observer
+from nbmem.capture.torch_memory import cuda_initialization
+from nbmem.capture.torch_memory.cuda_initialization import when_initialized
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -19,7 +20,7 @@ def queue():
     before = list(torch.cuda._queued_calls)
     yield torch.cuda._queued_calls
     assert torch.cuda._queued_calls == before
-    assert not cuda_init._waiting
+    assert not cuda_initialization._waiting
 
 
 def initialize(queue):
@@ -66,18 +67,18 @@ def test_one_observer_is_attached_for_the_process(queue, monkeypatch):
         attached.append(observer)
 
     monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", attach, raising=False)
-    monkeypatch.setattr(oom, "backend", lambda: "native")
+    monkeypatch.setattr(oom_observer, "backend", lambda: "native")
     before = len(queue)
     for _ in range(3):
-        oom.listen([].append, {})()
+        oom_observer.listen([].append, {})()
     assert len(queue) == before
-    stops = [oom.listen([].append, {}) for _ in range(3)]
+    stops = [oom_observer.listen([].append, {}) for _ in range(3)]
     assert len(queue) == before + 1
     initialize(queue)
     for stop in stops:
         stop()
-    oom.listen([].append, {})()
-    assert attached == [oom._refused]
+    oom_observer.listen([].append, {})()
+    assert attached == [oom_observer._refused]
 
 
 def test_each_virtual_card_has_one_observer(queue):
@@ -86,4 +87,4 @@ def test_each_virtual_card_has_one_observer(queue):
             for _ in range(3):
                 with nbmem.trace("one"):
                     torch.ones(3, device="cuda")
-            assert card.oom_observers == [oom._refused]
+            assert card.oom_observers == [oom_observer._refused]

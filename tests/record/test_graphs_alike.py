@@ -6,17 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="graphs are torch's")
 
-from nbmem.probes.alike import Pattern  # noqa: E402
-from nbmem.probes.devices.host import Host  # noqa: E402
-from nbmem.probes.followed_roll import following  # noqa: E402
-from nbmem.probes.holders.graphs import edges_of  # noqa: E402
-from nbmem.probes.roll import Roll  # noqa: E402
-from nbmem.probes.saved import (  # noqa: E402
-    GraphWalk,
-    Module,
-    saved_tensors,
-    why_unreadable,
-)
+from nbmem.capture.devices.host import Host
+from nbmem.capture.graphs.graph_matching import Pattern
+from nbmem.capture.graphs.saved_tensors import GraphWalk, Module, saved_tensors, why_unreadable
+from nbmem.capture.tensors.active_registry import following
+from nbmem.capture.tensors.autograd_graphs import edges_of
+from nbmem.capture.tensors.storage_registry import Roll
 
 pytestmark = pytest.mark.skipif(why_unreadable() is not None, reason="this torch shows no graphs")
 ROWS, WIDE = 4, 8

@@ -8,24 +8,24 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the recorder watches torch")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-import nbmem.api as nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.allocator.recordings.replay import replay  # noqa: E402
-from nbmem.core.categories import Category  # noqa: E402
-from nbmem.core.errors import UsageError  # noqa: E402
-from nbmem.probes.devices.host import FRESH_NS, Host  # noqa: E402
-from nbmem.probes.followed_roll import followed, following  # noqa: E402
-from nbmem.probes.roll import ALIVE, Roll  # noqa: E402
-from nbmem.probes.saved import why_unreadable  # noqa: E402
-from nbmem.probes.tensors import see  # noqa: E402
-from nbmem.record.allowance import ALWAYS, GRACE_S, SHARE, Allowance  # noqa: E402
-from nbmem.views.charts.card import card_bar  # noqa: E402
-from nbmem.views.charts.timeline import timeline  # noqa: E402
-from nbmem.views.html import render_html  # noqa: E402
-from nbmem.views.text import render_text  # noqa: E402
-from tests.clocks import put_clock  # noqa: E402
+import nbmem.api.tracing as nbmem
+from nbmem import virtual
+from nbmem.allocator.recordings.replay import replay
+from nbmem.capture.devices.host import FRESH_NS, Host
+from nbmem.capture.graphs.saved_tensors import why_unreadable
+from nbmem.capture.record.time_budget import ALWAYS, GRACE_S, SHARE, Allowance
+from nbmem.capture.tensors.active_registry import followed, following
+from nbmem.capture.tensors.storage_registry import ALIVE, Roll
+from nbmem.capture.tensors.tensors import see
+from nbmem.core.errors import UsageError
+from nbmem.core.session.categories import Category
+from nbmem.views.charts.card_bar import card_bar
+from nbmem.views.charts.timeline import timeline
+from nbmem.views.html import render_html
+from nbmem.views.text import render_text
+from tests.clocks import put_clock
 
 C, MIB = Category, 1 << 20
 WEIGHTS = 4 * (256 * 512 + 512 + 512 * 64 + 64)
@@ -53,7 +53,7 @@ def rows(report, name):
 def _time_to_look():
     """A machine that is busy with something else would let steps be passed over."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nbmem.record.allowance.GRACE_S", 60)
+        patch.setattr("nbmem.capture.record.time_budget.GRACE_S", 60)
         yield
 
 
@@ -279,7 +279,7 @@ def test_a_storage_that_grew_is_another():
 
 
 def test_looks_are_granted_while_they_are_cheap(monkeypatch):
-    monkeypatch.setattr("nbmem.record.allowance.GRACE_S", GRACE_S)
+    monkeypatch.setattr("nbmem.capture.record.time_budget.GRACE_S", GRACE_S)
     now = [0.0]
     put_clock(monkeypatch, perf_counter=lambda: now[0], thread_time=lambda: now[0])
     allowance, granted = Allowance(), []
@@ -297,7 +297,7 @@ def test_looks_are_granted_while_they_are_cheap(monkeypatch):
 
 
 def test_a_container_is_the_machine(monkeypatch, tmp_path):
-    monkeypatch.setattr("nbmem.probes.devices.host._CGROUP", tmp_path)
+    monkeypatch.setattr("nbmem.capture.devices.host._CGROUP", tmp_path)
     host = Host()
     before = host.info(torch, 0).total_bytes
     (tmp_path / "memory.max").write_text("max\n")
@@ -321,7 +321,7 @@ def test_resident_bytes_are_read_anew_and_are_those_of_the_process_that_asks(mon
     grown = host.read(torch, 0, whole=False).process
     assert grown - before > len(ballast) // 2
     kept = host._statm
-    monkeypatch.setattr("nbmem.probes.devices.host.os.getpid", lambda: -1)  # a forked child
+    monkeypatch.setattr("nbmem.capture.devices.host.os.getpid", lambda: -1)  # a forked child
     now[0] += FRESH_NS
     assert host.read(torch, 0, whole=False).process
     assert host._statm is not kept

@@ -8,12 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch's tensors are counted")
 
-import nbmem.api as nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.core.history import HostDelta  # noqa: E402
-from nbmem.probes.devices.host import FRESH_NS  # noqa: E402
-from nbmem.record.deltas import DeltaReader  # noqa: E402
-from nbmem.views.bundle import history_bundle  # noqa: E402
+import nbmem.api.tracing as nbmem
+from nbmem import virtual
+from nbmem.capture.devices.host import FRESH_NS
+from nbmem.capture.record.cell_deltas import DeltaReader
+from nbmem.core.session.cell_delta import HostDelta
+from nbmem.views.mime_bundle import history_bundle
 
 MIB = 1 << 20
 
@@ -25,7 +25,7 @@ def kept(reader, trace=None):
 
 
 def test_the_process_grows_by_what_a_cell_touches(monkeypatch):
-    monkeypatch.setattr("nbmem.probes.devices.host.FRESH_NS", -FRESH_NS)
+    monkeypatch.setattr("nbmem.capture.devices.host.FRESH_NS", -FRESH_NS)
     reader = DeltaReader()
     reader.before()
     ballast = mmap(-1, 64 * MIB)

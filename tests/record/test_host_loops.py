@@ -4,12 +4,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the recorder watches torch")
 
-from torch import nn  # noqa: E402
-from torch.nn.functional import cross_entropy  # noqa: E402
+from torch import nn
+from torch.nn.functional import cross_entropy
 
-import nbmem.api as nbmem  # noqa: E402
-from nbmem.core.categories import Category  # noqa: E402
-from nbmem.probes.node_numbers import MOST_MARKS, NodeNumbers, made_at  # noqa: E402
+import nbmem.api.tracing as nbmem
+from nbmem.capture.tensors.sequence_numbers import MOST_MARKS, NodeNumbers, made_at
+from nbmem.core.session.categories import Category
 
 SAVED = 4 * 32 * (512 + 512 + 64)
 """What the forward keeps for backward: two hidden layers' results, and log_softmax's."""
@@ -18,7 +18,7 @@ SAVED = 4 * 32 * (512 + 512 + 64)
 @pytest.fixture(autouse=True)
 def _time_to_look(monkeypatch):
     """A machine that is busy with something else would let steps be passed over."""
-    monkeypatch.setattr("nbmem.record.allowance.GRACE_S", 60)
+    monkeypatch.setattr("nbmem.capture.record.time_budget.GRACE_S", 60)
 
 
 def network():
@@ -80,8 +80,8 @@ def test_a_loss_behind_zero_grad_is_forward_there():
 
 def test_steps_alike_look_alike_where_graphs_are_not_read_any_more(monkeypatch):
     """A loss of a bare tensor (SAC's temperature) shows by its nodes, which are counted."""
-    monkeypatch.setattr("nbmem.record.allowance.GRACE_S", 0)
-    monkeypatch.setattr("nbmem.record.allowance.SHARE", 0)
+    monkeypatch.setattr("nbmem.capture.record.time_budget.GRACE_S", 0)
+    monkeypatch.setattr("nbmem.capture.record.time_budget.SHARE", 0)
 
     def loop():
         net, scale = network(), torch.zeros(1, requires_grad=True)

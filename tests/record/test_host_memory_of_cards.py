@@ -10,21 +10,23 @@ import numpy as np
 import psutil
 import pytest
 
-from nbmem import devices
-from nbmem.analysis import books_of, build_report
-from nbmem.core.categories import Category
+from nbmem.api import device_selection
+from nbmem.api.live_tensors import in_use_now
+from nbmem.capture import torch_cuda
+from nbmem.capture.devices import nvml, nvml_readings
+from nbmem.capture.processes import gpu_processes
+from nbmem.capture.record import cell_deltas
+from nbmem.capture.record.card_sampler import Sampler
+from nbmem.capture.record.spilled_memory import with_spilled
+from nbmem.capture.torch_cuda import Counters
 from nbmem.core.errors import FileFormatError, ProbeUnavailableError, UsageError
-from nbmem.core.session import NOT_KNOWN, DeviceInfo, Samples
+from nbmem.core.files.session import open_session, save_session
+from nbmem.core.session.categories import Category
+from nbmem.core.session.session import NOT_KNOWN, DeviceInfo, Samples
 from nbmem.core.units import GIB, MIB
-from nbmem.estimates.cards import card_for
-from nbmem.files.session import open_session, save_session
-from nbmem.live.cards import CardReader
-from nbmem.living import in_use_now
-from nbmem.probes import cuda, neighbours, nvml, nvml_readings
-from nbmem.probes.cuda import Counters
-from nbmem.record import deltas
-from nbmem.record.sampler import Sampler
-from nbmem.record.spilled import with_spilled
+from nbmem.estimates.card_choice import card_for
+from nbmem.frontends.sidebar.card_reader import CardReader
+from nbmem.report.analysis import books_of, build_report
 from nbmem.views.exports.report import report_json
 from nbmem.views.text import render_text
 from tests.faults.nvml import NOT_AVAILABLE, OTHER, PROCESS, FakeNvml, NVMLError, memory, process
@@ -57,7 +59,7 @@ def library(monkeypatch):
     monkeypatch.setattr(nvml, "_hung", {})
     machine = SimpleNamespace(total=MACHINE, available=AVAILABLE)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: machine)
-    monkeypatch.setattr(cuda, "initialized_torch", lambda: None)
+    monkeypatch.setattr(torch_cuda, "initialized_torch", lambda: None)
     return found
 
 
@@ -79,13 +81,13 @@ def start_torch(monkeypatch, *, integrated=1, used=True, total=MACHINE, reserved
         t_ns=0, actions=0, allocated=512, active=512, requested=512, reserved=reserved,
         peak_allocated=512,
     )  # fmt: skip
-    for module in (cuda, nvml):
+    for module in (torch_cuda, nvml):
         monkeypatch.setattr(module, "initialized_torch", lambda: torch)
-    for module in (cuda, deltas, nvml_readings):
+    for module in (torch_cuda, cell_deltas, nvml_readings):
         monkeypatch.setattr(module, "device_count", lambda: 1)
-    for module in (cuda, deltas):
+    for module in (torch_cuda, cell_deltas):
         monkeypatch.setattr(module, "read_counters", lambda _index: counters)
-    monkeypatch.setattr(cuda, "is_used", lambda _index: used)
+    monkeypatch.setattr(torch_cuda, "is_used", lambda _index: used)
 
 
 def sampled():
@@ -101,7 +103,7 @@ def session_with(found):
     session = session_of(load("cudagraph_mlp_b512_sgd"))
     (trace,) = session.devices
     by_nvml, samples = found.card_bytes(0), found.samples(0)
-    info = cuda.device_info(0, by_nvml, virtual=False, wddm=found.is_wddm(0))
+    info = torch_cuda.device_info(0, by_nvml, virtual=False, wddm=found.is_wddm(0))
     t_ns = np.full(len(samples), trace.events.t_ns[0])
     trace = replace(trace, info=info, samples=replace(samples, t_ns=t_ns))
     return balanced(replace(session, devices=(trace,)))
@@ -115,27 +117,27 @@ def balanced(session):
 
 
 def test_a_card_that_nvml_tells_no_memory_of_is_listed_with_the_hosts(library):
-    (card,) = neighbours.cards_now(kernels={})
+    (card,) = gpu_processes.cards_now(kernels={})
     assert (card.name, card.total, card.used) == ("NVIDIA GB10", MACHINE, MACHINE - AVAILABLE)
     assert {one.used for one in card.neighbours} == {PROCESS, OTHER}
-    assert "NVIDIA GB10  128.00 GiB shared with the host" in devices.table()
+    assert "NVIDIA GB10  128.00 GiB shared with the host" in device_selection.table()
     text = in_use_now()
     assert "28.00 GiB of 128.00 GiB in use, 100.00 GiB free, shared with the host" in text
     assert text.count("shares the host's") == 1
     assert "Nobody is named" not in text
-    (here,) = devices.cards_here()
+    (here,) = device_selection.cards_here()
     assert (here.total, here.shared) == (MACHINE, True)
 
 
 def test_what_nobody_says_is_missing_by_itself(library):
     library.misbehave("nvmlDeviceGetName", lambda: "NVIDIA Something")
     library.misbehave("nvmlSystemGetDriverVersion", not_supported)
-    (card,) = neighbours.cards_now(kernels={})
+    (card,) = gpu_processes.cards_now(kernels={})
     assert (card.total, card.used, card.nobody) == (None, None, 0)
     assert {one.used for one in card.neighbours} == {PROCESS, OTHER}
     assert "0  NVIDIA Something: bytes not said" in in_use_now()
-    assert "NVIDIA Something  size not said by NVML  driver unknown" in devices.table()
-    assert devices.cards_here()[0].total is None
+    assert "NVIDIA Something  size not said by NVML  driver unknown" in device_selection.table()
+    assert device_selection.cards_here()[0].total is None
     with pytest.raises(ProbeUnavailableError, match="how much memory this card has"):
         nvml.NvmlProbe().read(0)
 
@@ -180,7 +182,7 @@ def test_a_process_whose_bytes_nobody_says_is_unknown(library, monkeypatch):
     for name in PROCESSES:
         library.misbehave(name, not_supported)
     start_torch(monkeypatch)
-    assert deltas.DeltaReader().now().process is None
+    assert cell_deltas.DeltaReader().now().process is None
     report = build_report(session_with(sampled()[0]))
     assert report.peak.process is None
     assert report.ledger_at_end[Category.OTHER_PROCESSES] == 0
@@ -215,7 +217,7 @@ def test_the_sidebar_is_told_that_memory_is_shared(library, monkeypatch):
 
 def test_an_estimate_names_the_card_that_it_has_no_figures_of(library, monkeypatch):
     torch = SimpleNamespace(version=SimpleNamespace(cuda="13.0", hip=None))
-    monkeypatch.setattr(devices, "import_torch", lambda: torch)
+    monkeypatch.setattr(device_selection, "import_torch", lambda: torch)
     with pytest.raises(UsageError, match="This machine has a NVIDIA GB10"):
         card_for(None)
 
@@ -245,7 +247,7 @@ def test_under_wddm_a_process_is_unknown_and_more_than_the_card_is_no_contradict
     assert found.is_wddm(0)
     assert found.samples(0).used.tolist() == [CARD - 64 * MIB]
     assert found.samples(0).process.tolist() == [NOT_KNOWN]
-    (card,) = neighbours.cards_now(kernels={})
+    (card,) = gpu_processes.cards_now(kernels={})
     assert {one.used for one in card.neighbours} == {None}
     assert "Windows manages its memory (WDDM)" in in_use_now()
 

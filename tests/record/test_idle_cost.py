@@ -6,10 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="modules are torch's")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-import nbmem.api as nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
+import nbmem.api.tracing as nbmem
+from nbmem import virtual
 
 
 def calls(work):
@@ -56,7 +56,7 @@ On a virtual card most of them are the card's, which writes a block of each into
 
 
 def test_modules_that_merely_exist_cost_little(device, monkeypatch):
-    monkeypatch.setattr("nbmem.record.recorder.matters", lambda *_: False)
+    monkeypatch.setattr("nbmem.capture.record.recorder.matters", lambda *_: False)
 
     def beside(count):
         idle = nn.ModuleList(nn.Linear(2, 2, device=device) for _ in range(count))

@@ -6,17 +6,17 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the recorder watches torch")
 
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402, N812
-from torch.utils.checkpoint import checkpoint  # noqa: E402
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+from torch.utils.checkpoint import checkpoint
 
-import nbmem.api as nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.record import turns as turns_module  # noqa: E402
-from nbmem.record.identities import IdentityLog  # noqa: E402
-from nbmem.record.marks import MarkLog  # noqa: E402
-from nbmem.record.program import ProgramLog  # noqa: E402
-from nbmem.record.turns import TurnLog  # noqa: E402
+import nbmem.api.tracing as nbmem
+from nbmem import virtual
+from nbmem.capture.record import hook_event_log as turns_module
+from nbmem.capture.record.counter_samples import MarkLog
+from nbmem.capture.record.hook_event_log import TurnLog
+from nbmem.capture.record.program_log import ProgramLog
+from nbmem.capture.record.tensor_labels import IdentityLog
 
 STEPS = 2
 

@@ -8,16 +8,16 @@ import pytest
 torch = pytest.importorskip("torch", reason="the recorder watches torch")
 np = pytest.importorskip("numpy")
 
-import nbmem.api as nbmem  # noqa: E402
-from nbmem.core.machine import PARTS, MachineParts, MachineReadings  # noqa: E402
-from nbmem.ledger.machine import parts_at  # noqa: E402
-from nbmem.probes import host as hosts  # noqa: E402
-from nbmem.probes.devices.host import Host  # noqa: E402
-from nbmem.probes.host import own_bytes, resident_parts  # noqa: E402
-from nbmem.views.explorer.data import explorer_data  # noqa: E402
-from nbmem.views.explorer.thinned import thinned  # noqa: E402
-from nbmem.views.html import render_html  # noqa: E402
-from nbmem.views.text import render_text  # noqa: E402
+import nbmem.api.tracing as nbmem
+from nbmem.capture.devices import resident_memory as hosts
+from nbmem.capture.devices.host import Host
+from nbmem.capture.devices.resident_memory import own_bytes, resident_parts
+from nbmem.core.session.host_memory import PARTS, MachineParts, MachineReadings
+from nbmem.report.ledger.host_parts import parts_at
+from nbmem.views.explorer.data import explorer_data
+from nbmem.views.explorer.size_limit import thinned
+from nbmem.views.html import render_html
+from nbmem.views.text import render_text
 
 MIB = 1 << 20
 SHARED = 4 * MIB
@@ -128,7 +128,7 @@ def test_what_the_kernel_does_not_say_is_unknown(monkeypatch, tmp_path):
 
 
 def test_in_a_container_its_own_page_cache_is_meant(monkeypatch, tmp_path):
-    monkeypatch.setattr("nbmem.probes.devices.host._CGROUP", tmp_path)
+    monkeypatch.setattr("nbmem.capture.devices.host._CGROUP", tmp_path)
     for name, text in (
         ("memory.max", "512000000"),
         ("memory.current", "400000000"),

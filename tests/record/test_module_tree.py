@@ -8,17 +8,17 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the trees are of torch's modules")
 
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from torch import nn  # noqa: E402
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
 
-import nbmem.api as nbmem  # noqa: E402
-from nbmem.core.categories import Category  # noqa: E402
-from nbmem.probes.devices.host import Host  # noqa: E402
-from nbmem.probes.followed_roll import following  # noqa: E402
-from nbmem.probes.module_tree import ModuleTree, forget_trees, tree_of  # noqa: E402
-from nbmem.probes.roll import ALIVE, Roll  # noqa: E402
-from nbmem.probes.tensors import of_module, see  # noqa: E402
+import nbmem.api.tracing as nbmem
+from nbmem.capture.devices.host import Host
+from nbmem.capture.tensors.active_registry import following
+from nbmem.capture.tensors.module_tree import ModuleTree, forget_trees, tree_of
+from nbmem.capture.tensors.storage_registry import ALIVE, Roll
+from nbmem.capture.tensors.tensors import of_module, see
+from nbmem.core.session.categories import Category
 
 KEPT = []
 

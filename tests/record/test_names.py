@@ -9,13 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the recorder watches torch")
 
-import nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.core.categories import Category  # noqa: E402
-from nbmem.core.names import without_form  # noqa: E402
-from nbmem.ledger.books import Books  # noqa: E402
-from nbmem.probes import modules  # noqa: E402
-from nbmem.probes.saved import why_unreadable  # noqa: E402
+import nbmem
+from nbmem import virtual
+from nbmem.capture.graphs.saved_tensors import why_unreadable
+from nbmem.capture.tensors import modules
+from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_names import without_form
+from nbmem.report.ledger.card_ledger import Books
 
 nn, F, C = torch.nn, torch.nn.functional, Category
 C_OF_A_MODEL = (C.WEIGHTS, C.GRADIENTS, C.OPTIMIZER_STATE)
@@ -210,7 +210,7 @@ def test_what_nothing_shows_is_unknown_and_the_report_says_what_would_name_it():
         return iter(())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nbmem.record.identities.tensors.in_frames", nothing)
+        patch.setattr("nbmem.capture.record.tensor_labels.tensors.in_frames", nothing)
         with nbmem.trace("cell", namespace={"model": model}) as trace:
             cell()
     books = Books(trace.session)

@@ -5,11 +5,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from nbmem.core.events import Action, Events
-from nbmem.core.session import Marks
-from nbmem.record.gaps import Births, Gaps
-from nbmem.record.phases import PhaseBuilder
-from nbmem.record.turn import Turn
+from nbmem.capture.record.hook_events import Turn
+from nbmem.capture.record.phase_builder import PhaseBuilder
+from nbmem.capture.record.unhooked_intervals import Births, Gaps
+from nbmem.core.session.events import Action, Events
+from nbmem.core.session.session import Marks
 
 MODEL, OTHER, ADAM, SGD = 1, 2, 3, 4
 

@@ -6,11 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the recorder watches torch")
 
-import nbmem.api as nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.core.categories import Category  # noqa: E402
-from nbmem.details import RELEASABLE  # noqa: E402
-from nbmem.freeing import cache  # noqa: E402
+import nbmem.api.tracing as nbmem
+from nbmem import virtual
+from nbmem.api.freeing import cache
+from nbmem.core.session.categories import Category
+from nbmem.report.exploration import RELEASABLE
 
 MIB = 1 << 20
 SEGMENT = 20 * MIB

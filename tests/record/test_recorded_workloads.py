@@ -6,12 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the workloads are torch programs")
 
-import nbmem.api as nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.core.categories import Category  # noqa: E402
-from nbmem.probes.saved import why_unreadable  # noqa: E402
-from tests.accuracy.one import Run  # noqa: E402
-from tests.recorded import CATEGORIES, load  # noqa: E402
+import nbmem.api.tracing as nbmem
+from nbmem import virtual
+from nbmem.capture.graphs.saved_tensors import why_unreadable
+from nbmem.core.session.categories import Category
+from tests.accuracy.one import Run
+from tests.recorded import CATEGORIES, load
 
 PLAIN = [
     "dlrm_like_b2048_adagrad",

@@ -7,17 +7,17 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the recorder watches torch")
 
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402, N812
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
 
-import nbmem.api as nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.core.categories import Category  # noqa: E402
-from nbmem.probes.history import HistoryProbe  # noqa: E402
-from nbmem.probes.saved import why_unreadable  # noqa: E402
-from nbmem.probes.training import TrainingHooks  # noqa: E402
-from nbmem.record.recording import users_time  # noqa: E402
-from tests.clocks import put_clock  # noqa: E402
+import nbmem.api.tracing as nbmem
+from nbmem import virtual
+from nbmem.capture.graphs.saved_tensors import why_unreadable
+from nbmem.capture.hooks.training_hooks import TrainingHooks
+from nbmem.capture.record.recording import users_time
+from nbmem.capture.torch_memory.allocator_history import HistoryProbe
+from nbmem.core.session.categories import Category
+from tests.clocks import put_clock
 
 C = Category
 
@@ -435,8 +435,8 @@ def test_a_users_history_is_joined_and_left_on():
 
 
 def test_a_full_ring_is_counted_and_said():
-    from nbmem.analysis import build_report
-    from nbmem.record.recorder import Recorder
+    from nbmem.capture.record.recorder import Recorder
+    from nbmem.report.analysis import build_report
 
     model = network().cuda()
     recorder = Recorder(namespace={"model": model}, max_events=100, virtual=True, chosen=True)
@@ -475,7 +475,7 @@ def test_threads_that_allocate_are_in_the_books():
 
 
 def test_a_probe_that_fails_leaves_one_note(monkeypatch):
-    from nbmem.record.turns import TurnLog
+    from nbmem.capture.record.hook_event_log import TurnLog
 
     def broken(*_args, **_kwargs):
         raise KeyError("broken probe")

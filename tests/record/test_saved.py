@@ -6,12 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="there is no graph without torch")
 
-import nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.core.categories import Category  # noqa: E402
-from nbmem.ledger.books import Books  # noqa: E402
-from nbmem.probes import saved  # noqa: E402
-from nbmem.record import identities  # noqa: E402
+import nbmem
+from nbmem import virtual
+from nbmem.capture.graphs import saved_tensors
+from nbmem.capture.record import tensor_labels
+from nbmem.core.session.categories import Category
+from nbmem.report.ledger.card_ledger import Books
 
 nn = torch.nn
 pytestmark = [
@@ -103,13 +103,13 @@ def test_a_tied_weight_is_the_module_that_takes_it_so(head_first):
 
 def test_one_graph_of_each_kind_is_read_and_names_the_others(monkeypatch):
     read = []
-    whole = saved.saved_tensors
+    whole = saved_tensors.saved_tensors
 
     def counted(*args):
         read.append(1)
         return whole(*args)
 
-    monkeypatch.setattr("nbmem.record.identities.saved_tensors", counted)
+    monkeypatch.setattr("nbmem.capture.record.tensor_labels.saved_tensors", counted)
     model = Net().cuda()
     with nbmem.trace("run") as trace:
         train(model, 4, 4, 4, 4, 4, 4, 8, 8)
@@ -160,13 +160,13 @@ def test_reading_a_graph_runs_no_hook_and_holds_nothing(card):
     x = torch.randn(4, 3, 8, 8, device="cuda")
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, unpack):
         loss = model(x).square().mean()
-    modules = {id(p): saved.Module(None, "") for p in model.parameters()}
+    modules = {id(p): saved_tensors.Module(None, "") for p in model.parameters()}
 
     def of(parameter, lookup):
         return modules.get(id(parameter))
 
     def read(output):
-        return saved.saved_tensors(saved.GraphWalk([output], of))
+        return saved_tensors.saved_tensors(saved_tensors.GraphWalk([output], of))
 
     list(read(loss))
     assert not unpacked
@@ -183,7 +183,7 @@ def test_reading_a_graph_runs_no_hook_and_holds_nothing(card):
 
 def test_without_a_module_the_operator_is_the_name():
     def read(outputs):
-        return saved.saved_tensors(saved.GraphWalk(outputs, lambda _, lookup: None))
+        return saved_tensors.saved_tensors(saved_tensors.GraphWalk(outputs, lambda _, lookup: None))
 
     w = torch.ones(256, device="cuda", requires_grad=True)
     names = {s.seen.name for s in read([w.exp().sum()])}
@@ -197,7 +197,7 @@ def test_a_graph_that_cannot_be_read_costs_only_the_names(monkeypatch):
     def broken(*_):
         raise ValueError("a new kind")
 
-    monkeypatch.setattr("nbmem.record.identities.saved_tensors", broken)
+    monkeypatch.setattr("nbmem.capture.record.tensor_labels.saved_tensors", broken)
     model = Net().cuda()
     with nbmem.trace("run") as trace:
         train(model, 4, 4)
@@ -207,7 +207,7 @@ def test_a_graph_that_cannot_be_read_costs_only_the_names(monkeypatch):
 
 
 def test_a_torch_that_does_not_show_them_is_said(monkeypatch):
-    monkeypatch.setattr(identities, "why_unreadable", lambda: "torch 2.6.0 does not show them")
+    monkeypatch.setattr(tensor_labels, "why_unreadable", lambda: "torch 2.6.0 does not show them")
     net = Net().cuda()
     with nbmem.trace() as trace:
         net(torch.randn(2, 3, 8, 8, device="cuda")).sum().backward()

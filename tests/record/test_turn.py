@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbmem.record.turn import _KINDS, Turn, Turns
+from nbmem.capture.record.hook_events import _KINDS, Turn, Turns
 
 TURNS = st.builds(
     Turn,

@@ -4,10 +4,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the recorder watches torch")
 
-import nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.core import self_test  # noqa: E402
-from nbmem.views.text import render_text  # noqa: E402
+import nbmem
+from nbmem import virtual
+from nbmem.core.runtime import self_test
+from nbmem.views.text import render_text
 
 pytestmark = pytest.mark.torch
 
@@ -17,8 +17,12 @@ def unknown(monkeypatch):
     """What no reading can be told from, as on a Python that renamed its instructions."""
     monkeypatch.setattr(self_test, "_losses", {})
     for use, loses, where in (
-        ("recording", "tell when zero_grad() runs", "nbmem.probes.lent.calls_at_once"),
-        ("recording", "see changed weights", "nbmem.probes.data_writes.writes_at_once"),
+        (
+            "recording",
+            "tell when zero_grad() runs",
+            "nbmem.capture.patches.method_patches.calls_at_once",
+        ),
+        ("recording", "see changed weights", "nbmem.capture.hooks.data_writes.writes_at_once"),
         ("virtual card", "tell a check", "nbmem.virtual.tensors.values.healthy_answer"),
     ):
         tried = self_test.self_tested(use, loses, None, {"probe.data": 1})

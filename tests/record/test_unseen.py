@@ -4,11 +4,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the recorder watches torch")
 
-import nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.core.categories import Category  # noqa: E402
-from nbmem.files.session import open_session, save_session  # noqa: E402
-from nbmem.ledger.books import Books  # noqa: E402
+import nbmem
+from nbmem import virtual
+from nbmem.core.files.session import open_session, save_session
+from nbmem.core.session.categories import Category
+from nbmem.report.ledger.card_ledger import Books
 
 nn, F = torch.nn, torch.nn.functional
 MIB = 1 << 20

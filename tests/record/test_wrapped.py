@@ -4,12 +4,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the recorder watches torch")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-from nbmem import virtual  # noqa: E402
-from nbmem.core.categories import Category  # noqa: E402
-from nbmem.probes.optimizers import of_optimizer  # noqa: E402
-from nbmem.probes.tensors import of_module, see_parts  # noqa: E402
+from nbmem import virtual
+from nbmem.capture.tensors.optimizers import of_optimizer
+from nbmem.capture.tensors.tensors import of_module, see_parts
+from nbmem.core.session.categories import Category
 
 
 class Wrapped(torch.Tensor):

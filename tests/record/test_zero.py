@@ -4,13 +4,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the recorder watches torch")
 
-import nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.core.categories import Category  # noqa: E402
-from nbmem.core.names import ZERO_BUCKET  # noqa: E402
-from nbmem.ledger.books import Books  # noqa: E402
-from tests import deepspeed  # noqa: E402
-from tests.deepspeed import DeepSpeedZeroOptimizer, Engine, Kept  # noqa: E402
+import nbmem
+from nbmem import virtual
+from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_names import ZERO_BUCKET
+from nbmem.report.ledger.card_ledger import Books
+from tests import deepspeed
+from tests.deepspeed import DeepSpeedZeroOptimizer, Engine, Kept
 
 nn, C = torch.nn, Category
 WIDTH, RANKS = 1024, 4

@@ -162,8 +162,8 @@ def test_transformer_with_autocast(nbmem, record_property):
 
 
 def test_compile_is_planned_or_refused_in_a_sentence(nbmem, record_property):
-    from nbmem.virtual.notes import COMPILE, is_unplanned
-    from nbmem.virtual.patches.compiler import PLANNED
+    from nbmem.virtual.patches.compiled.compiler import PLANNED
+    from nbmem.virtual.warnings import COMPILE, is_unplanned
 
     report = nbmem("run", "--gpu", "T4", program=COMPILED)
     assert_trained(report)

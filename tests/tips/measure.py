@@ -11,7 +11,7 @@ def running():
     """`run(code, before=..., card=..., conf=..., stacks=...)` gives (trace, namespace)."""
     import torch
 
-    import nbmem.api as nbmem
+    import nbmem.api.tracing as nbmem
     from nbmem import virtual
 
     spaces = []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nbmem.tips.rules import RULES
+from nbmem.report.tips.rules import RULES
 from tests.tips.programs import FREEING, REWRITING
 
 ROOT = Path(__file__).parents[2]

@@ -2,7 +2,7 @@
 
 import time
 
-from nbmem.tips.rules.checkpoint_kept import _ends, _is_weight
+from nbmem.report.tips.rules.checkpoint_kept import _ends, _is_weight
 
 
 def test_a_key_is_a_weights_end_with_its_form():

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the programs are torch programs")
 
-from nbmem.tips.rules import RULES
+from nbmem.report.tips.rules import RULES
 from tests.tips import test_sharded
 from tests.tips.columns import SILENT, SPOKEN
 

@@ -4,9 +4,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="there is no memory to speak of without torch")
 
-from nbmem.ipython.extension import _LOADED  # noqa: E402
-from tests.faults.injector import Fault, Target, functions  # noqa: E402
-from tests.shells import shell_on_a_card  # noqa: E402
+from nbmem.frontends.notebook.extension import _LOADED
+from tests.faults.injector import Fault, Target, functions
+from tests.shells import shell_on_a_card
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_what_all_tips_would_say_is_not_denied(say):
 def test_a_rule_that_fails_leaves_a_note_among_all_tips(shell, say):
     say(TRAINS.strip())
     rule = next(
-        f.function for f in functions("nbmem.tips.rules.offload") if f.name.endswith("check")
+        f.function for f in functions("nbmem.report.tips.rules.offload") if f.name.endswith("check")
     )
     with Fault(Target("offload", rule), ZeroDivisionError):
         said = say("%nbmem tips --all")

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-import nbmem.api as nbmem
-from nbmem.analysis import books_of, report_of
+import nbmem.api.tracing as nbmem
+from nbmem.api.render import unmuted
 from nbmem.core.errors import UsageError
-from nbmem.reading import unmuted
-from nbmem.report import Finding
-from nbmem.tips import engine, mutes
-from nbmem.tips.engine import advise, rule_named
-from nbmem.tips.rule import HEADINGS, Rule
-from nbmem.tips.rules import RULES
+from nbmem.report.analysis import books_of, report_of
+from nbmem.report.model import Finding
+from nbmem.report.tips import engine, mutes
+from nbmem.report.tips.engine import advise, rule_named
+from nbmem.report.tips.rule import HEADINGS, Rule
+from nbmem.report.tips.rules import RULES
 from nbmem.views.html import render_html
 from nbmem.views.text import render_text
 from nbmem.views.tips import render_tips
@@ -143,7 +143,7 @@ def test_every_rule_has_its_page_and_its_file(rule):
     assert title.endswith(".")
     lines = [line.strip() for line in rest]
     assert [line for line in lines if line in HEADINGS] == list(HEADINGS)
-    assert rule.check.__module__ == f"nbmem.tips.rules.{rule.name}"
+    assert rule.check.__module__ == f"nbmem.report.tips.rules.{rule.name}"
 
 
 def test_no_two_rules_have_one_name():

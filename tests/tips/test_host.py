@@ -10,10 +10,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the programs are torch programs")
 
-import nbmem.api as nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.core.units import MIB  # noqa: E402
-from nbmem.probes.saved import why_unreadable  # noqa: E402
+import nbmem.api.tracing as nbmem
+from nbmem import virtual
+from nbmem.capture.graphs.saved_tensors import why_unreadable
+from nbmem.core.units import MIB
 
 BEFORE = """
 import copy

@@ -6,8 +6,8 @@ import types
 
 import pytest
 
-from nbmem.analysis.program import blocks_of, expression, items_of, typed
-from nbmem.probes.saved import why_unreadable
+from nbmem.capture.graphs.saved_tensors import why_unreadable
+from nbmem.report.analysis.program_names import blocks_of, expression, items_of, typed
 from tests.tips.programs import FREEING, MODEL, REWRITING
 
 torch = pytest.importorskip("torch", reason="the programs are torch programs")

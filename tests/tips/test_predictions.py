@@ -8,21 +8,21 @@ import pytest
 
 import nbmem
 from nbmem import virtual
-from nbmem.analysis import books_of, report_of
-from nbmem.analysis.growth import growth, step_ends
-from nbmem.analysis.releases import had_room, released_by_need
-from nbmem.core.categories import Category
+from nbmem.capture.graphs.saved_tensors import why_unreadable
+from nbmem.capture.record.spilled_memory import with_spilled
+from nbmem.core.session.categories import Category
 from nbmem.core.units import MIB, parse_bytes
-from nbmem.ledger.books import Books
-from nbmem.probes.saved import why_unreadable
-from nbmem.record.spilled import with_spilled
-from nbmem.tips.engine import advise
+from nbmem.report.analysis import books_of, report_of
+from nbmem.report.analysis.cache_releases import had_room, released_by_need
+from nbmem.report.analysis.growth import growth, step_ends
+from nbmem.report.ledger.card_ledger import Books
+from nbmem.report.tips.engine import advise
 from tests.tips.measure import freed, saved
 from tests.tips.programs import FREEING, MODEL, REWRITING
 
 torch = pytest.importorskip("torch", reason="the programs are torch programs")
 
-from tests import deepspeed  # noqa: E402
+from tests import deepspeed
 
 
 def found(findings, rule):

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import nbmem.api as nbmem
-from nbmem.analysis import books_of, report_of
-from nbmem.tips.engine import advise
+import nbmem.api.tracing as nbmem
+from nbmem.report.analysis import books_of, report_of
+from nbmem.report.tips.engine import advise
 
 SNAPSHOTS = Path(__file__).parents[1] / "recordings" / "snapshots"
 MIB = 1 << 20

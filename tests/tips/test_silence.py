@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from nbmem.analysis import books_of, report_of
-from nbmem.tips.engine import advise
+from nbmem.report.analysis import books_of, report_of
+from nbmem.report.tips.engine import advise
 from tests.recorded import NAMES, load, session_of
 from tests.tips.programs import MODEL
 
@@ -249,7 +249,7 @@ PLAIN = [
 @pytest.mark.torch
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_workload_on_the_virtual_card_gets_no_tip(name):
-    import nbmem.api as nbmem
+    import nbmem.api.tracing as nbmem
     from nbmem import virtual
     from tests.accuracy.one import Run
 

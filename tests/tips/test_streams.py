@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from nbmem.analysis import books_of, report_of
-from nbmem.tips.engine import advise
+from nbmem.report.analysis import books_of, report_of
+from nbmem.report.tips.engine import advise
 from tests.tips.programs import MODEL
 
 torch = pytest.importorskip("torch", reason="the programs are torch programs")

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from nbmem.core.categories import ACTIVE, Category
-from nbmem.core.session import DeviceInfo
+from nbmem.core.session.categories import ACTIVE, Category
+from nbmem.core.session.session import DeviceInfo
 from nbmem.core.units import GIB, MIB
-from nbmem.ledger.balance import Ledger
-from nbmem.report import Holding, Moment, Peak, PhaseRow, Report, Timeline
+from nbmem.report.ledger.balance import Ledger
+from nbmem.report.model import Holding, Moment, Peak, PhaseRow, Report, Timeline
 
 C = Category
 H100 = DeviceInfo(

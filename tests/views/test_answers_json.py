@@ -2,8 +2,18 @@
 
 import json
 
-from nbmem.answers import CardFigures, Failure, Fit, LayerRow, Layers, Option, Part, Plan, Probe
-from nbmem.views.exports.answers import fit_json, layers_json, plan_json
+from nbmem.report.estimate_results import (
+    CardFigures,
+    Failure,
+    Fit,
+    LayerRow,
+    Layers,
+    Option,
+    Part,
+    Plan,
+    Probe,
+)
+from nbmem.views.exports.estimates import fit_json, layers_json, plan_json
 
 CARD = CardFigures(name="L4", total=24 << 30, margin=1 << 29, driver=1 << 28)
 RAN = Probe(

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nbmem.core.categories import ACTIVE, Category
+from nbmem.core.session.categories import ACTIVE, Category
 from nbmem.core.units import GIB, MIB
 from nbmem.views.charts import axes
-from nbmem.views.charts.card import card_bar
+from nbmem.views.charts.card_bar import card_bar
 from nbmem.views.charts.timeline import BOTTOM, LEFT, RIGHT, TOP, timeline
 from nbmem.views.palette import COLOURS
 from tests.views import sample

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import nbmem
-from nbmem.analysis import books_of
-from nbmem.api import Trace
-from nbmem.cli import main
-from nbmem.core.categories import LIVE, Category
+from nbmem.api.tracing import Trace
 from nbmem.core.errors import NotWrittenError, UsageError
-from nbmem.files.torch_snapshot import load_snapshot
+from nbmem.core.files.torch_snapshot import load_snapshot
+from nbmem.core.session.categories import LIVE, Category
+from nbmem.frontends.cli import main
+from nbmem.report.analysis import books_of
 from nbmem.views.exports import FORMATS
 from tests.recorded import load, session_of
 
@@ -152,7 +152,7 @@ def test_an_export_that_fails_keeps_the_older_file(run, tmp_path, monkeypatch):
     for known in FORMATS:
         target = tmp_path / known.name
         target.write_text("old")
-    monkeypatch.setattr("nbmem.files.writing.os.open", full)
+    monkeypatch.setattr("nbmem.core.files.atomic_write.os.open", full)
     for known in FORMATS:
         with pytest.raises(NotWrittenError, match="the disk is full"):
             run.export(known.name, tmp_path / known.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nbmem.core.history import CellDelta
+from nbmem.core.session.cell_delta import CellDelta
 from nbmem.core.units import MIB
 from nbmem.views.history import render_history, render_history_html
 

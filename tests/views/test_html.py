@@ -11,10 +11,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from nbmem.views.bundle import mimebundle
 from nbmem.views.explorer.output import MIME
-from nbmem.views.explorer.thinned import saved_output
+from nbmem.views.explorer.size_limit import saved_output
 from nbmem.views.html import render_html, render_page
+from nbmem.views.mime_bundle import mimebundle
 from nbmem.views.palette import COLOURS
 from nbmem.views.rows import ledger_rows
 from nbmem.views.text import render_text

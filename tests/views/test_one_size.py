@@ -6,16 +6,16 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="there is nothing to size without torch")
 
-import nbmem  # noqa: E402
-from nbmem import virtual  # noqa: E402
-from nbmem.core.categories import Category  # noqa: E402
-from nbmem.core.units import MIB  # noqa: E402
-from nbmem.living import live_now  # noqa: E402
-from nbmem.views.exports.report import report_json  # noqa: E402
-from nbmem.views.html import render_html  # noqa: E402
-from nbmem.views.oom import render_oom  # noqa: E402
-from nbmem.views.text import render_text  # noqa: E402
-from nbmem.views.top import render_top, render_top_html  # noqa: E402
+import nbmem
+from nbmem import virtual
+from nbmem.api.live_tensors import live_now
+from nbmem.core.session.categories import Category
+from nbmem.core.units import MIB
+from nbmem.views.exports.report import report_json
+from nbmem.views.html import render_html
+from nbmem.views.live_tensors import render_top, render_top_html
+from nbmem.views.oom import render_oom
+from nbmem.views.text import render_text
 
 SIZE, BLOCK = 125 * MIB, 126 * MIB
 """A segment has whole 2 MiB, and the one that would be left of it is too small for a block."""

@@ -11,7 +11,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from nbmem.core.categories import ACTIVE, LIVE, Category
+from nbmem.core.session.categories import ACTIVE, LIVE, Category
 from nbmem.views.palette import COLOURS, HATCHES, INK, PHASE_TINTS, TINT_INK, swatch_style
 
 SIGHT = {

@@ -22,14 +22,14 @@ import pytest
 
 import nbmem
 from nbmem import virtual
-from nbmem.analysis import books_of, build_report
-from nbmem.cli import main
-from nbmem.core import private
-from nbmem.core.events import Frame
-from nbmem.core.oom import Refusal
-from nbmem.core.private import private_session
-from nbmem.core.session import Session, Source
-from nbmem.core.world import Rank
+from nbmem.core.session import privacy
+from nbmem.core.session.events import Frame
+from nbmem.core.session.oom import Refusal
+from nbmem.core.session.privacy import private_session
+from nbmem.core.session.ranks import Rank
+from nbmem.core.session.session import Session, Source
+from nbmem.frontends.cli import main
+from nbmem.report.analysis import books_of, build_report
 from nbmem.views.exports import FORMATS
 from tests.recorded import load, session_of
 
@@ -62,8 +62,8 @@ def told(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(home))
         patch.setenv("USERPROFILE", str(home))
-        patch.setattr(private.socket, "gethostname", lambda: f"{HOST}.example")
-        patch.setattr(private.getpass, "getuser", lambda: USER)
+        patch.setattr(privacy.socket, "gethostname", lambda: f"{HOST}.example")
+        patch.setattr(privacy.getpass, "getuser", lambda: USER)
         patch.syspath_prepend(str(project))
         patch.chdir(project)
         session = recorded(project)

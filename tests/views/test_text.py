@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from nbmem.core.units import MIB, format_bytes
-from nbmem.report import Moment
+from nbmem.report.model import Moment
 from nbmem.views.rows import alike, ledger_rows
 from nbmem.views.steps import Gap, peak_row, shorten
 from nbmem.views.text import render_text

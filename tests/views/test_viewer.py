@@ -7,9 +7,9 @@ from importlib.resources import files
 
 import pytest
 
-from nbmem import api, reading
-from nbmem.cli import main
-from nbmem.files.session import open_session, save_session
+from nbmem.api import render, tracing
+from nbmem.core.files.session import open_session, save_session
+from nbmem.frontends.cli import main
 from nbmem.views.explorer import explorer_data
 from nbmem.views.exports import viewer
 from tests.recorded import load, session_of
@@ -19,13 +19,13 @@ BUILT = files("nbmem.views.widget").joinpath("static", "viewer.css").is_file()
 
 @pytest.fixture(scope="module")
 def trace():
-    opened = api.Trace("run")
+    opened = tracing.Trace("run")
     opened.session = session_of(load("cudagraph_mlp_b512_sgd"))
     return opened
 
 
 def test_a_recording_holds_what_the_page_draws_of_each_card(trace, tmp_path):
-    two = api.Trace("two")
+    two = tracing.Trace("two")
     (card,) = trace.session.devices
     other = replace(card, info=replace(card.info, index=3))
     spans = tuple(
@@ -53,7 +53,7 @@ def test_what_cannot_be_drawn_is_left_out(trace, tmp_path):
     def fails(device):
         raise MemoryError(device)
 
-    path = reading.save(trace.session, tmp_path / "run.nbmem", fails)
+    path = render.save(trace.session, tmp_path / "run.nbmem", fails)
     with zipfile.ZipFile(path) as archive:
         assert not [name for name in archive.namelist() if name.startswith("explorer/")]
     assert open_session(path).name == trace.session.name

@@ -27,7 +27,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from nbmem import virtual
-from nbmem.virtual import notes
+from nbmem.virtual import warnings as notes
 from nbmem.virtual.hardware.cudnn import client
 from tests.virtual import zoo
 

@@ -15,7 +15,7 @@ from nbmem import virtual
 from nbmem.core.errors import UsageError
 from nbmem.core.units import MIB
 from nbmem.virtual.cards import CONTEXT_BAND, PUBLISHED, STACK, _context
-from nbmem.virtual.patches import switch
+from nbmem.virtual.patches import activation
 
 
 def run(code):
@@ -74,7 +74,7 @@ def test_every_patch_is_undone():
     ]  # fmt: skip
     before = [dict(vars(target)) for target in watched]
     with virtual.activated("A100"):
-        places = switch.activation().patches.places()
+        places = activation.activation().patches.places()
         torch.ones(3, device="cuda").sum().item()
         assert {id(target) for target, _ in places} <= {id(target) for target in watched}
     for target, was in zip(watched, before, strict=True):

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 from torch import nn
 
 from nbmem import virtual
-from nbmem.virtual.patches.compiler import PLANNED
+from nbmem.virtual.patches.compiled.compiler import PLANNED
 
 pytestmark = pytest.mark.skipif(not PLANNED, reason="this release's compiler is not planned")
 inductor = pytest.importorskip("torch._inductor")

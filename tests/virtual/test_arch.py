@@ -15,9 +15,9 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 from nbmem import virtual
 from nbmem.virtual.arch import ARCHS, arch_of
+from nbmem.virtual.card_names import find_card
 from nbmem.virtual.cards import CARDS
-from nbmem.virtual.naming import find_card
-from nbmem.virtual.notes import unlisted
+from nbmem.virtual.warnings import unlisted
 
 RECORDED = json.loads(Path(__file__).with_name("asked_by_torch.json").read_text("utf-8"))
 CALLS = {

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
-from nbmem.virtual.patches import autocast
+from nbmem.virtual.patches.autograd import autocast
 
 
 def test_every_operator_that_torch_casts_is_known():

@@ -6,10 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
-from nbmem.core.events import Action
-from nbmem.core.recent import RecentAnswers
+from nbmem.core.runtime.bounded_cache import RecentAnswers
+from nbmem.core.session.events import Action
 from nbmem.virtual.hardware import stacks
-from nbmem.virtual.patches import switch
+from nbmem.virtual.patches import activation
 
 
 def test_the_same_steps_add_no_answers_whatever_their_numbers(gpu):
@@ -25,7 +25,7 @@ def test_the_same_steps_add_no_answers_whatever_their_numbers(gpu):
             (model(x).sum() * (0.5 + step)).backward()
             optimizer.step()
             optimizer.zero_grad()
-            known.append(len(switch.activation().mode._known))
+            known.append(len(activation.activation().mode._known))
         assert known[2:] == [known[2]] * 4
 
 

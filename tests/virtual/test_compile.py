@@ -13,8 +13,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from nbmem import virtual
-from nbmem.virtual.notes import COMPILE
-from nbmem.virtual.patches.compiler import PLANNED
+from nbmem.virtual.patches.compiled.compiler import PLANNED
+from nbmem.virtual.warnings import COMPILE
 
 planned = pytest.mark.skipif(not PLANNED, reason="this release's compiler is not planned")
 THRESHOLD = gc.get_threshold()

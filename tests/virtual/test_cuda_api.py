@@ -191,7 +191,7 @@ def test_nvml_reports_the_process_and_its_growth():
 
 
 def test_the_probes_of_the_recorder_cannot_tell_the_difference(gpu):
-    from nbmem.probes.nvml import NvmlProbe
+    from nbmem.capture.devices.nvml import NvmlProbe
 
     torch.ones(1, device="cuda")
     probe = NvmlProbe()
@@ -206,7 +206,7 @@ def test_the_probes_of_the_recorder_cannot_tell_the_difference(gpu):
 def test_an_older_driver_does_not_tell_its_own_bytes(gpu, monkeypatch):
     import pynvml
 
-    from nbmem.probes.nvml import NvmlProbe
+    from nbmem.capture.devices.nvml import NvmlProbe
 
     told = pynvml.nvmlDeviceGetMemoryInfo
 

@@ -12,10 +12,10 @@ import pytest
 
 pytest.importorskip("torch", reason="the virtual card answers torch")
 
+from nbmem.virtual.card_names import find_card
 from nbmem.virtual.cards import CARDS
 from nbmem.virtual.hardware.cudnn import client
 from nbmem.virtual.hardware.cudnn.problem import Answer, Problem, Tiling
-from nbmem.virtual.naming import find_card
 from nbmem.virtual.operators.convolution import workspace as convolution_workspace
 from nbmem.virtual.operators.convolution.sums import Product, partial_sums
 

@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("torch", reason="the virtual card answers torch")
 
+from nbmem.virtual.card_names import find_card
 from nbmem.virtual.hardware.cudnn import client
 from nbmem.virtual.hardware.cudnn.problem import Problem
-from nbmem.virtual.naming import find_card
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="cuDNN is asked on Linux")
 

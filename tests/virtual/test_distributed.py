@@ -8,7 +8,7 @@ from torch import nn
 
 from nbmem import virtual
 from nbmem.core.units import MIB
-from nbmem.virtual.patches.buckets import Buckets
+from nbmem.virtual.patches.distributed.ddp_buckets import Buckets
 
 if not torch.distributed.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)

@@ -9,7 +9,7 @@ import nbmem
 from nbmem.views.exports.report import report_json
 from nbmem.views.html import render_html
 from nbmem.views.text import render_text
-from nbmem.virtual import notes
+from nbmem.virtual import warnings
 
 ROWS, COLUMNS = 1000, 8
 
@@ -26,16 +26,16 @@ def ids():
 @pytest.mark.parametrize(
     ("call", "size", "note"),
     [
-        (lambda: x().nonzero(), (8000, 2), notes.NONZERO),
-        (lambda: torch.where(x() > 0)[0], (8000,), notes.NONZERO),
-        (lambda: x()[x() > 0], (8000,), notes.NONZERO),
-        (lambda: x()[x().sum(1) > 0], (1000, 8), notes.NONZERO),
-        (lambda: x().masked_select(x() > 0), (8000,), notes.MASKED_SELECT),
-        (lambda: torch.unique(x()), (8000,), notes.UNIQUE),
-        (lambda: torch.unique(x(), dim=1), (1000, 8), notes.UNIQUE),
-        (lambda: torch.unique_consecutive(ids()), (20_000,), notes.UNIQUE),
-        (lambda: ids().repeat_interleave(ids()), (20_000,), notes.REPEAT),
-        (lambda: torch.bincount(ids() * 2), (1,), notes.BINS),
+        (lambda: x().nonzero(), (8000, 2), warnings.NONZERO),
+        (lambda: torch.where(x() > 0)[0], (8000,), warnings.NONZERO),
+        (lambda: x()[x() > 0], (8000,), warnings.NONZERO),
+        (lambda: x()[x().sum(1) > 0], (1000, 8), warnings.NONZERO),
+        (lambda: x().masked_select(x() > 0), (8000,), warnings.MASKED_SELECT),
+        (lambda: torch.unique(x()), (8000,), warnings.UNIQUE),
+        (lambda: torch.unique(x(), dim=1), (1000, 8), warnings.UNIQUE),
+        (lambda: torch.unique_consecutive(ids()), (20_000,), warnings.UNIQUE),
+        (lambda: ids().repeat_interleave(ids()), (20_000,), warnings.REPEAT),
+        (lambda: torch.bincount(ids() * 2), (1,), warnings.BINS),
     ],
 )
 def test_what_nobody_knows_takes_a_bound_by_name(gpu, call, size, note):
@@ -72,26 +72,26 @@ def test_unknown_counts_add_up_so_that_tokens_can_be_sent_to_experts(gpu, count)
     counts = count().tolist()
     parts = torch.ones(20_000, 4, device="cuda").split([int(n) for n in counts])
     assert len(parts) == 6
-    assert notes.COUNTS in gpu.notes
+    assert warnings.COUNTS in gpu.notes
 
 
 def test_reports_say_what_they_rest_on(gpu):
     with nbmem.trace() as trace:
         kept = torch.compile(lambda a: a[a > 0], backend="aot_eager")(x())
     report = trace.report()
-    for note in (notes.NONZERO, notes.COMPILE):
+    for note in (warnings.NONZERO, warnings.COMPILE):
         assert note in report.notes
         assert note in report_json(report)["notes"]
         assert note[:40] in render_text(report)
         assert note[:40] in render_html(report)
-    assert notes.VALUES not in report.notes
+    assert warnings.VALUES not in report.notes
     del kept
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("experts", "note"),
-    [("eager", notes.NONZERO), ("grouped_mm", notes.COUNTS), ("batched_mm", None)],
+    [("eager", warnings.NONZERO), ("grouped_mm", warnings.COUNTS), ("batched_mm", None)],
 )
 def test_tokens_reach_their_experts(gpu, experts, note):
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -104,4 +104,4 @@ def test_tokens_reach_their_experts(gpu, experts, note):
     tokens = torch.randint(0, 100, (2, 32), device="cuda")
     model(input_ids=tokens, labels=tokens).loss.backward()
     assert all(p.grad is not None for p in model.parameters())
-    assert notes.on_figures(gpu.notes) == ([] if note is None else [note])
+    assert warnings.on_figures(gpu.notes) == ([] if note is None else [note])

@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 from torch.utils.data import DataLoader, Dataset
 
 import nbmem
-from nbmem.core.categories import Category
+from nbmem.core.session.categories import Category
 
 pytestmark = pytest.mark.slow
 STEPS = 3

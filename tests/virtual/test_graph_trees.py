@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 from torch import nn
 
-from nbmem.virtual.notes import on_figures
-from nbmem.virtual.patches.compiler import PLANNED
+from nbmem.virtual.patches.compiled.compiler import PLANNED
+from nbmem.virtual.warnings import on_figures
 
 pytestmark = pytest.mark.skipif(not PLANNED, reason="this release's compiler is not planned")
 

@@ -7,13 +7,14 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from nbmem import api, virtual
-from nbmem.core.collector import without_collector
+from nbmem import virtual
+from nbmem.api import tracing
+from nbmem.core.runtime.garbage_collector import without_collector
 from nbmem.core.units import format_bytes
-from nbmem.virtual.hardware.lasting import Lasting
-from nbmem.virtual.notes import eagerly
-from nbmem.virtual.patches.compiler import PLANNED
-from nbmem.virtual.patches.uncompiled import captured as replayed
+from nbmem.virtual.hardware.eager_references import Lasting
+from nbmem.virtual.patches.compiled.compiler import PLANNED
+from nbmem.virtual.patches.eager_baseline import captured_graphs as replayed
+from nbmem.virtual.warnings import eagerly
 
 pytestmark = pytest.mark.skipif(not PLANNED, reason="this release's compiler is not planned")
 SIDE = 512
@@ -131,10 +132,10 @@ def test_a_report_says_it_of_what_it_reports(gpu):
     compiled = torch.compile(net)
     compiled(x.repeat(4, 1)).backward()
     del net.first.weight.grad, net.second.weight.grad
-    with api.trace("smaller") as trace:
+    with tracing.trace("smaller") as trace:
         compiled(x).backward()
     assert eagerly(gpu.instead.now()) in trace.report().notes
-    with api.trace("without a region") as trace:
+    with tracing.trace("without a region") as trace:
         x.sum()
     assert not any("torch.compile" in note for note in trace.report().notes)
 
@@ -155,7 +156,7 @@ def test_what_a_region_returns_beside_its_loss_may_be_gone(gpu):
 
 def test_of_graphs_nothing_is_said_but_how_to_know(gpu):
     x = torch.randn(SIDE, SIDE, device="cuda")
-    with api.trace("graphs") as trace, torch.no_grad():
+    with tracing.trace("graphs") as trace, torch.no_grad():
         torch.compile(keeps, mode="reduce-overhead")(x)
     assert any("CUDA graphs" in n and "TORCH_COMPILE_DISABLE=1" in n for n in trace.report().notes)
 

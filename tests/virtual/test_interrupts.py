@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
-from nbmem.virtual.hardware import dying
-from nbmem.virtual.patches import switch
+from nbmem.virtual.hardware import deferred_free
+from nbmem.virtual.patches import activation
 from nbmem.virtual.tensors.storages import DIES_FOR_GOOD
 
 FILES = ("nbmem/virtual/", "nbmem/allocator/")
@@ -87,7 +87,7 @@ def test_a_storage_dies_at_its_time_without_python_code(gpu):
 
 
 def gpu_blocks():
-    return switch.activation().mode.storages._blocks.values()
+    return activation.activation().mode.storages._blocks.values()
 
 
 def test_a_frozen_clock_is_the_programs_own(gpu, monkeypatch):
@@ -105,9 +105,9 @@ def test_a_frozen_clock_is_the_programs_own(gpu, monkeypatch):
 
 
 def test_work_is_whole_only_where_an_interrupt_can_be_delivered():
-    assert dying.whole(lambda: signal.getsignal(signal.SIGINT))() is dying._hold
+    assert deferred_free.whole(lambda: signal.getsignal(signal.SIGINT))() is deferred_free._hold
     ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        assert dying.whole(lambda: signal.getsignal(signal.SIGINT))() is signal.SIG_IGN
+        assert deferred_free.whole(lambda: signal.getsignal(signal.SIGINT))() is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, ignored)

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 from torch import nn
 
 from nbmem import virtual
-from nbmem.virtual.notes import is_unplanned
-from nbmem.virtual.patches.compiler import PLANNED
+from nbmem.virtual.patches.compiled.compiler import PLANNED
+from nbmem.virtual.warnings import is_unplanned
 
 pytestmark = pytest.mark.skipif(not PLANNED, reason="this release's compiler is not planned")
 ODD = 4097

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
-from nbmem.virtual.notes import NOT_ASKED
+from nbmem.virtual.warnings import NOT_ASKED
 from tests.listed import Listed
 
 MIB = 1 << 20

@@ -6,13 +6,14 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 
 from nbmem import virtual
-from nbmem.virtual.naming import find_card
-from nbmem.virtual.operators import convolution, loss, reduce
-from nbmem.virtual.operators.convolution import kernels
-from nbmem.virtual.operators.operator import Launch
+from nbmem.virtual.card_names import find_card
+from nbmem.virtual.operator_model.operator import Launch
+from nbmem.virtual.operators import convolution, reduce
+from nbmem.virtual.operators.convolution import cudnn_kernels
+from nbmem.virtual.operators.layers import loss
 from nbmem.virtual.operators.reduce.staging import geometry
 from nbmem.virtual.operators.reduce.staging import staging as staging_of
-from nbmem.virtual.tensors.calls import OperatorCall
+from nbmem.virtual.tensors.operator_call import OperatorCall
 from nbmem.virtual.tensors.shapes import spec_of
 
 H100 = find_card("H100")
@@ -50,7 +51,7 @@ def workspaces(source, weight, stride, padding):
     steps = []
     for call, outs in ((ahead, (y,)), (back, (x, w))):
         specs = tuple(spec_of(tuple(t.size()), t.dtype, n) for n, t in enumerate(outs))
-        rule = kernels.forward if call is ahead else kernels.backward
+        rule = cudnn_kernels.forward if call is ahead else cudnn_kernels.backward
         steps += [s.kernels.nbytes for s in rule(Launch(call, specs, H100)) if s.kernels]
     return steps
 

@@ -5,11 +5,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 from nbmem import virtual
-from nbmem.virtual.naming import find_card
-from nbmem.virtual.operators import softmax
-from nbmem.virtual.operators.norm import kernels as norm
-from nbmem.virtual.operators.operator import Launch
-from nbmem.virtual.tensors.calls import OperatorCall
+from nbmem.virtual.card_names import find_card
+from nbmem.virtual.operator_model.operator import Launch
+from nbmem.virtual.operators.layers import softmax
+from nbmem.virtual.operators.norm import norm_kernels as norm
+from nbmem.virtual.tensors.operator_call import OperatorCall
 from nbmem.virtual.tensors.shapes import spec_of
 from tests.virtual.test_scratch import taken
 

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
-from nbmem.virtual.patches.compiler import PLANNED
+from nbmem.virtual.patches.compiled.compiler import PLANNED
 
 CUDA = "cuda"
 

@@ -22,7 +22,7 @@ for owner, name in (
         delattr(owner, name)
 
 from nbmem import virtual
-from nbmem.virtual.notes import COMPILE
+from nbmem.virtual.warnings import COMPILE
 
 with virtual.activated("T4") as gpu:
     torch.distributed.init_process_group("nccl", rank=0, world_size=2)

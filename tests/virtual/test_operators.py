@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
-from nbmem.virtual.tensors.calls import facts_of, operator_of
+from nbmem.virtual.tensors.operator_call import facts_of, operator_of
 
 
 def some(*size):

@@ -13,7 +13,7 @@ from nbmem import virtual
 from nbmem.virtual.packages import torchvision
 from nbmem.virtual.packages.bitsandbytes import CONTEXT, PassingLibrary
 from nbmem.virtual.packages.deepspeed import alike, as_here
-from nbmem.virtual.splits import splits_of
+from nbmem.virtual.split_kv import splits_of
 
 HALF = torch.bfloat16
 FLOAT = torch.float32

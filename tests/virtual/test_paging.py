@@ -7,10 +7,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from nbmem import virtual
-from nbmem.core.links import link_of
+from nbmem.core.interconnect import link_of
 from nbmem.core.units import MIB
-from nbmem.virtual.paging import driver, ideal, touches
-from nbmem.virtual.paging.touches import PAGE, Did, Moved, Touches
+from nbmem.virtual.paging import accesses, driver, ideal
+from nbmem.virtual.paging.accesses import PAGE, Did, Moved, Touches
 
 PIECE = ideal.PIECE
 
@@ -116,7 +116,7 @@ def test_weights_larger_than_the_card_come_in_every_step(gpu):
 
 
 def test_a_run_without_an_end_is_noted_up_to_a_bound(monkeypatch):
-    monkeypatch.setattr(touches, "MAX_TOUCHES", 2)
+    monkeypatch.setattr(accesses, "MAX_TOUCHES", 2)
     found = noted("a b c")
     assert found.full
     assert len(found.did) == 2

@@ -17,7 +17,7 @@ from torch.utils import dlpack
 from nbmem import virtual
 from nbmem.core.errors import UsageError
 from nbmem.virtual.cards import CARDS
-from nbmem.virtual.notes import SPAWN, NbmemWarning
+from nbmem.virtual.warnings import SPAWN, NbmemWarning
 
 
 def on_card(*tensors):

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 from torch.nn import functional
 
 from nbmem import virtual
-from nbmem.virtual.patches.compiler import PLANNED
+from nbmem.virtual.patches.compiled.compiler import PLANNED
 from nbmem.virtual.patches.patcher import Patches
 
 pytestmark = pytest.mark.skipif(not PLANNED, reason="this release's compiler is not planned")
@@ -23,7 +23,7 @@ def ways():
     """Inductor's sizes, with a way to answer by the shorter ones."""
     from torch._inductor.sizevars import SizeVarAllocator
 
-    from nbmem.virtual.patches.compiled.quick import quick_patches
+    from nbmem.virtual.patches.compiled.inductor_shortcuts import quick_patches
 
     patches = Patches()
 
@@ -66,7 +66,7 @@ def test_an_expression_is_simplified_anew_once_a_size_is_known(ways):
     import sympy
     from torch._inductor.sizevars import SizeVarAllocator
 
-    from nbmem.virtual.patches.compiled.quick import quick_patches
+    from nbmem.virtual.patches.compiled.inductor_shortcuts import quick_patches
 
     size, x = sympy.symbols("s0 i0", integer=True, nonnegative=True)
     patches = Patches()
@@ -81,7 +81,7 @@ def test_an_expression_is_simplified_anew_once_a_size_is_known(ways):
 
 
 def test_a_graph_is_written_where_torch_keeps_a_trace_of_it(monkeypatch):
-    from nbmem.virtual.patches.compiled.quick import quick_patches
+    from nbmem.virtual.patches.compiled.inductor_shortcuts import quick_patches
 
     graph = torch.fx.symbolic_trace(lambda x: x + 1)
     patches = Patches()
@@ -99,7 +99,7 @@ def test_a_graph_is_written_where_torch_keeps_a_trace_of_it(monkeypatch):
 def test_a_plan_is_written_to_the_letter_as_without_them(monkeypatch):
     from torch._inductor.graph import GraphLowering
 
-    from nbmem.virtual.patches.compiled import quick
+    from nbmem.virtual.patches.compiled import inductor_shortcuts as quick
 
     texts = []
     true_codegen = GraphLowering.codegen

@@ -10,7 +10,7 @@ from torch import nn
 
 from nbmem import virtual
 from nbmem.core.errors import UsageError
-from nbmem.virtual.patches.processes import Ranks
+from nbmem.virtual.patches.distributed.spawn import Ranks
 
 dist = torch.distributed
 if not dist.is_available() or torch.__version__ < "2.11":

@@ -7,10 +7,10 @@ torch = pytest.importorskip("torch", reason="a virtual card answers torch")
 import numpy as np
 from torch import nn
 
-import nbmem.api as nbmem
+import nbmem.api.tracing as nbmem
 from nbmem import virtual
-from nbmem.analysis import books_of
-from nbmem.core.categories import Category
+from nbmem.core.session.categories import Category
+from nbmem.report.analysis import books_of
 
 if torch.__version__ < "2.13" or not torch.distributed.is_available():
     pytest.skip("as torch 2.13 redistributes", allow_module_level=True)

@@ -8,9 +8,9 @@ from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from nbmem import virtual
 from nbmem.virtual.hardware.cudnn.problem import FOR_WEIGHT, FORWARD, Answer, Problem, Tiling
-from nbmem.virtual.operators import cub
 from nbmem.virtual.operators.convolution import workspace
 from nbmem.virtual.operators.linalg import roots
+from nbmem.virtual.operators.sorting import cub
 from tests.virtual.test_scratch import taken
 
 WITH_GROUPS = pytest.mark.skipif(

@@ -12,12 +12,12 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 from nbmem import virtual
 from nbmem.core.errors import UsageError
 from nbmem.virtual import packages
-from nbmem.virtual.rules import KernelRules
+from nbmem.virtual.kernel_rules import KernelRules
 
-IMPORT = "from nbmem.virtual.rules import KernelRules"
+IMPORT = "from nbmem.virtual.kernel_rules import KernelRules"
 RIGHT = """
     import torch
-    from nbmem.virtual.rules import KernelRules
+    from nbmem.virtual.kernel_rules import KernelRules
 
     def attend(x, scale):
         scratch = torch.empty(2, *x.size(), device=x.device)
@@ -155,7 +155,7 @@ def test_rules_that_cannot_be_used_cost_one_sentence(installed, source, value, w
 
 def test_a_replacement_that_fails_costs_one_sentence(installed):
     installed("""
-        from nbmem.virtual.rules import KernelRules
+        from nbmem.virtual.kernel_rules import KernelRules
         RULES = KernelRules(replaced={"nbmem_mylib.native": {"lib": lambda lib: 1 / 0}})
     """)
     with warnings.catch_warnings():

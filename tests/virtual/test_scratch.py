@@ -7,8 +7,8 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 from torch.nn import functional
 
 from nbmem import virtual
-from nbmem.virtual.naming import find_card
-from nbmem.virtual.operators import cub
+from nbmem.virtual.card_names import find_card
+from nbmem.virtual.operators.sorting import cub
 
 MiB = 1 << 20
 H100 = find_card("H100")

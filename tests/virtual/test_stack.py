@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from nbmem.virtual.patches.compiled.stack import with_room
+from nbmem.virtual.patches.compiled.stack_size import with_room
 
 CALLS = 500
 

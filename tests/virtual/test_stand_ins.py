@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from nbmem import virtual
-from nbmem.virtual.operators.looks import LOOKS
-from nbmem.virtual.patches import switch
+from nbmem.virtual.operators.elementwise.value_signs import LOOKS
+from nbmem.virtual.patches import activation
 
 LARGE = (1 << 10, 1 << 10)
 
@@ -165,7 +165,7 @@ def test_a_checkpoint_is_what_it_was_saved_as(gpu):
 def test_a_large_copy_is_written_once_somebody_reads_it(defer):
     with virtual.activated("T4", defer=defer):
         made = torch.randn(LARGE, device="cuda")
-        host = switch.activation().mode.host
+        host = activation.activation().mode.host
         copy = made.cpu()
         assert (host.kept_of(copy) is not None) is defer
         back = copy.cuda()

@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
+from nbmem.virtual.operator_model.operator import Operator
 from nbmem.virtual.operators import table
-from nbmem.virtual.operators.operator import Operator
 
 OPERATORS = table.OPERATORS
 NEWER = {"linalg_matrix_sqrth", "linalg_polar"}

@@ -10,10 +10,10 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 import nbmem
 from nbmem import virtual
-from nbmem.core.categories import Category
-from nbmem.core.collector import instances
-from nbmem.virtual.hardware import dying
-from nbmem.virtual.operators.gradients import runs
+from nbmem.core.runtime.garbage_collector import instances
+from nbmem.core.session.categories import Category
+from nbmem.virtual.hardware import deferred_free
+from nbmem.virtual.operator_model.autograd_differences import runs
 from tests.virtual import thread_stress
 
 ROUNDS = 10
@@ -36,7 +36,7 @@ def test_blocks_may_die_at_any_moment_while_others_are_freed(gpu):
     held = [torch.ones(1, device="cuda") for _ in range(50 * ROUNDS)]
 
     def let_go(frame, _event, _arg):
-        if frame.f_code.co_filename == dying.__file__:
+        if frame.f_code.co_filename == deferred_free.__file__:
             frame.f_trace_opcodes = True
             held[-1:] = []
         return let_go

@@ -16,9 +16,9 @@ with contextlib.suppress(ImportError):  # before a stand-in has the name of one 
     importlib.import_module("triton.testing")
 
 from nbmem import virtual
-from nbmem.virtual.notes import TRITON, unknown_scratch
-from nbmem.virtual.patches.triton import COLD_CACHE
-from nbmem.virtual.patches.triton_compiled import PATIENCE_S, PassedKernel, Scratch
+from nbmem.virtual.patches.triton.compiled_kernels import PATIENCE_S, PassedKernel, Scratch
+from nbmem.virtual.patches.triton.launches import COLD_CACHE
+from nbmem.virtual.warnings import TRITON, unknown_scratch
 
 
 class Kernel:

@@ -23,10 +23,10 @@ LARGE = (512, 1024)
 @pytest.fixture
 def host():
     """What is unwritten while a card defers everything."""
-    from nbmem.virtual.patches import switch
+    from nbmem.virtual.patches import activation
 
     with virtual.activated("H100", defer=True):
-        yield switch.activation().mode.host
+        yield activation.activation().mode.host
 
 
 @pytest.fixture(params=[True, False])
@@ -135,12 +135,12 @@ def test_what_lives_on_the_card_is_not_copied_to_real_pages(host):
 
 def test_without_deferring_the_tensors_of_a_notebook_stay_real():
     with virtual.activated("H100"):
-        from nbmem.virtual.patches import switch
+        from nbmem.virtual.patches import activation
 
         mine = torch.ones(LARGE)
-        assert not switch.activation().mode.host._kept
+        assert not activation.activation().mode.host._kept
         pinned = torch.empty(LARGE, pin_memory=True).fill_(4)
-        assert len(switch.activation().mode.host._kept) == 1
+        assert len(activation.activation().mode.host._kept) == 1
     assert torch.equal(mine, torch.ones(LARGE))
     assert torch.equal(pinned, torch.full(LARGE, 4.0))
 

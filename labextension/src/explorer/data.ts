@@ -165,7 +165,7 @@ export async function unpackCloseup(data: IData, told: unknown): Promise<ICloseu
   return decodedCloseup(data, (await unpacked(told)) as IWrittenCloseup);
 }
 
-/** Check and decode what stands in a recording's file: nbmem.reading.save puts it there. */
+/** Check and decode what stands in a recording's file: nbmem.api.render.save puts it there. */
 export function opened(raw: unknown): IData {
   checkVersion(raw);
   return decoded(raw as IData);

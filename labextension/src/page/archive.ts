@@ -14,7 +14,7 @@ const MOST_ENTRIES = 10_000;
 const MOST_BYTES = 64 * 2 ** 20;
 const [STORED, DEFLATED] = [0, 8];
 
-/** What nbmem.reading.save writes beside the recording: one entry for each card. */
+/** What nbmem.api.render.save writes beside the recording: one entry for each card. */
 const CARD = /^explorer\/(\d{1,2})\.json$/;
 
 interface IEntry {

@@ -1,4 +1,4 @@
-/** Which line of the user's own code an event came from: see nbmem/analysis/lines.py. */
+/** Which line of the user's own code an event came from: see nbmem/report/analysis/source_lines.py. */
 
 import type { IFrame, Stacks } from './snapshot.js';
 

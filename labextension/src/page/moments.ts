@@ -65,7 +65,7 @@ export function highest(curve: Float64Array, low: number, high: number, sign = 1
   return best;
 }
 
-/** The positions that are drawn, ascending: see nbmem/analysis/curves.py. */
+/** The positions that are drawn, ascending: see nbmem/report/analysis/timeline.py. */
 export function positionsOf(card: ICard, curves: ICurves): number[] {
   const events = card.action.length;
   const chosen = new Set<number>([0, events, highest(curves.allocated, 0, events + 1)]);

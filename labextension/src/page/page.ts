@@ -9,7 +9,7 @@ import type { IBokeh } from '../explorer/figures.js';
 import { standing } from './standing.js';
 import { Viewer } from './viewer.js';
 
-/** Written by nbmem/views/exports/living.py: a picture with tables, then the data in a script. */
+/** Written by nbmem/views/exports/interactive_page.py: a picture with tables, then the data in a script. */
 const DATA = 'script[type="application/vnd.nbmem.report+json"]';
 
 function bokeh(): Promise<IBokeh> {

@@ -3,7 +3,7 @@
 import { isDict, type IPlainDict, type Plain } from './pickle.js';
 import { FileError } from './refused.js';
 
-/** Torch's names, in the order of nbmem.core.events.Action. */
+/** Torch's names, in the order of nbmem.core.session.events.Action. */
 const ACTIONS = [
   'alloc',
   'free_requested',

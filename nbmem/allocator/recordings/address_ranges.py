@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.allocator.rounding import SMALL_SEGMENT
-from nbmem.core.events import TAKES, Action, Segments
+from nbmem.core.session.events import TAKES, Action, Segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

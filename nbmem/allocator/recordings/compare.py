@@ -9,7 +9,7 @@ import numpy as np
 
 from nbmem.allocator.recordings.recorded_driver import Divergence
 from nbmem.allocator.recordings.recording import COUNTERS, PEAKS
-from nbmem.core.events import BlockState
+from nbmem.core.session.events import BlockState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nbmem.allocator.caching import CachingAllocator
     from nbmem.allocator.recordings.follow import Followed
     from nbmem.allocator.recordings.recording import CardRecording, Reading
-    from nbmem.core.events import Layout
+    from nbmem.core.session.events import Layout
 
 _CLOSE = 64
 """Events within which a reading that is known by its time only is looked for."""

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.core.events import GIVES_BACK, TAKES, Action
+from nbmem.core.session.events import GIVES_BACK, TAKES, Action
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.allocator.recordings.follow import Allocations
     from nbmem.allocator.recordings.free_memory import FreeMemory
-    from nbmem.core.events import Events, Layout
+    from nbmem.core.session.events import Events, Layout
 
     Ints = NDArray[np.int64]
 

@@ -14,13 +14,13 @@ import numpy as np
 from nbmem.allocator.recordings.curves import curves_of
 from nbmem.allocator.recordings.free_memory import FreeMemory
 from nbmem.allocator.rounding import round_sizes, split_thresholds
-from nbmem.core.events import Action, BlockState, Columns
+from nbmem.core.session.events import Action, BlockState, Columns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.allocator.settings import AllocatorSettings
-    from nbmem.core.events import Events, Layout
+    from nbmem.core.session.events import Events, Layout
 
     Ints = NDArray[np.int64]
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.allocator.rounding import SMALL_SEGMENT
-from nbmem.core.events import Action, BlockState
+from nbmem.core.session.events import Action, BlockState
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.allocator.settings import AllocatorSettings
-    from nbmem.core.events import Events, Layout
+    from nbmem.core.session.events import Events, Layout
 
     Ints = NDArray[np.int64]
 

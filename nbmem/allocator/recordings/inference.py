@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.allocator.rounding import LARGE_STEP, segment_bytes
-from nbmem.core.events import TAKES, Action
+from nbmem.core.session.events import TAKES, Action
 
 if TYPE_CHECKING:
     from nbmem.allocator.recordings.follow import Followed

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.allocator import streams
+from nbmem.allocator.block_search import would_find
 from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.heap import AllocatorOOM
 from nbmem.allocator.recordings.block_order import BlockOrder
 from nbmem.allocator.recordings.recorded_driver import Divergence, RecordedDriver, describe
 from nbmem.allocator.recordings.restore import restore
 from nbmem.allocator.rounding import SMALL_LIMIT, round_size, segment_bytes
-from nbmem.allocator.search import would_find
 from nbmem.core.errors import NbmemError
-from nbmem.core.events import GIVES_BACK, TAKES, Action
+from nbmem.core.session.events import GIVES_BACK, TAKES, Action
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from nbmem.allocator.recordings.recorded_driver import DriverEvent
     from nbmem.allocator.settings import AllocatorSettings
-    from nbmem.core.events import Events, Layout
+    from nbmem.core.session.events import Events, Layout
 
 _USER_OF_STREAMS = -1
 """Stands for whichever other stream used a block: the recording says only when it was done."""

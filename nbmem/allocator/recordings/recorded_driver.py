@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import ReplayError
-from nbmem.core.events import GIVES_BACK, Action
+from nbmem.core.session.events import GIVES_BACK, Action
 
 if TYPE_CHECKING:
     from collections import deque

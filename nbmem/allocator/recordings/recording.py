@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbmem.core.cards import highest_reserved
-from nbmem.core.collector import without_collector
 from nbmem.core.errors import FileFormatError, UsageError
-from nbmem.core.events import Action, Events, Layout
-from nbmem.core.names import shown
-from nbmem.files.archive import plain_json
-from nbmem.files.checks import check_card
-from nbmem.files.door import content
-from nbmem.files.limits import Limits
-from nbmem.files.recording import is_session
-from nbmem.files.session import open_session
-from nbmem.files.settings import plain_settings
-from nbmem.files.torch_snapshot import device_history, snapshot_from_bytes
+from nbmem.core.files.allocator_settings import plain_settings
+from nbmem.core.files.archive import plain_json
+from nbmem.core.files.recording import is_session
+from nbmem.core.files.session import open_session
+from nbmem.core.files.session_checks import check_card
+from nbmem.core.files.size_limits import Limits
+from nbmem.core.files.torch_snapshot import device_history, snapshot_from_bytes
+from nbmem.core.files.untrusted_input import content
+from nbmem.core.runtime.garbage_collector import without_collector
+from nbmem.core.session.cards import highest_reserved
+from nbmem.core.session.events import Action, Events, Layout
+from nbmem.core.session.tensor_names import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nbmem.core.events import Stack
-    from nbmem.core.session import DeviceTrace
-    from nbmem.files.torch_snapshot import DeviceHistory
+    from nbmem.core.files.torch_snapshot import DeviceHistory
+    from nbmem.core.session.events import Stack
+    from nbmem.core.session.session import DeviceTrace
 
 COUNTERS = ("allocated", "active", "requested", "reserved", "inactive_split")
 PEAKS = ("peak_allocated", "peak_requested", "peak_reserved")

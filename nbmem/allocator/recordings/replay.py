@@ -15,11 +15,11 @@ from nbmem.allocator.recordings.inference import (
 )
 from nbmem.allocator.recordings.predict import Assumptions, Difference, Prediction
 from nbmem.allocator.recordings.recording import PEAKS, read_card
-from nbmem.allocator.recordings.undo import undo_with_notes
+from nbmem.allocator.recordings.undo_events import undo_with_notes
 from nbmem.allocator.rounding import LARGE_STEP
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.allocator.torch_rules import NEWEST
-from nbmem.core.events import Action, Layout
+from nbmem.core.session.events import Action, Layout
 from nbmem.core.units import format_bytes
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nbmem.allocator.caching import CachingAllocator
     from nbmem.allocator.recordings.follow import Followed
     from nbmem.allocator.recordings.recording import CardRecording
-    from nbmem.files.limits import Limits
+    from nbmem.core.files.size_limits import Limits
 
 TRIED = (NEWEST, "2.11.0", "2.12.0")
 """Releases whose rules are tried when a file does not name its own: one for each tie order."""

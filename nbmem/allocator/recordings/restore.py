@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from nbmem.allocator.pool import Block, PrivatePool, Segment
 from nbmem.allocator.rounding import SMALL_SEGMENT
-from nbmem.core.events import BlockState
+from nbmem.core.session.events import BlockState
 
 if TYPE_CHECKING:
     from nbmem.allocator.heap import Heap
     from nbmem.allocator.pool import Pool
-    from nbmem.core.events import Layout
+    from nbmem.core.session.events import Layout
 
 _UNKNOWN_STREAM = -1
 """Pending blocks of a recording wait for a stream that it does not name."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from nbmem.estimates.own_names import OwnNames
+    from nbmem.estimates.programs.user_names import OwnNames
     from nbmem.estimates.remedies.base import Remedy
     from nbmem.estimates.remedies.parallel import Parallel
     from nbmem.estimates.remedies.patches import RemedyPatches

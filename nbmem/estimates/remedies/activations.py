@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbmem.core.links import link_of
-from nbmem.core.names import with_article
+from nbmem.core.interconnect import link_of
+from nbmem.core.session.tensor_names import with_article
 from nbmem.core.units import format_bytes
 from nbmem.estimates.remedies.base import Acts, Remedy
 from nbmem.virtual.arch import arch_of
@@ -13,8 +13,8 @@ from nbmem.virtual.arch import arch_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nbmem.estimates.edits import Edit
-    from nbmem.estimates.own_names import OwnNames
+    from nbmem.estimates.programs.source_edits import Edit
+    from nbmem.estimates.programs.user_names import OwnNames
     from nbmem.virtual.cards import Card
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from nbmem.core.categories import Category
-from nbmem.estimates.own_names import OwnNames
+from nbmem.core.session.categories import Category
+from nbmem.estimates.programs.user_names import OwnNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nbmem.estimates.edits import Edit
+    from nbmem.estimates.programs.source_edits import Edit
     from nbmem.virtual.cards import Card
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from nbmem.estimates.remedies.base import BATCH, Acts, Remedy
 
 if TYPE_CHECKING:
-    from nbmem.estimates.edits import Edit
+    from nbmem.estimates.programs.source_edits import Edit
     from nbmem.virtual.cards import Card
 
 _ACCUMULATED = """\

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from nbmem.estimates.remedies.base import Acts, Remedy
 
 if TYPE_CHECKING:
-    from nbmem.estimates.edits import Edit
+    from nbmem.estimates.programs.source_edits import Edit
     from nbmem.virtual.cards import Card
 
 ALREADY = "The program compiles already, so there is nothing to add."
@@ -44,7 +44,7 @@ class Compile(Remedy):
             return "This torch has no Inductor, which torch.compile uses."
         import torch
 
-        from nbmem.virtual.patches.compiler import PLANNED
+        from nbmem.virtual.patches.compiled.compiler import PLANNED
 
         if not PLANNED:
             return (
@@ -79,7 +79,7 @@ class Compile(Remedy):
     def unapplied(self) -> str | None:
         """Why it did nothing; what could not be planned ran eagerly, which is not what it does."""
         from nbmem import virtual
-        from nbmem.virtual.notes import is_unplanned
+        from nbmem.virtual.warnings import is_unplanned
 
         gpu = virtual.active()
         unplanned = next((n for n in gpu.notes if is_unplanned(n)), None) if gpu else None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.core.links import FAULTED, link_of
+from nbmem.core.interconnect import FAULTED, link_of
 from nbmem.core.units import format_bytes
 from nbmem.estimates.remedies.base import Remedy
 from nbmem.virtual.paging import driver, ideal
-from nbmem.virtual.paging.touches import Did, Touches
+from nbmem.virtual.paging.accesses import Did, Touches
 
 if TYPE_CHECKING:
-    from nbmem.estimates.edits import Edit
+    from nbmem.estimates.programs.source_edits import Edit
     from nbmem.virtual.cards import Card
     from nbmem.virtual.hardware.gpu import VirtualGPU
 

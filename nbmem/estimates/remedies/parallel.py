@@ -17,7 +17,7 @@ from nbmem.estimates.remedies.optimizers import given, name_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from nbmem.estimates.edits import Edit
+    from nbmem.estimates.programs.source_edits import Edit
     from nbmem.virtual.cards import Card
 
 _JOIN = """\

@@ -11,7 +11,7 @@ from nbmem.estimates.remedies.parallel import Parallel, in_host, parameters_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.estimates.edits import Edit
+    from nbmem.estimates.programs.source_edits import Edit
     from nbmem.virtual.cards import Card
 
 _IMPORT = "from torch.distributed.fsdp import fully_shard"

@@ -17,7 +17,7 @@ from nbmem.estimates.remedies.sharding import Sharded
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.estimates.edits import Edit
+    from nbmem.estimates.programs.source_edits import Edit
     from nbmem.virtual.cards import Card
 
 LARGEST = 8

@@ -12,7 +12,7 @@ from nbmem.virtual.patches.patcher import Patch, Patches
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.estimates.edits import Edit
+    from nbmem.estimates.programs.source_edits import Edit
     from nbmem.virtual.cards import Card
 
 _DDP_NONE = "The program has no DistributedDataParallel."

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.core.names import with_article
+from nbmem.core.session.tensor_names import with_article
 from nbmem.core.units import format_bytes
 from nbmem.views.charts import axes
-from nbmem.views.charts.picture import Picture, label, picture, rule
+from nbmem.views.charts.svg import Picture, label, picture, rule
 from nbmem.views.markup import Markup, element
 from nbmem.views.palette import COLOURS, INK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbmem.answers import Fit, Probe
+    from nbmem.report.estimate_results import Fit, Probe
 
-from nbmem.core.categories import Category
+from nbmem.core.session.categories import Category
 
 WIDTH = 540
 """Narrower than other pictures: it stays readable beside tables and in a narrow output."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.core.categories import RESERVED
+from nbmem.core.session.categories import RESERVED
 from nbmem.core.units import format_bytes
-from nbmem.views.charts.picture import WIDTH, Picture, box, fill, label, picture
+from nbmem.views.charts.svg import WIDTH, Picture, box, fill, label, picture
 from nbmem.views.palette import INK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.analysis.world.model import RankRow
+    from nbmem.report.analysis.world.world_report import RankRow
     from nbmem.views.markup import Markup
 
 _LEFT, _RIGHT = 100, WIDTH - 90

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.core.categories import ACTIVE, Category
+from nbmem.core.session.categories import ACTIVE, Category
 from nbmem.core.units import format_bytes
-from nbmem.views import wording
-from nbmem.views.charts import axes, bands
-from nbmem.views.charts.picture import Picture, box, fill, label, picture, rule, text_width
-from nbmem.views.charts.stack import Field, areas, dashed, rows_by_column
+from nbmem.views import report_sentences
+from nbmem.views.charts import axes, phase_strips
+from nbmem.views.charts.stacked_areas import Field, areas, dashed, rows_by_column
+from nbmem.views.charts.svg import Picture, box, fill, label, picture, rule, text_width
 from nbmem.views.markup import Markup, element
 from nbmem.views.palette import INK, TINT_INK
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nbmem.report import Report, Timeline
+    from nbmem.report.model import Report, Timeline
 
     Ints = NDArray[np.int64]
 
@@ -87,7 +87,7 @@ def timeline(report: Report) -> Picture | None:
     parts = [
         *_grid(scale, _counted(report)),
         *areas(held, reserved, shown, field),
-        *bands.strips(moments.bands, scale.x_of_time, top=8, bottom=BOTTOM),
+        *phase_strips.strips(moments.bands, scale.x_of_time, top=8, bottom=BOTTOM),
         *([dashed(reserved, field)] if _reserves(report) else ()),
         *(_limit_line(limit, scale) if near and limit is not None else ()),
         *_peak(report, scale),
@@ -182,7 +182,7 @@ def _alt(report: Report) -> str:
     return (
         f"Memory over {moments.event[-1]:,} {_counted(report)}: allocated rises from "
         f"{format_bytes(report.ledger_at_start.allocated)} to a peak of "
-        f"{format_bytes(peak.allocated)}{wording.where(peak.at)}, and ends at "
+        f"{format_bytes(peak.allocated)}{report_sentences.where(peak.at)}, and ends at "
         f"{format_bytes(report.ledger_at_end.allocated)}{reserved if _reserves(report) else ''}. "
         f"At the peak: {held or 'nothing'}."
     )

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbmem.core.categories import LIVE, Category
-from nbmem.core.machine import PARTS
+from nbmem.core.session.categories import LIVE, Category
+from nbmem.core.session.host_memory import PARTS
 from nbmem.core.units import format_bytes, format_range
-from nbmem.views import wording
-from nbmem.views.charts.bands import time_hides_steps
-from nbmem.views.explorer.naming import parts_of
+from nbmem.views import report_sentences
+from nbmem.views.charts.phase_strips import time_hides_steps
+from nbmem.views.explorer.holding_names import parts_of
 from nbmem.views.explorer.phases import band_columns, phase_table, step_table
 from nbmem.views.explorer.pool import pool_columns
-from nbmem.views.explorer.texts import Texts
+from nbmem.views.explorer.text_table import Texts
 from nbmem.views.markup import one_line
 from nbmem.views.rows import HOST_PARTS, PARTS_OF
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.core.history import CellDelta
-    from nbmem.details import Closeup, Details, Life, Lines
-    from nbmem.report import Finding, Report, Timeline
+    from nbmem.core.session.cell_delta import CellDelta
+    from nbmem.report.exploration import Closeup, Details, Life, Lines
+    from nbmem.report.model import Finding, Report, Timeline
 
 VERSION = 3
 """Raised when an older front end could no longer draw it."""
@@ -48,11 +48,11 @@ def explorer_data(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, 
     kind = report.device.kind
     data: dict[str, Any] = {
         "version": VERSION,
-        "verdict": wording.verdict(report),
-        "source": wording.source(report.peak.at),
-        "about": wording.recording(report),
+        "verdict": report_sentences.verdict(report),
+        "source": report_sentences.source(report.peak.at),
+        "about": report_sentences.recording(report),
         "error": one_line(report.error) if report.error else None,
-        "notes": wording.notes(report),
+        "notes": report_sentences.notes(report),
         "total": report.device.total_bytes,
         "process_known": report.ledger_at_peak.process_known,
         "duration": report.duration_ns,
@@ -66,8 +66,8 @@ def explorer_data(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, 
         "categories": [
             {
                 "key": category.key,
-                "label": wording.label(category, *both, kind=kind),
-                "meaning": wording.meaning(category, *both, kind=kind),
+                "label": report_sentences.label(category, *both, kind=kind),
+                "meaning": report_sentences.meaning(category, *both, kind=kind),
             }
             for category in Category
         ],

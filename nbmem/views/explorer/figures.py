@@ -35,7 +35,7 @@ from bokeh.models import (
     VBar,
 )
 
-from nbmem.core.categories import ACTIVE, RESERVED
+from nbmem.core.session.categories import ACTIVE, RESERVED
 from nbmem.views.palette import COLOURS, HATCHES, TINT_INK
 
 if TYPE_CHECKING:

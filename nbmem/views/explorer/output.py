@@ -8,14 +8,14 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from nbmem.views.explorer.data import VERSION, explorer_data
-from nbmem.views.explorer.times import apart
-from nbmem.views.mime import MIME
+from nbmem.views.explorer.recorded_times import apart
+from nbmem.views.mime_types import MIME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.core.history import CellDelta
-    from nbmem.report import Report
+    from nbmem.core.session.cell_delta import CellDelta
+    from nbmem.report.model import Report
 
 __all__ = ["MIME", "explorer_output", "packed", "stored", "unpacked"]
 

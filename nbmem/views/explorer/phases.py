@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbmem.core.categories import ACTIVE
+from nbmem.core.session.categories import ACTIVE
 from nbmem.views.steps import Gap, shorten
 
 if TYPE_CHECKING:
-    from nbmem.report import PhaseRow, Report
-    from nbmem.views.explorer.texts import Texts
+    from nbmem.report.model import PhaseRow, Report
+    from nbmem.views.explorer.text_table import Texts
 
 MOST_STEPS = 600
 """Steps whose growth is drawn; of a longer loop every n-th."""

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbmem.details import GONE, MIXED
+from nbmem.report.exploration import GONE, MIXED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from nbmem.details import PoolHistory
+    from nbmem.report.exploration import PoolHistory
 
 MOST_SEGMENTS = 400
 """Segments that are drawn, the largest; what the others hold is said in words."""

@@ -6,15 +6,15 @@ import difflib
 from typing import TYPE_CHECKING, NamedTuple
 
 from nbmem.core.errors import UsageError
-from nbmem.files.door import expanded
+from nbmem.core.files.untrusted_input import expanded
 from nbmem.views.exports import allocations, page, perfetto, report, snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from nbmem.ledger.books import Books
-    from nbmem.report import Report
+    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.model import Report
 
 __all__ = ["FORMATS", "Format", "find_format"]
 

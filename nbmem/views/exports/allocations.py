@@ -12,17 +12,17 @@ import csv
 import io
 from typing import TYPE_CHECKING
 
-from nbmem.analysis.build import recorded_times
-from nbmem.analysis.lifetimes import stack_line
-from nbmem.core.categories import Category
-from nbmem.files.writing import replacing
-from nbmem.views.exports.places import cells_of
+from nbmem.core.files.atomic_write import replacing
+from nbmem.core.session.categories import Category
+from nbmem.report.analysis.lifetimes import stack_line
+from nbmem.report.analysis.report_builder import recorded_times
+from nbmem.views.exports.event_places import cells_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from nbmem.ledger.books import Books
+    from nbmem.report.ledger.card_ledger import Books
 
 COLUMNS = (
     "allocation", "bytes", "block", "category", "name", "cell", "phase", "step", "born_us",

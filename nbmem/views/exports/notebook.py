@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nbconvert.exporters import HTMLExporter
 
 from nbmem.views.explorer import MIME
-from nbmem.views.exports.living import living, player
+from nbmem.views.exports.interactive_page import living, player
 
 if TYPE_CHECKING:
     from pathlib import Path

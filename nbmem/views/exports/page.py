@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.files.writing import write_text
+from nbmem.core.files.atomic_write import write_text
 from nbmem.views.explorer import explorer_output
-from nbmem.views.exports.living import OFFLINE, living, player
+from nbmem.views.exports.interactive_page import OFFLINE, living, player
 from nbmem.views.html import page, render_html
 from nbmem.views.markup import Markup, one_line
 from nbmem.views.oom import beside_its_ooms
@@ -15,7 +15,7 @@ from nbmem.views.oom_html import render_oom_html
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nbmem.report import Report
+    from nbmem.report.model import Report
 
 
 def write(report: Report, path: Path) -> None:

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbmem.analysis.build import recorded_times
-from nbmem.analysis.curves import chosen_positions
-from nbmem.analysis.moments import times_at
-from nbmem.core.categories import RESERVED
-from nbmem.core.events import Action
-from nbmem.files.writing import write_text
+from nbmem.core.files.atomic_write import write_text
+from nbmem.core.session.categories import RESERVED
+from nbmem.core.session.events import Action
+from nbmem.report.analysis.moments import times_at
+from nbmem.report.analysis.report_builder import recorded_times
+from nbmem.report.analysis.timeline import chosen_positions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from nbmem.core.spans import Span
-    from nbmem.ledger.books import Books
+    from nbmem.core.session.spans import Span
+    from nbmem.report.ledger.card_ledger import Books
 
 BINS = 5_000
 """Stretches of the recording, each with its highest and its lowest moment: a few MB at most."""

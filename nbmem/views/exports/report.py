@@ -20,15 +20,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbmem.core.categories import Category
-from nbmem.files.writing import write_json
+from nbmem.core.files.atomic_write import write_json
+from nbmem.core.session.categories import Category
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nbmem.details import LineRow, Lines
-    from nbmem.ledger.balance import Ledger
-    from nbmem.report import Autopsy, Finding, PhaseRow, Report
+    from nbmem.report.exploration import LineRow, Lines
+    from nbmem.report.ledger.balance import Ledger
+    from nbmem.report.model import Autopsy, Finding, PhaseRow, Report
 
 
 def _machine(ledger: Ledger) -> dict[str, int | None] | None:

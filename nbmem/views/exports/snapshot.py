@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbmem.core.categories import Category
-from nbmem.core.events import Action
-from nbmem.files.snapshot_form import listed_segments
-from nbmem.files.torch_snapshot import pool_id
-from nbmem.files.writing import replacing
-from nbmem.views.exports.places import cells_of, phases_of
+from nbmem.core.files.atomic_write import replacing
+from nbmem.core.files.snapshot_segments import listed_segments
+from nbmem.core.files.torch_snapshot import pool_id
+from nbmem.core.session.categories import Category
+from nbmem.core.session.events import Action
+from nbmem.views.exports.event_places import cells_of, phases_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from nbmem.ledger.books import Books
+    from nbmem.report.ledger.card_ledger import Books
 
 
 def write(books: Books, path: Path) -> None:

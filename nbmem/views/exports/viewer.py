@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 
 from nbmem.core.errors import UsageError
-from nbmem.views.exports.living import OFFLINE, player
+from nbmem.views.exports.interactive_page import OFFLINE, player
 from nbmem.views.html import page
 from nbmem.views.markup import Markup
 

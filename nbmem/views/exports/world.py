@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nbmem.analysis.world.model import FirstOut, HeldThen, RankRow, WorldReport
-    from nbmem.core.categories import Category
+    from nbmem.core.session.categories import Category
+    from nbmem.report.analysis.world.world_report import FirstOut, HeldThen, RankRow, WorldReport
 
 
 def world_json(world: WorldReport) -> dict[str, Any]:

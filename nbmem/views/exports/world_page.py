@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.core.world import numbers_text
+from nbmem.core.session.ranks import numbers_text
 from nbmem.views import style
 from nbmem.views.explorer import explorer_output
-from nbmem.views.exports.living import OFFLINE, living, player
+from nbmem.views.exports.interactive_page import OFFLINE, living, player
 from nbmem.views.html import page, render_html
 from nbmem.views.markup import Markup, element, join, one_line
 from nbmem.views.world import highest, kinds_of_rank, render_world_html
-from nbmem.views.world_words import peak_of
+from nbmem.views.world_sentences import peak_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nbmem.analysis.world.model import RankRow, WorldReport
-    from nbmem.report import Report
+    from nbmem.report.analysis.world.world_report import RankRow, WorldReport
+    from nbmem.report.model import Report
 
 MOST = 12
 """Ranks that can be unfolded, those with the highest peaks: a page of all would not load."""

@@ -9,10 +9,10 @@ from nbmem.core.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nbmem.analysis.world.model import WorldReport
-    from nbmem.core.history import CellDelta
-    from nbmem.ledger.books import Books
-    from nbmem.report import Report
+    from nbmem.core.session.cell_delta import CellDelta
+    from nbmem.report.analysis.world.world_report import WorldReport
+    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.model import Report
     from nbmem.views.widget.explorer import ExplorerWidget
     from nbmem.views.widget.ranks import RanksWidget
 

@@ -15,22 +15,22 @@ import anywidget
 import bokeh
 import traitlets
 
-from nbmem.analysis.closeup import closeup, position_at
-from nbmem.analysis.lifetimes import life_of, lives_of
 from nbmem.core.errors import UsageError
+from nbmem.report.analysis.lifetimes import life_of, lives_of
+from nbmem.report.analysis.moment_details import closeup, position_at
 from nbmem.views.explorer.data import VERSION, closeup_data
 from nbmem.views.explorer.output import explorer_output, packed
-from nbmem.views.widget.frame import frame_of
+from nbmem.views.widget.data_frame import frame_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pandas as pd
 
-    from nbmem.core.history import CellDelta
-    from nbmem.details import Life
-    from nbmem.ledger.books import Books
-    from nbmem.report import Report
+    from nbmem.core.session.cell_delta import CellDelta
+    from nbmem.report.exploration import Life
+    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.model import Report
 
 _STATIC = Path(__file__).parent / "static"
 _BOKEHJS = Path(bokeh.__file__).parent / "server" / "static" / "js" / "bokeh.min.js"

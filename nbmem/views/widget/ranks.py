@@ -8,12 +8,12 @@ import ipywidgets
 import traitlets
 
 from nbmem.core.errors import NbmemError
-from nbmem.views.world_words import peak_of
+from nbmem.views.world_sentences import peak_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbmem.analysis.world.model import WorldReport
+    from nbmem.report.analysis.world.world_report import WorldReport
     from nbmem.views.widget.explorer import ExplorerWidget
 
 

@@ -2,7 +2,7 @@
 
 The engine of a real card enters the stream on which a node's forward ran before it calls the node,
 so that a gradient's memory comes from that stream's pool. A leaf's node has no number that says
-when it was made: its stream is noted at the node (tensors/leaves.py).
+when it was made: its stream is noted at the node (virtual/tensors/leaf_streams.py).
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/engine.cpp (evaluate_function)
 """
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch._C._profiler import CapturedTraceback
 
-    from nbmem.core.events import Action
+    from nbmem.core.session.events import Action
 
     Entry = tuple[Action, int, int, int, int, str, CapturedTraceback | None]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nbmem.virtual import current
+from nbmem.virtual import current_machine
 
 if TYPE_CHECKING:
     from nbmem.virtual.hardware.machine import Machine
@@ -22,7 +22,7 @@ _machines: list[Machine] = []
 
 
 def _before() -> None:
-    machine = current.machine()
+    machine = current_machine.machine()
     if machine is not None:
         machine.lock.acquire()
         _machines.append(machine)

@@ -13,28 +13,28 @@ from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.driver import DownwardDriver
 from nbmem.allocator.heap import AllocatorOOM
 from nbmem.allocator.settings import conf_of_environment
-from nbmem.core.events import Action
+from nbmem.core.session.events import Action
 from nbmem.virtual.frames import level_of_user
-from nbmem.virtual.hardware.busy import Busy
-from nbmem.virtual.hardware.capturing import Capturing
+from nbmem.virtual.hardware.allocator_lock import LockedAllocator
 from nbmem.virtual.hardware.cudnn.client import Client
 from nbmem.virtual.hardware.current_stream import CurrentStream
-from nbmem.virtual.hardware.dying import whole
+from nbmem.virtual.hardware.deferred_free import whole
 from nbmem.virtual.hardware.forks import BAD_FORK
 from nbmem.virtual.hardware.graphs import Pools
-from nbmem.virtual.hardware.history import History
-from nbmem.virtual.hardware.locking import LockedAllocator
+from nbmem.virtual.hardware.memory_history import History
 from nbmem.virtual.hardware.oom import EXBIBYTE, TOO_MUCH, oom_message
+from nbmem.virtual.hardware.stream_capture import Capturing
+from nbmem.virtual.hardware.stream_timing import Busy
 from nbmem.virtual.hardware.workspaces import Workspaces
-from nbmem.virtual.notes import limits_of, warn
-from nbmem.virtual.paging.touches import Did
+from nbmem.virtual.paging.accesses import Did
+from nbmem.virtual.warnings import limits_of, warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from nbmem.virtual.cards import Card
-    from nbmem.virtual.hardware.instead import Instead
-    from nbmem.virtual.paging.touches import Touches
+    from nbmem.virtual.hardware.eager_baseline import Instead
+    from nbmem.virtual.paging.accesses import Touches
 
 LAUNCH_QUEUE = 1024
 """Kernels that may wait on a stream before a launch blocks: what is older has finished. Counted in

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from nbmem.allocator.checkpoints import checkpoint, restore
-from nbmem.core.events import BlockState
+from nbmem.core.session.events import BlockState
 from nbmem.virtual.frames import level_of_user
-from nbmem.virtual.hardware.dying import whole
-from nbmem.virtual.hardware.seeds import GraphSeeds
-from nbmem.virtual.notes import VALUES
+from nbmem.virtual.hardware.deferred_free import whole
+from nbmem.virtual.hardware.graph_seeds import GraphSeeds
+from nbmem.virtual.warnings import VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Collection

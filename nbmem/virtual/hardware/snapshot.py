@@ -6,7 +6,7 @@ from heapq import merge
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from nbmem.files.snapshot_form import listed_segments
+from nbmem.core.files.snapshot_segments import listed_segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch._C._profiler import CapturedTraceback, gather_traceback, symbolize_tracebacks
 
-from nbmem.core.sources import with_slashes
+from nbmem.core.session.source_files import with_slashes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.allocator.cublas import WORKSPACE_LT
 from nbmem.virtual.hardware.cudnn.kernel_cache import KernelCache
-from nbmem.virtual.hardware.history import in_engine
+from nbmem.virtual.hardware.memory_history import in_engine
 
 if TYPE_CHECKING:
     from nbmem.virtual.hardware.cudnn.problem import Kernels

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.devices import LAZY, is_virtual, true_device
-from nbmem.virtual.operators.operator import Operator
-from nbmem.virtual.operators.quantized.making import moved
-from nbmem.virtual.tensors.bounds import as_before, below_in, kept
-from nbmem.virtual.tensors.calls import OperatorCall
-from nbmem.virtual.tensors.host.unwritten import HostRule
-from nbmem.virtual.tensors.missing import no_such_tensors
+from nbmem.virtual.operator_model.operator import Operator
+from nbmem.virtual.operators.quantized.constructors import moved
+from nbmem.virtual.tensors.host.lazy_tensors import HostRule
+from nbmem.virtual.tensors.operator_call import OperatorCall
 from nbmem.virtual.tensors.shapes import as_meta, dense, infer, is_dense, is_expanded, one, spec_of
-from nbmem.virtual.tensors.stand_ins.looks import copied, show_as
 from nbmem.virtual.tensors.stand_ins.numbers import stand_in
+from nbmem.virtual.tensors.stand_ins.value_signs import copied, show_as
+from nbmem.virtual.tensors.unsupported import no_such_tensors
+from nbmem.virtual.tensors.value_bounds import as_before, below_in, kept
 from nbmem.virtual.tensors.value_rules import ValueRule, passed_on
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbmem.virtual.hardware.gpu import VirtualGPU
-    from nbmem.virtual.operators.operator import Executor
+    from nbmem.virtual.operator_model.operator import Executor
     from nbmem.virtual.tensors.shapes import Results
 
 aten = torch.ops.aten

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.devices import CPU, META
+from nbmem.virtual.operator_model.operator import Operator
 from nbmem.virtual.operators.copies import is_on
-from nbmem.virtual.operators.operator import Operator
-from nbmem.virtual.tensors.bounds import drawn, fixed
-from nbmem.virtual.tensors.calls import OperatorCall
-from nbmem.virtual.tensors.host.unwritten import HostRule
+from nbmem.virtual.tensors.host.lazy_tensors import HostRule
+from nbmem.virtual.tensors.operator_call import OperatorCall
 from nbmem.virtual.tensors.shapes import infer
 from nbmem.virtual.tensors.storages import bare_of
+from nbmem.virtual.tensors.value_bounds import drawn, fixed
 from nbmem.virtual.tensors.value_rules import ValueRule
 
 if TYPE_CHECKING:
-    from nbmem.virtual.operators.operator import Executor
+    from nbmem.virtual.operator_model.operator import Executor
 
 aten = torch.ops.aten
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operators.operator import BY_ORACLE, LONG, Operator, drop, outs, temporary
+from nbmem.virtual.operator_model.operator import BY_ORACLE, LONG, Operator, drop, outs, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operators.operator import Launch, Step
+    from nbmem.virtual.operator_model.operator import Launch, Step
 
 BLOCK_BYTES = 128 * 16
 """What one block copies: its threads, 16 bytes each (BLOCK_SIZE * BYTES_PER_THREAD)."""

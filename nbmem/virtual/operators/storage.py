@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.operators.operator import Operator
+from nbmem.virtual.operator_model.operator import Operator
 from nbmem.virtual.tensors.storages import DataKernels, bare
 
 if TYPE_CHECKING:
-    from nbmem.virtual.operators.operator import Executor
-    from nbmem.virtual.tensors.calls import OperatorCall
+    from nbmem.virtual.operator_model.operator import Executor
+    from nbmem.virtual.tensors.operator_call import OperatorCall
 
 
 def resize_(executor: Executor, call: OperatorCall) -> Any:

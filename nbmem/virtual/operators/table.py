@@ -8,60 +8,51 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nbmem.virtual.operator_model.operator import Launch, MemoryPlan, Operator
 from nbmem.virtual.operators import (
-    activations,
     attention,
-    blas,
-    collectives,
     convolution,
     copies,
-    counting,
-    detection,
-    distance,
-    embedding,
     factories,
-    fft,
-    functional_collectives,
     index,
-    interpolation,
     linalg,
-    loss,
-    masks,
     norm,
     packing,
-    pointwise,
-    pooling,
     quantized,
-    random,
     recurrent,
     reduce,
-    scaled,
-    scan,
-    segments,
-    softmax,
-    sort,
     sparse,
     storage,
-    trilinear,
-    unique,
 )
-from nbmem.virtual.operators.looks import LOOKS
-from nbmem.virtual.operators.operator import Launch, MemoryPlan, Operator
-from nbmem.virtual.tensors.calls import OperatorCall
+from nbmem.virtual.operators.communication import collectives, functional_collectives
+from nbmem.virtual.operators.elementwise import element_order, masks, pointwise, random
+from nbmem.virtual.operators.elementwise.value_signs import LOOKS
+from nbmem.virtual.operators.fft import fft
+from nbmem.virtual.operators.layers import (
+    detection,
+    embedding,
+    interpolation,
+    loss,
+    pooling,
+    softmax,
+)
+from nbmem.virtual.operators.products import blas, distance, scaled, trilinear
+from nbmem.virtual.operators.sorting import histogram, scan, segments, sort, unique
+from nbmem.virtual.tensors.operator_call import OperatorCall
 from nbmem.virtual.tensors.shapes import as_meta
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from nbmem.virtual.tensors.host.unwritten import HostRule
+    from nbmem.virtual.tensors.host.lazy_tensors import HostRule
     from nbmem.virtual.tensors.shapes import Results
     from nbmem.virtual.tensors.value_rules import ValueRule
 
 FAMILIES = (
-    activations, attention, blas, collectives, convolution, copies, counting, detection, distance,
-    embedding, factories, fft, functional_collectives, index, interpolation, linalg, loss, masks,
-    norm, packing, pointwise, pooling, quantized, random, recurrent, reduce, scaled, scan, segments,
-    softmax, sort, sparse, storage, trilinear, unique,
+    element_order, attention, blas, collectives, convolution, copies, histogram, detection,
+    distance, embedding, factories, fft, functional_collectives, index, interpolation, linalg, loss,
+    masks, norm, packing, pointwise, pooling, quantized, random, recurrent, reduce, scaled, scan,
+    segments, softmax, sort, sparse, storage, trilinear, unique,
 )  # fmt: skip
 OPERATORS: tuple[Operator, ...] = tuple(o for family in FAMILIES for o in family.OPERATORS)
 PLAIN = Operator(())

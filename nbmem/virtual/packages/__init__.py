@@ -7,7 +7,7 @@ import importlib
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from nbmem.virtual.rules import GROUP, KernelRules
+from nbmem.virtual.kernel_rules import GROUP, KernelRules
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -28,7 +28,7 @@ def all_rules() -> tuple[tuple[tuple[str, KernelRules], ...], tuple[str, ...]]:
             rules = entry.load()
             if not isinstance(rules, KernelRules):
                 raise TypeError(  # noqa: TRY301 - told as all else that is wrong
-                    f"{entry.value} is {_kind(rules)}, not a nbmem.virtual.rules.KernelRules"
+                    f"{entry.value} is {_kind(rules)}, not a nbmem.virtual.kernel_rules.KernelRules"
                 )
         except (Exception, SystemExit) as err:  # noqa: BLE001 - whatever a stranger's module does
             failed.append(unusable(_who(entry), err))

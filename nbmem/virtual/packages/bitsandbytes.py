@@ -10,8 +10,8 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any
 
-from nbmem.virtual import current
-from nbmem.virtual.rules import KernelRules
+from nbmem.virtual import current_machine
+from nbmem.virtual.kernel_rules import KernelRules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ class PassingLibrary:
 
     def answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
         """What a function returns on the card: no error, a handle, or the host's own memory."""
-        if current.machine() is None:
+        if current_machine.machine() is None:
             return getattr(self._library, name)(*arguments)
         if name == "cget_managed_ptr":
             memory = ctypes.create_string_buffer(arguments[0].value)

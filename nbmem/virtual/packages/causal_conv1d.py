@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nbmem.virtual.rules import KernelRules
+from nbmem.virtual.kernel_rules import KernelRules
 
 
 def forward(*arguments: Any) -> None:

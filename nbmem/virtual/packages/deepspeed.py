@@ -10,8 +10,8 @@ from contextlib import suppress
 from functools import wraps
 from typing import TYPE_CHECKING
 
-from nbmem.virtual import current
-from nbmem.virtual.rules import KernelRules
+from nbmem.virtual import current_machine
+from nbmem.virtual.kernel_rules import KernelRules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ def as_here(ask: Callable[[list[int]], list[int]]) -> Callable[[list[int]], list
     @wraps(ask)
     def answered(ints: list[int]) -> list[int]:
         told = ask(ints)
-        return told if current.machine() is None else list(ints)
+        return told if current_machine.machine() is None else list(ints)
 
     return answered
 
@@ -33,7 +33,7 @@ def alike(compare: Callable[[list[int]], None]) -> Callable[[list[int]], None]:
 
     @wraps(compare)
     def compared(ints: list[int]) -> None:
-        with suppress(*() if current.machine() is None else (RuntimeError,)):
+        with suppress(*() if current_machine.machine() is None else (RuntimeError,)):
             compare(ints)
 
     return compared

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from nbmem.core.units import round_up
-from nbmem.virtual.rules import KernelRules
-from nbmem.virtual.splits import splits_of
+from nbmem.virtual.kernel_rules import KernelRules
+from nbmem.virtual.split_kv import splits_of
 
 PARTS_APART = 128
 """Rows by which the parts of a batch of unequal texts lie apart in backward."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nbmem.virtual.rules import KernelRules
+from nbmem.virtual.kernel_rules import KernelRules
 
 CHUNK = 2048
 """Positions of a text after which a state is kept for backward."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.rules import KernelRules
+from nbmem.virtual.kernel_rules import KernelRules
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.virtual.paging.touches import PAGE, Did, Moved, last_step
+from nbmem.virtual.paging.accesses import PAGE, Did, Moved, last_step
 
 if TYPE_CHECKING:
-    from nbmem.virtual.paging.touches import Touches
+    from nbmem.virtual.paging.accesses import Touches
 
 
 def paged(touches: Touches, room: int, *, by_use: bool = False) -> Moved:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from nbmem.virtual.paging.touches import PAGE, Did, Moved, last_step
+from nbmem.virtual.paging.accesses import PAGE, Did, Moved, last_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.paging.touches import Touches
+    from nbmem.virtual.paging.accesses import Touches
 
 Use = tuple[int, int, int, int]
 """What was done with a piece of a tensor: a `Did`, the tensor's number, which piece, its bytes."""

@@ -13,11 +13,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbmem.virtual.devices import is_virtual
+from nbmem.virtual.dispatch.host_code import by_rule, explained
 from nbmem.virtual.operators import table
-from nbmem.virtual.operators.host_code import by_rule, explained
 from nbmem.virtual.packages import all_rules, unusable
 from nbmem.virtual.patches.patcher import Patch, Patches
-from nbmem.virtual.tensors.calls import tensors_in
+from nbmem.virtual.tensors.operator_call import tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -9,14 +9,14 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import CPU, LAZY, META, true_device
-from nbmem.virtual.tensors.calls import facts_of
-from nbmem.virtual.tensors.missing import no_such_tensors
-from nbmem.virtual.tensors.switches import switches
+from nbmem.virtual.tensors.global_switches import switches
+from nbmem.virtual.tensors.operator_call import facts_of
+from nbmem.virtual.tensors.unsupported import no_such_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nbmem.virtual.tensors.calls import OperatorCall
+    from nbmem.virtual.tensors.operator_call import OperatorCall
 
 
 SMALL = 1 << 10

@@ -3,7 +3,7 @@
 To C++ such a tensor lives on the device `lazy:0` (the second card's on `lazy:1`) and has CUDA's
 dispatch keys. The device makes the autograd engine use its CPU queue, so that no CUDA driver is
 needed; the keys make autocast, Parameter and `.data` treat it as a CUDA tensor. In Python `.device`
-says `cuda:0` (patches/disguise.py).
+says `cuda:0` (virtual/patches/tensor_api/tensor_attributes.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import _C
 
 from nbmem.virtual.devices import CUDA, LAZY, is_virtual, true_device
 from nbmem.virtual.tensors.shapes import Again, Shares, TensorSpec
-from nbmem.virtual.tensors.stand_ins.looks import POSITIVE, Look
+from nbmem.virtual.tensors.stand_ins.value_signs import POSITIVE, Look
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

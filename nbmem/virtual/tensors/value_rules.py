@@ -14,8 +14,8 @@ from nbmem.virtual.devices import CPU, is_virtual
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbmem.virtual.tensors.calls import OperatorCall
-    from nbmem.virtual.tensors.stand_ins.looks import LookRule
+    from nbmem.virtual.tensors.operator_call import OperatorCall
+    from nbmem.virtual.tensors.stand_ins.value_signs import LookRule
     from nbmem.virtual.tensors.values import Values
 
     Bound = Callable[[Values, OperatorCall], int | None]
@@ -40,7 +40,7 @@ class ValueRule:
         below: What no integer of its last result reaches, where its steps say so.
         largest: What no integer that it looks through reaches: its first result is taken to be the
             number before that, where the integers are not known one by one.
-        look: What floats of its results look like where they are unknown (stand_ins/looks.py);
+        look: What floats of its results look like where they are unknown (value_signs.py);
             None: positive.
         shared: What its results add up to: each is taken to have the same part of it, where they
             are not known one by one.

@@ -17,23 +17,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import _C
 
-from nbmem.core.bytecode import chooses, healthy_answer
+from nbmem.core.runtime.bytecode import chooses, healthy_answer
 from nbmem.virtual.devices import CPU, is_virtual
 from nbmem.virtual.frames import line_outside
-from nbmem.virtual.notes import LOOP, VALUES
-from nbmem.virtual.tensors.bounds import agreed, learn
-from nbmem.virtual.tensors.calls import facts_of
 from nbmem.virtual.tensors.host.recipes import View
+from nbmem.virtual.tensors.operator_call import facts_of
 from nbmem.virtual.tensors.shapes import dense
-from nbmem.virtual.tensors.stand_ins.looks import show_as
 from nbmem.virtual.tensors.stand_ins.numbers import stand_in, unknown, unread
+from nbmem.virtual.tensors.stand_ins.value_signs import show_as
+from nbmem.virtual.tensors.value_bounds import agreed, learn
+from nbmem.virtual.warnings import LOOP, VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
-    from nbmem.virtual.tensors.calls import OperatorCall
-    from nbmem.virtual.tensors.host.unwritten import Unwritten
+    from nbmem.virtual.tensors.host.lazy_tensors import Unwritten
+    from nbmem.virtual.tensors.operator_call import OperatorCall
     from nbmem.virtual.tensors.storages import Storages
     from nbmem.virtual.tensors.value_rules import Health, ValueRule
 

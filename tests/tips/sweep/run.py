@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.units import format_bytes
-from nbmem.tips.rule import saying
+from nbmem.report.tips.rule import saying
 from tests.tips.measure import running
 from tests.tips.sweep.faults import FAULTS
 from tests.tips.sweep.language import LANGUAGE

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.core.events import BlockState
-from nbmem.virtual.notes import NOT_ASKED
+from nbmem.core.session.events import BlockState
+from nbmem.virtual.warnings import NOT_ASKED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,9 +14,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nbmem.virtual.hardware.cudnn.cublaslt import promise
 from nbmem.virtual.hardware.cudnn.library import LEAST_VERSION, Library, UnsupportedError
 from nbmem.virtual.hardware.cudnn.problem import Answer, Problem
-from nbmem.virtual.hardware.cudnn.products import promise
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operators.attention import encoder, flash, kernels
+from nbmem.virtual.operator_model.operator import BY_ORACLE, Operator
+from nbmem.virtual.operators.attention import encoder, flash, fused_kernels
 from nbmem.virtual.operators.attention.choice import scaled_dot_product_attention
-from nbmem.virtual.operators.operator import BY_ORACLE, Operator
 from nbmem.virtual.tensors.shapes import Results, infer, several, spec_of
 
 if TYPE_CHECKING:
-    from nbmem.virtual.tensors.calls import OperatorCall
+    from nbmem.virtual.tensors.operator_call import OperatorCall
 
 
 def shape_cudnn(call: OperatorCall) -> Results:
@@ -66,27 +66,27 @@ OPERATORS = (
     Operator(("scaled_dot_product_attention",), composite=scaled_dot_product_attention),
     Operator(
         ("_scaled_dot_product_efficient_attention",),
-        memory=kernels.efficient,
+        memory=fused_kernels.efficient,
         source="aten/src/ATen/native/transformers/cuda/attention.cu: _efficient_attention_forward",
         shown_by="gpt2_b4s512_adamw, forward",
     ),
     Operator(
         ("_scaled_dot_product_efficient_attention_backward",),
-        memory=kernels.efficient_backward,
+        memory=fused_kernels.efficient_backward,
         source="aten/src/ATen/native/transformers/cuda/attention_backward.cu: "
         "_efficient_attention_backward",
         shown_by="gpt2_b4s512_adamw, backward",
     ),
     Operator(
         ("_efficient_attention_forward",),
-        memory=kernels.efficient,
+        memory=fused_kernels.efficient,
         source="aten/src/ATen/native/transformers/cuda/attention.cu: _efficient_attention_forward",
         shown_by=BY_ORACLE,
     ),
     Operator(
         ("_efficient_attention_backward",),
         shape=shape_efficient_backward,
-        memory=kernels.efficient_backward_by_rows,
+        memory=fused_kernels.efficient_backward_by_rows,
         source="aten/src/ATen/native/transformers/cuda/attention_backward.cu: "
         "_efficient_attention_backward",
         shown_by=BY_ORACLE,
@@ -120,20 +120,20 @@ OPERATORS = (
     Operator(
         ("_scaled_dot_product_cudnn_attention",),
         shape=shape_cudnn,
-        memory=kernels.cudnn,
+        memory=fused_kernels.cudnn,
         source="aten/src/ATen/native/cudnn/MHA.cpp: run_cudnn_SDP_fprop",
         shown_by="llama160m_b4s1024_adamw_ampbf16, forward",
     ),
     Operator(
         ("_scaled_dot_product_cudnn_attention_backward",),
-        memory=kernels.cudnn_backward,
+        memory=fused_kernels.cudnn_backward,
         source="aten/src/ATen/native/cudnn/MHA.cpp: run_cudnn_SDP_bprop; cudnn-frontend v1.18, "
         "node/scaled_dot_product_flash_attention.h: get_fe_workspace_size_node",
         shown_by="llama160m_b4s1024_adamw_ampbf16, backward",
     ),
     Operator(
         ("_safe_softmax",),
-        memory=kernels.safe_softmax,
+        memory=fused_kernels.safe_softmax,
         source="aten/src/ATen/native/transformers/attention.cpp: _safe_softmax",
         shown_by="t5_small_b8s256_adafactor, forward",
     ),

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import torch
 
 from nbmem.allocator.torch_rules import Rules, rules_for
-from nbmem.virtual import current
+from nbmem.virtual import current_machine
 from nbmem.virtual.arch import Arch, arch_of
-from nbmem.virtual.operators.attention.plain import added, attend
-from nbmem.virtual.operators.operator import HALVES
-from nbmem.virtual.operators.refusals import in_cpp
+from nbmem.virtual.operator_model.operator import HALVES
+from nbmem.virtual.operator_model.value_checks import in_cpp
+from nbmem.virtual.operators.attention.math import added, attend
 
 aten = torch.ops.aten
 
@@ -101,7 +101,7 @@ def choose(  # noqa: PLR0913 - what the choice depends on
 
 
 def _rules(tensor: torch.Tensor) -> Rules:
-    machine = current.machine()
+    machine = current_machine.machine()
     return rules_for(torch.__version__) if machine is None else machine.of(tensor).rules
 
 
@@ -118,7 +118,7 @@ class _Asked(NamedTuple):
 
     @property
     def arch(self) -> Arch:
-        machine = current.machine()
+        machine = current_machine.machine()
         return arch_of((9, 0)) if machine is None else machine.of(self.query).card.arch
 
     @property

@@ -15,8 +15,8 @@ from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 from nbmem.virtual.operators.attention.choice import choose
 
 if TYPE_CHECKING:
-    from nbmem.virtual.operators.operator import Executor
-    from nbmem.virtual.tensors.calls import OperatorCall
+    from nbmem.virtual.operator_model.operator import Executor
+    from nbmem.virtual.tensors.operator_call import OperatorCall
 
 aten = torch.ops.aten
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from nbmem.virtual.operators.operator import contiguous, drop, out, outs, temporary
-from nbmem.virtual.splits import splits_of
+from nbmem.virtual.operator_model.operator import contiguous, drop, out, outs, temporary
+from nbmem.virtual.split_kv import splits_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import Tensor
 
-    from nbmem.virtual.operators.operator import Launch, Step
+    from nbmem.virtual.operator_model.operator import Launch, Step
 
 RANDOM_STATE = 16
 """Bytes of a seed and an offset."""

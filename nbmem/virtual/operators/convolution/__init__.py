@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operators.convolution import kernels, slow
+from nbmem.virtual.operator_model.operator import Operator
+from nbmem.virtual.operators.convolution import cudnn_kernels, without_cudnn
 from nbmem.virtual.operators.convolution.layout import (
     gradient_given,
     layout,
@@ -19,12 +20,11 @@ from nbmem.virtual.operators.convolution.layout import (
     source_of,
     strides,
 )
-from nbmem.virtual.operators.operator import Operator
-from nbmem.virtual.tensors.calls import OperatorCall
+from nbmem.virtual.tensors.operator_call import OperatorCall
 from nbmem.virtual.tensors.shapes import Results, as_meta, infer, one, spec_of
 
 if TYPE_CHECKING:
-    from nbmem.virtual.operators.operator import Executor
+    from nbmem.virtual.operator_model.operator import Executor
     from nbmem.virtual.tensors.shapes import TensorSpec
 
 aten = torch.ops.aten
@@ -37,7 +37,7 @@ def _check(call: OperatorCall) -> None:
             f"Input type ({source.type()}) and weight type ({weight.type()}) should be the same"
         )
     _check_numbers(call)
-    slow.refuse(call)
+    without_cudnn.refuse(call)
 
 
 def _check_numbers(call: OperatorCall) -> None:
@@ -122,14 +122,14 @@ OPERATORS = (
         ("convolution",),
         refuse=_check,
         shape=shape,
-        memory=kernels.forward,
+        memory=cudnn_kernels.forward,
         source=_SOURCE,
         shown_by="resnet50_b32_sgdm, forward",
     ),
     Operator(
         ("convolution_backward",),
         shape=shape_backward,
-        memory=kernels.backward,
+        memory=cudnn_kernels.backward,
         source=_SOURCE,
         shown_by="resnet50_b32_sgdm, backward",
     ),

@@ -11,14 +11,14 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from nbmem.virtual.devices import META
-from nbmem.virtual.operators.convolution.slow import is_slow
+from nbmem.virtual.operators.convolution.without_cudnn import is_slow
 from nbmem.virtual.tensors.shapes import as_meta
 from nbmem.virtual.tensors.storages import DataKernels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.virtual.tensors.calls import OperatorCall
+    from nbmem.virtual.tensors.operator_call import OperatorCall
 
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 MIN_CHANNELS, MIN_WIDTH = 32, 7

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from nbmem.virtual.operators import gradients
-from nbmem.virtual.operators.index import kernels, masks
-from nbmem.virtual.operators.operator import BY_ORACLE, Operator, by_parts
-from nbmem.virtual.operators.refusals import in_cpp, short
-from nbmem.virtual.tensors.bounds import as_before, marked, marked_below, poured, written
-from nbmem.virtual.tensors.calls import OperatorCall
+from nbmem.virtual.operator_model import autograd_differences
+from nbmem.virtual.operator_model.operator import BY_ORACLE, Operator, by_parts
+from nbmem.virtual.operator_model.value_checks import in_cpp, short
+from nbmem.virtual.operators.index import index_kernels, masks
+from nbmem.virtual.tensors.operator_call import OperatorCall
 from nbmem.virtual.tensors.shapes import Results, infer, spec_of
+from nbmem.virtual.tensors.value_bounds import as_before, marked, marked_below, poured, written
 from nbmem.virtual.tensors.value_rules import ValueRule
 
 aten = torch.ops.aten
@@ -60,14 +60,14 @@ OPERATORS = (
     Operator(
         ("nonzero",),
         run=masks.nonzero,
-        memory=kernels.nonzero,
+        memory=index_kernels.nonzero,
         source="aten/src/ATen/native/cuda/Nonzero.cu: nonzero_cuda_out_impl",
         shown_by="none of the H100's runs has one; the kernel in torch's library has 32 registers",
     ),
     Operator(
         ("nonzero_static",),
         shape=_shape_static,
-        memory=kernels.nonzero_static,
+        memory=index_kernels.nonzero_static,
         source="aten/src/ATen/native/cuda/Nonzero.cu: nonzero_static_cuda_out_impl",
         shown_by=BY_ORACLE,
     ),
@@ -78,16 +78,16 @@ OPERATORS = (
         run=masks.index,
         values=ValueRule(below=as_before),
         mixes_devices=True,
-        memory=kernels.get,
+        memory=index_kernels.get,
         source="aten/src/ATen/native/TensorAdvancedIndexing.cpp: make_info, AdvancedIndex",
         shown_by="swin_t_b32_adamw, forward",
     ),
     Operator(
         ("index_put",),
-        autograd=gradients.fill_by_index,
+        autograd=autograd_differences.fill_by_index,
         run=masks.index_put,
         mixes_devices=True,
-        memory=kernels.put,
+        memory=index_kernels.put,
         source=_PUT,
         shown_by=_PUT_SHOWN,
     ),
@@ -95,16 +95,16 @@ OPERATORS = (
         ("index_put_", "_index_put_impl_"),
         run=masks.index_put,
         mixes_devices=True,
-        memory=kernels.put,
+        memory=index_kernels.put,
         values=ValueRule(most=written, below=poured("values")),
         source=_PUT,
         shown_by=_PUT_SHOWN,
     ),
     Operator(
         ("masked_scatter",),
-        autograd=gradients.fills(aten.masked_scatter_.default),
+        autograd=autograd_differences.fills(aten.masked_scatter_.default),
         refuse=_check_scatter,
-        memory=kernels.masked_scatter,
+        memory=index_kernels.masked_scatter,
         source=_SCATTER,
         shown_by=_NONE,
     ),
@@ -132,7 +132,7 @@ OPERATORS = (
     Operator(
         ("masked_scatter_",),
         refuse=_check_scatter,
-        memory=kernels.masked_scatter,
+        memory=index_kernels.masked_scatter,
         source=_SCATTER,
         shown_by=_NONE,
     ),
@@ -141,39 +141,43 @@ OPERATORS = (
             *("masked_fill.Scalar", "masked_fill.Tensor"),
             *("masked_fill_.Scalar", "masked_fill_.Tensor"),
         ),
-        autograd=gradients.overwrites(aten.masked_fill_.Scalar, ("Atan2Backward0",), _OF_TWO),
+        autograd=autograd_differences.overwrites(
+            aten.masked_fill_.Scalar, ("Atan2Backward0",), _OF_TWO
+        ),
         shape=_shape_masked_fill,
     ),
     Operator(
         ("unfold_backward",),
-        memory=kernels.unfold_backward,
+        memory=index_kernels.unfold_backward,
         source="aten/src/ATen/native/UnfoldBackward.h: _make_unfold_backward_iter_over_grad_in",
         shown_by=BY_ORACLE,
     ),
     Operator(
         ("scatter_reduce.two", "scatter_reduce_.two"),
-        memory=kernels.scatter_mean,
+        memory=index_kernels.scatter_mean,
         source="aten/src/ATen/native/TensorAdvancedIndexing.cpp: scatter_reduce_two",
         shown_by=BY_ORACLE,
     ),
     Operator(
         ("index_reduce", "index_reduce_"),
-        memory=kernels.index_mean,
+        memory=index_kernels.index_mean,
         source="aten/src/ATen/native/cuda/Indexing.cu: TORCH_IMPL_FUNC(index_reduce_cuda_out)",
         shown_by=BY_ORACLE,
     ),
-    Operator(("put",), autograd=gradients.fills(aten.put_.default)),
-    Operator(("scatter.src",), autograd=gradients.fills(aten.scatter_.src)),
+    Operator(("put",), autograd=autograd_differences.fills(aten.put_.default)),
+    Operator(("scatter.src",), autograd=autograd_differences.fills(aten.scatter_.src)),
     Operator(("scatter_.src",), values=ValueRule(below=poured("src"))),
     Operator(
         ("scatter.value", "scatter_.value"), values=ValueRule(most=marked, below=marked_below)
     ),
-    Operator(("scatter_add",), autograd=gradients.fills(aten.scatter_add_.default)),
+    Operator(("scatter_add",), autograd=autograd_differences.fills(aten.scatter_add_.default)),
     Operator(
         ("index_add",),
-        autograd=gradients.fills(aten.index_add_.default),
+        autograd=autograd_differences.fills(aten.index_add_.default),
         refuse=_check_index_add,
     ),
     Operator(("index_add_",), refuse=_check_index_add),
-    Operator(("index_fill.int_Tensor",), autograd=gradients.fills(aten.index_fill_.int_Tensor)),
+    Operator(
+        ("index_fill.int_Tensor",), autograd=autograd_differences.fills(aten.index_fill_.int_Tensor)
+    ),
 )

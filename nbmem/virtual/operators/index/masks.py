@@ -11,17 +11,17 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import LAZY, is_virtual
-from nbmem.virtual.notes import MASKED_SELECT, NONZERO
-from nbmem.virtual.operators.gradients import in_backward, runs
-from nbmem.virtual.operators.index import kernels
-from nbmem.virtual.operators.operator import Launch, MemoryPlan
-from nbmem.virtual.tensors.bounds import most_of
-from nbmem.virtual.tensors.calls import OperatorCall
+from nbmem.virtual.operator_model.autograd_differences import in_backward, runs
+from nbmem.virtual.operator_model.operator import Launch, MemoryPlan
+from nbmem.virtual.operators.index import index_kernels
+from nbmem.virtual.tensors.operator_call import OperatorCall
 from nbmem.virtual.tensors.shapes import Results, as_meta, infer, one, spec_of
+from nbmem.virtual.tensors.value_bounds import most_of
 from nbmem.virtual.tensors.values import worth_following
+from nbmem.virtual.warnings import MASKED_SELECT, NONZERO
 
 if TYPE_CHECKING:
-    from nbmem.virtual.operators.operator import Executor
+    from nbmem.virtual.operator_model.operator import Executor
 
 aten = torch.ops.aten
 
@@ -166,7 +166,9 @@ def _add_by_mask(executor: Executor, call: OperatorCall) -> Any:
     inner = _call(call, call.func, *plain)
     inner.kwargs = call.kwargs
     results = infer(inner)
-    plan = MemoryPlan(tuple(kernels.put_by_mask(_launch(inner, results), as_meta(mask), found)))
+    plan = MemoryPlan(
+        tuple(index_kernels.put_by_mask(_launch(inner, results), as_meta(mask), found))
+    )
     return executor.deliver(call, results, plan)
 
 
@@ -177,7 +179,7 @@ def _add_at_hosts(executor: Executor, call: OperatorCall) -> Any:
     inner = _call(call, call.func, *call.args[:2], values, *call.args[3:])
     inner.kwargs = call.kwargs
     results = infer(inner)
-    plan = MemoryPlan(tuple(kernels.put_at_hosts(_launch(inner, results))))
+    plan = MemoryPlan(tuple(index_kernels.put_at_hosts(_launch(inner, results))))
     return executor.deliver(inner, results, plan)
 
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from nbmem.virtual.devices import META
+from nbmem.virtual.operator_model.operator import BY_ORACLE, Operator, by_parts
 from nbmem.virtual.operators.linalg import eigen, factors, pseudo, roots, solving
-from nbmem.virtual.operators.operator import BY_ORACLE, Operator, by_parts
 from nbmem.virtual.tensors.shapes import Results, one, several, spec_of
 
 if TYPE_CHECKING:
-    from nbmem.virtual.tensors.calls import OperatorCall
+    from nbmem.virtual.tensors.operator_call import OperatorCall
 
 aten = torch.ops.aten
 

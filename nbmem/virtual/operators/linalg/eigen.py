@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nbmem.virtual.operator_model.operator import drop, out, temporary
 from nbmem.virtual.operators.linalg.pseudo import is_learned
 from nbmem.virtual.operators.linalg.solving import INT, checked, matrices, nbytes
-from nbmem.virtual.operators.operator import drop, out, temporary
 from nbmem.virtual.operators.reduce import staging
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operators.operator import Executor, Launch, Step
-    from nbmem.virtual.tensors.calls import OperatorCall
+    from nbmem.virtual.operator_model.operator import Executor, Launch, Step
+    from nbmem.virtual.tensors.operator_call import OperatorCall
 
 aten = torch.ops.aten
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from nbmem.virtual.operator_model.operator import drop, out, outs, temporary
 from nbmem.virtual.operators.linalg.solving import (
     INT,
     LONG,
@@ -20,12 +21,11 @@ from nbmem.virtual.operators.linalg.solving import (
     pointers,
     reflected,
 )
-from nbmem.virtual.operators.operator import drop, out, outs, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operators.operator import Launch, Step
+    from nbmem.virtual.operator_model.operator import Launch, Step
 
 aten = torch.ops.aten
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operators.operator import drop, out, outs, temporary
+from nbmem.virtual.operator_model.operator import drop, out, outs, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operators.operator import Launch, Step
+    from nbmem.virtual.operator_model.operator import Launch, Step
 
 aten = torch.ops.aten
 INT, LONG, POINTER = 4, 8, 8

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operators.norm import kernels
+from nbmem.virtual.operator_model.operator import BY_ORACLE, Operator
+from nbmem.virtual.operator_model.value_checks import short
+from nbmem.virtual.operators.norm import norm_kernels
 from nbmem.virtual.operators.norm.choice import batch_norm, is_composite_here, rms_norm
-from nbmem.virtual.operators.operator import BY_ORACLE, Operator
-from nbmem.virtual.operators.refusals import short
-from nbmem.virtual.tensors.calls import OperatorCall
+from nbmem.virtual.tensors.operator_call import OperatorCall
 from nbmem.virtual.tensors.shapes import infer, like, several
 
 if TYPE_CHECKING:
@@ -50,69 +50,69 @@ OPERATORS = (
         ("native_layer_norm",),
         refuse=_check_weight,
         shape=_on_contiguous_input,
-        memory=kernels.on_input,
+        memory=norm_kernels.on_input,
         source="aten/src/ATen/native/cuda/layer_norm_kernel.cu: layer_norm_cuda",
         shown_by="vit_b_16_b32_adamw, forward",
     ),
     Operator(
         ("_fused_rms_norm",),
-        memory=kernels.on_input,
+        memory=norm_kernels.on_input,
         source="aten/src/ATen/native/cuda/layer_norm_kernel.cu: layer_norm_cuda",
         shown_by="vit_b_16_b32_adamw, forward",
     ),
     Operator(
         ("native_layer_norm_backward",),
         shape=_on_contiguous_input,
-        memory=kernels.rows_backward,
+        memory=norm_kernels.rows_backward,
         source="aten/src/ATen/native/cuda/layer_norm_kernel.cu: LaunchGammaBetaBackwardCUDAKernel",
         shown_by="swin_t_b32_adamw and convnext_tiny_b32_adamw, backward",
     ),
     Operator(
         ("_fused_rms_norm_backward",),
-        memory=kernels.rows_backward,
+        memory=norm_kernels.rows_backward,
         source="aten/src/ATen/native/cuda/layer_norm_kernel.cu: LaunchGammaBetaBackwardCUDAKernel",
         shown_by="swin_t_b32_adamw and convnext_tiny_b32_adamw, backward",
     ),
     Operator(
         ("native_group_norm",),
-        memory=kernels.group_norm,
+        memory=norm_kernels.group_norm,
         source="aten/src/ATen/native/cuda/group_norm_kernel.cu: GroupNormKernelImplInternal",
         shown_by="none of the H100's runs has one",
     ),
     Operator(
         ("native_group_norm_backward",),
-        memory=kernels.group_norm_backward,
+        memory=norm_kernels.group_norm_backward,
         source="aten/src/ATen/native/cuda/group_norm_kernel.cu: "
         "GroupNormBackwardKernelImplInternal",
         shown_by="none of the H100's runs has one",
     ),
     Operator(
         ("native_batch_norm",),
-        memory=kernels.native_batch_norm,
+        memory=norm_kernels.native_batch_norm,
         source="aten/src/ATen/native/cuda/Normalization.cu: batch_norm_cuda",
         shown_by="resnet50_b64_sgdm_ampbf16",
     ),
     Operator(
         ("native_batch_norm_backward",),
-        memory=kernels.native_batch_norm_backward,
+        memory=norm_kernels.native_batch_norm_backward,
         source="aten/src/ATen/native/cuda/Normalization.cu: batch_norm_backward_cuda",
         shown_by="resnet50_b64_sgdm_ampbf16",
     ),
     Operator(
         ("batch_norm_backward",),
-        memory=kernels.batch_norm_backward,
+        memory=norm_kernels.batch_norm_backward,
         source="aten/src/ATen/native/cuda/Normalization.cu: _new_batch_norm_backward_cuda",
         shown_by=BY_ORACLE,
     ),
     Operator(
         ("cudnn_batch_norm",),
-        memory=kernels.cudnn_batch_norm,
+        memory=norm_kernels.cudnn_batch_norm,
         source="aten/src/ATen/native/cudnn/BatchNorm.cpp",
         shown_by="resnet50_b32_sgdm",
     ),
     Operator(
         ("cudnn_batch_norm_backward",),
-        memory=kernels.cudnn_batch_norm_backward,
+        memory=norm_kernels.cudnn_batch_norm_backward,
         source="aten/src/ATen/native/cudnn/BatchNorm.cpp",
         shown_by="resnet50_b32_sgdm",
     ),

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from nbmem.virtual.tensors.calls import facts_of, operator_of
+from nbmem.virtual.tensors.operator_call import facts_of, operator_of
 
 aten = torch.ops.aten
 

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operators.quantized import kernels, making, simulated
-from nbmem.virtual.tensors.calls import facts_of
-from nbmem.virtual.tensors.missing import no_quantized_rule
+from nbmem.virtual.operators.quantized import constructors, integer_kernels, simulated
+from nbmem.virtual.tensors.operator_call import facts_of
 from nbmem.virtual.tensors.quantized import is_quantized
+from nbmem.virtual.tensors.unsupported import no_quantized_rule
 
 if TYPE_CHECKING:
-    from nbmem.virtual.operators.operator import Executor
-    from nbmem.virtual.tensors.calls import OperatorCall
+    from nbmem.virtual.operator_model.operator import Executor
+    from nbmem.virtual.tensors.operator_call import OperatorCall
 
-_HANDLERS = dict(kernels.handlers())
-OPERATORS = (*simulated.OPERATORS, *making.OPERATORS)
+_HANDLERS = dict(integer_kernels.handlers())
+OPERATORS = (*simulated.OPERATORS, *constructors.OPERATORS)
 
 
 def concerns(call: OperatorCall) -> bool:
@@ -42,10 +42,10 @@ def answer(executor: Executor, call: OperatorCall) -> Any:
             return handler(executor, call)
     facts = facts_of(call.func)
     if (facts.view or facts.reshapes) and call.func is not torch.ops.aten.resize_.default:
-        return kernels.view(call)
+        return integer_kernels.view(call)
     if call.func._can_decompose():
         with executor:
             return call.func.decompose(*call.args, **call.kwargs)
     if not name.startswith("aten::"):
         raise no_quantized_rule(call.func)
-    raise kernels.not_run(call)
+    raise integer_kernels.not_run(call)

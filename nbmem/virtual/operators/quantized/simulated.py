@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operators.operator import Operator
+from nbmem.virtual.operator_model.operator import Operator
 from nbmem.virtual.tensors.shapes import several
 
 if TYPE_CHECKING:
-    from nbmem.virtual.tensors.calls import OperatorCall
+    from nbmem.virtual.tensors.operator_call import OperatorCall
     from nbmem.virtual.tensors.shapes import Results
 
 

@@ -9,15 +9,15 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.operators.operator import BY_ORACLE, Operator
-from nbmem.virtual.operators.recurrent import cells, kernels
+from nbmem.virtual.operator_model.operator import BY_ORACLE, Operator
+from nbmem.virtual.operator_model.value_checks import short
+from nbmem.virtual.operators.recurrent import cells, rnn_kernels
 from nbmem.virtual.operators.recurrent.layers import MODES, layer
-from nbmem.virtual.operators.refusals import short
 from nbmem.virtual.tensors.shapes import spec_of
 
 if TYPE_CHECKING:
-    from nbmem.virtual.operators.operator import Executor
-    from nbmem.virtual.tensors.calls import OperatorCall
+    from nbmem.virtual.operator_model.operator import Executor
+    from nbmem.virtual.tensors.operator_call import OperatorCall
 
 
 def pack(executor: Executor, call: OperatorCall) -> Any:
@@ -86,9 +86,9 @@ OPERATORS = (
     ),
     Operator(("_thnn_fused_lstm_cell_backward_impl",), run=cells.lstm_backward),
     Operator(("_thnn_fused_gru_cell_backward",), run=cells.gru_backward),
-    Operator(("_cudnn_rnn_flatten_weight",), run=kernels.flatten_weight),
-    Operator(("_cudnn_rnn",), run=kernels.forward),
-    Operator(("_cudnn_rnn_backward",), run=kernels.backward),
-    Operator(("_cudnn_init_dropout_state",), run=kernels.dropout_state),
+    Operator(("_cudnn_rnn_flatten_weight",), run=rnn_kernels.flatten_weight),
+    Operator(("_cudnn_rnn",), run=rnn_kernels.forward),
+    Operator(("_cudnn_rnn_backward",), run=rnn_kernels.backward),
+    Operator(("_cudnn_init_dropout_state",), run=rnn_kernels.dropout_state),
     Operator(("_pack_padded_sequence",), run=pack),
 )

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual import current
+from nbmem.virtual import current_machine
 from nbmem.virtual.devices import CUDA
-from nbmem.virtual.operators.recurrent import kernels
+from nbmem.virtual.operators.recurrent import rnn_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,7 +95,7 @@ def _run(  # noqa: PLR0913 - the schema's
     stride = (4 if has_biases else 2) + (1 if projected else 0)
     absent = 0
     if not (has_biases or projected):
-        absent = kernels.of_biases(MODES[mode], hidden, num_layers, bidirectional=bidirectional)
+        absent = rnn_kernels.of_biases(MODES[mode], hidden, num_layers, bidirectional=bidirectional)
     buffer = _flat_buffer(params, absent)
     state = _dropout_state(source) if dropout and train else None
     result = aten._cudnn_rnn.default(
@@ -127,7 +127,7 @@ def _dropout_state(source: torch.Tensor) -> torch.Tensor | None:
 
     aten/src/ATen/native/cudnn/RNN.cpp: get_dropout_state
     """
-    machine = current.machine()
+    machine = current_machine.machine()
     if machine is None:
         return None
     gpu = machine.of(source)

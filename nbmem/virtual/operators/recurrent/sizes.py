@@ -17,7 +17,7 @@ from nbmem.core.units import MIB
 
 if TYPE_CHECKING:
     from nbmem.virtual.cards import Card
-    from nbmem.virtual.tensors.calls import OperatorCall
+    from nbmem.virtual.tensors.operator_call import OperatorCall
 
 GATES = {0: 1, 1: 1, 2: 4, 3: 3}
 """Gates by cuDNN's mode: RNN with ReLU or tanh, LSTM, GRU."""

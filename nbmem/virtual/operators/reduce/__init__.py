@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operators.operator import HALVES, Operator, drop, outs, temporary
+from nbmem.virtual.operator_model.operator import HALVES, Operator, drop, outs, temporary
 from nbmem.virtual.operators.reduce.staging import accumulator, dims_of, shared, steps
-from nbmem.virtual.tensors.bounds import as_before, entries, place, summed
 from nbmem.virtual.tensors.shapes import several
+from nbmem.virtual.tensors.value_bounds import as_before, entries, place, summed
 from nbmem.virtual.tensors.value_rules import ValueRule, always, counted_up, occurring, passed_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operators.operator import Launch, Step
-    from nbmem.virtual.tensors.calls import OperatorCall
+    from nbmem.virtual.operator_model.operator import Launch, Step
+    from nbmem.virtual.tensors.operator_call import OperatorCall
     from nbmem.virtual.tensors.shapes import Results
 
 

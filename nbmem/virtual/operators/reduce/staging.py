@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operators.operator import HALVES, drop, out, temporary
+from nbmem.virtual.operator_model.operator import HALVES, drop, out, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from nbmem.virtual.cards import Card
-    from nbmem.virtual.operators.operator import Launch, Step
+    from nbmem.virtual.operator_model.operator import Launch, Step
 
 MAX_THREADS = 512
 WARP = 32

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operators.operator import Operator
+from nbmem.virtual.operator_model.operator import Operator
 from nbmem.virtual.operators.sparse import (
     compressed,
     conversions,
     elementwise,
+    layout_conversions,
     parts,
     products,
     reductions,
     shapes,
-    turning,
 )
-from nbmem.virtual.tensors.missing import no_sparse_rule
 from nbmem.virtual.tensors.sparse import COO, LAYOUTS, is_sparse
+from nbmem.virtual.tensors.unsupported import no_sparse_rule
 
 if TYPE_CHECKING:
-    from nbmem.virtual.operators.operator import Executor
-    from nbmem.virtual.tensors.calls import OperatorCall
+    from nbmem.virtual.operator_model.operator import Executor
+    from nbmem.virtual.tensors.operator_call import OperatorCall
 
 _OF_COO = {
     name: handler
@@ -35,7 +35,7 @@ _OF_COO = {
     for name, handler in family.handlers()
 }
 for _name in ("_to_sparse_csr", "_to_sparse_csc"):
-    _OF_COO[_name] = turning.of_coo
+    _OF_COO[_name] = layout_conversions.of_coo
 _OF_COMPRESSED = dict(compressed.handlers())
 
 
@@ -90,5 +90,5 @@ OPERATORS = (
     Operator(("_sparse_coo_tensor_with_dims", "sparse_coo_tensor.size"), run=parts.with_dims),
     Operator(("_sparse_coo_tensor_with_dims_and_tensors",), run=parts.with_tensors),
     Operator(("_to_sparse", "_to_sparse.sparse_dim"), run=conversions.to_sparse),
-    Operator(("_to_sparse_csr", "_to_sparse_csc"), run=turning.of_dense),
+    Operator(("_to_sparse_csr", "_to_sparse_csc"), run=layout_conversions.of_dense),
 )

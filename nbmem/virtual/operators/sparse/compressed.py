@@ -12,11 +12,18 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.operators.operator import LONG
+from nbmem.virtual.operator_model.operator import LONG
 from nbmem.virtual.operators.sparse import masking
+from nbmem.virtual.operators.sparse.layout_conversions import (
+    CSC,
+    CSR,
+    OTHER,
+    flipped,
+    taken,
+    to_dense,
+)
 from nbmem.virtual.operators.sparse.parts import facts, scratch
 from nbmem.virtual.operators.sparse.products import INT, likely_count, sparse_addmm
-from nbmem.virtual.operators.sparse.turning import CSC, CSR, OTHER, flipped, taken, to_dense
 from nbmem.virtual.tensors.sparse import (
     COO,
     Compressed,
@@ -30,8 +37,8 @@ from nbmem.virtual.tensors.sparse import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from nbmem.virtual.operators.operator import Executor
-    from nbmem.virtual.tensors.calls import OperatorCall
+    from nbmem.virtual.operator_model.operator import Executor
+    from nbmem.virtual.tensors.operator_call import OperatorCall
 
 
 def part(name: str) -> Callable[[Executor, OperatorCall], torch.Tensor]:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.operators.gradients import SOLE_TENSOR, in_backward
+from nbmem.virtual.operator_model.autograd_differences import SOLE_TENSOR, in_backward
 from nbmem.virtual.operators.sparse.parts import again, nothing
 from nbmem.virtual.tensors.sparse import COO, Coo, become, coo, is_sparse, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operators.operator import Executor
-    from nbmem.virtual.tensors.calls import OperatorCall
+    from nbmem.virtual.operator_model.operator import Executor
+    from nbmem.virtual.tensors.operator_call import OperatorCall
 
 
 def to_copy(executor: Executor, call: OperatorCall) -> torch.Tensor:

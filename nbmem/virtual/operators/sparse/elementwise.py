@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operators.operator import LONG
+from nbmem.virtual.operator_model.operator import LONG
 from nbmem.virtual.operators.sparse.parts import again, coalesced, scratch
 from nbmem.virtual.tensors.sparse import Coo, become, coo, is_sparse, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operators.operator import Executor
-    from nbmem.virtual.tensors.calls import OperatorCall
+    from nbmem.virtual.operator_model.operator import Executor
+    from nbmem.virtual.tensors.operator_call import OperatorCall
 
 aten = torch.ops.aten
 KEEP_ZEROS = (

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operators.sparse.turning import CSR, selected
+from nbmem.virtual.operators.sparse.layout_conversions import CSR, selected
 from nbmem.virtual.tensors.sparse import Compressed, compressed, coo, is_sparse, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operators.operator import Executor
-    from nbmem.virtual.tensors.calls import OperatorCall
+    from nbmem.virtual.operator_model.operator import Executor
+    from nbmem.virtual.tensors.operator_call import OperatorCall
 
 aten = torch.ops.aten
 

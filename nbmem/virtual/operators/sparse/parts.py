@@ -8,16 +8,16 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import CUDA, is_virtual
-from nbmem.virtual.notes import COALESCE
-from nbmem.virtual.operators import cub
-from nbmem.virtual.operators.operator import LONG
+from nbmem.virtual.operator_model.operator import LONG
+from nbmem.virtual.operators.sorting import cub
 from nbmem.virtual.tensors.sparse import Coo, alias, become, coo, parts_of
+from nbmem.virtual.warnings import COALESCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operators.operator import Executor
-    from nbmem.virtual.tensors.calls import OperatorCall
+    from nbmem.virtual.operator_model.operator import Executor
+    from nbmem.virtual.tensors.operator_call import OperatorCall
 
 aten = torch.ops.aten
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import _C
 
-from nbmem.virtual.notes import SPARSE_PRODUCT
 from nbmem.virtual.operators.sparse.parts import coalesced, scratch
 from nbmem.virtual.tensors.sparse import Coo, coo, is_sparse
+from nbmem.virtual.warnings import SPARSE_PRODUCT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operators.operator import Executor
-    from nbmem.virtual.tensors.calls import OperatorCall
+    from nbmem.virtual.operator_model.operator import Executor
+    from nbmem.virtual.tensors.operator_call import OperatorCall
 
 INT = 4
 """Bytes of an index of cuSPARSE's here."""

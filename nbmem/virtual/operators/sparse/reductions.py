@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operators import cub
-from nbmem.virtual.operators.operator import LONG
+from nbmem.virtual.operator_model.operator import LONG
+from nbmem.virtual.operators.sorting import cub
 from nbmem.virtual.operators.sparse.parts import again, coalesced, scratch
 from nbmem.virtual.tensors.sparse import Coo, coo, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operators.operator import Executor
-    from nbmem.virtual.tensors.calls import OperatorCall
+    from nbmem.virtual.operator_model.operator import Executor
+    from nbmem.virtual.tensors.operator_call import OperatorCall
 
 
 def total(executor: Executor, call: OperatorCall) -> Any:

@@ -11,8 +11,8 @@ from nbmem.virtual.tensors.sparse import Coo, coo, is_sparse, parts_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operators.operator import Executor
-    from nbmem.virtual.tensors.calls import OperatorCall
+    from nbmem.virtual.operator_model.operator import Executor
+    from nbmem.virtual.tensors.operator_call import OperatorCall
 
 
 def transpose(executor: Executor, call: OperatorCall) -> torch.Tensor:

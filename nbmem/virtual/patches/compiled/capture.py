@@ -27,8 +27,8 @@ from nbmem.virtual.patches.patcher import Patch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.virtual.dispatch.card_mode import CardMode
     from nbmem.virtual.hardware.machine import Machine
-    from nbmem.virtual.operators.dispatch import CardMode
     from nbmem.virtual.patches.patcher import Patches
 
 _KEPT = frozenset(

@@ -24,7 +24,7 @@ from nbmem.virtual.tensors.shapes import dense
 
 if TYPE_CHECKING:
     from nbmem.virtual.tensors.host.recipes import View
-    from nbmem.virtual.tensors.stand_ins.looks import Look
+    from nbmem.virtual.tensors.stand_ins.value_signs import Look
     from nbmem.virtual.tensors.storages import CardMemory
 
 LEAST = 1 / 16

@@ -1,0 +1,73 @@
+"""Free memory of private pools that are in use: empty_cache() gives none of it back."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.allocator.recordings.follow import follow
+from nbmem.core.session.events import Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from nbmem.allocator.recordings.follow import Followed
+    from nbmem.allocator.settings import AllocatorSettings
+    from nbmem.core.session.events import Events, Segments
+
+    Ints = NDArray[np.int64]
+
+
+def follow_used(
+    start: Layout,
+    events: Events,
+    settings: AllocatorSettings,
+    end: Segments,
+    kept_pools: Sequence[int],
+) -> Followed:
+    """Follow events as `follow()` does; pools that are in use give nothing back.
+
+    Events do not name a pool, segments do: what lies where such a pool's segments are at the end is
+    taken for the pool's from the first event on.
+
+    Args:
+        start: Every segment and block before the first event.
+        events: What happened.
+        settings: The settings in force.
+        end: Every segment after the last event.
+        kept_pools: The pools (`Segments.pool`) that a graph or a MemPool uses then.
+    """
+    followed = follow(start, events, settings)
+    kept = end[np.isin(end.pool, kept_pools)]
+    if not len(kept):
+        return followed
+    curve = _releasable_in(kept, start, events, settings)
+    return dataclasses.replace(followed, releasable=followed.releasable - curve)
+
+
+def _releasable_in(
+    kept: Segments, start: Layout, events: Events, settings: AllocatorSettings
+) -> Ints:
+    """What `Followed.releasable` has of some segments, at every moment."""
+    inside = _in(kept, events.addr)
+    part = follow(
+        Layout(
+            segments=start.segments[_in(kept, start.segments.addr)],
+            blocks=start.blocks[_in(kept, start.blocks.addr)],
+        ),
+        events[inside],
+        settings,
+    )
+    curve: Ints = part.releasable[np.concatenate([[0], np.cumsum(inside)])]
+    return curve
+
+
+def _in(segments: Segments, addr: Ints) -> NDArray[np.bool_]:
+    """Which addresses lie in one of some segments, which are sorted by address."""
+    row = np.searchsorted(segments.addr, addr, side="right") - 1
+    found: NDArray[np.bool_] = (row >= 0) & (addr < segments.addr[row] + segments.size[row])
+    return found

@@ -1,5 +1,0 @@
-"""From the books to a report: peaks, phases, curves and the largest holdings."""
-
-from nbmem.analysis.build import books_of, build_report, report_of
-
-__all__ = ["books_of", "build_report", "report_of"]

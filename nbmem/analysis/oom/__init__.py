@@ -1,7 +1,0 @@
-"""An out-of-memory error taken apart: what was asked, why it failed, what would have sufficed."""
-
-from nbmem.analysis.oom.autopsy import autopsies, said_already
-from nbmem.analysis.oom.passed_over import passed_over_note
-from nbmem.analysis.oom.untraced import left_by_traceback, untraced
-
-__all__ = ["autopsies", "left_by_traceback", "passed_over_note", "said_already", "untraced"]

@@ -1,0 +1,300 @@
+"""Which card a notebook or a script runs on: a real one if there is one, else a virtual one.
+
+A card is not left while tensors live on it, except by a typed `%nbmem gpu off`, which says what is
+lost.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbmem.capture.devices.nvml import NvmlProbe
+from nbmem.capture.torch_cuda import import_torch, initialized_torch
+from nbmem.core.errors import ProbeUnavailableError, UsageError
+from nbmem.core.units import MIB, format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nbmem.capture.devices.nvml_readings import NvmlCard
+    from nbmem.virtual.cards import Card
+
+DEFAULT = "H100 80GB"
+"""The virtual card that stands in where nobody named one."""
+AUTO = "auto"
+MOST_NAMED = 4
+"""Names in the sentence that says what lives on a card."""
+PATIENCE_S = 2.0
+"""How long is looked for them."""
+
+NO_TORCH = (
+    "torch is not installed in this environment, so there is no GPU memory to trace and no card "
+    f"can stand in. Install it beside nbmem: {sys.executable} -m pip install torch."
+)
+
+
+class Choice(NamedTuple):
+    """The card that is used from here on, and the sentence that says so."""
+
+    virtual: bool
+    sentence: str
+
+
+def use(name: str, *, defer: bool = False, names: Mapping[str, Any] | None = None) -> Choice:
+    """Use virtual cards by name ("2xT4" is two), or with `auto` a real one if torch has one here.
+
+    The cards that are in use already stay as they are, with all that lives on them.
+
+    Args:
+        name: The cards'.
+        defer: Write large tensors on the CPU only when they are read, on a virtual one.
+        names: The notebook's, to say what lives on a card; None: those of `__main__`.
+
+    Raises:
+        NbmemError: There is no such card, torch is missing, a real card is in use already, or
+            tensors live on a virtual one, which another would lose.
+    """
+    from nbmem import virtual
+    from nbmem.virtual import card_names
+
+    if import_torch() is None:
+        raise ProbeUnavailableError(NO_TORCH)
+    if name.lower() != AUTO:
+        wanted = virtual.find_cards(name)
+        if wanted == tuple(gpu.card for gpu in virtual.gpus()):
+            here = card_names.described(wanted)
+            return Choice(virtual=True, sentence=f"Already on {here}: nothing has changed.")
+        refuse_to_lose(names)
+        virtual.activate(name, defer=defer)
+    if virtual.active() is not None:
+        return Choice(virtual=True, sentence=f"Running on {_in_use()}")
+    real = real_card()
+    if real is not None:
+        return Choice(virtual=False, sentence=f"Running on the {real} of this machine.")
+    virtual.activate(DEFAULT, defer=defer).chosen = False
+    return Choice(
+        virtual=True,
+        sentence=f"There is no GPU here, so {_in_use(' stands in')}",
+    )
+
+
+def use_world(
+    name: str, ranks: int, *, rank: int = 0, names: Mapping[str, Any] | None = None
+) -> Choice:
+    """Play one rank of a world of virtual cards from here on, as torchrun would start it.
+
+    Args:
+        name: A card, or a machine of several alike (`8xH100`).
+        ranks: Ranks of the world.
+        rank: Which one this process is.
+        names: As for `use`.
+
+    Raises:
+        NbmemError: There is no such card, world or rank, torch is missing, a real card is in use
+            already, or tensors live on a virtual one, which another would lose.
+    """
+    from nbmem import virtual
+    from nbmem.core.session.ranks import require_inside
+
+    if import_torch() is None:
+        raise ProbeUnavailableError(NO_TORCH)
+    from nbmem.virtual import virtual_worlds
+    from nbmem.virtual.patches.distributed.spawn import play
+
+    place = virtual_worlds.layout(name, ranks)
+    require_inside(rank, place.world)
+    refuse_to_lose(names)
+    virtual.activate(place.cards)
+    play(place, rank)
+    return Choice(
+        virtual=True,
+        sentence=(
+            f"This notebook is rank {rank} of {place.world}, on {_in_use()} Its card is "
+            f"cuda:{rank % place.local} (LOCAL_RANK); init_process_group('nccl') makes its group. "
+            "The other ranks run nowhere and are taken to do what it does."
+        ),
+    )
+
+
+def _in_use(verb: str = "") -> str:
+    """The virtual cards in words, and what they are good for."""
+    from nbmem.virtual import gpus
+    from nbmem.virtual.card_names import described
+
+    cards = [gpu.card for gpu in gpus()]
+    whose = "its memory is accounted for as the card would"
+    if len(cards) > 1:
+        whose = "their memory is accounted for as the cards would"
+    return f"{described(cards)}{verb}: {whose}, and no values are computed."
+
+
+def stop_virtual(names: Mapping[str, Any] | None = None) -> str:
+    """Leave the virtual cards; returns the sentence to show, which says what is lost with them.
+
+    Args:
+        names: As for `use`.
+    """
+    from nbmem import virtual
+
+    cards = virtual.gpus()
+    if not cards:
+        return "No virtual card is in use; nothing has changed."
+    lost = _living(names)
+    virtual.deactivate()
+    what = f"{cards[0].name} is" if len(cards) == 1 else "cards are"
+    out = f"The virtual {what} out; torch.cuda is as it was before."
+    return f"{out} What lived there cannot be used any more: {lost}." if lost else out
+
+
+def refuse_to_lose(names: Mapping[str, Any] | None = None) -> None:
+    """Refuse to leave the virtual cards while tensors live on them.
+
+    Args:
+        names: As for `use`.
+
+    Raises:
+        UsageError: Tensors live there. It names the largest, and says what can be done.
+    """
+    living = _living(names)
+    if living:
+        from nbmem import virtual
+        from nbmem.virtual.card_names import described
+
+        here = described(gpu.card for gpu in virtual.gpus())
+        raise UsageError(
+            f"Nothing has changed: to leave {here} would lose what lives there, {living}. "
+            "Free that first (`%nbmem free NAME`; `%nbmem top` lists all of it), or give it up "
+            "with `%nbmem gpu off`, and choose again."
+        )
+
+
+def _living(names: Mapping[str, Any] | None) -> str:
+    """What lives on the virtual cards, in words (`134.0 MiB (model 44.7 MiB, ...)`); "" if nothing.
+
+    The bytes are those of all tensors; names stand only for those that a look at the heap finds.
+    """
+    from nbmem import virtual
+
+    total = virtual.live_bytes()
+    if not total:
+        return ""
+    from nbmem.capture.heap import walk
+
+    sizes: Counter[str] = Counter()
+    found = walk(vars(sys.modules["__main__"]) if names is None else names, budget_s=PATIENCE_S)
+    for storages in found.by_device.values():
+        for held in storages:
+            sizes[held.holders[0].root] += held.size
+    told = [f"{name} {format_bytes(size)}" for name, size in sizes.most_common(MOST_NAMED)]
+    rest = total - sum(size for _, size in sizes.most_common(MOST_NAMED))
+    if told and rest > 0:
+        told.append(f"others {format_bytes(rest)}")
+    return f"{format_bytes(total)} ({', '.join(told)})" if told else format_bytes(total)
+
+
+def real_card() -> str | None:
+    """Name of the first real card that torch can use here; None if there is none.
+
+    NVML and torch's build are asked, and torch.cuda only where there is no NVML: asking it would
+    start the driver in this process, and a process that has done so cannot fork workers that use
+    the card.
+    """
+    torch = import_torch()
+    if torch is None or (torch.version.cuda is None and torch.version.hip is None):
+        return None
+    try:
+        cards = NvmlProbe().cards()
+    except ProbeUnavailableError:
+        return "GPU" if torch.cuda.is_available() else None
+    return cards[0].name if cards else None
+
+
+class CardHere(NamedTuple):
+    """A card that torch could use now; `total` is in bytes, the host's where they are `shared`."""
+
+    ordinal: int
+    name: str
+    total: int | None
+    virtual: bool
+    shared: bool = False
+
+
+def cards_here() -> tuple[CardHere, ...]:
+    """The virtual cards where they are in use, else those that NVML sees; empty without any."""
+    virtual = sys.modules.get("nbmem.virtual")
+    standing = virtual.gpus() if virtual is not None else ()
+    if standing:
+        return tuple(
+            CardHere(gpu.index, gpu.name, gpu.card.nvml_total, virtual=True) for gpu in standing
+        )
+    nvml = NvmlProbe()
+    try:
+        cards = nvml.cards()
+    except ProbeUnavailableError:
+        return ()
+    nvml.close()
+    return tuple(
+        CardHere(card.index, card.name, card.total, virtual=False, shared=card.shared)
+        for card in cards
+    )
+
+
+def choices() -> tuple[Card, ...]:
+    """The virtual cards that `use` would put in now; empty where a real one is in use already."""
+    from nbmem.virtual import active
+    from nbmem.virtual.cards import CARDS
+
+    return CARDS if active() is not None or initialized_torch() is None else ()
+
+
+def table() -> str:
+    """Every card that can be used here, as text."""
+    from nbmem import virtual
+    from nbmem.virtual.cards import CARDS
+
+    active = virtual.gpus()
+    width, long = max(len(card.key) for card in CARDS), max(len(card.name) for card in CARDS)
+    lines = ["Real cards", *_real_lines(hidden=bool(active)), "", "Virtual cards"]
+    for card in CARDS:
+        here = [f"cuda:{gpu.index}" for gpu in active if gpu.name == card.name]
+        use = f"  in use as {', '.join(here)}" if len(active) > 1 else "  in use"
+        total, context = format_bytes(card.nvml_total), _context(card)
+        row = f"  {card.key:<{width}}  {card.name:<{long}}  {total:>10}  context {context:<10}"
+        lines.append(row + use if here else row.rstrip())
+    lines += [
+        "",
+        "A context is what a process holds before its first tensor, in MiB: recorded on an H100,",
+        "estimated for the others from what is published of five of them.",
+        "",
+        "Use one with `%nbmem gpu NAME` in a notebook or `nbmem run --gpu NAME SCRIPT`; 2xT4 is a",
+        "machine with two of them.",
+    ]
+    return "\n".join(lines)
+
+
+def _context(card: Card) -> str:
+    """Least and most MiB of a bare context; one figure where it was recorded."""
+    low, high = (size // MIB for size in card.context_band)
+    return str(low) if low == high else f"{low}..{high}"
+
+
+def _real_lines(*, hidden: bool) -> list[str]:
+    """The cards that NVML sees, or why there are none."""
+    if hidden:  # NVML answers for the virtual cards now
+        return ["  not to be seen while a virtual card is in use"]
+    try:
+        cards = NvmlProbe().cards()
+    except ProbeUnavailableError as err:
+        return [f"  none: {str(err).partition('. ')[0]}"]
+    return [
+        f"  {card.index}  {card.name}  {_size(card)}  driver {card.driver}" for card in cards
+    ] or ["  none"]
+
+
+def _size(card: NvmlCard) -> str:
+    """Format how much memory a real card has, and whose it is."""
+    if card.total is None:
+        return "size not said by NVML"
+    return format_bytes(card.total) + (" shared with the host" if card.shared else "")

@@ -1,0 +1,40 @@
+"""`free cache`: what torch has cached and the driver could have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nbmem.allocator.recordings.used_private_pools import follow_used
+from nbmem.allocator.settings import AllocatorSettings
+from nbmem.api.live_tensors import histories
+from nbmem.capture.torch_cuda import device_count, initialized_torch, read_counters, recorded_torch
+from nbmem.capture.torch_memory.private_pools import kept_pools
+from nbmem.core.session.events import Events
+
+
+def releasable() -> int:
+    """Bytes that empty_cache() will give back: whole free segments, and free pages.
+
+    Those of pools that a graph or a MemPool uses stay. Of CUDA's own pool (cudaMallocAsync) no
+    segments are known: what it does not use.
+    """
+    torch: Any = initialized_torch()
+    total = 0
+    if torch is not None and recorded_torch() is None:
+        read = [one for one in map(read_counters, range(device_count())) if one is not None]
+        return sum(one.reserved - one.allocated for one in read)
+    for history in histories():
+        release = str(torch.__version__).split("+")[0]
+        settings = AllocatorSettings.from_torch(history.settings, release)
+        now = history.layout_at_end
+        kept = kept_pools(now.segments.pool.tolist())
+        followed = follow_used(now, Events.empty(), settings, now.segments, kept)
+        total += int(followed.releasable[0])
+    return total
+
+
+def empty() -> None:
+    """Give it back."""
+    torch: Any = initialized_torch()
+    if torch is not None:
+        torch.cuda.empty_cache()

@@ -1,0 +1,40 @@
+"""`free frameworks`: what the pools of other frameworks hold and do not use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.capture.frameworks import OWNERS
+from nbmem.capture.frameworks.readings import Owners
+from nbmem.capture.torch_cuda import device_count, is_used
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.core.session.frameworks import Share
+
+
+def shares(notes: list[str]) -> list[Share]:
+    """What each of them holds of each card that torch uses; `notes` takes why one is left out."""
+    owners = Owners(notes.append)
+    return [share for device in _devices() for share in owners.read_in_time(device)]
+
+
+def unused(found: Sequence[Share]) -> int:
+    """Bytes of some shares that can be given back."""
+    names = {owner.name for owner in OWNERS if owner.give_back is not None}
+    return sum(share.cached for share in found if share.name in names)
+
+
+def give_back(found: Sequence[Share]) -> None:
+    """Give back what some shares can, on every card that torch uses."""
+    holding = {share.name for share in found}
+    for owner in OWNERS:
+        if owner.give_back is not None and owner.is_loaded and owner.name in holding:
+            for device in _devices():
+                owner.give_back(device)
+
+
+def _devices() -> list[int]:
+    """Cards on which torch has a context: none is made on another."""
+    return [device for device in range(device_count()) if is_used(device)]

@@ -1,0 +1,122 @@
+"""Does one action: predicts what it will free, does it, measures, and says what still holds it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from nbmem.api.freeing import cache, frameworks, names, results, tracebacks
+from nbmem.api.freeing.memory import OfCards, OfRoll, memory
+from nbmem.capture.heap import reached, walk
+from nbmem.capture.interpreter.notebook_cells import running_shell, user_names
+from nbmem.capture.record.cell_deltas import DeltaReader
+from nbmem.core.errors import UsageError
+from nbmem.core.freed_memory import Freed
+from nbmem.core.session.holders import roots_of
+from nbmem.core.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nbmem.api.freeing.target import Target
+    from nbmem.core.session.holders import Root
+    from nbmem.report.model import Command
+
+MOST_LEFT = 3
+"""Holders that are named where something stays."""
+
+
+def perform(command: Command) -> list[Freed]:
+    """Free what a command names: `cache`, `frameworks`, `traceback`, `out`, or the notebook's.
+
+    Args:
+        command: `free` with its words; as a page, a tip or the user gives it.
+
+    Returns:
+        One result for each thing named.
+
+    Raises:
+        UsageError: It is no such command, or names what cannot be freed. Nothing was freed then.
+    """
+    if command.name != "free" or not command.arguments:
+        raise UsageError(
+            "Name what to free: `%nbmem free cache`, `free frameworks`, `free traceback`, `free "
+            "out`, or variables of yours: `free checkpoint['model'] history`."
+        )
+    word = " ".join(command.arguments).strip()
+    if word == "cache":
+        return [_free_cache()]
+    if word == "frameworks":
+        return [_free_frameworks()]
+    shell, namespace = running_shell(), user_names()
+    single = {"traceback": tracebacks.target, "out": results.target}.get(word)
+    with memory() as lent:
+        if single is not None:
+            return [_free(namespace, single(shell, namespace), lent)]
+        wanted = names.targets(shell, namespace, word)
+        return [_free(namespace, target, lent) for target in wanted]
+
+
+def _free_cache() -> Freed:
+    reader = DeltaReader()
+    predicted, before = cache.releasable(), reader.now()
+    cache.empty()
+    after = reader.now()
+    stuck = (after.reserved or 0) - after.allocated
+    note = f"{format_bytes(stuck)} stay cached: free pieces of segments in which tensors live."
+    return Freed(
+        what="the cache",
+        measure="reserved",
+        predicted=predicted,
+        before=before,
+        after=after,
+        notes=(note,) if stuck else (),
+    )
+
+
+def _free_frameworks() -> Freed:
+    reader, notes = DeltaReader(), list[str]()
+    shares = frameworks.shares(notes)
+    before = replace(reader.now(), frameworks=sum(share.held for share in shares))
+    frameworks.give_back(shares)
+    left = frameworks.shares(notes)
+    return Freed(
+        what="other frameworks' pools",
+        measure="frameworks",
+        predicted=frameworks.unused(shares),
+        before=before,
+        after=replace(reader.now(), frameworks=sum(share.held for share in left)),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _free(namespace: Mapping[str, Any], target: Target, lent: OfCards | OfRoll) -> Freed:
+    goes = reached(namespace) - reached(namespace, target.cut)
+    blocks = lent.blocks()
+    before = lent.now()
+    notes = target.release()
+    after = lent.now()
+    return Freed(
+        what=target.what,
+        measure="allocated",
+        predicted=sum(blocks.get(at, 0) for at in goes),
+        before=before,
+        after=after,
+        left=_left(namespace, target.reached & lent.blocks().keys()),
+        notes=tuple(notes),
+    )
+
+
+def _left(namespace: Mapping[str, Any], storages: set[tuple[int, int]]) -> tuple[Root, ...]:
+    """What still holds some storages, the largest first."""
+    if not storages:
+        return ()
+    found = walk(namespace).by_device
+    still = [
+        held
+        for card, all_held in found.items()
+        for held in all_held
+        if (card, held.addr) in storages
+    ]
+    order = sorted(roots_of(tuple(still)), key=lambda root: -root.reached)
+    return tuple(order[:MOST_LEFT])

@@ -1,0 +1,28 @@
+"""What an action lets go of: its name, the heap without it, and how it is done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbmem.capture.heap import Cut
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Something that can be let go of.
+
+    Attributes:
+        what: What the user calls it: `checkpoint['model']`.
+        cut: What the heap is without it.
+        reached: The storages that it leads to, as (CUDA ordinal, address), held by others or not.
+        release: Lets go; returns sentences about what else the user should know.
+    """
+
+    what: str
+    cut: Cut
+    reached: set[tuple[int, int]]
+    release: Callable[[], list[str]]

@@ -1,0 +1,115 @@
+"""`free traceback`: what failed cells left behind, in Python's hands and in IPython's.
+
+`sys.last_*` and IPython's own copies are let go of, and the frames are emptied: a frame may still
+be held by a cycle with its own exception, or by those that IPython's formatter leaves behind.
+Before Python 3.13 a frame may also keep a dictionary of its locals, which a debugger or that
+formatter has asked for; that is emptied, too. So is what an inner function sees of the one around
+it, if only its finished frame still knows it: torch runs a module with hooks in one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+from functools import partial
+from types import CellType, FunctionType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from nbmem.api.freeing.target import Target
+from nbmem.capture.heap import Cut, reached
+from nbmem.capture.interpreter.roots import kept_exceptions
+from nbmem.core.session.holders import HolderKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from nbmem.capture.interpreter.roots import Place
+
+_LAST = ("last_exc", "last_value", "last_traceback", "last_type")
+_KEPT = {
+    "InteractiveTB": ("tb", "evalue", "etype"),
+    "SyntaxTB": ("tb", "evalue", "etype", "last_syntax_error"),
+    "CustomTB": ("tb", "evalue", "etype"),
+}
+_PARTS = ("__traceback__", "__cause__", "__context__")
+
+
+def target(shell: Any | None, namespace: dict[str, Any]) -> Target:
+    """The exceptions of failed cells with their frames."""
+    others = Cut(place=lambda place: not _is_traceback(place))
+    return Target(
+        what="the traceback",
+        cut=Cut(place=_is_traceback),
+        reached=reached(namespace, others),
+        release=partial(_release, shell),
+    )
+
+
+def _is_traceback(place: Place) -> bool:
+    return place.kind is HolderKind.TRACEBACK
+
+
+def _release(shell: Any | None) -> list[str]:
+    for traceback in list(_tracebacks(kept_exceptions(shell))):
+        _empty(traceback.tb_frame)
+    for name in _LAST:
+        if hasattr(sys, name):
+            delattr(sys, name)
+    for keeper, names in _KEPT.items():
+        kept = vars(getattr(shell, keeper, None) or object) if hasattr(shell, keeper) else {}
+        for name in names:
+            if name in kept:
+                setattr(getattr(shell, keeper), name, None)
+    last = getattr(shell, "last_execution_result", None)
+    if last is not None:
+        last.error_in_exec = last.error_before_exec = None
+    return []
+
+
+def _tracebacks(things: list[Any]) -> Iterator[TracebackType]:
+    """Every traceback of some exceptions, of their causes and of groups."""
+    pending, known = list(things), set()
+    while pending:
+        thing = pending.pop()
+        if thing is None or id(thing) in known:
+            continue
+        known.add(id(thing))
+        if type(thing) is TracebackType:
+            yield thing
+            pending.append(thing.tb_next)
+            continue
+        pending += [getattr(BaseException, name).__get__(thing) for name in _PARTS]
+        if issubclass(type(thing), BaseExceptionGroup):
+            pending += BaseExceptionGroup.exceptions.__get__(thing)
+
+
+def _empty(frame: FrameType) -> None:
+    """Let a finished frame go of its locals; one that runs is left alone."""
+    code = frame.f_code
+    with contextlib.suppress(RuntimeError):
+        frame.clear()
+        own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+        for held in gc.get_referents(frame):
+            if type(held) is dict and held and held.keys() <= own:
+                held.clear()
+            elif type(held) is FunctionType and held.__code__ is code:
+                known_elsewhere = _references(held) > _OF_ONE_HOLDER + 1  # the list and the frame
+                if not known_elsewhere:
+                    _empty_cells(held.__closure__ or ())
+
+
+def _empty_cells(cells: tuple[CellType, ...]) -> None:
+    """Empty the cells that no other function shares."""
+    for cell in cells:
+        if _references(cell) <= _OF_ONE_HOLDER:
+            del cell.cell_contents
+
+
+def _references(thing: object) -> int:
+    return sys.getrefcount(thing)
+
+
+_OF_ONE_HOLDER = next(_references(cell) for cell in (CellType(),))
+"""What `_references` says in a loop over the only holder; Pythons count differently."""

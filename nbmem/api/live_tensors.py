@@ -1,0 +1,279 @@
+"""What lives at this moment: the blocks of a card's allocator, with the names that Python has.
+
+Where torch's allocator shows no blocks, on the host above all, it is what Python reaches.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbmem.api.tracing import virtual_card
+from nbmem.capture.devices.accelerators import uncounted
+from nbmem.capture.heap import walk
+from nbmem.capture.interpreter.notebook_cells import user_names, with_cells
+from nbmem.capture.tensors import tensors
+from nbmem.capture.tensors.active_registry import following
+from nbmem.capture.tensors.modules import named_parameters
+from nbmem.capture.tensors.optimizers import of_optimizer, parameters_of_optimizer
+from nbmem.capture.tensors.storage_registry import Roll
+from nbmem.capture.torch_cuda import device_count, loaded_torch, recorded_torch, used_torch
+from nbmem.core.errors import ProbeUnavailableError
+from nbmem.core.files.torch_snapshot import DeviceHistory, device_history
+from nbmem.core.session.categories import Category
+from nbmem.core.session.events import BlockState
+from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.tensor_names import without_form
+from nbmem.report.analysis.external_storages import beyond
+from nbmem.report.analysis.source_lines import users_line
+from nbmem.report.ledger.card_ledger import WORKSPACE
+from nbmem.report.ledger.cublas_workspaces import unheld_workspaces
+from nbmem.report.model import Holding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from nbmem.capture.tensors.tensors import Seen
+    from nbmem.core.session.events import Layout
+    from nbmem.core.session.holders import HeldStorage
+
+
+LARGEST = 10
+"""Storages that are listed where nobody says how many."""
+
+
+class Top:
+    """The largest tensors that live on the cards, or in the host's memory where no card is used.
+
+    It says who holds them, and shows itself.
+
+    Attributes:
+        holdings: Every live block of each card by its index, the largest first; a card on which
+            nothing lives is left out.
+        kind: torch's name for such devices: "cuda", or "cpu" for the host.
+    """
+
+    def __init__(
+        self, holdings: Mapping[int, tuple[Holding, ...]], most: int, kind: str = "cuda"
+    ) -> None:
+        self.holdings = {index: held for index, held in holdings.items() if held}
+        self.kind = kind
+        self._most = most
+
+    def _cards(self) -> Iterable[tuple[str, tuple[Holding, ...]]]:
+        for index, held in (self.holdings or {0: ()}).items():
+            yield "The host's memory" if self.kind == "cpu" else f"Card {index}", held
+
+    def bundles(self) -> list[dict[str, str]]:
+        """What is shown of each card: `text/plain` and `text/html`."""
+        from nbmem.views.live_tensors import render_top, render_top_html
+
+        return [
+            {
+                "text/plain": render_top(held, self._most, card),
+                "text/html": render_top_html(held, self._most, card),
+            }
+            for card, held in self._cards()
+        ]
+
+    def __str__(self) -> str:
+        return "\n\n".join(bundle["text/plain"] for bundle in self.bundles())
+
+    def _repr_mimebundle_(self, **_options: Any) -> dict[str, str]:
+        pages = "".join(bundle["text/html"] for bundle in self.bundles())
+        return {"text/plain": str(self), "text/html": pages}
+
+
+def in_use_now() -> str:
+    """List who is on each real card now, as text; say why nobody knows, where that is so."""
+    from nbmem.capture.processes.gpu_processes import cards_now
+    from nbmem.views.gpu_processes import render_neighbours
+
+    try:
+        return render_neighbours(cards_now())
+    except ProbeUnavailableError as err:
+        return str(err)
+
+
+def top(most: int = LARGEST) -> Top:
+    """List the largest tensors that live on the cards now, and everything that holds them.
+
+    Where torch uses no card, those in the host's memory.
+
+    In a notebook as `%nbmem top`; in a script the names are those of `__main__`. A function that
+    runs is a holder like any other.
+
+    Args:
+        most: Lines to show of each card; storages that nothing tells apart share one.
+    """
+    with following_uncounted() as roll:
+        if roll is None:
+            return Top(live_now(user_names()), most)
+        return Top(reached_now(user_names()), most, roll.device.kind)
+
+
+@contextmanager
+def following_uncounted() -> Iterator[Roll | None]:
+    """Write on a roll what is looked at meanwhile; None where CUDA's allocator has blocks.
+
+    And where a virtual card was chosen, whether or not it is used yet.
+    """
+    torch: Any = loaded_torch()
+    card = virtual_card()
+    if torch is None or used_torch() is not None or (card is not None and card.chosen):
+        yield None
+        return
+    roll = Roll(torch, uncounted(torch))
+    try:
+        with following(roll):
+            yield roll
+    finally:
+        roll.close()
+
+
+def histories() -> list[DeviceHistory]:
+    """The layout of every card that torch uses; none before CUDA, and of another allocator's."""
+    torch: Any = recorded_torch()
+    if torch is None:
+        return []
+    snapshot = {**torch.cuda.memory._snapshot(), "device_traces": ()}  # noqa: SLF001
+    return [device_history(snapshot, index) for index in range(device_count())]
+
+
+def live_now(namespace: Mapping[str, Any]) -> dict[int, tuple[Holding, ...]]:
+    """Every live block of every card that torch uses, the largest first.
+
+    Lines are known of what was allocated while stacks were taken.
+
+    Args:
+        namespace: The notebook's names.
+    """
+    cards = histories()
+    if not cards:
+        return {}
+    found, trained = walk(namespace), _trained(namespace)
+    all_cards = {}
+    for index, history in enumerate(cards):
+        storages, seen = found.by_device.get(index, ()), trained.get(index, {})
+        known = {storage.addr for storage in storages} | set(seen)
+        cublas = _workspaces(history.layout_at_end, known) if found.complete else set()
+        all_cards[index] = _holdings(history, storages, seen, cublas)
+    return all_cards
+
+
+def reached_now(namespace: Mapping[str, Any]) -> dict[int, tuple[Holding, ...]]:
+    """Every storage that Python reaches, the largest first; to be called while a roll is followed.
+
+    Args:
+        namespace: The notebook's names.
+    """
+    trained = _trained(namespace)
+    return {
+        -1 - place: tuple(
+            _without_line(one, *_known(one, trained.get(place, {}).get(one.addr)), one.size)
+            for one in sorted(storages, key=lambda one: -one.size)
+        )
+        for place, storages in walk(namespace).by_device.items()
+    }
+
+
+def _workspaces(layout: Layout, known: set[int]) -> set[int]:
+    """Addresses of cuBLAS's workspaces, among the live blocks that Python does not know."""
+    blocks, segments = layout.blocks, layout.segments
+    unheld = (blocks.state == BlockState.ALLOCATED) & ~np.isin(blocks.addr, list(known))
+    addrs = blocks.addr[unheld]
+    home = np.searchsorted(segments.addr, addrs, "right") - 1
+    mine = unheld_workspaces(blocks.requested[unheld], segments.stream[home])
+    return set(addrs[mine].tolist())
+
+
+def _holdings(
+    history: DeviceHistory,
+    storages: tuple[HeldStorage, ...],
+    trained: Mapping[int, Seen],
+    cublas: set[int],
+) -> tuple[Holding, ...]:
+    held = {storage.addr: storage for storage in storages}
+    blocks = history.layout_at_end.blocks
+    stacks = with_cells(history.stacks)
+    rows = []
+    for addr, size, requested, state, stack in zip(
+        *(column.tolist() for _, column in blocks.columns()), strict=True
+    ):
+        if state != BlockState.ALLOCATED:
+            continue
+        storage = held.get(addr)
+        category, name = _known(storage, trained.get(addr))
+        if addr in cublas:
+            category, name = Category.WORKSPACE, WORKSPACE
+        rows.append(
+            Holding(
+                name=name,
+                category=category,
+                requested=requested,
+                block=size,
+                born_in=None,
+                line=users_line(stacks[stack]) if stack >= 0 else None,
+                form=storage.form if storage else None,
+                holders=storage.holders if storage else (),
+            )
+        )
+    rows += [
+        _without_line(storage, Category.FRAMEWORKS, storage.name, 0)
+        for storage in beyond(history.layout_at_end.segments, storages)
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.requested))
+
+
+def _without_line(
+    storage: HeldStorage, category: Category, name: str | None, block: int
+) -> Holding:
+    return Holding(
+        name=name,
+        category=category,
+        requested=storage.size,
+        block=block,
+        born_in=None,
+        line=None,
+        form=storage.form,
+        holders=storage.holders,
+    )
+
+
+def _known(storage: HeldStorage | None, seen: Seen | None) -> tuple[Category, str | None]:
+    """What a storage is, and its name: an optimizer's state is named after its parameter."""
+    name = storage.name if storage else None
+    if seen is None:
+        return _category(storage), name
+    return seen.category, name if seen.of is None else seen.of + without_form(seen.name)
+
+
+def _category(storage: HeldStorage | None) -> Category:
+    if storage is None:
+        return Category.UNKNOWN
+    only_graphs = all(way.kind is HolderKind.GRAPH for way in storage.holders)
+    return Category.ACTIVATIONS if only_graphs else Category.USER_TENSORS
+
+
+def _trained(namespace: Mapping[str, Any]) -> dict[int, dict[int, Seen]]:
+    """What the notebook's modules and optimizers say of storages, by card and address."""
+    found: dict[int, dict[int, Seen]] = {}
+    names = {
+        id(parameter): (name, f".{path}")
+        for name, module in tensors.modules_in(namespace)
+        for path, parameter in named_parameters(module)
+    }
+
+    def note(seen: Iterable[Seen]) -> None:
+        for one in seen:
+            found.setdefault(one.device, {})[one.addr] = one
+
+    for _, optimizer in tensors.optimizers_in(namespace):
+        note(of_optimizer(optimizer, lambda parameter: names.get(id(parameter))))
+        note(parameters_of_optimizer(optimizer))
+    for _, module in tensors.modules_in(namespace):
+        note(tensors.gradients_of_module(module))
+        note(tensors.of_module(module))
+    return found

@@ -1,0 +1,282 @@
+"""From a session to what a person reads; where a form fails, the next simpler one stands there.
+
+The forms are the explorer, a picture with tables, text, the ledger's figures, the counters'. A note
+says what was left out, and why. Nothing in here may fail with what it stands in for: it calls a
+view, a tip or an analysis only under a guard.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbmem.core.errors import UsageError
+from nbmem.core.runtime.fault_isolation import Faults, error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from nbmem.core.session.cell_delta import CellDelta
+    from nbmem.core.session.session import Session
+    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.model import Finding, Report
+
+logger = logging.getLogger("nbmem")
+
+TEXT = "text/plain"
+
+
+class PartialReport(NamedTuple):
+    """A report, and a sentence for each thing that was left out of it."""
+
+    report: Report
+    left_out: tuple[str, ...]
+
+
+def read(session: Session, device: int | None, *, everything: bool = False) -> PartialReport:
+    """Read a session with its tips; what fails is left out, with a note in the report.
+
+    Args:
+        session: What was recorded.
+        device: CUDA ordinal of the card; None for the one that held the most.
+        everything: Ask also the rules that speak only where memory is short.
+
+    Raises:
+        UsageError: The session has no such card, or none at all.
+        Exception: The ledger itself cannot be made; `shown` has the counters' figures then.
+    """
+    faults = Faults()
+    books = _books(session, device, faults)
+    report = faults.part("The report beyond its ledger", lambda: _analysed(books, faults), None)
+    if report is None:
+        report = _bare(books)
+    found, notes = faults.part(
+        "The tips", lambda: _tips(books, report, all_of=everything), ((), ())
+    )
+    missing = (*notes, *faults.notes)
+    return PartialReport(replace(report, findings=found, notes=(*report.notes, *missing)), missing)
+
+
+def save(session: Session, path: str | Path, read_report: Callable[[int | None], Report]) -> Path:
+    """Write a session, and beside it what the viewer page draws of each card.
+
+    A page has no Python, so the ledger is made here. What cannot be made is left out: the file is
+    the session, and whoever has nbmem makes the rest again.
+
+    Args:
+        session: What was recorded.
+        path: The file; `.nbmem` is added if it has no suffix.
+        read_report: Makes or remembers a card's report, by its CUDA ordinal.
+
+    Raises:
+        UsageError: It cannot be written there.
+    """
+    from nbmem.core.files.session import save_session
+    from nbmem.core.session.cards import fullest
+
+    faults = Faults()
+    drawn: dict[str, bytes] = {}
+    main = fullest(session.devices) if session.devices else -1
+    for index, trace in enumerate(session.devices):
+        device = None if index == main else trace.info.index  # the report that others ask for
+        part = faults.part("The viewer's data", partial(_stored, read_report, device), None)
+        drawn |= {} if part is None else {f"explorer/{trace.info.index}.json": part}
+    return save_session(session, path, drawn)
+
+
+def _stored(read_report: Callable[[int | None], Report], device: int | None) -> bytes:
+    from nbmem.views.explorer.output import stored
+
+    return stored(read_report(device))
+
+
+def unmuted(report: Report) -> Report:
+    """The report without the tips that the user does not want to hear."""
+    faults = Faults()
+    silent = faults.part("The list of muted tips", _muted, frozenset())
+    heard = tuple(finding for finding in report.findings if finding.rule not in silent)
+    return replace(report, findings=heard, notes=(*report.notes, *faults.notes))
+
+
+def shown(
+    session: Session,
+    device: int | None,
+    read_report: Callable[[], Report],
+    cells_of: Callable[[Report], Sequence[CellDelta]],
+    *,
+    ooms: bool = True,
+) -> dict[str, Any]:
+    """A notebook's output, in every form that can be made.
+
+    Args:
+        session: What was recorded.
+        device: As for `read`.
+        read_report: Makes or remembers the report.
+        cells_of: The notebook's history, given the report.
+        ooms: Whether the explanation of out-of-memory errors is part of it.
+
+    Raises:
+        UsageError: The session has no such card, or none at all.
+    """
+    try:
+        report = read_report()
+    except UsageError:
+        raise
+    except Exception as err:  # noqa: BLE001 - the counters' figures stand instead
+        return {TEXT: _counted(session, device, err)}
+    faults = Faults()
+    if not ooms:
+        plain = replace(report, ooms=())
+        report = faults.part("The place of the error", partial(_beside_its_ooms, report), plain)
+    cells = faults.part("The history of the cells", lambda: cells_of(report), ())
+    bundle = faults.part("The views", lambda: _views(report, cells, faults), {})
+    return bundle if TEXT in bundle else {**bundle, TEXT: _plain(report, faults)}
+
+
+def text_of(session: Session, device: int | None, read_report: Callable[[], Report]) -> str:
+    """What is shown of a session, as text alone; arguments and errors as of `shown`."""
+    try:
+        report = read_report()
+    except UsageError:
+        raise
+    except Exception as err:  # noqa: BLE001 - as above
+        return _counted(session, device, err)
+    faults = Faults()
+    text = faults.part("The text", lambda: _text(report, faults), None)
+    return _plain(report, faults) if text is None else _with_notes(text, faults.notes)
+
+
+def _views(report: Report, cells: Sequence[CellDelta], faults: Faults) -> dict[str, Any]:
+    from nbmem.views.mime_bundle import mimebundle
+
+    return mimebundle(report, cells, faults)
+
+
+def _beside_its_ooms(report: Report) -> Report:
+    from nbmem.views.oom import beside_its_ooms
+
+    return beside_its_ooms(report)
+
+
+def _text(report: Report, faults: Faults) -> str:
+    from nbmem.views.text import render_text
+
+    return render_text(report, faults=faults)
+
+
+def _books(session: Session, device: int | None, faults: Faults) -> Books:
+    from nbmem.report.analysis import books_of
+    from nbmem.report.ledger.card_ledger import Books
+
+    try:
+        return books_of(session, device)
+    except UsageError:
+        raise
+    except Exception as err:  # noqa: BLE001 - unless the books themselves fail again
+        books = Books(session, _card(session, device))
+        faults.leave_out("The choice of the card", err)
+        return books
+
+
+def _card(session: Session, device: int | None) -> int:
+    """The card that was asked for, or the one that held the most: its index in the session."""
+    from nbmem.core.session.cards import fullest
+
+    asked = [i for i, trace in enumerate(session.devices) if trace.info.index == device]
+    return asked[0] if asked else fullest(session.devices)
+
+
+def _analysed(books: Books, faults: Faults) -> Report:
+    from nbmem.report.analysis import report_of
+
+    return report_of(books, faults)
+
+
+def _tips(
+    books: Books, report: Report, *, all_of: bool
+) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    from nbmem.report.analysis.oom import said_already
+    from nbmem.report.tips.engine import advise
+
+    advice = advise(books.session, books, report, everything=all_of)
+    said = frozenset() if all_of else said_already(report.ooms)
+    return tuple(found for found in advice.findings if found.rule not in said), advice.notes
+
+
+def _muted() -> frozenset[str]:
+    from nbmem.report.tips.mutes import muted
+
+    return muted()
+
+
+def _bare(books: Books) -> Report:
+    """The ledger's figures as a report, without any analysis."""
+    from nbmem.report.analysis.report_builder import bare_timeline
+    from nbmem.report.model import Moment, Peak, Report
+
+    session = books.session
+    top = books.peak(0, books.events)
+    spans = session.spans
+    duration_ns = spans[0].t1_ns - spans[0].t0_ns if spans else 0
+    return Report(
+        title=session.name,
+        device=books.trace.info,
+        duration_ns=duration_ns,
+        peak=Peak(
+            at=Moment(event=top, t_ns=duration_ns // 2),
+            allocated=int(books.allocated[top]),
+            reserved=int(books.reserved.max()),
+            active=int(books.active.max()),
+            requested=int(books.requested.max()),
+            process=books.peak_process(),
+        ),
+        ledger_at_start=books.ledger(0),
+        ledger_at_peak=books.ledger(top),
+        ledger_at_end=books.ledger(books.events),
+        phases=(),
+        holdings=(),
+        timeline=bare_timeline(books, top, duration_ns),
+        events=books.events,
+        dropped_events=books.trace.dropped,
+        error=session.error,
+        notes=session.notes,
+    )
+
+
+def _plain(report: Report, faults: Faults) -> str:
+    """The ledger's figures, where no view could be made."""
+    from nbmem.report.ledger.fallback_text import ledger_lines
+
+    head = f"{report.title} on {report.device.name}"
+    lines = ledger_lines(report.ledger_at_peak, report.ledger_at_end)
+    return _with_notes(_clean(f"{head}\n{lines}"), (*report.notes, *faults.notes))
+
+
+def _counted(session: Session, device: int | None, why: Exception) -> str:
+    """The counters' figures, where even the ledger could not be made."""
+    from nbmem.report.ledger.fallback_text import counter_lines
+
+    logger.debug("the ledger could not be made", exc_info=why)
+    note = (
+        f"The ledger could not be made: {error_of(why)}. Everything that rests on it was left out; "
+        "the recording itself is whole. Please report it with the session's file (%nbmem save)."
+    )
+    try:
+        trace = session.devices[_card(session, device)]
+        figures = f"{session.name} on {trace.info.name}, as it was read:\n{counter_lines(trace)}"
+    except Exception as err:  # noqa: BLE001 - the last form: what remains is a sentence
+        figures = f"{session.name}: its counters cannot be read, either: {error_of(err)}."
+    return _with_notes(_clean(figures), (*session.notes, note))
+
+
+def _clean(text: str) -> str:
+    """A text whose names obey nobody: what a terminal would take for commands is blank."""
+    return "".join(c if c.isprintable() or c == "\n" else " " for c in text)
+
+
+def _with_notes(text: str, notes: Sequence[str]) -> str:
+    """A text and sentences below it, unwrapped: it is not a view's turn any more."""
+    return "\n\n".join(filter(None, (text, "\n".join(f"- {_clean(note)}" for note in notes))))

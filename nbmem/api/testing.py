@@ -1,0 +1,206 @@
+"""Memory held to a limit, and one run held against another: for tests, and for a second look.
+
+A test's peak is what the card held, with what others had left. The sentence says how much that was
+and does not subtract it, or a shared model would count only in the first test that uses it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from nbmem.api.tracing import Trace, open, running_recorder  # noqa: A004 - nbmem's own
+from nbmem.core.errors import UsageError
+from nbmem.core.units import parse_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from types import TracebackType
+
+    from nbmem.core.session.session import Session
+    from nbmem.report.analysis.compare import Comparison
+    from nbmem.report.analysis.peak_limit import Figure
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class assert_peak:  # noqa: N801 - used as a word: with nbmem.assert_peak("6GiB"):
+    """Fail with an AssertionError that names what exceeded, if memory went above a limit inside.
+
+    As a context manager (`with nbmem.assert_peak("6GiB"):`) or a decorator
+    (`@nbmem.assert_peak("6GiB")`), in pytest and elsewhere; on a real card or a virtual one. What
+    is raised inside goes through untouched. It may stand inside a trace or another assertion.
+
+    Args:
+        limit: Bytes, or text such as "6GiB".
+        which: "allocated", "reserved", "active", "requested" or "process".
+        device: CUDA ordinal of the one card to watch; None for every card that is used.
+        stacks: Name the lines that allocated (dearer).
+
+    Raises:
+        AssertionError: At the end of the block: more was held than the limit.
+        UsageError: The limit cannot be read, or there is no card that could be watched.
+    """
+
+    def __init__(
+        self,
+        limit: int | str,
+        *,
+        which: Figure = "allocated",
+        device: int | None = None,
+        stacks: bool = True,
+    ) -> None:
+        from nbmem.report.analysis.peak_limit import FIGURES
+
+        if which not in FIGURES:
+            raise UsageError(
+                f"{which!r} is no figure with a peak. There are: {', '.join(FIGURES)}."
+            )
+        self.limit = parse_bytes(limit) if isinstance(limit, str) else limit
+        self.which = which
+        self.device = device
+        self.stacks = stacks
+        self._trace = Trace("the block")
+
+    def __enter__(self) -> Trace:
+        self._trace = Trace(self._trace.name, stacks=self.stacks, device=self.device)
+        return self._trace.start()
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        __tracebackhide__ = True
+        trace = self._trace.stop(error)
+        if error is not None:
+            return
+        message = exceeded(trace, self.limit, which=self.which, device=self.device)
+        if message is not None:
+            raise AssertionError(message)
+
+    def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
+        """Decorate a function; every call of it is held to the limit."""
+
+        def fresh() -> assert_peak:
+            guard = assert_peak(
+                self.limit, which=self.which, device=self.device, stacks=self.stacks
+            )
+            guard._trace = Trace(function.__name__)
+            return guard
+
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def awaited(*args: _P.args, **kwargs: _P.kwargs) -> Any:
+                __tracebackhide__ = True
+                with fresh():
+                    return await function(*args, **kwargs)
+
+            return awaited  # type: ignore[return-value]
+
+        @functools.wraps(function)
+        def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            __tracebackhide__ = True
+            with fresh():
+                return function(*args, **kwargs)
+
+        return called
+
+
+def exceeded(
+    trace: Trace, limit: int, *, which: Figure = "allocated", device: int | None = None
+) -> str | None:
+    """Say what went above a limit in a trace that has ended; None if nothing did.
+
+    Args:
+        trace: The trace; one inside another is looked at as a block of that.
+        limit: Bytes.
+        which: As for `assert_peak`, and so is `device`.
+        device: CUDA ordinal of the one card to look at; None for all.
+
+    Raises:
+        UsageError: Nobody knows the figure, or there is no card at all.
+    """
+    from nbmem.report.analysis.peak_limit import over_limit
+
+    session, block = trace.session, None
+    recorder = running_recorder()
+    if session is None and recorder is not None:  # inside another trace: a block of it
+        session = recorder.so_far()
+        block = next(span for span in reversed(session.spans) if span.kind == "block")
+    if session is None:
+        return None
+    if not session.devices:
+        _check_card(session)
+    return over_limit(session, limit, what=trace.name, which=which, device=device, within=block)
+
+
+def _check_card(session: Session) -> None:
+    """Nothing was used: a test that could never fail must not pass."""
+    from nbmem.capture.torch_cuda import loaded_torch
+
+    torch: Any = loaded_torch()
+    if torch is None or not torch.cuda.is_available():
+        why = f" ({session.notes[0]})" if session.notes else ""
+        raise UsageError(
+            "assert_peak found no card, so nothing could go above the limit"
+            f"{why}. Run on a machine with one, or put a virtual card in before: "
+            'nbmem.virtual.activate("H100").'
+        )
+
+
+class Diff:
+    """Two sides and what changed; a notebook shows it as a table, `print` as text."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self.comparison = comparison
+
+    def __str__(self) -> str:
+        from nbmem.views.comparison import render_comparison
+
+        return render_comparison(self.comparison)
+
+    def _repr_mimebundle_(self, **_options: Any) -> dict[str, str]:
+        from nbmem.views.comparison import render_comparison_html
+
+        return {"text/plain": str(self), "text/html": render_comparison_html(self.comparison)}
+
+    def to_json(self) -> dict[str, Any]:
+        """Write as JSON, all figures in bytes."""
+        from nbmem.views.comparison import comparison_json
+
+        return comparison_json(self.comparison)
+
+
+def diff(
+    a: Trace | str | Path,
+    b: Trace | str | Path,
+    *,
+    steps: tuple[int, int] | None = None,
+    max_size: int | str | None = None,
+) -> Diff:
+    """What changed from `a` to `b`: categories, holders and lines, the largest change first.
+
+    Args:
+        a: A trace, or the file of a session or of a snapshot that torch wrote.
+        b: The same; it may be the same trace if `steps` are given.
+        steps: One step of each to compare, in the place of the whole recordings.
+        max_size: How large a file may be, as for `nbmem.open`.
+
+    Raises:
+        NbmemError: A side cannot be read, used no card, or has no such step.
+    """
+    from nbmem.report.analysis.compare import compare, side
+
+    sides = []
+    for at, given in enumerate((a, b)):
+        trace = given if isinstance(given, Trace) else open(given, max_size=max_size)
+        step = None if steps is None else steps[at]
+        label = trace.name if step is None else f"{trace.name}, step {step}"
+        sides.append(side(trace._finished(), label=label, step=step))  # noqa: SLF001 - nbmem's own
+    return Diff(compare(*sides))

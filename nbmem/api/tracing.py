@@ -1,0 +1,430 @@
+"""nbmem from Python: trace a block, name a phase, open what was saved."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+from nbmem.core.errors import NbmemError, UsageError
+from nbmem.core.runtime.entry_points import entry
+from nbmem.core.runtime.fault_isolation import error_of
+from nbmem.core.runtime.interrupts import held_back
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+    from nbmem.capture.record.recorder import Recorder
+    from nbmem.capture.record.recording import Recording
+    from nbmem.core.session.cell_delta import CellDelta
+    from nbmem.core.session.session import Session
+    from nbmem.report.model import Finding, Report
+    from nbmem.views.widget.explorer import ExplorerWidget
+    from nbmem.virtual.hardware.gpu import VirtualGPU
+
+
+class Trace:
+    """One traced stretch of a run, and its report afterwards.
+
+    Use it as a context manager (`with nbmem.trace("train") as t: ...`), or call `start` and `stop`.
+    Nothing in it raises into the code that is traced. A trace inside a trace becomes a block of the
+    outer one.
+
+    Attributes:
+        cells: The notebook's history before this recording, oldest first.
+        cell: The line in that history of the cell that was recorded; None outside of a notebook.
+    """
+
+    def __init__(
+        self,
+        name: str = "trace",
+        *,
+        stacks: bool = False,
+        device: int | None = None,
+        namespace: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.cells: tuple[CellDelta, ...] = ()
+        self.cell: CellDelta | None = None
+        self._options: dict[str, Any] = {"stacks": stacks, "device": device}
+        self._namespace = namespace
+        self._opened: Session | None = None
+        self._recording: Recording | None = None
+        self._reports: dict[int | None, Report] = {}
+
+    @property
+    def session(self) -> Session | None:
+        """What was recorded; None before the end, and for a trace inside another."""
+        return self._opened if self._recording is None else self._recording.session
+
+    @session.setter
+    def session(self, session: Session) -> None:
+        """Take what somebody else has recorded."""
+        self._opened, self._recording = session, None
+
+    def _never_begun(self) -> Self:
+        if self._recording is not None:
+            self._recording.give_up()
+        return self
+
+    @entry("this recording", otherwise=_never_begun, ends=True)
+    def start(self) -> Self:
+        """Begin to record; a second call while it records does nothing.
+
+        Where nbmem fails or is interrupted, nothing is recorded and left on, and `report` says why.
+        """
+        from nbmem.capture.record.recording import Recording
+
+        if not self.runs:
+            self._reports.clear()
+            self._recording = Recording(self.name)
+            self._recording.start(self._new_recorder)
+            if self._recording.interrupted:
+                raise KeyboardInterrupt  # which `entry` delivers
+        return self
+
+    def _without_a_look(self, error: BaseException | None = None) -> Self:
+        if self._recording is not None:
+            self._recording.close(error)
+            self._recording.freeze()
+        return self
+
+    @entry("the end of the recording", otherwise=_without_a_look, ends=True)
+    def stop(self, error: BaseException | None = None) -> Self:
+        """End, and freeze what was recorded.
+
+        An interrupt (Ctrl-C) meanwhile ends the look at who holds what, and is delivered when this
+        returns; what was recorded is kept.
+
+        Args:
+            error: The exception that ended the run; only its text is kept.
+        """
+        if self.end(error):
+            self.look_no_more()
+            if self.interrupted:
+                raise KeyboardInterrupt  # which `entry` delivers
+        return self
+
+    def end(
+        self, error: BaseException | None = None, enough: Callable[[float], bool] | None = None
+    ) -> bool:
+        """End, and freeze what was recorded; the look at who holds what may be left. Never raises.
+
+        Args:
+            error: The exception that ended the run; only its text is kept.
+            enough: Asked whether to leave it, with the seconds of a long part to come; or None.
+
+        Returns:
+            Whether it was looked to the end. If not, `look_on` goes on with it.
+        """
+        if self._recording is None:
+            return True
+        with held_back() as held:
+            self._recording.close(error)
+            over = self._recording.look(enough) is not False
+            self._recording.freeze()
+        self._recording.interrupted |= held.came
+        return over
+
+    def look_on(self, enough: Callable[[float], bool]) -> bool:
+        """Go on with the look that `end` left; True when it is over, and the report is new.
+
+        Nothing that uses tensors may have run since.
+        """
+        if self._recording is None or self._recording.look(enough) is False:
+            return False
+        self._recording.freeze()
+        self._reports.clear()
+        self.look_no_more()
+        return True
+
+    @property
+    def runs(self) -> bool:
+        """Whether it records now."""
+        return self._recording is not None and self._recording.runs
+
+    def lost(self, part: str, err: BaseException) -> None:
+        """Keep what went wrong, for `report`."""
+        if self._recording is not None:
+            self._recording.lost(part, err)
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """What records now, in a trace that lies in no other; else None."""
+        recording = self._recording
+        alone = recording is not None and recording.runs and recording.outer is None
+        return recording.recorder if recording is not None and alone else None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C came while nbmem ended the recording itself."""
+        return self._recording is not None and self._recording.interrupted
+
+    def look_no_more(self) -> None:
+        """Leave the look for good."""
+        if self._recording is not None:
+            self._recording.forget()
+
+    __enter__ = start
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.stop(error)
+
+    def report(self, device: int | None = None) -> Report:
+        """What was recorded, ready to draw.
+
+        Args:
+            device: CUDA ordinal of the card; None for the one that held the most.
+
+        Raises:
+            NbmemError: The trace still runs, lies inside another, or saw no GPU memory.
+        """
+        from nbmem.api.render import read, unmuted
+
+        if device in self._reports:
+            return unmuted(self._reports[device])
+        report, left_out = read(self._finished(), device)
+        if not left_out:  # what was left out may be there next time, once there is memory again
+            self._reports[device] = report
+        return unmuted(report)
+
+    def release_reports(self) -> None:
+        """Let go of the reports that were made; the next `report` makes one again."""
+        self._reports.clear()
+
+    def all_tips(self, device: int | None = None) -> tuple[Finding, ...]:
+        """Every finding, muted or not, with those that matter only where memory is short.
+
+        Args:
+            device: As for `report`.
+
+        Raises:
+            NbmemError: As for `report`.
+        """
+        from nbmem.api.render import read
+
+        return read(self._finished(), device, everything=True).report.findings
+
+    def private(self) -> Trace:
+        """Copy what was recorded, without what tells of its author and machine (SECURITY.md).
+
+        Raises:
+            NbmemError: The trace still runs, lies inside another, or saw no GPU memory.
+        """
+        from nbmem.core.session.privacy import private_session
+
+        session = private_session(self._finished())
+        copied = Trace(session.name)
+        copied.session = session
+        return copied
+
+    def save(self, path: str | Path, *, private: bool = False) -> Path:
+        """Write the session to a file that `nbmem.open`, `nbmem report` and the viewer page read.
+
+        Args:
+            path: The file.
+            private: Leave out paths, source, user, host and other processes (SECURITY.md).
+
+        Returns:
+            The file's path; `.nbmem` is added if it has no suffix.
+        """
+        from nbmem.api.render import save
+
+        trace = self.private() if private else self
+        return save(trace._finished(), path, trace.report)  # noqa: SLF001 - this class's
+
+    def export(
+        self, form: str, path: str | Path, device: int | None = None, *, private: bool = False
+    ) -> Path:
+        """Write the recording for another program: `t.export("perfetto", "train.json")`.
+
+        Args:
+            form: `html`, `json`, `csv`, `perfetto` or `snapshot` (`nbmem.views.exports`).
+            path: The file.
+            device: As for `report`, and so are the errors; or it cannot be written.
+            private: As for `save`.
+        """
+        from nbmem.report.analysis import books_of
+        from nbmem.views.exports import find_format
+
+        if private:
+            return self.private().export(form, path, device)
+        chosen, session = find_format(form), self._finished()
+        return chosen.write(lambda: self.report(device), lambda: books_of(session, device), path)
+
+    def _finished(self) -> Session:
+        if self.session is not None:
+            return self.session
+        recording = self._recording
+        if recording is not None and recording.faults:
+            raise UsageError(" ".join(recording.faults))
+        if recording is not None and recording.outer is not None:
+            raise UsageError(
+                f"{self.name!r} was traced inside {recording.outer.name!r}: its figures are a "
+                "block of that report. Read the outer report, or trace one at a time."
+            )
+        raise UsageError(f"{self.name!r} is still being traced; its report is there when it ends.")
+
+    def _new_recorder(self) -> Recorder:
+        from nbmem.capture.record.recorder import Recorder
+
+        main = vars(sys.modules["__main__"])
+        names = self._namespace if self._namespace is not None else main
+        card = virtual_card()
+        if card is not None and card.instead is not None:
+            card.instead.begin()
+        return Recorder(
+            namespace=names,
+            virtual=card is not None,
+            chosen=card is not None and card.chosen,
+            limits=_limits_of_virtual_card,
+            **self._options,
+        )
+
+    def __str__(self) -> str:
+        from nbmem.api.render import text_of
+
+        try:
+            return text_of(self._finished(), None, self.report)
+        except NbmemError as err:
+            return f"nbmem: {err}"
+
+    def widget(self, device: int | None = None) -> ExplorerWidget:
+        """The report as a live widget (needs `pip install 'nbmem[widget]'`).
+
+        Its traits `moment`, `span` and `tensor` are what is chosen in it: observe them, set them,
+        link them to other widgets, and put it into layouts of ipywidgets and Voila.
+
+        Args:
+            device: As for `report`.
+
+        Raises:
+            NbmemError: As for `report`; or a library that the widget needs is not installed.
+        """
+        from nbmem.report.analysis import books_of
+        from nbmem.views.widget import explorer_widget
+
+        try:
+            report = self.report(device)
+            books = books_of(self._finished(), device)
+            return explorer_widget(report, books, self._history(report))
+        except NbmemError:
+            raise
+        except Exception as err:
+            raise NbmemError(
+                f"The widget could not be made: {error_of(err)}. The report shows itself without "
+                "it: end the cell with the trace's name. Please report it with the session's file "
+                "(%nbmem save)."
+            ) from err
+
+    def _history(self, report: Report) -> tuple[CellDelta, ...]:
+        """The notebook's cells up to this one, which knows its peak now."""
+        if self.cell is None:
+            return self.cells
+        return (*self.cells, replace(self.cell, peak=report.peak.allocated))
+
+    def _repr_mimebundle_(
+        self, *, device: int | None = None, ooms: bool = True, **_options: Any
+    ) -> dict[str, Any]:
+        from nbmem.api.render import shown
+
+        try:
+            return shown(
+                self._finished(), device, lambda: self.report(device), self._history, ooms=ooms
+            )
+        except NbmemError as err:
+            return {"text/plain": f"nbmem: {err}"}
+
+
+def trace(
+    name: str = "trace",
+    *,
+    stacks: bool = False,
+    device: int | None = None,
+    namespace: Mapping[str, Any] | None = None,
+) -> Trace:
+    """Trace a block: `with nbmem.trace("train") as t: ...`, then `print(t)`.
+
+    Args:
+        name: Label of the report.
+        stacks: Take a Python stack at each allocation (dearer; names the lines).
+        device: CUDA ordinal of the one card to trace; None for every card that torch uses.
+        namespace: Where models, optimizers and tensors have their names; None for `__main__`.
+    """
+    return Trace(name, stacks=stacks, device=device, namespace=namespace)
+
+
+@contextlib.contextmanager
+def phase(name: str) -> Iterator[None]:
+    """Name a block of the running trace, as it shall appear in the report; else do nothing."""
+    recorder = running_recorder()
+    if recorder is None:
+        yield
+        return
+    recorder.begin_block(name)
+    try:
+        yield
+    finally:
+        recorder.end_block()
+
+
+def open(path: str | Path, *, max_size: int | str | None = None) -> Trace:  # noqa: A001 - nbmem.open
+    """Open a saved session, or a snapshot that torch's _dump_snapshot() wrote.
+
+    Args:
+        path: The file.
+        max_size: What it may have, packed and unpacked: bytes, or "4GiB"; None for 1 GiB.
+
+    Raises:
+        NbmemError: It is missing, too large, truncated, hostile or of another kind.
+    """
+    from nbmem.core.files.recording import read_recording
+
+    session = read_recording(path, max_size)
+    opened = Trace(session.name)
+    opened.session = session
+    return opened
+
+
+def running_recorder() -> Recorder | None:
+    """The one recorder that records now, for a view of its progress; None without a trace."""
+    recordings = sys.modules.get(
+        "nbmem.capture.record.recording"
+    )  # not there: nothing was recorded yet
+    recording = None if recordings is None else recordings.running()
+    recorder: Recorder | None = None if recording is None else recording.recorder
+    return recorder
+
+
+def leave_to_parent() -> None:
+    """In a process that was forked while its parent recorded: that recording is the parent's."""
+    recordings = sys.modules.get("nbmem.capture.record.recording")
+    recording = None if recordings is None else recordings.running()
+    if recording is not None:
+        recording.close()
+
+
+def virtual_card() -> VirtualGPU | None:
+    """The virtual card that answers, the first of several; None where none does."""
+    virtual = sys.modules.get("nbmem.virtual")
+    card: VirtualGPU | None = virtual.active() if virtual is not None else None
+    return card
+
+
+def _limits_of_virtual_card() -> list[str]:
+    """What it could not do as the real one would since it was switched on, and what that means."""
+    card = virtual_card()
+    if card is None:
+        return []
+    from nbmem.virtual.warnings import on_figures
+
+    instead = [] if card.instead is None else card.instead.sentences()
+    return [*on_figures(card.notes), *instead]

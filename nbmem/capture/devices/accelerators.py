@@ -1,0 +1,184 @@
+"""Accelerators besides NVIDIA's and AMD's, asked by torch's own counters; names are torch 2.13's.
+
+Their allocators round and keep temporaries, which no tensor that was seen accounts for: what the
+counters hold beyond the tensors is `unknown`, and what they hold beyond that is cache.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.devices import DeviceReading
+from nbmem.capture.devices.host import Host
+from nbmem.capture.devices.other_allocators import OtherAllocator
+from nbmem.core.runtime.interrupts import let_pass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nbmem.capture.devices import Device
+    from nbmem.core.session.session import DeviceInfo
+
+_MISSING = (
+    "torch keeps no history of {}'s memory that nbmem reads: what lived was looked at where phases "
+    "begin and end. Beyond the tensors that were seen the counters alone are known (unknown: "
+    "temporaries and rounding), and peaks are those of these moments."
+)
+_SILENT = " The driver does not tell what is in use, so what other programs hold stands with free."
+_OWN_PROBES = frozenset(("cuda", "xpu", "mps"))
+
+
+class _MayBeSilent:
+    """An accelerator whose driver may not tell what is in use of it: Intel's integrated GPUs raise.
+
+    https://github.com/pytorch/pytorch/issues/194576
+    """
+
+    _words = "this accelerator"
+    _silent = False
+
+    @property
+    def missing(self) -> str:
+        """What a recording cannot say."""
+        return _MISSING.format(self._words) + (_SILENT if self._silent else "")
+
+    def _used(self, ask: Callable[[int], tuple[int, int]], index: int) -> int | None:
+        """Bytes in use by anybody; None where the driver does not tell."""
+        try:
+            free, total = ask(index)
+        except Exception as err:  # noqa: BLE001 - each backend has its own
+            let_pass(err)
+            self._silent = True
+            return None
+        return max(0, int(total) - int(free))
+
+
+class Xpu(_MayBeSilent):
+    """Intel's GPUs: a caching allocator with the statistics of CUDA's.
+
+    Torch 2.13 can write a history of them, too (`torch.xpu.memory._record_memory_history`); it is
+    not read, for there was no such GPU to see one on.
+    https://github.com/pytorch/pytorch/blob/v2.13.0/torch/xpu/memory.py
+    """
+
+    kind = "xpu"
+    _words = "an Intel GPU"
+
+    def in_use(self, torch: Any) -> bool:
+        """Whether torch.xpu is initialized."""
+        return hasattr(torch, "xpu") and bool(torch.xpu.is_initialized())
+
+    def count(self, torch: Any) -> int:
+        """How many there are."""
+        return int(torch.xpu.device_count())
+
+    def read(self, torch: Any, index: int, *, whole: bool) -> DeviceReading:
+        """Counters of the allocator; whole: what anybody uses of the card."""
+        stats = torch.xpu.memory_stats_as_nested_dict(index)
+        used = self._used(torch.xpu.mem_get_info, index) if whole else None
+        return DeviceReading(
+            _current(stats, "allocated_bytes"), _current(stats, "reserved_bytes"), used
+        )
+
+    def info(self, torch: Any, index: int) -> DeviceInfo:
+        """Name and bytes."""
+        properties = torch.xpu.get_device_properties(index)
+        return _info(torch, self.kind, index, str(properties.name), int(properties.total_memory))
+
+
+class Mps:
+    """Apple's GPUs, whose memory is the host's.
+
+    Metal counts for this process the live tensors, the allocator's cache and MPSGraph's own; nobody
+    splits the latter two, so they stand in one line.
+    https://github.com/pytorch/pytorch/blob/v2.13.0/torch/mps/__init__.py
+    """
+
+    kind = "mps"
+    missing = _MISSING.format("Apple's GPU")
+
+    def in_use(self, torch: Any) -> bool:
+        """Whether tensors live there: its allocator has no other sign of life."""
+        mps = getattr(torch, "mps", None)
+        return bool(mps is not None and mps.is_available() and mps.current_allocated_memory())
+
+    def count(self, _torch: Any) -> int:
+        """One: Metal's default device."""
+        return 1
+
+    def read(self, torch: Any, _index: int, *, whole: bool) -> DeviceReading:  # noqa: ARG002 - all quick
+        """Live tensors, and what Metal counts for this process."""
+        driver = int(torch.mps.driver_allocated_memory())
+        return DeviceReading(int(torch.mps.current_allocated_memory()), None, driver, driver)
+
+    def info(self, torch: Any, index: int) -> DeviceInfo:
+        """Name, and for a size the working set that Metal recommends not to exceed."""
+        return _info(torch, self.kind, index, "Apple GPU", int(torch.mps.recommended_max_memory()))
+
+
+class Accelerator(_MayBeSilent):
+    """Any other that torch.accelerator knows (Ascend, MTIA): its memory API is of torch 2.9.
+
+    https://github.com/pytorch/pytorch/blob/v2.13.0/torch/accelerator/memory.py
+    """
+
+    kind = ""
+
+    def in_use(self, torch: Any) -> bool:
+        """Whether its allocator is initialized."""
+        if not hasattr(getattr(torch, "accelerator", None), "memory_stats"):
+            return False
+        current = torch.accelerator.current_accelerator()
+        if current is None or current.type in _OWN_PROBES:
+            return False
+        self.kind = current.type
+        return bool(torch._C._accelerator_isAllocatorInitialized())  # noqa: SLF001 - no other sign
+
+    def count(self, torch: Any) -> int:
+        """How many there are."""
+        return int(torch.accelerator.device_count())
+
+    def read(self, torch: Any, index: int, *, whole: bool) -> DeviceReading:
+        """Counters of the allocator; whole: what anybody uses of it."""
+        stats = torch.accelerator.memory_stats(index)
+        used = self._used(torch.accelerator.get_memory_info, index) if whole else None
+        return DeviceReading(
+            stats.get("allocated_bytes.all.current"), stats.get("reserved_bytes.all.current"), used
+        )
+
+    def info(self, torch: Any, index: int) -> DeviceInfo:
+        """Kind and bytes."""
+        _, total = torch.accelerator.get_memory_info(index)
+        return _info(torch, self.kind, index, self.kind.upper(), int(total))
+
+
+ACCELERATORS: tuple[Device, ...] = (OtherAllocator(), Xpu(), Mps(), Accelerator())
+
+
+def accelerator(torch: Any) -> Device | None:
+    """The accelerator that the user's code has brought up; None if it has none of these."""
+    return next((device for device in ACCELERATORS if device.in_use(torch)), None)
+
+
+def uncounted(torch: Any) -> Device:
+    """The memory of which nobody reads a history: an accelerator's in use, else the host's."""
+    return accelerator(torch) or Host()
+
+
+def _current(stats: Mapping[str, Any], name: str) -> int | None:
+    """A counter of the nested form; before initialization there is none."""
+    value = stats.get(name, {}).get("all", {}).get("current")
+    return None if value is None else int(value)
+
+
+def _info(torch: Any, kind: str, index: int, name: str, total: int) -> DeviceInfo:
+    from nbmem.core.session.session import DeviceInfo
+
+    return DeviceInfo(
+        index=index,
+        name=name,
+        total_bytes=total,
+        virtual=False,
+        torch=str(torch.__version__),
+        kind=kind,
+    )

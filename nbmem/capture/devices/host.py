@@ -1,0 +1,190 @@
+"""The host's memory: what this process has resident, and what the machine or its container has."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import weakref
+from contextlib import suppress
+from mmap import PAGESIZE
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbmem.capture.devices import DeviceReading
+from nbmem.capture.devices.resident_memory import resident_bytes, resident_parts
+from nbmem.core.runtime.clock import CLOCK
+
+if TYPE_CHECKING:
+    from nbmem.core.session.session import DeviceInfo
+
+_CGROUP = Path("/sys/fs/cgroup")
+_UNLIMITED = 1 << 60
+FRESH_NS = 1_000_000
+"""So long a figure stands for the moments after it."""
+
+
+class Host:
+    """The CPU's memory as a `Device`: torch keeps no counters of it, the kernel does.
+
+    Used are the bytes that could not be had: the page cache that the kernel would give back is
+    free, as in `free`'s column `available`. In a container its limit is the machine.
+    """
+
+    kind = "cpu"
+    missing = (
+        "torch keeps no history of the host's memory: what lived was looked at where phases "
+        "begin and end, so what was born and died within one phase is in no category, and peaks "
+        "are those of these moments."
+    )
+
+    def __init__(self) -> None:
+        self._statm: _Statm | None = None
+        self._last = 0, DeviceReading()
+
+    def in_use(self, _torch: Any) -> bool:
+        """Always: every machine has it."""
+        return True
+
+    def count(self, _torch: Any) -> int:
+        """One, whatever torch calls its parts."""
+        return 1
+
+    def read(self, _torch: Any, _index: int, *, whole: bool) -> DeviceReading:
+        """Resident bytes of this process in 2 us; its parts and what anybody uses in 200 us."""
+        read = self._resident()
+        if not whole:
+            return read
+        parts = resident_parts()
+        if parts is not None:
+            read = read._replace(files=parts.files, shared=parts.shared)
+        with suppress(Exception):
+            import psutil
+
+            machine = psutil.virtual_memory()
+            available, cache = machine.available, max(0, machine.available - machine.free)
+            box = _container()
+            if box is not None and box.limit - box.used < available:
+                available, cache = max(0, box.limit - box.used), box.cold
+            used = max(0, total_bytes() - available)
+            return read._replace(used=used, cache=min(cache, available))
+        return read
+
+    def info(self, torch: Any, index: int) -> DeviceInfo:
+        """The processor's name and the bytes of memory, or of the container's limit."""
+        from nbmem.core.session.session import DeviceInfo
+
+        return DeviceInfo(
+            index=index,
+            name=f"the host's memory ({_processor()})",
+            total_bytes=total_bytes(),
+            virtual=False,
+            torch=str(torch.__version__),
+            kind=self.kind,
+        )
+
+    def _resident(self) -> DeviceReading:
+        """Resident bytes, `FRESH_NS` old at most: until then it is the same reading."""
+        now = CLOCK.perf_counter_ns()
+        when, last = self._last
+        if now - when >= FRESH_NS or last.process is None:
+            self._last = now, DeviceReading(process=self._read_statm())
+        return self._last[1]
+
+    def _read_statm(self) -> int | None:
+        """Resident bytes now; the file stays open, for opening it takes most of the time."""
+        if sys.platform != "linux":
+            return resident_bytes()
+        try:
+            if self._statm is None or self._statm.process != os.getpid():  # a child's is another
+                self._statm = _Statm()
+            return int(self._statm.read().split()[1]) * PAGESIZE
+        except (OSError, ValueError, IndexError):
+            return resident_bytes()
+
+
+class _Statm:
+    """The kernel's figures of this process, open until it is collected.
+
+    A descriptor and no file: Python would warn of a file that nobody has closed.
+    """
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self._descriptor = os.open("/proc/self/statm", os.O_RDONLY)
+        weakref.finalize(self, os.close, self._descriptor).atexit = False
+
+    def read(self) -> bytes:
+        """Return the line as it is now."""
+        if sys.platform != "linux":
+            return b""
+        return os.pread(self._descriptor, 128, 0)
+
+
+def total_bytes() -> int:
+    """Bytes of the machine's memory, or of the container's limit where that is lower."""
+    import psutil
+
+    total = int(psutil.virtual_memory().total)
+    box = _container()
+    return total if box is None else min(total, box.limit)
+
+
+class _Box(NamedTuple):
+    """A control group.
+
+    Attributes:
+        limit: Bytes that it may use.
+        used: What counts against it and cannot be dropped.
+        cold: Page cache that counts against it and would be dropped.
+    """
+
+    limit: int
+    used: int
+    cold: int
+
+
+def _container() -> _Box | None:
+    """The control group of this process; None where none limits it.
+
+    https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files
+    """
+    for limit, current, stat, cold in (
+        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+        (
+            "memory/memory.limit_in_bytes",
+            "memory/memory.usage_in_bytes",
+            "memory/memory.stat",
+            "total_inactive_file",
+        ),
+    ):
+        highest, used = _number(_CGROUP / limit), _number(_CGROUP / current)
+        if highest is not None and used is not None and highest < _UNLIMITED:
+            dropped = min(used, _row(_CGROUP / stat, cold) or 0)
+            return _Box(highest, used - dropped, dropped)
+    return None
+
+
+def _number(path: Path) -> int | None:
+    with suppress(OSError, ValueError):
+        return int(path.read_text(encoding="ascii"))  # "max" is no limit
+    return None
+
+
+def _row(path: Path, name: str) -> int | None:
+    with suppress(OSError, ValueError):
+        for line in path.read_text(encoding="ascii").splitlines():
+            key, _, value = line.partition(" ")
+            if key == name:
+                return int(value)
+    return None
+
+
+def _processor() -> str:
+    """The processor's name as a person knows it."""
+    with suppress(OSError, UnicodeError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name" and value.strip():
+                return value.strip()
+    return platform.processor() or platform.machine() or "CPU"

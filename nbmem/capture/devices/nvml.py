@@ -1,0 +1,292 @@
+"""NVML: the whole card, this process and the others, read without creating a CUDA context.
+
+NVML counts what nvidia-smi shows. In a container it may show host PIDs or no process memory at all;
+then this process's figure is None, never 0. Drivers, stand-ins and half-installed packages answer
+all kinds of things: whatever cannot be so is unknown from here on, any exception means that NVML
+is not there, and a call that hangs is given up (`patience.py`), once for the process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nbmem.capture.devices import amd, resident_memory
+from nbmem.capture.devices.nvml_readings import (
+    CardReading,
+    NvmlCard,
+    card_bytes,
+    is_wddm,
+    name_of,
+    processes_of,
+    supported,
+    unowned,
+)
+from nbmem.capture.timeouts import COLD_S, LIMIT_S, HungError, patiently
+from nbmem.capture.torch_cuda import initialized_torch
+from nbmem.capture.validation import doubt, shown, text_of, whole_bytes
+from nbmem.core.errors import ProbeUnavailableError
+from nbmem.core.runtime.fault_isolation import error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+logger = logging.getLogger("nbmem")
+
+Answer = TypeVar("Answer")
+
+_MOST_CARDS = 1024
+_hung: dict[str, Any] = {}
+"""Whose call has hung (pynvml's `nvmlInit`), for the rest of the process: a virtual card is
+another one."""
+
+
+class NvmlProbe:
+    """Reads cards by CUDA ordinal; opens NVML at the first reading.
+
+    Raises (from every method but `close`):
+        ProbeUnavailableError: NVML or the card cannot be read here, or has not answered in time.
+    """
+
+    def __init__(self) -> None:
+        self._nvml: Any = None
+        self._handles: dict[int, Any] = {}
+        self._wddm: dict[int, bool] = {}  # of a card: it stays so until the driver is started anew
+
+    def cards(self) -> tuple[NvmlCard, ...]:
+        """Every card of the machine, whether torch may use it or not; without the broken ones."""
+        load()
+        return ask(self._cards, COLD_S)
+
+    def read(self, ordinal: int, *, others: bool = False) -> CardReading:
+        """Read one card (with the list of processes 0.17 ms on an H100's host, all in all).
+
+        Args:
+            ordinal: CUDA ordinal.
+            others: Name the other processes, too.
+
+        Raises:
+            ImpossibleReadingError: What was read cannot be so.
+        """
+        load()
+        return ask(lambda: self._read(ordinal, others=others), LIMIT_S)
+
+    def other_processes(self, ordinal: int) -> dict[int, int]:
+        """Bytes of the other processes on a card by PID, where the driver says them."""
+        load()
+        held = ask(lambda: processes_of(self._open(), self._handle(ordinal)), LIMIT_S)
+        return {pid: size for pid, size in held.items() if size and pid != os.getpid()}
+
+    def close(self) -> None:
+        """Let NVML go; the next reading opens it again."""
+        if self._nvml is not None:
+            nvml, self._nvml = self._nvml, None
+            self._handles.clear()
+            try:
+                ask(nvml.nvmlShutdown, LIMIT_S)
+            except ProbeUnavailableError:  # nobody reads any more, so nobody misses anything
+                logger.debug("NVML could not be closed", exc_info=True)
+
+    def _cards(self) -> tuple[NvmlCard, ...]:
+        nvml = self._open()
+        driver = text_of(supported(nvml.nvmlSystemGetDriverVersion, None))
+        count = whole_bytes(nvml.nvmlDeviceGetCount())
+        if count is None or count > _MOST_CARDS:
+            raise ProbeUnavailableError(_NO_COUNT)
+        found, errors = [], []
+        for index in range(count):
+            try:
+                found.append(self._card(index, driver))
+            except Exception as err:  # noqa: BLE001 - a card that is lost hides no other
+                errors.append(err)
+        if errors and not found:
+            raise errors[0]
+        return tuple(found)
+
+    def _card(self, index: int, driver: str) -> NvmlCard:
+        nvml = self._nvml
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        name = name_of(nvml, handle)
+        found = card_bytes(nvml, handle, name=name)
+        return NvmlCard(
+            index=index,
+            name=name,
+            total=None if found is None else found.total,
+            driver=driver,
+            shared=found is not None and found.shared,
+        )
+
+    def _read(self, ordinal: int, *, others: bool) -> CardReading:
+        handle = self._handle(ordinal)
+        found = card_bytes(self._nvml, handle, ordinal=ordinal)
+        if found is None:
+            raise ProbeUnavailableError(_NO_BYTES)
+        used, doubts = found.total - found.free, {}
+        if not (found.by_nvml or found.shared):
+            doubts["memory"] = _BY_CUDA
+        driver = whole_bytes(found.driver)
+        if driver is None or driver > used:
+            doubts["driver"] = doubt("the driver keeps", found.driver, used)
+            driver = 0
+        held = processes_of(self._nvml, handle)
+        if not found.shared:  # of the host's bytes most are no process's on the card
+            driver += unowned(used - driver, held)
+        process = held.pop(os.getpid(), None) or None
+        if process is not None and process > used:
+            doubts["process"] = doubt("this process holds", process, used)
+            process = None
+        return CardReading(
+            total=found.total,
+            used=used,
+            driver=driver,
+            process=process,
+            shared=found.shared,
+            wddm=self._is_wddm(ordinal),
+            others={
+                resident_memory.process_name(pid): size
+                for pid, size in held.items()
+                if size and size <= used
+            }
+            if others
+            else {},
+            doubts=doubts,
+        )
+
+    def _is_wddm(self, ordinal: int) -> bool:
+        if ordinal not in self._wddm:
+            self._wddm[ordinal] = is_wddm(self._nvml, self._handle(ordinal))
+        return self._wddm[ordinal]
+
+    def _open(self) -> Any:
+        if self._nvml is None:
+            nvml = load()
+            nvml.nvmlInit()
+            self._nvml = nvml
+        return self._nvml
+
+    def _handle(self, ordinal: int) -> Any:
+        """NVML's handle for a CUDA ordinal: by UUID where torch knows it, for the orders differ."""
+        nvml = self._open()
+        if ordinal not in self._handles and isinstance(nvml, amd.Amdsmi):
+            self._handles[ordinal] = nvml.handle_of(ordinal)
+        if ordinal not in self._handles:
+            self._handles[ordinal] = _handle_by_uuid(
+                nvml, ordinal
+            ) or nvml.nvmlDeviceGetHandleByIndex(_nvml_index(ordinal))
+        return self._handles[ordinal]
+
+
+def load() -> Any:
+    """The package, imported where no limit runs: that may take longer, and asks no driver.
+
+    For AMD's cards it is one that answers in the same words.
+
+    Raises:
+        ProbeUnavailableError: It is not installed, or not as a whole.
+    """
+    if amd.is_here():
+        return amd.load()
+    try:
+        import pynvml
+    except ModuleNotFoundError as err:
+        raise ProbeUnavailableError(
+            "The package nvidia-ml-py is not installed, so the process and device figures of "
+            "nvidia-smi are missing; torch's own counters still work. "
+            "Install nvidia-ml-py to have them."
+        ) from err
+    except Exception as err:  # half-installed
+        raise ProbeUnavailableError(
+            f"The package nvidia-ml-py cannot be imported ({error_of(err)}), so the process and "
+            "device figures of nvidia-smi are missing; torch's own counters still work. "
+            "Install nvidia-ml-py anew to have them."
+        ) from err
+    return pynvml
+
+
+def hung() -> str | None:
+    """The sentence to say where the driver has hung in this process; None where it has not."""
+    return _HUNG if _hung.get("call", _hung) is _answering() else None
+
+
+def give_up() -> str:
+    """A call has hung: nobody shall wait for another one; returns the sentence to say."""
+    _hung["call"] = _answering()
+    return _HUNG
+
+
+def _answering() -> Any:
+    """The function that answers as NVML now: another one once a virtual card is put in."""
+    return getattr(sys.modules.get("pynvml"), "nvmlInit", None)
+
+
+def _unavailable(err: Exception) -> ProbeUnavailableError:
+    return ProbeUnavailableError(
+        f"NVML cannot be read ({shown(err) or error_of(err)}). The process and device figures of "
+        "nvidia-smi are missing; torch's own counters still work. Check that nvidia-smi runs in "
+        "this environment."
+    )
+
+
+def ask(
+    call: Callable[[], Answer],
+    limit_s: float,
+    unreadable: Callable[[Exception], ProbeUnavailableError] = _unavailable,
+) -> Answer:
+    """Every call of NVML goes through here.
+
+    Args:
+        call: Asks.
+        limit_s: So many seconds are waited.
+        unreadable: Makes the sentence of what NVML refuses.
+
+    Raises:
+        ProbeUnavailableError: It refuses, or has not answered in time, now or before.
+    """
+    if (why := hung()) is not None:
+        raise ProbeUnavailableError(why)
+    try:
+        return patiently(call, limit_s)
+    except ProbeUnavailableError:
+        raise
+    except HungError as err:
+        raise ProbeUnavailableError(give_up()) from err
+    except Exception as err:
+        raise unreadable(err) from err
+
+
+def _handle_by_uuid(nvml: Any, ordinal: int) -> Any:
+    try:
+        torch: Any = initialized_torch()
+        uuid = getattr(torch.cuda.get_device_properties(ordinal), "uuid", None) if torch else None
+        return None if uuid is None else nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    except Exception:  # noqa: BLE001 - a MIG slice has another form of UUID: the index serves
+        return None
+
+
+def _nvml_index(ordinal: int) -> int:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    listed = [part.strip() for part in visible.split(",") if part.strip()]
+    if ordinal < len(listed) and listed[ordinal].isdecimal():
+        return int(listed[ordinal])
+    return ordinal
+
+
+_HUNG = (
+    "The driver did not answer within a second, so the process and device figures of nvidia-smi "
+    "are missing from here on, and nobody asks it again in this process; torch's own counters "
+    "still work. Check that nvidia-smi answers, and restart the kernel."
+)
+_NO_BYTES = (
+    "NVML does not say how much memory this card has, so the process and device figures of "
+    "nvidia-smi are missing; torch's own counters still work. Check what nvidia-smi shows."
+)
+_BY_CUDA = (
+    "NVML does not say how much memory this card has: its total and free bytes are those of "
+    "cudaMemGetInfo."
+)
+_NO_COUNT = (
+    "NVML does not say how many cards there are, so the process and device figures of nvidia-smi "
+    "are missing; torch's own counters still work. Check what nvidia-smi shows."
+)

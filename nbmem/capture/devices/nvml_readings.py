@@ -1,0 +1,202 @@
+"""What NVML says of a card's memory and of the processes on it, whoever asks."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from nbmem.capture.devices.unified_memory import is_shared, memory_of_host, memory_without_nvml
+from nbmem.capture.torch_cuda import device_count
+from nbmem.capture.validation import text_of, total_and_free, whole_bytes
+from nbmem.core.units import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+Answer = TypeVar("Answer")
+
+_NOT_SUPPORTED = 3
+"""NVML_ERROR_NOT_SUPPORTED, as the package's errors bear it."""
+_NO_MEMORY = object()
+_WDDM = 0
+"""NVML_DRIVER_WDDM: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html."""
+_FOR_EACH = 16 * MIB
+"""The most that is nobody's for the card and for each process: what was seen, twice."""
+
+
+def memory_of(library: Any, handle: Any) -> Any:
+    """What a card has, as nvidia-smi says it since driver 510."""
+    try:
+        return library.nvmlDeviceGetMemoryInfo(handle, version=library.nvmlMemory_v2)
+    except Exception:  # noqa: BLE001 - an older package, or an older driver
+        return library.nvmlDeviceGetMemoryInfo(handle)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardReading:
+    """One reading of a whole card.
+
+    Attributes:
+        total: The card's bytes, or the host's where it shares its memory.
+        used: Bytes in use by anybody, the driver among them.
+        driver: Bytes that the driver and the card's firmware keep for themselves, and those that
+            it counts for no process (`unowned`). Before release 510 it does not say what it
+            keeps: then that counts as other processes.
+        process: Bytes of this process; None where the driver does not say.
+        others: Bytes of other processes by name, where visible.
+        shared: Whether the card has the host's memory, and `total` and `used` are the host's.
+        wddm: Whether Windows manages the memory, and puts into the host's what has no room.
+        doubts: A sentence for each figure that was read and cannot be so, by the figure's name.
+    """
+
+    total: int
+    used: int
+    driver: int
+    process: int | None
+    others: dict[str, int] = field(default_factory=dict)
+    shared: bool = False
+    wddm: bool = False
+    doubts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlCard:
+    """A card that NVML sees.
+
+    Attributes:
+        index: NVML's index.
+        name: The driver's name.
+        total: Bytes, the host's where it shares its memory; None where nobody says them.
+        driver: Version of the driver.
+        shared: Whether the card has the host's memory.
+    """
+
+    index: int
+    name: str
+    total: int | None
+    driver: str
+    shared: bool = False
+
+
+class CardBytes(NamedTuple):
+    """A card's bytes.
+
+    Attributes:
+        total: The whole card, or the host's memory where it shares that.
+        free: What nobody uses.
+        driver: What the driver says that it keeps; not checked yet.
+        shared: Whether the memory is the host's.
+        by_nvml: Whether NVML says them.
+    """
+
+    total: int
+    free: int
+    driver: Any
+    shared: bool
+    by_nvml: bool = True
+
+
+def card_bytes(
+    library: Any, handle: Any, *, name: str | None = None, ordinal: int | None = None
+) -> CardBytes | None:
+    """Read a card's bytes: NVML's, or where it tells none CUDA's or the host's.
+
+    Args:
+        library: NVML.
+        handle: Its card.
+        name: The card's name; None to ask for it where it is needed.
+        ordinal: The card's CUDA ordinal; None where nobody knows it.
+
+    Returns:
+        None where nobody says them.
+
+    Raises:
+        ImpossibleReadingError: They cannot be so.
+        Exception: What NVML raises of a card that should tell them.
+    """
+    memory: Any = supported(lambda: memory_of(library, handle), _NO_MEMORY)
+    if memory is not _NO_MEMORY and whole_bytes(memory.total) != 0:
+        shared = is_shared(name or "", () if ordinal is None else (ordinal,))
+        return CardBytes(*total_and_free(memory), getattr(memory, "reserved", 0), shared)
+    found = None if ordinal is None else memory_without_nvml(ordinal)
+    if found is None:
+        known = name_of(library, handle) if name is None else name
+        ordinals = range(device_count()) if ordinal is None else (ordinal,)
+        found = memory_of_host() if is_shared(known, ordinals) else None
+    if found is None:
+        return None
+    return CardBytes(found.total, found.free, 0, found.shared, by_nvml=False)
+
+
+def name_of(library: Any, handle: Any) -> str:
+    """Read a card's name; "unknown" where the driver does not say it."""
+    return text_of(supported(lambda: library.nvmlDeviceGetName(handle), None))
+
+
+def is_wddm(library: Any, handle: Any) -> bool:
+    """Tell whether Windows manages a card's memory (WDDM), as it does below WSL, too.
+
+    Then NVML tells no process its bytes:
+    https://docs.nvidia.com/deploy/nvml-api/structnvmlProcessInfo__v1__t.html
+    """
+    if "microsoft" in platform.release().lower():  # WSL's kernel, where NVML has no driver models
+        return True
+    try:
+        return bool(library.nvmlDeviceGetCurrentDriverModel(handle) == _WDDM)
+    except Exception:  # noqa: BLE001 - no Windows, or a package without the call
+        return False
+
+
+def supported(ask: Callable[[], Any], otherwise: Answer) -> Any | Answer:
+    """Ask NVML for one figure; `otherwise` where it has no such figure of a card.
+
+    Raises:
+        Exception: Whatever else NVML raises: the card is lost, or the driver is.
+    """
+    try:
+        return ask()
+    except Exception as err:
+        if getattr(err, "value", None) == _NOT_SUPPORTED or type(err).__name__.endswith(
+            "NotSupported"
+        ):
+            return otherwise
+        raise
+
+
+def processes_of(library: Any, handle: Any) -> dict[int, int | None]:
+    """Bytes by PID, compute and graphics; None where the figure is hidden."""
+    held: dict[int, int | None] = {}
+    for kind in ("Compute", "Graphics"):
+        for pid, size in _listed(library, f"nvmlDeviceGet{kind}RunningProcesses", handle):
+            if isinstance(pid, int) and pid >= 0:
+                known = [one for one in (held.get(pid), size) if one is not None]
+                held[pid] = max(known, default=None)
+    return held
+
+
+def unowned(used: int, held: Mapping[int, int | None]) -> int:
+    """Bytes in use that the driver counts for no process, while every process can be seen.
+
+    On an H100 (driver 580.159) 3.25 MiB as soon as anybody is on the card, 5.6 MiB for each context
+    and 2 MiB for 30 GiB of one's memory. Somebody whom a container hides has a context, which is
+    more: then it is theirs.
+
+    Args:
+        used: Bytes in use, without those that the driver reserves.
+        held: Bytes by PID, as `processes_of` reads them.
+
+    Returns:
+        0 where a figure is hidden, or where it may be somebody's.
+    """
+    known = [size for size in held.values() if size is not None]
+    rest = used - sum(known)
+    return rest if len(known) == len(held) and 0 < rest <= _FOR_EACH * (1 + len(held)) else 0
+
+
+def _listed(library: Any, ask: str, handle: Any) -> list[tuple[Any, int | None]]:
+    try:
+        running = getattr(library, ask)(handle)
+        return [(process.pid, whole_bytes(process.usedGpuMemory)) for process in running]
+    except Exception:  # noqa: BLE001 - MIG and some containers refuse; the totals stay
+        return []

@@ -1,0 +1,64 @@
+"""CUDA's cards where torch takes its memory from another allocator, of which it keeps no history.
+
+`backend:cudaMallocAsync` takes from CUDA's default pool, whose figures torch's counters are. A
+`CUDAPluggableAllocator` counts nothing; where it is RMM's, RMM's own figures stand for the
+counters. The readings of the whole card are those of any card (capture/record/card_sampler.py).
+https://github.com/pytorch/pytorch/blob/v2.13.0/c10/cuda/CUDAMallocAsyncAllocator.cpp
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/cuda/CUDAPluggableAllocator.cpp
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture import torch_cuda
+from nbmem.capture.devices import DeviceReading
+from nbmem.capture.frameworks import rmm
+
+if TYPE_CHECKING:
+    from nbmem.core.session.session import DeviceInfo
+
+
+class OtherAllocator:
+    """A card of CUDA's as a `Device`: what lives there was seen, what beyond it is counted."""
+
+    kind = "cuda"
+
+    @property
+    def missing(self) -> str:
+        """Whose memory it is, and what follows from that."""
+        return (
+            "torch takes its memory from another allocator here "
+            f"({torch_cuda.backend()}) and keeps no "
+            "history of it: what lived was looked at where phases begin and end, and peaks are "
+            "those of these moments. What the allocator counts beyond the tensors that were seen "
+            f"is unknown or cache; {_WHAT_IS_COUNTED[torch_cuda.backend() == 'pluggable']}."
+        )
+
+    def in_use(self, _torch: Any) -> bool:
+        """Whether CUDA is up, and its allocator another."""
+        return torch_cuda.initialized_torch() is not None and torch_cuda.backend() != "native"
+
+    def count(self, _torch: Any) -> int:
+        """How many there are."""
+        return torch_cuda.device_count()
+
+    def read(self, _torch: Any, index: int, *, whole: bool) -> DeviceReading:  # noqa: ARG002 - all quick
+        """The allocator's counters, as far as somebody keeps them."""
+        counters = torch_cuda.read_counters(index)
+        if counters is not None:
+            return DeviceReading(counters.allocated, counters.reserved)
+        return DeviceReading(*(rmm.of_torch(index) or ()))
+
+    def info(self, _torch: Any, index: int) -> DeviceInfo:
+        """Name and bytes, and whose memory it is."""
+        return replace(
+            torch_cuda.device_info(index, None, virtual=False), allocator=torch_cuda.backend()
+        )
+
+
+_WHAT_IS_COUNTED = (
+    "a block that another stream still uses counts as in use",
+    "one that counts nothing has none of either",
+)

@@ -1,0 +1,1 @@
+"""Read what DDP, FSDP, DTensor and ZeRO hold, and the rank."""

@@ -1,0 +1,165 @@
+"""What FSDP, DTensor and ZeRO hold for collectives: gathered parameters, what is reduced.
+
+All of it comes and goes inside a forward or a backward, so it is seen at the moment: where FSDP's
+own methods are looked up (lent.py says how), in the objects and the frames that hold it.
+
+Known limit: what a communication that the program has put in place of torch's own
+(`set_custom_reduce_scatter`) writes into is known by its input alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.distributed import dtensor, fsdp, zero
+from nbmem.capture.distributed.fsdp import Held
+from nbmem.capture.interpreter.object_members import locals_of
+from nbmem.capture.patches.method_patches import LentMethod
+from nbmem.capture.patches.name_patches import LentName
+from nbmem.core.runtime.entry_points import entry
+from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_names import DTENSOR, ZERO_BUCKET
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from types import FrameType
+
+    from nbmem.capture.patches.method_patches import Ended, Lost
+
+    Reader = Callable[[Any, Mapping[str, Any]], Iterable[Held]]
+    """Finds what is held, given the object whose method is called and the caller's variables."""
+    Part = LentMethod | LentName
+
+_SECOND = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+_BETWEEN = "torch.distributed.fsdp._fully_shard._fsdp_collectives"
+_FIRST = "torch.distributed.fsdp._runtime_utils"
+_FLAT_PARAMETERS = "torch.distributed.fsdp._flat_param"
+_ZERO = "deepspeed.runtime.zero.stage_1_and_2"
+_MAKES_ROOM = ("DefaultAllocMixin", "ProcessGroupAllocMixin", "SymmMemAllocMixin")
+_REDUCES = ("DefaultReduceScatter", "ProcessGroupAllocReduceScatter", "SymmMemReduceScatter")
+_REDUCES_FLAT = ("reduce_scatter_single", "reduce_scatter_tensor")
+"""What FSDP1 calls, since torch 2.13 and before."""
+
+
+class Collectives:
+    """Lends FSDP's methods, once FSDP is there.
+
+    Args:
+        held: Told what FSDP holds, where something of it is new.
+        lost: Leaves a note of a fault; nothing more is told then.
+    """
+
+    def __init__(self, held: Callable[[Iterable[Held]], None], lost: Lost) -> None:
+        self._held = held
+        self.lost = lost
+        self._left = {
+            _SECOND: self._of_second,
+            _FIRST: self._of_first,
+            dtensor.MODULE: self._of_dtensor,
+            _ZERO: self._of_zero,
+        }
+        self._deaf = False
+
+    def _none(self) -> list[Part]:
+        return []
+
+    @entry("what FSDP gathers and reduces", otherwise=_none)
+    def parts(self) -> list[Part]:
+        """What is to be lent from now on: nothing twice, and nothing before FSDP is imported."""
+        there = [name for name in self._left if name in sys.modules]
+        return [part for name in there for part in self._left.pop(name)()]
+
+    def _of_second(self) -> list[Part]:
+        group = ((_SECOND, "FSDPParamGroup"),)
+        room = tuple((_BETWEEN, name) for name in _MAKES_ROOM)
+        reduce = tuple((_BETWEEN, name) for name in _REDUCES)
+        code = getattr(vars(sys.modules[_BETWEEN]).get("foreach_reduce"), "__wrapped__", None)
+        return [
+            *self._methods(group, "unshard", after=fsdp.gathering),
+            *self._methods(group, "wait_for_unshard", after=fsdp.gathered),
+            *self._methods(group, "reshard", after=fsdp.kept_by_fewer),
+            *self._methods(group, "post_backward", after=fsdp.left_by_backward),
+            *self._methods(room, "allocate", before=fsdp.sent),
+            *self._methods(
+                reduce, "__call__", before=fsdp.reduced, by=getattr(code, "__code__", None)
+            ),
+        ]
+
+    def _of_first(self) -> list[Part]:
+        handle = ((_FLAT_PARAMETERS, "FlatParamHandle"),)
+        dist = vars(sys.modules[_FIRST]).get("dist")
+        name = next((name for name in _REDUCES_FLAT if hasattr(dist, name)), None)
+        parts = self._methods(handle, "unshard", after=fsdp.gathered_flat)
+        if name is not None:
+            where = sys.modules[_FIRST]
+            parts.append(LentName(where, "dist", (name,), self._reduces_flat, self._fault))
+        return parts
+
+    def _of_dtensor(self) -> list[Part]:
+        where = sys.modules[dtensor.MODULE]
+        return [
+            LentName(where, name, (wanted,), self._redistributes, self._fault)
+            for name, wanted in dtensor.LOOK_UPS
+            if hasattr(vars(where).get(name), wanted)
+        ]
+
+    def _of_zero(self) -> list[Part]:
+        return self._methods(((_ZERO, "DeepSpeedZeroOptimizer"),), "average_tensor", before=_sends)
+
+    def _methods(
+        self,
+        owners: tuple[tuple[str, str], ...],
+        name: str,
+        *,
+        before: Reader | None = None,
+        after: Reader | None = None,
+        by: Any = None,
+    ) -> list[Part]:
+        """A method of some classes, as far as this torch has them."""
+
+        def begins(thing: Any, frame: FrameType) -> Ended | None:
+            if before is not None:
+                self._look(before, thing, locals_of(frame))
+            return None if after is None else lambda: self._look(after, thing, {})
+
+        classes = (vars(sys.modules[module]).get(owner) for module, owner in owners)
+        return [
+            LentMethod(owner, name, begins, self._fault, by)
+            for owner in classes
+            if owner is not None and name in vars(owner)
+        ]
+
+    def _reduces_flat(self, frame: FrameType) -> None:
+        self._look(fsdp.reduced_flat, None, locals_of(frame))
+
+    def _redistributes(self, frame: FrameType) -> None:
+        self._look(_made, None, locals_of(frame))
+
+    def _look(self, reader: Reader, thing: Any, given: Mapping[str, Any]) -> None:
+        if not self._deaf:
+            self._held(reader(thing, given))
+
+    def _fault(self, part: str, err: Exception) -> None:
+        self._deaf = True
+        self.lost(part, err)
+
+
+# --- of DTensor's redistributions
+
+
+def _made(_nothing: Any, given: Mapping[str, Any]) -> Iterator[Held]:
+    """What one collective has made."""
+    found = dtensor.made(given)
+    if found is not None:
+        what = f"{DTENSOR} {found.kind}"
+        yield Held(found.tensor, Category.COMMUNICATION, None, "", "", what)
+
+
+# --- of DeepSpeed's ZeRO
+
+
+def _sends(optimizer: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
+    """The buckets that gradients are sent from; ZeRO-1 and 2 have them in a backward only."""
+    for bucket in zero.buckets(optimizer):
+        yield Held(bucket, Category.COMMUNICATION, None, "", "", ZERO_BUCKET)

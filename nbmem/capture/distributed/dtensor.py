@@ -1,0 +1,85 @@
+"""What DTensor's collectives have made, seen where torch is about to use it.
+
+A redistribution looks up a class of torch's right behind the collective, with the result among its
+variables: that look-up is lent (lent.py says how). A result that has the storage of what was given
+was not communicated: a shard cut out of a replica is a view.
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/tensor/_redistribute.py
+
+Known limit: what a loss over shards of the vocabulary reduces, and what a program calls of
+`torch.distributed._functional_collectives` itself, is not seen.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbmem.capture.distributed.parallel_wrappers import items_of
+from nbmem.capture.interpreter.object_members import attributes_of, namespace_of
+from nbmem.capture.tensors.modules import is_tensor
+from nbmem.capture.tensors.tensor_storages import local_of
+from nbmem.capture.tensors.tensors import address_of
+from nbmem.core.session.tensor_names import ALL_GATHER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MODULE = "torch.distributed.tensor._redistribute"
+LOOK_UPS = (("dtensor", "DTensor"), ("funcol", "AsyncCollectiveTensor"))
+"""A name in that module, and what is looked up in it: behind an explicit redistribution, and behind
+each collective that is waited for."""
+_PLACEMENTS = "torch.distributed.tensor.placement_types"
+_FUNCTIONAL = "torch.distributed._functional_collectives"
+
+
+class Made(NamedTuple):
+    """What a collective has made: the tensor, for the moment of a call, and the collective."""
+
+    tensor: Any
+    kind: str
+
+
+def made(given: Mapping[str, Any]) -> Made | None:
+    """What a redistribution has among its variables; None where nothing was communicated."""
+    if "new_local_tensor" in given:  # one step of it
+        result, source = given["new_local_tensor"], given.get("local_tensor")
+        steps = [(given.get("current"), given.get("target"))]
+    else:
+        result = given.get("output")
+        source = given.get("input", given.get("grad_output"))
+        wanted = _slot(given.get("target_spec", given.get("spec")), "placements")
+        before = _slot(_slot(source, "_spec"), "placements")
+        steps = list(zip(items_of(before), items_of(wanted), strict=False))
+    kinds = [kind for step in steps if (kind := _kind(*step)) is not None]
+    result = _waited_for(result)
+    if not kinds or not is_tensor(result) or not is_tensor(source):
+        return None
+    return None if address_of(result) == address_of(local_of(source)) else Made(result, kinds[-1])
+
+
+def _kind(current: Any, target: Any) -> str | None:
+    """The collective that leads from one placement to another; None where none is needed."""
+    known = vars(sys.modules[_PLACEMENTS])
+    replicate, partial = known["Replicate"], known["Partial"]
+    if type(current) is type(target) and (type(current) is replicate or current == target):
+        return None
+    if type(current) is replicate or isinstance(target, partial):
+        return None
+    whole = type(target) is replicate
+    if isinstance(current, partial):
+        return "all-reduce" if whole else "reduce-scatter"
+    return ALL_GATHER if whole else "all-to-all"
+
+
+def _waited_for(tensor: Any) -> Any:
+    """What an asynchronous result will be; any other tensor itself."""
+    asynchronous = vars(sys.modules[_FUNCTIONAL]).get("AsyncCollectiveTensor")
+    return _slot(tensor, "elem") if type(tensor) is asynchronous else tensor
+
+
+def _slot(thing: Any, name: str) -> Any:
+    """An attribute of torch's own object, read from its slot or its dictionary."""
+    found: Any = namespace_of(type(thing)).get(name)
+    if hasattr(type(found), "__get__"):
+        return found.__get__(thing)
+    return (attributes_of(thing) or {}).get(name)

@@ -1,0 +1,183 @@
+"""What DDP, FSDP and ZeRO hold beside a model's own tensors: buckets, and gathered parameters.
+
+DDP shows no bucket, but the model's parameters say how large they are. FSDP swaps a module's
+parameters while they are gathered; its own records tell them from the shards that the rank owns.
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/fsdp/_fully_shard/_fsdp_param.py
+and torch/distributed/fsdp/_flat_param.py
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.distributed import zero
+from nbmem.capture.interpreter.object_members import attributes_of, entries_of, is_a
+from nbmem.capture.tensors.modules import is_tensor, named_modules, named_parameters
+from nbmem.capture.tensors.tensors import Seen, address_of, of_module, requires_grad, see
+from nbmem.capture.torch_cuda import loaded_torch
+from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_names import GATHERED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nbmem.capture.tensors.module_tree import ModuleTree
+
+KEPT = "kept after forward"
+"""Behind the name of a parameter of which fewer ranks share a part until backward
+(`reshard_after_forward=8`)."""
+_FSDP = "torch.distributed.fsdp"
+_FACES = ("sharded_param", "_unsharded_param", "_sharded_post_forward_param")
+_VIEWS = "gradient_as_bucket_view"
+FLAT = ("_full_param_padded", "_full_prec_full_param_padded", "_mp_shard")
+"""What FSDP1's flat parameter gathers into, and its shard in the type that is gathered."""
+
+
+def parts_of(module: Any, tree: ModuleTree | None = None) -> Sequence[Seen]:
+    """A module's weights and buffers; what FSDP has gathered is communication, its shards are not.
+
+    The names are relative to the module's own.
+
+    Args:
+        module: The module.
+        tree: Its tree as it is now; None to look.
+    """
+    own = list(sharded(module))
+    if not own:
+        return of_module(module, tree)
+    known = {(seen.device, seen.addr) for seen in own}
+    return [*own, *(s for s in of_module(module, tree) if (s.device, s.addr) not in known)]
+
+
+def sharded(module: Any) -> Iterator[Seen]:
+    """Shards that FSDP or ZeRO keeps of a module's parameters, and what is gathered of them now."""
+    yield from zero.shards(module)
+    for root, parameter in _parameters(module):
+        told = attributes_of(parameter) or {}
+        path = told.get("_param_fqn")
+        name = f"{root}.{path if type(path) is str else 'parameter'}"
+        yield from _seen(told.get("sharded_param"), Category.WEIGHTS, name)
+        kept = told.get("_sharded_post_forward_param_data")
+        yield from _seen(kept, Category.COMMUNICATION, f"{name} {KEPT}")
+        for gathered in items_of(told.get("all_gather_outputs")):
+            yield from _seen(gathered, Category.COMMUNICATION, f"{name} {GATHERED}")
+    for path, handle in _handles(module):
+        before = f".{path}" if path else ""
+        flat = (attributes_of(handle) or {}).get("flat_param")
+        told = attributes_of(flat) or {}
+        yield from _seen(told.get("_local_shard"), Category.WEIGHTS, f"{before}._flat_param")
+        for part in FLAT:
+            name = f"{before}._flat_param {GATHERED}"
+            yield from _seen(told.get(part), Category.COMMUNICATION, name)
+
+
+def is_sharded(module: Any) -> bool:
+    """Whether FSDP or ZeRO keeps any of a module's parameters, which takes a walk through it."""
+    if zero.is_cut(module) or any(True for _ in _parameters(module)):
+        return True
+    return any(True for _ in _handles(module))
+
+
+def _handles(module: Any) -> Iterator[tuple[str, Any]]:
+    """Yield FSDP1's records of the modules that it has wrapped, each with its path."""
+    torch: Any = loaded_torch()
+    own = vars(torch.nn.Module)["__dict__"].__get__
+    for path, inner in named_modules(module) if _FSDP in sys.modules else ():
+        handle = own(inner).get("_handle")
+        if handle is not None:
+            yield path, handle
+
+
+def faces_of(module: Any) -> Iterator[list[Any]]:
+    """The tensors that FSDP2 puts into the place of each parameter, the shard first."""
+    for _, parameter in _parameters(module):
+        told = attributes_of(parameter) or {}
+        faces = (told.get(name) for name in _FACES)
+        yield [face for face in faces if is_tensor(face)]
+
+
+def units_of(module: Any) -> list[tuple[str, int]]:
+    """FSDP2's units in a module: the path of each, and the bytes of what it gathers at once."""
+    states = _states()
+    found = []
+    for path, inner in named_modules(module) if states else ():
+        for group in _list(states.get(id(inner)), "_fsdp_param_groups", "_fsdp_param_group"):
+            parts = items_of((attributes_of(group) or {}).get("fsdp_params"))
+            found.append((path, sum(map(_whole, parts))))
+    return found
+
+
+def _whole(parameter: Any) -> int:
+    """Bytes of a parameter of FSDP2's before it was cut."""
+    told = attributes_of(parameter) or {}
+    shape = [size for size in items_of(told.get("_orig_size")) if type(size) is int]
+    return math.prod(shape) * int(getattr(told.get("orig_dtype"), "itemsize", 0))
+
+
+def _parameters(module: Any) -> Iterator[tuple[str, Any]]:
+    """FSDP2's records of a module's parameters, each with the path of the root that it knows."""
+    states = _states()
+    root: str | None = None
+    for path, inner in named_modules(module) if states else ():
+        state = states.get(id(inner))
+        if state is None:
+            continue
+        before = f".{path}" if path else ""
+        if root is None or not f"{before}.".startswith(f"{root}."):
+            root = before
+        for group in _list(state, "_fsdp_param_groups", "_fsdp_param_group"):
+            for parameter in items_of((attributes_of(group) or {}).get("fsdp_params")):
+                yield root, parameter
+
+
+def _states() -> dict[int, Any]:
+    """FSDP2's records by the module's id; none where no module is sharded.
+
+    The dictionary is gone through: to look something up in it would ask modules for their hash.
+    """
+    if _FSDP not in sys.modules:
+        return {}
+    registry = sys.modules.get("torch.distributed._composable_state")
+    kept = vars(registry).get("_module_state_mapping") if registry is not None else None
+    found = (attributes_of(kept) or {}).get("data")
+    pairs = entries_of(found) if type(found) is dict else []
+    return {id(module): state() for ref, state in pairs if (module := ref()) is not None}
+
+
+def items_of(value: Any) -> list[Any]:
+    """What is in a list or a tuple, named or not; nothing for any other value."""
+    return list(value) if is_a(type(value), list) or is_a(type(value), tuple) else []
+
+
+def _list(thing: Any, *names: str) -> list[Any]:
+    """The first of these attributes that is there, as a list."""
+    told = attributes_of(thing) or {}
+    found: Any = next((told[name] for name in names if told.get(name) is not None), [])
+    return items_of(found) if type(found) in (list, tuple) else [found]
+
+
+def _seen(tensor: Any, category: Category, name: str) -> Iterator[Seen]:
+    seen = see(tensor, category, name) if is_tensor(tensor) else None
+    if seen is not None:
+        yield seen
+
+
+def buckets_of(module: Any) -> Iterator[Seen]:
+    """The buckets of a module, all of one type together, at the address 0.
+
+    None where the gradients are views of them: a bucket is what a gradient's storage is then.
+    """
+    if (attributes_of(module) or {}).get(_VIEWS) is not False:
+        return
+    torch: Any = loaded_torch()
+    sizes: dict[tuple[int, int], int] = {}
+    for _, parameter in named_parameters(module):
+        place = address_of(parameter)
+        if place is not None and requires_grad(parameter):
+            key = place[0], id(torch.Tensor.dtype.__get__(parameter))
+            size = torch.Tensor.numel(parameter) * torch.Tensor.element_size(parameter)
+            sizes[key] = sizes.get(key, 0) + size
+    for (device, _), size in sizes.items():
+        yield Seen(device, 0, size, Category.COMMUNICATION, ": gradients' buckets")

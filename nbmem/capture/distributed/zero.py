@@ -1,0 +1,88 @@
+"""What DeepSpeed's ZeRO keeps beside a model's own tensors, told by its own records.
+
+ZeRO-3 leaves each parameter an empty place, with its shard as `ds_tensor`, and fills the place
+while the parameter is gathered; gradients' shards are one flat buffer of its optimizer. Gradients
+are sent from buckets of `reduce_bucket_size` elements, however small the model is.
+https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/zero/partition_parameters.py
+and stage_1_and_2.py, stage3.py beside it
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.interpreter.object_members import attributes_of, entries_of, is_a
+from nbmem.capture.tensors.modules import is_tensor, named_parameters
+from nbmem.capture.tensors.tensors import address_of, requires_grad, see
+from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_names import GATHERED, ZERO_BUCKET
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.capture.tensors.tensors import Seen
+
+PACKAGE = "deepspeed"
+FLAT_GRADIENTS = "grad_partitions_flat_buffer"
+
+
+def shards(module: Any) -> Iterator[Seen]:
+    """What ZeRO keeps beside a module's own tensors; the names are relative to the module's own.
+
+    These are the shards of its parameters, what is gathered of them now, the shards of its
+    gradients, and what gradients are sent from.
+    """
+    for path, parameter, shard in _cut(module):
+        own = address_of(shard)
+        yield from _seen(shard, Category.WEIGHTS, f".{path}")
+        if address_of(parameter) not in (None, own):
+            yield from _seen(parameter, Category.COMMUNICATION, f".{path} {GATHERED}")
+    optimizer = (attributes_of(module) or {}).get("optimizer") if PACKAGE in sys.modules else None
+    flat = (attributes_of(optimizer) or {}).get(FLAT_GRADIENTS)
+    yield from _seen(flat, Category.GRADIENTS, f".optimizer.{FLAT_GRADIENTS}")
+    for bucket in buckets(optimizer):
+        yield from _seen(bucket, Category.COMMUNICATION, f": {ZERO_BUCKET}")
+
+
+def sent_by(module: Any) -> dict[str, int] | None:
+    """The elements of a bucket, and of all gradients that it may hold; None without ZeRO."""
+    optimizer = (attributes_of(module) or {}).get("optimizer") if PACKAGE in sys.modules else None
+    size = (attributes_of(optimizer) or {}).get("reduce_bucket_size")
+    if type(size) is not int:
+        return None
+    learned = [p for _, p in named_parameters(module) if requires_grad(p)]
+    return {"bucket": size, "gradients": sum(map(_elements, learned))}
+
+
+def is_cut(module: Any) -> bool:
+    """Whether ZeRO-3 keeps any of a module's parameters."""
+    return any(True for _ in _cut(module))
+
+
+def buckets(optimizer: Any) -> Iterator[Any]:
+    """The buffers that a ZeRO optimizer sends gradients from: one by type, or two."""
+    kept = (attributes_of(optimizer) or {}).get("ipg_buckets")
+    for _, bucket in entries_of(kept) if is_a(type(kept), dict) else ():
+        buffer = (attributes_of(bucket) or {}).get("buffer")
+        yield from filter(is_tensor, buffer if type(buffer) is list else [buffer])
+
+
+def _cut(module: Any) -> Iterator[tuple[str, Any, Any]]:
+    """The parameters that ZeRO-3 has cut: path, parameter and shard."""
+    for path, parameter in named_parameters(module) if PACKAGE in sys.modules else ():
+        shard = (attributes_of(parameter) or {}).get("ds_tensor")
+        if is_tensor(shard):
+            yield path, parameter, shard
+
+
+def _elements(parameter: Any) -> int:
+    """Of a whole parameter; ZeRO-3's place may be empty, and knows how many belong there."""
+    whole = (attributes_of(parameter) or {}).get("ds_numel")
+    return whole if type(whole) is int else int(parameter.numel())
+
+
+def _seen(tensor: Any, category: Category, name: str) -> Iterator[Seen]:
+    seen = see(tensor, category, name) if is_tensor(tensor) else None
+    if seen is not None:
+        yield seen

@@ -1,0 +1,73 @@
+"""CuPy: the pool that its arrays come from, as it counts it.
+
+Known limits: memory of `malloc_managed` and of an allocator without a pool is in no counter. An
+allocator that takes from RMM or from torch holds nothing itself, so that no byte is counted twice.
+A `MemoryAsyncPool` takes from CUDA's own pool, and its figures are that pool's: where torch takes
+from there, too, they are in torch's counters.
+https://github.com/cupy/cupy/blob/v14.2.0/cupy/cuda/memory.pyx
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from typing import Any
+
+from nbmem.capture.frameworks.framework import Owner, OwnerReading
+from nbmem.capture.torch_cuda import backend
+
+
+def pools() -> list[Any]:
+    """The default pool, and the one that this allocator of the user's belongs to."""
+    cupy: Any = sys.modules["cupy"]
+    found = [cupy.get_default_memory_pool()]
+    chosen = getattr(cupy.cuda.get_allocator(), "__self__", None)
+    kinds = (cupy.cuda.MemoryPool, getattr(cupy.cuda, "MemoryAsyncPool", cupy.cuda.MemoryPool))
+    if chosen is not None and issubclass(type(chosen), kinds) and chosen is not found[0]:
+        found.append(chosen)
+    return found
+
+
+def is_asynchronous() -> bool:
+    """Whether its memory is CUDA's own pool's."""
+    return any(map(_takes_from_cudas, pools()))
+
+
+def _takes_from_cudas(pool: Any) -> bool:
+    kind = getattr(sys.modules["cupy.cuda"], "MemoryAsyncPool", None)
+    return kind is not None and issubclass(type(pool), kind)
+
+
+def _torchs(pool: Any) -> bool:
+    """Whether torch counts a pool's bytes: its cudaMallocAsync backend takes from the same one."""
+    return _takes_from_cudas(pool) and backend() == "cudaMallocAsync"
+
+
+def read(device: int) -> OwnerReading | None:
+    """Read its pools on a card: a pool answers for the card that is current in the thread.
+
+    None without a driver, as beside a virtual card.
+    """
+    cupy: Any = sys.modules["cupy"]
+    if not cupy.is_available():
+        return None
+    with _current(device):
+        found = [(pool.used_bytes(), pool.total_bytes()) for pool in pools() if not _torchs(pool)]
+    return OwnerReading(held=sum(held for _, held in found), used=sum(used for used, _ in found))
+
+
+def give_back(device: int) -> None:
+    """Give back the blocks of a card that no array uses."""
+    with _current(device):
+        for pool in pools():
+            pool.free_all_blocks()
+
+
+def _current(device: int) -> Any:
+    """Make a card the current one of this thread, unless it is that."""
+    cupy: Any = sys.modules["cupy"]
+    there = cupy.cuda.runtime.getDevice() == device
+    return nullcontext() if there else cupy.cuda.Device(device)
+
+
+OWNER = Owner(name="cupy", modules=("cupy", "cupy.cuda"), read=read, give_back=give_back)

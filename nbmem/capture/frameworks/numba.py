@@ -1,0 +1,43 @@
+"""Numba: its device arrays, and those that it will free with the next ten.
+
+Its context keeps each allocation with its size, and beside them the bytes that were given up and
+wait to be freed. Neither is there before a program has used the card.
+https://github.com/NVIDIA/numba-cuda/blob/v0.30.4/numba_cuda/numba/cuda/cudadrv/driver.py
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from nbmem.capture.frameworks.framework import Owner, OwnerReading
+
+_DRIVER = "numba.cuda.cudadrv.driver"
+
+
+def read(device: int) -> OwnerReading | None:
+    """Count its arrays on a card; None before it has a context there."""
+    manager = _manager(device)
+    if manager is None:
+        return None
+    driver: Any = sys.modules[_DRIVER]
+    used = managed = 0
+    for memory in list(manager.allocations.values()):
+        kind = type(memory)
+        if issubclass(kind, driver.ManagedMemory):
+            managed += memory.size
+        elif not issubclass(kind, driver.MappedMemory):  # that is the host's
+            used += memory.size
+    waiting = manager.deallocations._size  # noqa: SLF001 - no other way
+    return OwnerReading(held=used + int(waiting), used=used, managed=managed)
+
+
+def _manager(device: int) -> Any:
+    """What manages a card's memory; None before there is a context. Making one is not ours."""
+    # Other attributes of the driver, and numba.cuda.gpus, start it when they are asked for.
+    known = vars(sys.modules[_DRIVER].driver).get("devices", {}).get(device)
+    context = getattr(known, "primary_context", None)
+    return getattr(context, "memory_manager", None)
+
+
+OWNER = Owner(name="numba", modules=("numba.cuda", _DRIVER), read=read)

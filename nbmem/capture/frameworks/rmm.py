@@ -1,0 +1,89 @@
+"""RMM: the resource of a card and those below it, as far as they count.
+
+Of a chain `Statistics(Pool(Cuda))` the first that counts says what is in use, a pool what is held.
+Without either nothing is known: RMM keeps no figures of its own. What comes from a managed resource
+is told apart, since it may be on the card or in the host's memory. Where torch takes its memory
+from RMM (`rmm.allocators.torch`), RMM's figures are torch's, and are counted there alone.
+https://github.com/rapidsai/rmm/tree/main/python/rmm/rmm/pylibrmm/memory_resource
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from nbmem.capture.frameworks.framework import Owner, OwnerReading
+from nbmem.capture.torch_cuda import hands_out
+from nbmem.capture.validation import whole_bytes
+from nbmem.core.runtime.interrupts import let_pass
+
+_DEEPEST = 20
+_HOST = {"PinnedHostMemoryResource", "SystemMemoryResource"}
+_MANAGED = {"ManagedMemoryResource", "SamHeadroomMemoryResource"}
+
+
+def read(device: int) -> OwnerReading | None:
+    """What the card's resource says; None where none of its parts counts."""
+    reading = _read(device)
+    if reading is None or not _is_torchs():
+        return reading
+    return OwnerReading(held=0, used=0, managed=reading.managed) if reading.managed else None
+
+
+def of_torch(device: int) -> tuple[int, int] | None:
+    """Bytes in use and held of a card where RMM hands out torch's memory; None if it does not say.
+
+    Never raises: it is asked in the cell's own thread.
+    """
+    try:
+        reading = _read(device) if OWNER.is_loaded and _is_torchs() else None
+        if reading is None:
+            return None
+        held = whole_bytes(reading.managed or reading.held)
+        used = held if reading.used is None or reading.managed else whole_bytes(reading.used)
+    except Exception as err:  # noqa: BLE001 - of another version, or broken
+        let_pass(err)
+        return None
+    return None if held is None or used is None or used > held else (used, held)
+
+
+def _is_torchs() -> bool:
+    """Whether torch takes its memory from RMM."""
+    border = sys.modules.get("rmm.allocators.torch")
+    chosen = getattr(border, "rmm_torch_allocator", None)
+    return hands_out(getattr(chosen, "_allocator", None))
+
+
+def _read(device: int) -> OwnerReading | None:
+    mr: Any = sys.modules["rmm.mr"]
+    resource, used, held = mr.get_per_device_resource(device), None, None
+    for _ in range(_DEEPEST):
+        kind = type(resource).__name__
+        if used is None:
+            used = _counted(kind, resource)
+        if held is None and kind == "PoolMemoryResource":
+            held = resource.pool_size()
+        if not hasattr(type(resource), "get_upstream"):
+            break
+        resource = resource.get_upstream()
+    held = used if held is None else held
+    bottom = type(resource).__name__
+    if held is None or bottom in _HOST:
+        return None
+    if bottom in _MANAGED:
+        return OwnerReading(held=0, used=0, managed=held)
+    return OwnerReading(held=held, used=used)
+
+
+def _counted(kind: str, resource: Any) -> Any:
+    """Bytes in use by an adaptor that counts them; None by any other."""
+    if kind == "StatisticsResourceAdaptor":
+        counts = resource.allocation_counts
+        # Before release 24.04 it was a dictionary.
+        return counts["current_bytes"] if type(counts) is dict else counts.current_bytes
+    if kind in {"TrackingResourceAdaptor", "LimitingResourceAdaptor"}:
+        return resource.get_allocated_bytes()
+    return None
+
+
+OWNER = Owner(name="rmm", modules=("rmm", "rmm.mr"), read=read)

@@ -1,0 +1,31 @@
+"""TensorFlow: what its tensors use of a card.
+
+It does not say what its arena holds (by default nearly the whole card, from the first operation
+on), so what it is known to hold is what it uses, and the rest of the arena stays with the context.
+https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/framework/config.py
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from nbmem.capture.frameworks.framework import Owner, OwnerReading
+
+_CONTEXT = "tensorflow.python.eager.context"
+
+
+def read(device: int) -> OwnerReading | None:
+    """What it uses of a card; None before it was started, which nbmem must not do."""
+    context = getattr(sys.modules[_CONTEXT], "_context", None)
+    if context is None or not getattr(context, "_initialized", False):
+        return None
+    name = f"GPU:{device}"
+    if not any(one.name.endswith(name) for one in context.list_logical_devices("GPU")):
+        return None
+    tensorflow: Any = sys.modules["tensorflow"]
+    used = tensorflow.config.experimental.get_memory_info(name)["current"]
+    return OwnerReading(held=used, used=used)
+
+
+OWNER = Owner(name="tensorflow", modules=("tensorflow", _CONTEXT), read=read)

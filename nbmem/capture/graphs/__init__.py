@@ -1,0 +1,1 @@
+"""Read autograd graphs and compiled graphs: saved tensors and buffers."""

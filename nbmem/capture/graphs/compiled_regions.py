@@ -1,0 +1,277 @@
+"""Which module's operator a compiled region's tensors are of: what it saves and what it takes.
+
+A region is one node of the graph. Its wrappers' texts (wrapper.py) say what each storage is made
+from; the node's edges, which parameter each argument is. What is made from a module's parameter is
+of that module, anything else comes after the module of its first input, as in an eager graph
+(saved.py). Where the text names the module itself, that is it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbmem.capture.graphs.inductor_wrapper import read_wrapper
+from nbmem.capture.interpreter.notebook_cells import cell_of
+from nbmem.capture.interpreter.object_members import attributes_of, namespace_of
+from nbmem.capture.tensors.tensors import Seen
+from nbmem.core.runtime.interrupts import let_pass
+from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_names import BACKWARD_OF, BUFFER_OF, RECOMPUTED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nbmem.capture.graphs.saved_tensors import Module
+    from nbmem.capture.graphs.wrapper_buffers import Buffer, Wrapper
+
+NODE = "CompiledFunctionBackward"
+"""A compiled region is one node, which takes the parameters of all its modules."""
+NOWHERE = 0
+"""Address of what nobody has seen."""
+SMALLEST = 64 * 1024
+"""Bytes of a buffer that is worth a name."""
+_DEEPEST = 64
+"""Steps back that the module before a buffer is looked for."""
+_MOST_OBJECTS = 64
+_TEXTS = 256
+
+
+class MadeAt(NamedTuple):
+    """Where in the program a storage of a region comes from.
+
+    Attributes:
+        module: The module that it is of, or that it comes after; None if none is known.
+        own: Whether it is of the module.
+        operator: ATen's operator that makes it.
+        line: `net.py:12`; empty if nobody says.
+    """
+
+    module: Module | None
+    own: bool
+    operator: str
+    line: str
+
+    def named(self, before: str, after: str, form: str) -> tuple[str, str, Any]:
+        """A name, what stands before it, and whose the tensor is, as `Seen` has them."""
+        if self.module is None:
+            line = f" ({self.line})" if self.line else ""
+            return f"{before}{self.operator or 'a region'}{line} {form}", "", None
+        word = before if self.own else after
+        return f"{self.path} {form}", word, self.module.owner
+
+    @property
+    def path(self) -> str:
+        """The module's path with the operator and the line behind it."""
+        words = ", ".join(word for word in (self.operator, self.line) if word)
+        return f"{'' if self.module is None else self.module.path}{words and f' ({words})'}"
+
+
+class Region:
+    """A compiled region that a graph goes through.
+
+    Args:
+        forward: What its forward's wrapper says.
+        backward: That of its backward; None where it is not compiled yet.
+        modules: The module of each argument of the forward, in order.
+        first_saved: Which of the forward's results is the first that is saved for backward.
+    """
+
+    def __init__(
+        self,
+        forward: Wrapper,
+        backward: Wrapper | None,
+        modules: Sequence[Module | None],
+        first_saved: int,
+    ) -> None:
+        self._forward, self._backward = forward, backward
+        self._saved = forward.results[first_saved:]
+        self._symbols: dict[str, int] = {}
+        known = zip(forward.arguments, modules, strict=False)
+        self._of_argument = {name: module for name, module in known if module is not None}
+        self._sources = {s for b in _values(forward) for s in b.sources}
+        self._roots = self._find_roots()
+        self._storages = {b.name: b for b in forward.buffers}
+        # The backward is given what was saved, under names of its own.
+        self._given: dict[str, Buffer] = {}
+        if backward is not None:
+            for name, storage in zip(backward.arguments, self._saved, strict=False):
+                if storage in self._of_argument:
+                    self._of_argument[name] = self._of_argument[storage]
+                elif storage in self._storages:
+                    self._given[name] = self._final(storage)
+
+    def learn_shapes(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Learn the graph's symbols from the shapes of what it has saved."""
+        for storage, shape in zip(self._saved, shapes, strict=False):
+            code = self._storages[storage].shape if storage in self._storages else ()
+            if len(code) == len(shape):
+                self._symbols |= {
+                    c: n for c, n in zip(code, shape, strict=True) if c.isidentifier()
+                }
+
+    def saved(self, index: int) -> MadeAt | int | None:
+        """Where a saved tensor comes from: its place, or which argument of the region it is.
+
+        None where the text does not say.
+        """
+        storage = self._saved[index] if index < len(self._saved) else None
+        if storage in self._forward.arguments:
+            return self._forward.arguments.index(storage)
+        return self._place(self._final(storage)) if storage in self._storages else None
+
+    def result(self, index: int) -> MadeAt | None:
+        """Where a result comes from; None for an argument and what the text does not say."""
+        storage = self._forward.results[index] if index < len(self._forward.results) else None
+        return self._place(self._final(storage)) if storage in self._storages else None
+
+    def planned(self, card: int) -> Iterator[Seen]:
+        """What the region takes, in order: its forward's buffers, then its backward's."""
+        for wrapper, category in (
+            (self._forward, Category.ACTIVATIONS),
+            (self._backward, Category.TEMPORARIES),
+        ):
+            for buffer in wrapper.buffers if wrapper is not None else ():
+                form = buffer.form(self._symbols)
+                if form is None or form[1] < SMALLEST:
+                    continue
+                words = BUFFER_OF, BUFFER_OF
+                if wrapper is self._backward:
+                    again = self._is_forwards(buffer)
+                    words = (RECOMPUTED, RECOMPUTED) if again else (BACKWARD_OF, BACKWARD_OF)
+                name = self._place(buffer).named(*words, form[0])
+                yield Seen(card, NOWHERE, form[1], category, *name)
+
+    def _final(self, storage: str) -> Buffer:
+        return self._forward.last.get(storage) or self._storages[storage]
+
+    def _is_forwards(self, buffer: Buffer) -> bool:
+        """Whether the backward computes again what the forward had."""
+        if buffer.told is not None and buffer.told.direction:
+            return buffer.told.direction == "forward"
+        return bool(buffer.sources) and self._sources.issuperset(buffer.sources)
+
+    def _place(self, buffer: Buffer) -> MadeAt:
+        told = buffer.told
+        operator, line = buffer.operators, ""
+        module = self._named(told.module) if told is not None else None
+        if told is not None:
+            operator = told.operator or operator
+            line = f"{cell_of(told.file) or Path(told.file).name}:{told.line}" if told.file else ""
+        if module is not None:
+            return MadeAt(module, own=True, operator=operator, line=line)
+        return MadeAt(*self._behind(buffer), operator, line)
+
+    def _behind(self, buffer: Buffer, deep: int = 0) -> tuple[Module | None, bool]:
+        """The module whose parameter a buffer is made from, else that of its first input."""
+        for name in buffer.reads:
+            if name in self._of_argument:
+                return self._of_argument[name], not deep
+        buffers = {b.name: b for b in self._backward.buffers} if self._backward else {}
+        for name in buffer.reads if deep < _DEEPEST else ():
+            before = self._given.get(name) or self._storages.get(name) or buffers.get(name)
+            if before is not None and before is not buffer:
+                module, _ = self._behind(before, deep + 1)
+                if module is not None:
+                    return module, False
+        return None, False
+
+    def _named(self, path: str) -> Module | None:
+        """The module that Dynamo calls by a path: `L['self'].blocks.0`."""
+        root, inner = _split(path)
+        outer = self._roots.get(root)
+        return outer and outer._replace(path=outer.path + inner, parameter="")
+
+    def _find_roots(self) -> dict[str, Module]:
+        """Which module each of Dynamo's names is, by the modules that take their own parameters."""
+        votes: dict[str, Counter[Module]] = {}
+        for buffer in _values(self._forward):
+            root, inner = _split(buffer.told.module) if buffer.told is not None else ("", "")
+            for name in buffer.reads if root else ():
+                module = self._of_argument.get(name)
+                if module is not None and module.path.endswith(inner):
+                    outer = module.path.removesuffix(inner)
+                    mine = votes.setdefault(root, Counter())
+                    mine[module._replace(path=outer, parameter="")] += 1
+        return {root: found.most_common(1)[0][0] for root, found in votes.items()}
+
+
+def region_of(node: Any, modules: Sequence[Module | None]) -> Region | None:
+    """The region that a node of a graph is; None for any other, and where its text is not there.
+
+    Args:
+        node: A node of a graph.
+        modules: The module of the parameter behind each edge of it.
+    """
+    try:
+        function = namespace_of(type(node)).get("_forward_cls")
+        if node.name() != NODE or function is None:
+            return None
+        parts = namespace_of(function)
+        forward, backward = _text_of(parts.get("compiled_fw")), _text_of(parts.get("compiled_bw"))
+        wrapper = None if forward is None else _read(forward)
+        if wrapper is None:
+            return None
+        later = None if backward is None else _read(backward)
+        return Region(wrapper, later, modules, parts["metadata"].num_forward)
+    except Exception as err:  # noqa: BLE001 - another release's regions keep their one name
+        let_pass(err)
+        return None
+
+
+@functools.lru_cache(maxsize=_TEXTS)
+def _read(file: str) -> Wrapper | None:
+    try:
+        return read_wrapper(Path(file).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _text_of(compiled: Any) -> str | None:
+    """The file of the wrapper that a compiled graph runs; nothing is called on the way.
+
+    A wrapper's `call` lies behind Inductor's object of the graph, and that behind closures.
+    """
+    seen: set[int] = set()
+    queue = [compiled]
+    while queue and len(seen) < _MOST_OBJECTS:
+        one = queue.pop(0)
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, MethodType):
+            one = one.__func__
+        if isinstance(one, FunctionType):
+            if one.__code__.co_name == "call" and "run" not in Path(one.__code__.co_filename).parts:
+                return one.__code__.co_filename
+            queue += [cell.cell_contents for cell in one.__closure__ or () if _is_filled(cell)]
+        elif isinstance(one, partial):
+            queue += [one.func, *one.args]
+        elif type(one).__module__.startswith("torch._"):
+            inner = attributes_of(one) or {}
+            queue += [inner.get("compiled_fn_runner"), inner.get("current_callable")]
+        elif namespace_of(type(one)).get("call") is not None:
+            queue.append(namespace_of(type(one))["call"])
+    return None
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _values(wrapper: Wrapper) -> Iterator[Buffer]:
+    yield from wrapper.buffers
+    yield from wrapper.last.values()
+
+
+def _split(path: str) -> tuple[str, str]:
+    """Dynamo's name of the outermost module, and the way from there: `L['self']`, `.blocks.0`."""
+    root, bracket, inner = path.partition("]")
+    return (root + bracket, inner) if bracket else (path, "")

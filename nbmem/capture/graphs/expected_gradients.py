@@ -1,0 +1,141 @@
+"""What a backward is about to make, in the engine's order: gradients are named after results.
+
+Every node of a graph knows the shapes of its forward's results (`_input_metadata`), the engine runs
+the node that was made last first, and a node makes one gradient for each result that it was given.
+Nothing is run or hooked: reading compares this list with what was allocated (ledger/gradients.py).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbmem.capture.tensors.autograd_graphs import is_leaf
+from nbmem.capture.tensors.sequence_numbers import made_at
+from nbmem.capture.tensors.tensors import Seen
+from nbmem.capture.torch_cuda import loaded_torch
+from nbmem.core.runtime.interrupts import let_pass
+from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_names import ADDED_TO, GRADIENT_IN, GRADIENT_OF
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.capture.graphs.saved_tensors import GraphWalk
+
+_RESULTS = Category.OUTPUT_GRADIENTS
+NOWHERE = 0
+"""Address of what is yet to be made."""
+SMALLEST = 64 * 1024
+"""Bytes of a gradient that is worth a name."""
+_HANDS_ON = frozenset(
+    (
+        "Add",
+        "Alias",
+        "Clone",
+        "Diagonal",
+        "Expand",
+        "Narrow",
+        "Permute",
+        "Reshape",
+        "Select",
+        "Slice",
+        "Split",
+        "SplitWithSizes",
+        "Squeeze",
+        "Sum",
+        "Swapaxes",
+        "T",
+        "Transpose",
+        "UnsafeView",
+        "Unsqueeze",
+        "View",
+        "Unbind",
+    )
+)
+"""Nodes that hand on the gradient that they get, or a view of it: they make none."""
+
+
+def expected_gradients(walk: GraphWalk) -> Iterator[Seen]:
+    """The gradients that the backward through a graph makes, in order; at `NOWHERE` yet.
+
+    Those of parameters are GRADIENTS, `added to` the parameter's: a parameter that is used twice
+    gets two. Those of results are OUTPUT_GRADIENTS, named after the module that made the result.
+    `gradient in` either is a sum that may be made in place.
+    """
+    nodes = walk.nodes
+    inward = Counter(id(after) for node in nodes for after, _ in node.next_functions)
+    place = {id(node): i for i, node in enumerate(nodes)}
+    ready = [(-made_at(node), i) for i, node in enumerate(nodes) if not inward[id(node)]]
+    heapq.heapify(ready)
+    reached: set[tuple[int, int]] = set()
+    while ready:
+        node = nodes[heapq.heappop(ready)[1]]
+        makes = walk.operator(node).title().replace("_", "") not in _HANDS_ON
+        for after, index in node.next_functions:
+            if after is None or id(after) not in place:
+                continue
+            if makes:
+                yield from _gradient(walk, after, index, GRADIENT_OF)
+            result = id(after), index
+            if result in reached:  # the engine adds what has come twice
+                yield from _gradient(walk, after, index, GRADIENT_IN)
+            reached.add(result)
+            inward[id(after)] -= 1
+            if not inward[id(after)]:
+                heapq.heappush(ready, (-made_at(after), place[id(after)]))
+
+
+def _gradient(walk: GraphWalk, node: Any, index: int, before: str) -> Iterator[Seen]:
+    """The gradient of one of a node's forward's results."""
+    torch: Any = loaded_torch()
+    result = _result(node, index)
+    if result is None or result.size < SMALLEST or result.device.type == torch.device("cpu").type:
+        return
+    card = result.device.index or 0
+    if walk.ends_in_parameter(node):
+        added = _added(walk, node, before, result.dtype)
+        yield Seen(card, NOWHERE, result.size, Category.GRADIENTS, *added)
+        return
+    module = walk.result_of(node, index)
+    path = module.path if module.owner is not None else f"{before}{module.path}"
+    name = f"{path} {result.shape} {result.dtype}"
+    yield Seen(card, NOWHERE, result.size, _RESULTS, name, before, module.owner)
+
+
+def _added(walk: GraphWalk, node: Any, before: str, dtype: str) -> tuple[str, str, Any]:
+    """What a use of a parameter adds to its gradient: the name, what stands before it, and whose.
+
+    Alone it becomes the gradient, or is freed when it was added. It has the parameter's shape; its
+    dtype is that of a cast.
+    """
+    leaf = node if is_leaf(node) else walk.leaf_behind(node)
+    module, own = walk.module_of_leaf(leaf), _result(leaf, 0)
+    if module is None or own is None:
+        return "", "", None
+    sums = GRADIENT_IN if before == GRADIENT_IN else ""
+    name = f"{module.parameter}.grad {own.shape} {dtype}"
+    return name, f"{sums}{ADDED_TO}", module.owner
+
+
+class _Result(NamedTuple):
+    """What a node's forward has made: its form, its bytes, where it lies."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    size: int
+    device: Any
+
+
+def _result(node: Any, index: int) -> _Result | None:
+    """One of the results of a node's forward; None where the node does not tell."""
+    try:
+        result = node._input_metadata[index]  # noqa: SLF001 - hasattr would read it, too
+        shape, dtype, device = tuple(map(int, result.shape)), result.dtype, result.device
+    except Exception as err:  # noqa: BLE001 - another release, a nested tensor, a user's node
+        let_pass(err)
+        return None
+    name = str(dtype).removeprefix("torch.")
+    return _Result(shape, name, prod(shape) * dtype.itemsize, device)

@@ -1,0 +1,150 @@
+"""A graph like one that was read: what it has saved has that one's names, without a new search.
+
+Where no history tells what a graph keeps alive, each is looked at. Most are like the one before:
+nodes of the same kinds in the same places, which end in the same parameters. Then only the saved
+tensors themselves are looked at: 2.3 ms in place of 6.3 for six layers of a transformer.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbmem.capture.graphs.compiled_regions import NODE
+from nbmem.capture.graphs.saved_tensors import Saved
+from nbmem.capture.interpreter.object_members import name_of
+from nbmem.capture.tensors.active_registry import there_with
+from nbmem.capture.tensors.autograd_graphs import DEEPEST, is_leaf
+from nbmem.capture.tensors.modules import is_tensor
+from nbmem.capture.tensors.tensor_storages import dispatches, place_of
+from nbmem.capture.tensors.tensors import Seen
+from nbmem.capture.torch_cuda import loaded_torch
+from nbmem.core.session.categories import Category
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from nbmem.capture.graphs.saved_tensors import GraphWalk
+
+    Form = tuple[Any, Any] | str
+
+
+class _Place(NamedTuple):
+    """A tensor that a node has saved.
+
+    Attributes:
+        node: Which node, in the order of `_flat`.
+        which: Which of the tensors that it has saved.
+        form: Its form as it was read.
+        seen: Name and form as they were read; address and bytes are another's.
+        owner: The module's owner, as `Saved` has it.
+    """
+
+    node: int
+    which: int
+    form: Form
+    seen: Seen
+    owner: Any
+
+
+class Pattern:
+    """What a graph that was read looks like, and the names of what it has saved.
+
+    Holds none of its nodes and tensors.
+
+    Args:
+        walk: A graph of which `saved_tensors` has been read.
+
+    Attributes:
+        holds: Whether others can be compared with it: not with a very long graph's, for what
+            Python sees of one changes how it ends (graphs.DEEPEST), nor with compiled regions.
+    """
+
+    def __init__(self, walk: GraphWalk) -> None:
+        torch: Any = loaded_torch()
+        self._kinds: list[tuple[Any, int, Any]] = []
+        self._graphs = walk.graphs.of_kinds()
+        self._places: list[_Place] = []
+        self.holds = len(walk.nodes) <= DEEPEST and not any(n.name() == NODE for n in walk.nodes)
+        if not self.holds:
+            return
+
+        def learn(_: int, node: Any, edges: int) -> bool:
+            known = is_leaf(node) and walk.leaf_behind(node) is not None
+            ends_in = weakref.ref(node.variable) if known else None
+            self._kinds.append((type(node), edges, ends_in))
+            return True
+
+        nodes = list(_flat(walk.roots, learn))
+        self.holds = len(nodes) == len(walk.nodes)
+        place = {id(node): i for i, node in enumerate(nodes)} if self.holds else {}
+        for node, index, seen, owner in walk.named if self.holds else ():
+            tensor = self._saved_by(node)[index]
+            self._places.append(_Place(place[id(node)], index, _form(torch, tensor), seen, owner))
+
+    def saved(self, roots: Sequence[Any]) -> list[Saved] | None:
+        """What another graph has saved; None if it is no such graph."""
+        nodes = list(_flat(roots, self._is_like))
+        if len(nodes) != len(self._kinds):
+            return None
+        torch: Any = loaded_torch()
+        taken: set[int] = set()
+        found = []
+        for at, index, form, before, owner in self._places:
+            tensors = self._saved_by(nodes[at])
+            if index >= len(tensors):
+                return None
+            now = _form(torch, tensors[index])
+            with there_with(nodes[at]):
+                place = place_of(torch, tensors[index])
+            if place is not None and place[1] not in taken:
+                taken.add(place[1])
+                name = before.name
+                if now != form:
+                    name = f"{name.removesuffix(_written(form))}{_written(now)}"
+                seen = Seen(*place, Category.ACTIVATIONS, name, before.before)
+                found.append(Saved(seen, owner))
+        return found
+
+    def _is_like(self, at: int, node: Any, edges: int) -> bool:
+        """Whether a node is of the kind that stands at its place."""
+        if at >= len(self._kinds):
+            return False
+        kind, count, ends_in = self._kinds[at]
+        if kind is not type(node) or count != edges:
+            return False
+        return ends_in is None or ends_in() is node.variable
+
+    def _saved_by(self, node: Any) -> list[Any]:
+        return [one for one in self._graphs.saved_by(node) if is_tensor(one)]
+
+
+def _flat(roots: Sequence[Any], fits: Callable[[int, Any, int], bool]) -> Iterator[Any]:
+    """The nodes of a graph, each once, the same way in each graph; until one does not fit."""
+    met: set[int] = set()  # the caller keeps the nodes, so each has an id of its own
+    left = list(roots)
+    while left:
+        node = left.pop()
+        if id(node) in met:
+            continue
+        edges = () if is_leaf(node) else node.next_functions
+        if not fits(len(met), node, len(edges)):
+            return
+        met.add(id(node))
+        yield node
+        left += [one for one, _ in edges if one is not None]
+
+
+def _form(torch: Any, tensor: Any) -> Form:
+    """Shape and dtype; its class where that may be answered by the user's own code."""
+    kind = type(tensor)
+    if dispatches(torch, kind):
+        return name_of(kind)
+    return torch.Tensor.shape.__get__(tensor), torch.Tensor.dtype.__get__(tensor)
+
+
+def _written(form: Form) -> str:
+    if isinstance(form, str):
+        return form
+    shape, dtype = form
+    return f"{tuple(shape)} {str(dtype).removeprefix('torch.')}"

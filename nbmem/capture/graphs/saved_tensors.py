@@ -1,0 +1,296 @@
+"""Which tensors a graph has saved for backward, and for which module: activations get their names.
+
+Read when a backward begins and all of them live. A node that takes a parameter belongs to the
+parameter's module; any other comes after the module that its first input comes from. The graph
+itself says both, so no module has to be hooked.
+
+One graph of each kind of forward is read (2 ms for GPT-2), through `SavedTensor.data`, which runs
+no hook; repeated_steps.py names all that allocate alike. What checkpointing computes again, and a
+forward that died before any of its kind had a backward, stay unnamed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from nbmem.capture.graphs.compiled_regions import NODE, MadeAt, Region, region_of
+from nbmem.capture.tensors.active_registry import there_with
+from nbmem.capture.tensors.autograd_graphs import Graphs, edges_of, is_leaf
+from nbmem.capture.tensors.sequence_numbers import made_at
+from nbmem.capture.tensors.tensors import Seen, see
+from nbmem.capture.torch_cuda import loaded_torch
+from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_names import SAVED_AFTER, SAVED_BY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+MAX_NODES = 50_000
+"""A graph is read up to so many nodes: about 0.1 s."""
+_LOOKUP = "Embedding"
+"""So the nodes of `embedding` and `embedding_bag` begin, and no other."""
+_BACKWARD = re.compile(r"Backward\d*$")
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])")
+
+
+class Module(NamedTuple):
+    """A module as the parameters of it are known.
+
+    Attributes:
+        owner: Whoever knows the outermost module's name.
+        path: The module's path in it: `.layer1.0.conv1`, or empty.
+        parameter: The path of the parameter that it was found by: `.layer1.0.conv1.weight`.
+    """
+
+    owner: Any
+    path: str
+    parameter: str = ""
+
+
+class ModuleOf(Protocol):
+    """Finds the module of a parameter."""
+
+    def __call__(self, parameter: Any, *, lookup: bool) -> Module | None:
+        """The module that takes it to look rows up in it, or for anything else; None if unknown.
+
+        An embedding and a head may share one parameter.
+        """
+
+
+class Saved(NamedTuple):
+    """A storage that a graph keeps for backward.
+
+    Attributes:
+        seen: The storage; its name begins behind the owner's.
+        owner: The owner of the module that it is named after; None if no module is known.
+    """
+
+    seen: Seen
+    owner: Any
+
+
+def why_unreadable() -> str | None:
+    """Why this torch does not show what a graph has saved; None if it does."""
+    torch: Any = loaded_torch()
+    if torch is None or hasattr(torch._C._autograd.SavedTensor, "data"):  # noqa: SLF001
+        return None
+    return f"torch {torch.__version__} does not show them, 2.11 and later do"
+
+
+def saved_tensors(walk: GraphWalk) -> Iterator[Saved]:
+    """What a graph has saved, each storage once; nothing is held."""
+    parameters = {addr for node in walk.nodes if (addr := walk.parameter_addr(node))}
+    taken: set[int] = set()
+
+    # A tensor that several have saved is named by a module's own node, else by the earliest.
+    def rank(node: Any) -> tuple[bool, int]:
+        return walk.module_at(node) is None, made_at(node)
+
+    for node in sorted(walk.nodes, key=rank):
+        with there_with(node):
+            saved = enumerate(walk.saved_by(node))
+            found = [(i, *walk.see(node, one, walk.place_of_saved(node, i))) for i, one in saved]
+        for index, seen, owner in found:
+            if seen is not None and seen.addr not in parameters:
+                walk.named.append((node, index, seen, owner))
+                if seen.addr not in taken:
+                    taken.add(seen.addr)
+                    yield Saved(seen, owner)
+
+
+class GraphWalk:
+    """Goes through a graph and finds the module of each node.
+
+    Args:
+        outputs: Tensors, of which some may have a graph, or edges of one.
+        module_of: Finds the module of a parameter.
+
+    Attributes:
+        roots: The nodes of the outputs.
+        nodes: Nodes behind the outputs; while they are kept, each has one id.
+        named: What `saved_tensors` has found: node, which of its saved tensors, name, owner.
+        graphs: Reads them.
+    """
+
+    def __init__(self, outputs: Iterable[Any], module_of: ModuleOf) -> None:
+        torch: Any = loaded_torch()
+        self._tensor = torch.Tensor
+        self.graphs = Graphs(torch)
+        self._module_of = module_of
+        self._leaf: dict[int, Any] = {}
+        self._own: dict[int, Module | None] = {}
+        self._after: dict[int, Module | None] = {}
+        self._regions: dict[int, Region | None] = {}
+        self.roots = edges_of(outputs)
+        self.nodes = self.graphs.behind(self.roots, MAX_NODES)
+        self.named: list[tuple[Any, int, Seen, Any]] = []
+
+    def parameter_addr(self, node: Any) -> int:
+        """Where the parameter lies in which a graph ends; 0 for any other node."""
+        if not is_leaf(node):
+            return 0
+        seen = see(node.variable, Category.WEIGHTS, "", form=False)
+        return 0 if seen is None else seen.addr
+
+    def saved_by(self, node: Any) -> Iterator[Any]:
+        """The tensors that a node has saved."""
+        if not is_leaf(node):
+            for value in self.graphs.saved_by(node):
+                if issubclass(type(value), self._tensor):
+                    yield value
+
+    def region_at(self, node: Any) -> Region | None:
+        """The compiled region that a node is; None for any other."""
+        if node.name() != NODE:
+            return None
+        if id(node) not in self._regions:
+            edges = [edge for edge, _ in node.next_functions]
+            leaves = [None if edge is None else self.leaf_behind(edge) for edge in edges]
+            modules = [None if leaf is None else self.module_of_leaf(leaf) for leaf in leaves]
+            region = self._regions[id(node)] = region_of(node, modules)
+            if region is not None:
+                region.learn_shapes([_shape(tensor) for tensor in self.saved_by(node)])
+        return self._regions[id(node)]
+
+    def place_of_saved(self, node: Any, index: int) -> MadeAt | None:
+        """Where what a compiled region has saved comes from, also from another one."""
+        region = self.region_at(node)
+        place = None if region is None else region.saved(index)
+        if not isinstance(place, int):
+            return place
+        before, index = node.next_functions[place]
+        region = None if before is None else self.region_at(before)
+        return None if region is None else region.result(index)
+
+    def see(self, node: Any, tensor: Any, place: MadeAt | None = None) -> tuple[Seen | None, Any]:
+        """A saved tensor under the name of its module, and the module's owner.
+
+        Args:
+            node: The node that has saved it.
+            tensor: The tensor.
+            place: Where in a compiled region it comes from, if that is known.
+        """
+        if place is not None and (place.module is not None or place.operator):
+            seen = see(tensor, Category.ACTIVATIONS, "")
+            if seen is None:
+                return None, None
+            name, before, owner = place.named(SAVED_BY, SAVED_AFTER, seen.name.strip())
+            return seen._replace(name=name, before=before), owner
+        module = self.result_of(node)
+        if module.owner is None:
+            return see(tensor, Category.ACTIVATIONS, f"{SAVED_BY}{module.path}"), None
+        before = SAVED_BY if self.module_at(node) else SAVED_AFTER
+        seen = see(tensor, Category.ACTIVATIONS, module.path)
+        return (None if seen is None else seen._replace(before=before)), module.owner
+
+    def operator(self, node: Any) -> str:
+        """What a node is the backward of: `log_softmax`."""
+        return _HUMP.sub("_", _BACKWARD.sub("", node.name())).lower()
+
+    def result_of(self, node: Any, index: int = 0) -> Module:
+        """What a node's forward has made, as the path of its module; without one, the operator.
+
+        Args:
+            node: The node.
+            index: Which of its results.
+        """
+        region = self.region_at(node)
+        place = None if region is None else region.result(index)
+        if place is not None and place.module is not None:
+            return place.module._replace(path=place.path)
+        own = self.module_at(node)
+        module = own or self._module_before(node)
+        if module is None:
+            return Module(None, self.operator(node))
+        return module if own else module._replace(path=f"{module.path} ({self.operator(node)})")
+
+    def ends_in_parameter(self, node: Any) -> bool:
+        """Whether a node only hands on a parameter, cast or transposed."""
+        return is_leaf(node) or self.leaf_behind(node) is not None
+
+    def module_of_leaf(self, leaf: Any) -> Module | None:
+        """The module of a parameter, by the first of its places."""
+        return self._module_of(leaf.variable, lookup=False)
+
+    def module_at(self, node: Any) -> Module | None:
+        """The module one of whose parameters a node takes, also cast or transposed."""
+        if id(node) not in self._own:
+            lookup = node.name().startswith(_LOOKUP)
+            leaves = (self.leaf_behind(before) for before in self.graphs.before(node))
+            modules = (self._module_of(leaf.variable, lookup=lookup) for leaf in leaves if leaf)
+            known = (module for module in modules if module is not None)
+            of_region = node.name() == NODE
+            self._own[id(node)] = _around(list(known)) if of_region else next(known, None)
+        return self._own[id(node)]
+
+    def leaf_behind(self, node: Any) -> Any:
+        """The leaf of the one parameter that a node's result is made of.
+
+        None if it is made of more, or of one that no module has.
+        """
+        way = []
+        while id(node) not in self._leaf:
+            way.append(node)
+            before = self.graphs.before(node)
+            if is_leaf(node):
+                known = self.module_of_leaf(node) is not None
+                self._leaf[id(node)] = node if known else None
+            elif len(before) != 1 or self.graphs.saves(node):
+                self._leaf[id(node)] = None
+            else:
+                node = before[0]
+        for passed in way:
+            self._leaf[id(passed)] = self._leaf[id(node)]
+        return self._leaf[id(node)]
+
+    def _module_before(self, node: Any) -> Module | None:
+        """The nearest module on the way that a node's first input has come."""
+        way = []
+        found = None
+        while found is None and id(node) not in self._after:
+            way.append(node)
+            found = self.module_at(node)
+            before = self.graphs.before(node)
+            if found is None and not before:
+                break
+            node = before[0] if before else node
+        found = found or self._after.get(id(node))
+        for passed in way:
+            self._after[id(passed)] = found
+        return found
+
+
+def planned_buffers(walk: GraphWalk) -> Iterator[Seen]:
+    """What the compiled regions of a graph take in it: forwards in order, then backwards."""
+    nodes = [node for node in walk.nodes if walk.region_at(node) is not None]
+    for direction in (Category.ACTIVATIONS, Category.TEMPORARIES):
+        forward = direction is Category.ACTIVATIONS
+        for node in sorted(nodes, key=made_at, reverse=not forward):
+            region, card = walk.region_at(node), _card(walk, node)
+            for seen in () if region is None or card is None else region.planned(card):
+                if seen.category is direction:
+                    yield seen
+
+
+def _card(walk: GraphWalk, node: Any) -> int | None:
+    """The card of what a node has saved; None if that is on none."""
+    places = (see(one, Category.ACTIVATIONS, "", form=False) for one in walk.saved_by(node))
+    return next((seen.device for seen in places if seen is not None), None)
+
+
+def _shape(tensor: Any) -> tuple[int, ...]:
+    torch: Any = loaded_torch()
+    return tuple(map(int, torch.Tensor.size(tensor)))
+
+
+def _around(modules: list[Module]) -> Module | None:
+    """The module that modules of one model lie in; None without any, or where models differ."""
+    if not modules or any(module.owner is not modules[0].owner for module in modules):
+        return None
+    common = modules[0].path.split(".")
+    for module in modules[1:]:
+        path = module.path.split(".")
+        alike = [one == other for one, other in zip(common, path, strict=False)]
+        common = common[: (*alike, False).index(False)]
+    return modules[0]._replace(path=".".join(common))

@@ -1,0 +1,262 @@
+"""One look at the live heap: every storage on a card that Python can name, with its holders."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.heap.held_storages import SeenStorages
+from nbmem.capture.heap.incremental import SlicedWork
+from nbmem.capture.heap.path_names import Wording
+from nbmem.capture.heap.paths import Ways
+from nbmem.capture.heap.reachability import Reach
+from nbmem.capture.heap.unreachable import ALL_S, all_tensors, holders_of_lost
+from nbmem.capture.interpreter.roots import barred, places
+from nbmem.capture.tensors.active_registry import followed
+from nbmem.capture.torch_cuda import initialized_torch, loaded_torch
+from nbmem.core.runtime.clock import CLOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+
+    from nbmem.capture.interpreter.roots import Place
+    from nbmem.capture.torch_memory.tensorless_blocks import BlocksInUse
+    from nbmem.core.session.holders import HeldStorage, Holder
+
+PAUSE_S = 0.001
+"""Who goes on later than this has let something else run between two pieces."""
+_STRIDE = 32
+"""Tensors between two moments at which the caller may stop it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """What one look found.
+
+    Attributes:
+        by_device: The storages of each card by its CUDA ordinal, largest first.
+        complete: Whether the look came to its end; else holders are missing, and storages.
+        hindered: Names of other threads that may have been using tensors, which ended the look.
+        deep: Whether a graph went further than it was followed (graphs.py).
+    """
+
+    by_device: dict[int, tuple[HeldStorage, ...]] = field(default_factory=dict)
+    complete: bool = True
+    hindered: tuple[str, ...] = ()
+    deep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a look shall pass over, to learn what letting go of it would free.
+
+    Attributes:
+        place: Says which places to leave out.
+        edges: References to pass over, as the ids of their two ends.
+    """
+
+    place: Callable[[Place], bool] = lambda _: False
+    edges: frozenset[tuple[int, int]] = frozenset()
+
+
+def walk(
+    namespace: Mapping[str, Any],
+    cut: Cut | None = None,
+    met: Callable[[Iterable[Any]], None] | None = None,
+    *,
+    budget_s: float | None = None,
+    go_on: Callable[[], bool] | None = None,
+) -> Walk:
+    """Look at everything that holds memory on a card now.
+
+    Args:
+        namespace: The notebook's names.
+        cut: What to pass over, or None.
+        met: Is told the tensors that were met, and must not keep them.
+        budget_s: So many seconds of this thread's own it may take; None for as many as it needs.
+        go_on: Is asked about every 6 ms whether to go on; must not run the user's code.
+    """
+    torch = _torch()
+    if torch is None:
+        return Walk()
+    look = _Look(torch, namespace, cut or Cut(), met)
+    pieces = SlicedWork(torch, look.steps(), budget_s, go_on)
+    pieces.run()
+    return look.said(pieces)
+
+
+def walk_in_pieces(
+    namespace: Mapping[str, Any],
+    cut: Cut | None = None,
+    met: Callable[[Iterable[Any]], None] | None = None,
+    *,
+    budget_s: float | None = None,
+    in_use: BlocksInUse | None = None,
+) -> Generator[float, None, Walk]:
+    """`walk()` in pieces of about 6 ms, between which the user's code may run.
+
+    It yields the seconds of a step that cannot be divided, before it, and else 0. Closing the
+    generator ends it and lets go of all that it held. What nothing was found to hold is
+    left out: it may have been put somewhere between two pieces.
+
+    Args:
+        namespace: As for `walk`.
+        cut: As for `walk`.
+        met: As for `walk`.
+        budget_s: As for `walk`; what the caller does between the pieces does not count.
+        in_use: The cards' blocks; all live objects are searched where these may hold a tensor that
+            no place reaches. None to search always.
+
+    Returns:
+        What was found, as the value of StopIteration.
+    """
+    torch = _torch()
+    if torch is None:
+        return Walk()
+    look = _Look(torch, namespace, cut or Cut(), met, in_use)
+    pieces = SlicedWork(torch, look.steps(), budget_s)
+    # Closed by name: in some releases (Python 3.12.0, 3.13.0) a generator that is closed outside of
+    # a `try` keeps its locals, and a walk that ended early would keep what it had met.
+    with closing(pieces.one_by_one()) as work:
+        for coming in work:
+            left = CLOCK.monotonic()
+            yield coming
+            look.alone &= CLOCK.monotonic() - left < PAUSE_S
+    return look.said(pieces)
+
+
+def reached(namespace: Mapping[str, Any], cut: Cut | None = None) -> set[tuple[int, int]]:
+    """The storages that any place reaches, as (CUDA ordinal, address); no holder is named."""
+    torch = _torch()
+    if torch is None:
+        return set()
+    cut = cut or Cut()
+    begun = [place.thing for place in places(namespace) if not cut.place(place)]
+    return _storages_from(torch, begun, namespace, cut)
+
+
+def reached_from(thing: object, namespace: Mapping[str, Any]) -> set[tuple[int, int]]:
+    """The storages that one object reaches, as (CUDA ordinal, address)."""
+    torch = _torch()
+    return set() if torch is None else _storages_from(torch, [thing], namespace, Cut())
+
+
+def _torch() -> Any:
+    """Torch, where it has memory that can be looked at; None where it has none."""
+    return initialized_torch() or (loaded_torch() if followed() else None)
+
+
+def _storages_from(
+    torch: Any, things: list[object], namespace: Mapping[str, Any], cut: Cut
+) -> set[tuple[int, int]]:
+    found: set[tuple[int, int]] = set()
+
+    def steps() -> Generator[None]:
+        reach = Reach(torch, barred(namespace), cut.edges)
+        yield from reach.steps(things)
+        seen = SeenStorages(torch)
+        yield from _see(seen, reach.tensors)
+        found.update(seen.storage.values())
+
+    SlicedWork(torch, steps()).run()
+    return found
+
+
+def _see(seen: SeenStorages, tensors: Mapping[int, Any]) -> Iterator[None]:
+    for i, (key, tensor) in enumerate(tensors.items()):
+        seen.add(key, tensor)
+        if not i % _STRIDE:
+            yield
+
+
+class _Look:
+    """One look in the making; what the steps hold ends with them, what is said is only text.
+
+    Attributes:
+        alone: Whether no code but the walk's own has run in this thread since it began.
+    """
+
+    def __init__(
+        self,
+        torch: Any,
+        namespace: Mapping[str, Any],
+        cut: Cut,
+        met: Callable[[Iterable[Any]], None] | None,
+        in_use: BlocksInUse | None = None,
+    ) -> None:
+        self.alone = True
+        self._in_use = in_use
+        self._torch = torch
+        self._namespace = namespace
+        self._cut = cut
+        self._met = met
+        self._seen = SeenStorages(torch)
+        self._complete = True
+        self._deep = False
+        self._holders: dict[tuple[int, int], list[Holder]] = defaultdict(list)
+
+    def said(self, pieces: SlicedWork) -> Walk:
+        """What has been found up to now."""
+        return Walk(
+            self._seen.by_device(self._holders),
+            complete=pieces.ended and self._complete,
+            hindered=tuple(pieces.hindered),
+            deep=self._deep,
+        )
+
+    def steps(self) -> Generator[float | None]:
+        """The look, in short steps."""
+        torch, namespace, seen = self._torch, self._namespace, self._seen
+        begun = [place for place in places(namespace) if not self._cut.place(place)]
+        yield None
+        reach = Reach(torch, barred(namespace), self._cut.edges)
+        yield from reach.steps([place.thing for place in begun])
+        self._deep = reach.graphs.deep
+        if self._met is not None:
+            self._met(reach.tensors.values())
+            yield None
+        yield from _see(seen, reach.tensors)
+        ways = Ways(reach, seen.targets())
+        yield from ways.steps()
+        yield from self._name(begun, ways)
+        self._complete = ways.complete
+        yield from self._name_lost(reach)
+
+    def _name(self, begun: list[Place], ways: Ways) -> Iterator[None]:
+        """Every place's way to every storage that it reaches."""
+        wording = Wording(self._torch)
+        for i, place in enumerate(begun):
+            for found in ways.from_start(place.thing):
+                if found is not None:
+                    key, way = found
+                    self._holders[self._seen.storage[key]].append(wording.holder(place, way))
+                yield
+            if not i % _STRIDE:
+                yield
+
+    def _name_lost(self, reach: Reach) -> Iterator[float | None]:
+        if self._in_use is not None and not self._in_use.hold_more_than(self._holders):
+            return
+        yield ALL_S
+        found = all_tensors(self._torch)
+        yield None
+        lost = {key: tensor for key, tensor in found.items() if key not in reach.tensors}
+        del found
+        for i, key in enumerate(list(lost)):
+            # What a view was made of lives on unseen: it gives the view no other shape.
+            if not self._seen.add(key, lost[key], but=self._holders):
+                del lost[key]
+            if not i % _STRIDE:
+                yield None
+        if self._in_use is not None:
+            self._in_use.searched(self._seen.storage.values())
+        if lost:
+            say_unseen = self._is_alone
+            holders = yield from holders_of_lost(reach, lost, say_unseen=say_unseen)
+            for key, holder in holders.items():
+                self._holders[self._seen.storage[key]].append(holder)
+
+    def _is_alone(self) -> bool:
+        return self.alone

@@ -1,0 +1,82 @@
+"""The storages that tensors show, each once, with the best of its holders."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.tensors.tensor_storages import storage_of
+from nbmem.core.session.holders import HeldStorage, Holder
+from nbmem.core.session.tensor_names import KEY_OF
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Mapping, Sequence
+
+    from nbmem.capture.tensors.tensor_storages import Storage
+
+MAX_STORAGES = 20_000
+"""Only the largest so many get the names of their holders."""
+
+
+class SeenStorages:
+    """The storages that tensors show.
+
+    Args:
+        torch: The user's torch.
+
+    Attributes:
+        storage: The storage of each tensor, as (CUDA ordinal, address), by the tensor's id.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self.storage: dict[int, tuple[int, int]] = {}
+        self._best: dict[tuple[int, int], Storage] = {}
+
+    def add(self, key: int, tensor: Any, but: Container[tuple[int, int]] = ()) -> bool:
+        """See one tensor; False if it has no storage on a card, or one of those left out."""
+        found = storage_of(self._torch, tensor)
+        if found is None or (at := (found.device, found.addr)) in but:
+            return False
+        self.storage[key] = at
+        best = self._best.get(at)
+        if best is None or found.span > best.span:
+            self._best[at] = found
+        return True
+
+    def targets(self) -> set[int]:
+        """The tensors whose holders are wanted: those on the largest storages."""
+        order = sorted(self._best, key=lambda at: -self._best[at].size)
+        wanted = set(order[:MAX_STORAGES])
+        return {key for key, at in self.storage.items() if at in wanted}
+
+    def by_device(
+        self, holders: Mapping[tuple[int, int], Sequence[Holder]]
+    ) -> dict[int, tuple[HeldStorage, ...]]:
+        """The storages with their holders, by card."""
+        found: dict[int, list[HeldStorage]] = defaultdict(list)
+        for at, storage in self._best.items():
+            ways = _best_of_each_root(holders.get(at, ()))
+            if ways:
+                found[storage.device].append(
+                    HeldStorage(
+                        addr=storage.addr, size=storage.size, form=storage.form, holders=ways
+                    )
+                )
+        return {
+            device: tuple(sorted(storages, key=lambda held: (-held.size, held.addr)))
+            for device, storages in found.items()
+        }
+
+
+def _best_of_each_root(holders: Sequence[Holder]) -> tuple[Holder, ...]:
+    """One way for each root: the kind that says most, then the shortest path."""
+    best: dict[str, Holder] = {}
+    for holder in sorted(holders, key=_rank):
+        best.setdefault(holder.root, holder)
+    return tuple(best.values())
+
+
+def _rank(holder: Holder) -> tuple[Any, ...]:
+    path = holder.path
+    return holder.kind, path.startswith(KEY_OF), len(path), path

@@ -1,0 +1,124 @@
+"""Long work in short pieces: nothing stays switched off or held between two of them.
+
+Between pieces the caller may run other code, the user's too (a front end's event loop does). So the
+garbage collector and torch's functions of subclasses are off only inside a piece, and whatever ends
+the work, an interrupt in its middle included, leaves no frame that holds what it had in its hands.
+
+What an id was noted of is held, a dictionary's key is said only where the key was seen, a cycle is
+judged in one go, and nothing counts as unseen: it may have been put where the walk had been. An
+exception's frames are emptied, for they hold half the heap. Classes are told apart by `id()`: a
+metaclass may have an `__eq__`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.interpreter.busy_threads import at_work
+from nbmem.core.runtime.garbage_collector import without_collector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+PIECE_S = 0.006
+"""A piece ends with the first step beyond so many seconds of this thread's own. A step is a call
+into C on at most a thousand objects, or on one of any size."""
+_OURS = ("nbmem.capture.heap.", "nbmem.capture.interpreter.", "nbmem.capture.tensors.")
+
+
+class SlicedWork:
+    """Work that can be stopped after each of its pieces.
+
+    Args:
+        torch: The user's torch.
+        steps: The work, as short steps; one says before it about how many seconds it will take, if
+            that is long.
+        budget_s: So many seconds of this thread's own it may take; None for as many as it needs.
+        go_on: Is asked after each piece; None goes on to the end.
+
+    Attributes:
+        ended: Whether the work came to its end.
+        hindered: Names of the threads that ended it, because they may be using tensors.
+    """
+
+    def __init__(
+        self,
+        torch: Any,
+        steps: Generator[float | None],
+        budget_s: float | None = None,
+        go_on: Callable[[], bool] | None = None,
+    ) -> None:
+        self.ended = False
+        self.hindered: list[str] = []
+        self._torch = torch
+        self._steps = steps
+        self._left = float("inf") if budget_s is None else budget_s
+        self._go_on = go_on
+        self._coming = 0.0
+
+    def run(self) -> None:
+        """Do all of it, or as much as the budget and the caller allow."""
+        without_collector(self._until_ended)  # a collection here would be the walk's own
+
+    def _until_ended(self) -> None:
+        try:
+            while self._piece() and self._left > 0 and (self._go_on is None or self._go_on()):
+                pass
+        finally:
+            self._steps.close()
+
+    def one_by_one(self) -> Generator[float]:
+        """Do a piece before each `yield`, which gives the seconds of a long step to come."""
+        try:
+            while self._piece() and self._left > 0:
+                yield self._coming
+        finally:
+            self._steps.close()
+
+    def _piece(self) -> bool:
+        """Do one piece; False if it was the last.
+
+        None is done while another thread may be using tensors: autograd writes gradients and
+        graphs without the interpreter's lock, and a read beside it can be of freed memory.
+        """
+        self.hindered = at_work()
+        if self.hindered:
+            return False
+        try:
+            # A walk makes some million short-lived objects.
+            without_collector(self._until_piece_ended)
+        except BaseException as error:
+            let_go(error)
+            raise
+        return not self.ended
+
+    def _until_piece_ended(self) -> None:
+        with self._torch._C.DisableTorchFunction():  # noqa: SLF001 - for subclasses and modes
+            self._until(time.thread_time(), min(PIECE_S, self._left))
+
+    def _until(self, begun: float, seconds: float) -> None:
+        for coming in self._steps:
+            self._coming = coming or 0.0
+            spent = time.thread_time() - begun
+            if spent + self._coming > seconds:
+                self._left -= spent
+                return
+        self.ended = True
+
+
+def let_go(error: BaseException) -> None:
+    """Empty the walk's own frames in an exception's traceback: they hold half the heap."""
+    seen: set[int] = set()
+    at: BaseException | None = error
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
+        traceback = at.__traceback__
+        while traceback is not None:
+            frame = traceback.tb_frame
+            if str(frame.f_globals.get("__name__")).startswith(_OURS):
+                with contextlib.suppress(RuntimeError):  # it still runs: one of the callers'
+                    frame.clear()
+            traceback = traceback.tb_next
+        at = at.__context__

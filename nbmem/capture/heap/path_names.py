@@ -1,0 +1,268 @@
+"""A way through the heap as a person would type it: `checkpoint['model']['conv1.weight']`."""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum, auto
+from functools import partial
+from types import (
+    AsyncGeneratorType,
+    CellType,
+    CoroutineType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+    NoneType,
+    TracebackType,
+)
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbmem.capture.interpreter.class_kinds import is_node
+from nbmem.capture.interpreter.object_members import (
+    Members,
+    entries_of,
+    first_of,
+    is_a,
+    is_writable,
+    locals_of,
+    mro_of,
+    name_of,
+    namespace_of,
+)
+from nbmem.capture.tensors.tensor_storages import parts_of_sparse, place_of
+from nbmem.core.session.holders import Holder, HolderKind
+from nbmem.core.session.tensor_names import IN_TRACEBACK, KEY_OF, as_typed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.capture.interpreter.roots import Place
+
+_PARTS_OF_MODULE = {"._parameters", "._buffers", "._modules"}
+_PASSED = frozenset(map(id, (CellType, FrameType, TracebackType)))
+_GENERATORS = {
+    id(GeneratorType): ("gi_frame", "generator"),
+    id(CoroutineType): ("cr_frame", "coroutine"),
+    id(AsyncGeneratorType): ("ag_frame", "generator"),
+}
+_TYPED = frozenset(map(id, (str, int, bool, float, bytes, NoneType)))
+_SHORT = frozenset(map(id, (str, int, bool)))
+_SPECIALIZED = (HolderKind.NAME, HolderKind.MODULE, HolderKind.FRAME, HolderKind.THREAD)
+
+
+class _Line(NamedTuple):
+    """A way that is half written.
+
+    Attributes:
+        text: How the path begins.
+        end: How it ends.
+        inner: What it leads through, if that says more than the place.
+        dotted: The dictionary at its end, if its keys are written as attributes.
+        in_graph: Whether it has come into a graph; what follows is not written.
+    """
+
+    text: str
+    end: str
+    inner: HolderKind | None = None
+    dotted: object = None
+    in_graph: bool = False
+
+
+class Wording:
+    """Writes ways; what it has learned of a large dictionary serves all its entries.
+
+    Args:
+        torch: The user's torch.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._members = Members()
+        self._labels: dict[int, dict[int, str]] = {}
+        self._keys: dict[int, frozenset[int]] = {}
+        self._traits: dict[int, tuple[type, _Trait]] = {}
+        self._lines: dict[int, _Line] = {}
+        self._place: Place | None = None
+
+    def holder(self, place: Place, way: Sequence[Any]) -> Holder:
+        """The way from a place to a tensor.
+
+        Args:
+            place: Where it begins.
+            way: The objects along it, the place's own first, the tensor last. From one place there
+                is one way to each object.
+        """
+        if place is not self._place:
+            self._place = place
+            self._lines = {id(way[0]): _Line(place.label, place.suffix)}
+        begin = len(way) - 1
+        while id(way[begin]) not in self._lines:
+            begin -= 1
+        line = self._lines[id(way[begin])]
+        for i in range(begin, len(way) - 1):
+            line = self._step(line, way[i], way[i + 1], way[i + 2 : i + 3])
+            if (
+                self._trait(type(way[i])) is not _Trait.CAPTURES
+            ):  # what it writes depends on `after`
+                self._lines[id(way[i + 1])] = line
+        kind = place.kind
+        if line.inner is not None and kind in _SPECIALIZED:
+            kind = line.inner
+        return Holder(kind, place.root, as_typed(f"{line.text} {line.end}".rstrip()))
+
+    def _step(self, line: _Line, parent: Any, child: Any, after: Sequence[Any]) -> _Line:
+        """A line with one more step written."""
+        if line.in_graph:
+            return line
+        of_parent, of_child = self._trait(type(parent)), self._trait(type(child))
+        if of_parent is _Trait.NODE or (of_parent is _Trait.TENSOR and of_child is _Trait.NODE):
+            text = f"the graph of {line.text}"
+            return line._replace(text=text, inner=HolderKind.GRAPH, in_graph=True)
+        inner = HolderKind.DATALOADER if of_parent is _Trait.LOADER else line.inner
+        name = _captured(parent, child, after) if of_parent is _Trait.CAPTURES else None
+        if name is not None:
+            # A dictionary that was met before stays dotted: it may be the parent of this one.
+            return _Line(*_leave(parent, name, line.text, line.end, inner), dotted=line.dotted)
+        text = line.text
+        label = self._label(parent, child, dotted=parent is line.dotted)
+        if label is None:
+            text, label = f"{KEY_OF}{text}", ""
+        if self._holds_attributes(parent, child, label):
+            return _Line(text, line.end, inner, dotted=child)
+        return _Line(text + label, line.end, inner)
+
+    def _trait(self, kind: type) -> _Trait:
+        known = self._traits.get(id(kind))
+        if known is None:
+            known = self._traits[id(kind)] = kind, _trait_of(kind, self._torch.Tensor)
+        return known[1]
+
+    def _holds_attributes(self, parent: Any, child: Any, label: str) -> bool:
+        """Whether a dictionary's keys are written as attributes: `model.conv1`."""
+        if type(child) is not dict:
+            return False
+        if label in _PARTS_OF_MODULE:
+            return True
+        return self._members.of(parent)[0] is child
+
+    def _label(self, parent: Any, child: Any, *, dotted: bool) -> str | None:
+        """What is appended for one step; None for a dictionary's key."""
+        if id(type(child)) in _PASSED or type(parent) is CellType:
+            return ""
+        if type(parent) is MethodType:
+            return ".__self__" if child is parent.__self__ else ""
+        if type(parent) is FunctionType and child is not None:
+            given = {id(parent.__defaults__): ".__defaults__"}
+            given[id(parent.__kwdefaults__)] = ".__kwdefaults__"
+            return given.get(id(child), "")
+        labels = self._labels.get(id(parent))
+        if labels is None:
+            labels = self._labels[id(parent)] = self._labels_of(parent, dotted=dotted)
+        found = labels.get(id(child))
+        if found is not None:
+            return found
+        if is_a(type(parent), dict):
+            keys = self._keys.get(id(parent))
+            if keys is None:
+                keys = self._keys[id(parent)] = frozenset(map(id, dict.keys(parent)))
+            return None if id(child) in keys else ""
+        both = self._trait(type(parent)), self._trait(type(child))
+        return self._of_tensor(parent, child) if both == (_Trait.TENSOR, _Trait.TENSOR) else ""
+
+    def _of_tensor(self, parent: Any, child: Any) -> str:
+        """A tensor leads to its gradient; a sparse one to its dense parts."""
+        for name, part in parts_of_sparse(self._torch, parent):
+            if place_of(self._torch, part) == place_of(self._torch, child):
+                return f".{name}"
+        return ".grad"
+
+    def _labels_of(self, parent: Any, *, dotted: bool) -> dict[int, str]:
+        """For each object that a container or an instance holds, what one would append."""
+        own, slots = self._members.of(parent)
+        kind = type(parent)
+        if is_a(kind, dict):
+            write = _attribute if dotted else _key
+            found = {id(value): write(key) for key, value in reversed(entries_of(parent))}
+        elif is_a(kind, list):
+            found = {id(value): f"[{i}]" for i, value in enumerate(list.__iter__(parent))}
+        elif is_a(kind, tuple):
+            found = {id(value): f"[{i}]" for i, value in enumerate(tuple.__iter__(parent))}
+        elif is_a(kind, deque):
+            inside = first_of(partial(deque.__iter__, parent))
+            found = {id(value): f"[{i}]" for i, value in enumerate(inside)}
+        else:
+            found = {id(value): f".{name}" for name, value in slots}
+        found.update((id(value), _attribute(name)) for name, value in entries_of(own))
+        return found
+
+
+class _Trait(Enum):
+    """What about a class matters for the wording."""
+
+    OTHER = auto()
+    NODE = auto()
+    TENSOR = auto()
+    LOADER = auto()
+    CAPTURES = auto()
+
+
+def _trait_of(kind: type, tensor: type) -> _Trait:
+    if kind is FunctionType or kind is FrameType or id(kind) in _GENERATORS:
+        return _Trait.CAPTURES
+    if is_a(kind, tensor):
+        return _Trait.TENSOR
+    if is_node(kind):
+        return _Trait.NODE
+    return _Trait.LOADER if _is_loader(kind) else _Trait.OTHER
+
+
+def _is_loader(kind: type) -> bool:
+    return any(
+        name_of(base) == "_BaseDataLoaderIter"
+        and namespace_of(base).get("__module__") == "torch.utils.data.dataloader"
+        for base in mro_of(kind)
+    )
+
+
+def _captured(parent: Any, child: Any, after: Sequence[Any]) -> str | None:
+    """The name of the variable by which a function, generator or frame holds something."""
+    kind = type(parent)
+    if kind is FunctionType:
+        cells = parent.__closure__ or ()
+        wanted = after[0] if child is cells and after else child
+        named = zip(parent.__code__.co_freevars, cells, strict=False)
+        return next((name for name, cell in named if cell is wanted), None)
+    frame = parent if kind is FrameType else None
+    if id(kind) in _GENERATORS:
+        frame = getattr(parent, _GENERATORS[id(kind)][0])
+    if frame is None:
+        return None
+    wanted = after[0] if type(child) is CellType and after else child
+    return next((name for name, value in locals_of(frame).items() if value is wanted), None)
+
+
+def _leave(
+    parent: Any, name: str, text: str, end: str, inner: HolderKind | None
+) -> tuple[str, str, HolderKind | None]:
+    """The path begins anew at a captured variable: its text, what ends it, what it is."""
+    if type(parent) is FrameType:
+        end = end or f"{IN_TRACEBACK}{text}"
+        return f"local {name}", f"of {parent.f_code.co_name}() {end}", inner
+    if type(parent) is FunctionType:
+        return name, f"closed over by {text} {end}".rstrip(), HolderKind.CLOSURE
+    noun = _GENERATORS[id(type(parent))][1]
+    return f"local {name}", f"of the {noun} {text} {end}".rstrip(), HolderKind.GENERATOR
+
+
+def _attribute(name: object) -> str:
+    return f".{name}" if type(name) is str else _key(name)
+
+
+def _key(key: object) -> str:
+    """A key as it is typed; one whose text would be code of its own is `[...]`."""
+    if id(type(key)) in _TYPED and is_writable(key):
+        return f"[{key!r}]"
+    if type(key) is tuple and all(id(type(p)) in _SHORT and is_writable(p) for p in key):
+        return f"[{', '.join(map(repr, key))}]"
+    return "[...]"

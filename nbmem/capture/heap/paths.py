@@ -1,0 +1,152 @@
+"""From the tensors back to the places: the few objects that lead to them, and the shortest way."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.heap.reachability import AT_ONCE
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from nbmem.capture.heap.reachability import Reach
+
+MAX_EDGES = 3_000_000
+"""References that are looked at on the way back, about half a gigabyte of them; what lies behind is
+left out, and the walk is not complete."""
+MAX_STEPS = 5_000_000
+"""Steps forward from all places together: more only where hundreds of names share a large graph."""
+TRIES = 4
+"""After so many questions in vain whether a piece refers to some objects it is read anyway."""
+STRIDE = 512
+"""Objects between two moments at which the caller may stop it."""
+
+
+class Ways:
+    """The part of what was reached that leads to some tensors.
+
+    Args:
+        reach: What was reached.
+        targets: Ids of the tensors.
+
+    Attributes:
+        complete: Whether every way was looked at.
+    """
+
+    def __init__(self, reach: Reach, targets: set[int]) -> None:
+        self.complete = True
+        self._reach = reach
+        self._targets = targets
+        self._objects: dict[int, Any] = {key: reach.tensors[key] for key in targets}
+        self._onward: dict[int, list[int]] = {}
+        self._sources: dict[int, list[int]] = {}
+        self._source: dict[int, Any] = {}
+        self._edges = 0
+        self._taken = 0
+
+    def steps(self) -> Iterator[None]:
+        """Go back from the tensors until nothing new leads to them."""
+        onward, objects = self._onward, self._objects
+        into = yield from self._inward()
+        read: set[int] = set()
+        asked: Counter[int] = Counter()
+        level = list(self._targets)
+        while level:
+            for index, keys in self._unread(level, into, read).items():
+                asked[index] += 1
+                if asked[index] > TRIES or self._reach.refers_to_any(index, keys):
+                    read.add(index)
+                    yield from self._read(index)
+                yield
+            new = []
+            for i, key in enumerate(level):
+                for source in self._sources.get(key, ()):
+                    if source in onward:
+                        onward[source].append(key)
+                    else:
+                        onward[source] = [key]
+                        if source not in objects:
+                            objects[source] = self._source[source]
+                            new.append(source)
+                if not i % STRIDE:
+                    yield
+            level = new
+
+    def _inward(self) -> Generator[None, None, dict[int, list[int]]]:
+        """For each piece the pieces that refer to it."""
+        into: dict[int, list[int]] = defaultdict(list)
+        for index, refers in enumerate(self._reach.refers()):
+            for inner in refers:
+                into[inner].append(index)
+            yield
+        return into
+
+    def _unread(
+        self, level: list[int], into: dict[int, list[int]], read: set[int]
+    ) -> dict[int, set[int]]:
+        """Pieces that were not read yet and may refer to some objects: index to those objects."""
+        by_place: dict[int, list[int]] = defaultdict(list)
+        for key in level:
+            by_place[self._reach.place_of(key)].append(key)
+        unread: dict[int, set[int]] = defaultdict(set)
+        for place, keys in by_place.items():
+            if place in into:
+                into[place] = [index for index in into[place] if index not in read]
+                for index in into[place]:
+                    unread[index].update(keys)
+        return unread
+
+    def _read(self, index: int) -> Iterator[None]:
+        """Note of a piece which object refers to which."""
+        sources, noted = self._sources, self._reach.noted
+        for i, thing in enumerate(self._reach.piece(index)):
+            if self._edges > MAX_EDGES:
+                self.complete = False
+                return
+            source = id(thing)
+            self._source[source] = thing
+            inner = self._reach.referents(thing)
+            for start in range(0, len(inner), AT_ONCE):
+                found = noted(inner[start : start + AT_ONCE])
+                self._edges += len(found)
+                for key in found:
+                    if key in sources:
+                        sources[key].append(source)
+                    else:
+                        sources[key] = [source]
+                if start:
+                    yield
+            if not i % STRIDE:
+                yield
+
+    def from_start(self, start: object) -> Iterator[tuple[int, list[Any]] | None]:
+        """The shortest way from one object to each tensor that it leads to.
+
+        Yields:
+            The tensor's id, and the objects along the way, both ends included; None now and then.
+        """
+        begin = id(start)
+        if begin not in self._objects:
+            return
+        before: dict[int, int | None] = {begin: None}
+        queue = deque([begin])
+        while queue:
+            key = queue.popleft()
+            if key in self._targets:
+                way: list[Any] = []
+                at: int | None = key
+                while at is not None:
+                    way.append(self._objects[at])
+                    at = before[at]
+                yield key, way[::-1]
+            for inner in self._onward.get(key, ()):
+                if inner not in before:
+                    before[inner] = key
+                    queue.append(inner)
+            self._taken += 1
+            if not self._taken % STRIDE:
+                yield None
+                if self._taken > MAX_STEPS:
+                    self.complete = False
+                    return

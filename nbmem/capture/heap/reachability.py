@@ -1,0 +1,293 @@
+"""Everything that a set of objects reaches, each once, at C's speed where many lie side by side.
+
+A million objects are too many for a loop in Python. So they are put into pieces of a thousand, and
+of a piece only this is noted: which pieces it refers to. Which object refers to which is asked
+later, and only of the pieces that lead to a tensor (ways.py). Where few objects wait (a linked
+list has one at a time) a piece is read one by one while it grows.
+
+`gc.get_referrers` for each tensor would go through the whole heap each time. Pieces that hold only
+data are not even noted; noting what each piece saw again made a graph of 400,000 objects take 12 s.
+"""
+
+from __future__ import annotations
+
+import gc
+from array import array
+from collections import Counter
+from itertools import chain, compress, islice, repeat
+from operator import not_
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.interpreter.class_kinds import Kind, Kinds
+from nbmem.capture.tensors.autograd_graphs import Graphs
+from nbmem.capture.tensors.tensor_storages import dispatches
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+
+
+PIECE = 1024
+"""Objects that are asked together."""
+FEW = 24
+"""So many waiting objects, and fewer, are quicker one by one."""
+AT_ONCE = 16 * PIECE
+"""About so many references are asked for in one step; of one large object they all are."""
+DEPTH = 3
+"""Levels of containers inside rows of data that are looked through without being noted."""
+TRIES = 2
+"""So often rows of the same classes may turn out to be no data before it is not asked again."""
+APART = 32
+"""A piece that has so many objects gets none of what the next one leads to: rows of data shall not
+lie beside the layers of a model, or each of them would be asked for the way to a tensor."""
+BARRED = -1
+_NEW = -2
+_PLAIN = Kind.PLAIN
+_ONLY_PLAIN = {Kind.PLAIN}
+_NO_TENSORS = {Kind.PLAIN, Kind.BARRED}
+
+
+class Reach:
+    """Walks forward. What it has noted it holds, so that an id goes on meaning the same object.
+
+    Args:
+        torch: The user's torch.
+        barred: Objects that are not entered: the notebook's and the modules' dictionaries.
+        cut: References that are passed over, as the ids of their two ends.
+
+    Attributes:
+        tensors: The tensors and storages that were reached, by id.
+        graphs: Reads the graphs on the way.
+    """
+
+    def __init__(
+        self,
+        torch: Any,
+        barred: Iterable[object],
+        cut: Collection[tuple[int, int]] = (),
+    ) -> None:
+        self.tensors: dict[int, Any] = {}
+        self._torch = torch
+        self.graphs = Graphs(torch)
+        self._kinds = Kinds(torch)
+        self._held = list(barred)
+        self._piece_of: dict[int, int] = {id(thing): BARRED for thing in self._held}
+        self._pieces: list[list[Any]] = [[]]
+        self._refers: list[array[int]] = []
+        self._links: dict[int, list[Any]] = {}
+        self._no_data: Counter[frozenset[int]] = Counter()
+        self._take = FEW
+        self._cut: dict[int, set[int]] = {}
+        for source, target in cut:
+            self._cut.setdefault(source, set()).add(target)
+
+    def others(self, things: Sequence[Any]) -> list[Any]:
+        """Objects, of some, that were neither reached nor barred."""
+        return list(compress(things, map(not_, map(self._piece_of.__contains__, map(id, things)))))
+
+    def steps(self, starts: Iterable[object]) -> Iterator[None]:
+        """Go forward from some objects, a step of at most about a millisecond at a time."""
+        seen: set[int] = set()
+        yield from self._admit(list(starts), seen)
+        for piece in self._pieces:  # it grows meanwhile
+            seen.clear()
+            done = 0
+            while done < len(piece):
+                if len(piece) - done <= FEW:
+                    done = yield from self._one_by_one(piece, done, seen)
+                else:
+                    part = piece[done : done + self._take]
+                    done += len(part)
+                    found = self._referents(part)
+                    if len(found) > AT_ONCE and len(part) <= 4 * FEW:  # a large one among them
+                        for thing in part:
+                            yield from self._admit(self._referents([thing]), seen)
+                    else:
+                        yield from self._admit(found, seen)
+                    self._adapt(len(part), len(found))
+                yield
+            seen -= {BARRED, _NEW}
+            self._refers.append(array("q", seen))
+            if len(self._pieces[-1]) >= APART and self._pieces[-1] is not piece:
+                self._pieces.append([])
+
+    def referents(self, thing: Any) -> list[Any]:
+        """What an object refers to, its graph included."""
+        found = gc.get_referents(thing)
+        found.extend(self._links.get(id(thing), ()))
+        cut = self._cut.get(id(thing))
+        return [inner for inner in found if id(inner) not in cut] if cut else found
+
+    def noted(self, things: Sequence[Any]) -> set[int]:
+        """Ids of those among some objects that were reached and may lead on."""
+        return set(filter(self._piece_of.__contains__, map(id, things)))
+
+    def is_barred(self, kind: type) -> bool:
+        """Whether objects of a class are never entered."""
+        return self._kinds.of(kind) is Kind.BARRED
+
+    def place_of(self, key: int) -> int:
+        """The piece that an object is in; BARRED for one that is in none."""
+        return self._piece_of.get(key, BARRED)
+
+    def refers(self) -> list[array[int]]:
+        """For each piece the pieces that its objects refer to."""
+        return self._refers
+
+    def piece(self, index: int) -> list[Any]:
+        """The objects of a piece."""
+        return self._pieces[index]
+
+    def refers_to_any(self, index: int, keys: set[int]) -> bool:
+        """Whether an object of a piece refers to one of some objects."""
+        return not keys.isdisjoint(map(id, self._referents(self._pieces[index])))
+
+    # --- one step
+
+    def _adapt(self, asked: int, found: int) -> None:
+        """Ask as many objects together as have few enough references."""
+        if found > AT_ONCE:
+            self._take = max(1, asked * AT_ONCE // (2 * found))
+        elif self._take < PIECE:
+            self._take = min(PIECE, 4 * self._take)
+
+    def _one_by_one(
+        self, piece: list[Any], done: int, seen: set[int]
+    ) -> Generator[None, None, int]:
+        """Read a piece's objects, also those that join it meanwhile; returns how many are done."""
+        referents, is_tracked, where_is = gc.get_referents, gc.is_tracked, self._piece_of.get
+        kinds, links, cut = self._kinds.known, self._links, self._cut
+        last = self._pieces[-1]
+        for thing in islice(piece, done, done + PIECE // 4):
+            done += 1
+            found = referents(thing)
+            if (links and id(thing) in links) or (cut and id(thing) in cut):
+                found = self.referents(thing)
+            if len(found) > FEW:
+                yield from self._admit(list(filter(is_tracked, found)), seen)
+                break
+            for inner in found:
+                if is_tracked(inner):
+                    where = where_is(id(inner))
+                    if where is None:
+                        if kinds.get(id(type(inner))) is not _PLAIN or len(last) >= PIECE:
+                            where = self._admit_one(inner)
+                            last = self._pieces[-1]
+                        else:
+                            last.append(inner)
+                            where = self._piece_of[id(inner)] = len(self._pieces) - 1
+                    seen.add(where)
+            if len(piece) - done > FEW:
+                break
+        return done
+
+    def _referents(self, part: list[Any]) -> list[Any]:
+        if self._cut and not self._cut.keys().isdisjoint(map(id, part)):
+            inner = chain.from_iterable(map(self.referents, part))
+            return [thing for thing in inner if gc.is_tracked(thing)]
+        found = list(filter(gc.is_tracked, gc.get_referents(*part)))
+        if self._links:
+            links = self._links
+            found.extend(chain.from_iterable(links[i] for i in map(id, part) if i in links))
+        return found
+
+    # --- noting
+
+    def _admit_one(self, thing: Any) -> int:
+        kind = self._kinds.known.get(id(type(thing)))
+        if kind is None:
+            kind = self._kinds.of(type(thing))
+        if kind is not Kind.PLAIN and not self._enter(thing, kind):
+            return BARRED
+        if len(self._pieces[-1]) >= PIECE:
+            self._pieces.append([])
+        self._pieces[-1].append(thing)
+        where = self._piece_of[id(thing)] = len(self._pieces) - 1
+        return where
+
+    def _admit(self, found: list[Any], seen: set[int]) -> Iterator[None]:
+        """Note what nobody saw before, and which pieces these objects are in."""
+        if len(found) > PIECE and self._pieces[-1]:
+            self._pieces.append([])
+        for start in range(0, len(found), PIECE):
+            part = found[start : start + PIECE]
+            if start:
+                yield
+            if len(found) > PIECE and self._leads_nowhere(part):
+                continue
+            ids = list(map(id, part))
+            places = list(map(self._piece_of.setdefault, ids, repeat(_NEW)))
+            if _NEW in places:
+                new = map(_NEW.__eq__, places)
+                self._note(dict(compress(zip(ids, part, strict=True), new)), seen)
+            seen.update(places)
+
+    def _note(self, fresh: dict[int, Any], seen: set[int]) -> None:
+        """Put new objects, by id, into pieces."""
+        things = list(fresh.values())
+        if self._kinds.among(things) != _ONLY_PLAIN:
+            of = self._kinds.of
+            things = [t for t in things if not (kind := of(type(t))) or self._enter(t, kind)]
+        while things:
+            if len(self._pieces[-1]) >= PIECE:
+                self._pieces.append([])
+            room = PIECE - len(self._pieces[-1])
+            part, things = things[:room], things[room:]
+            self._pieces[-1].extend(part)
+            index = len(self._pieces) - 1
+            seen.add(index)
+            self._piece_of.update(zip(map(id, part), repeat(index)))
+
+    def _leads_nowhere(self, part: list[Any]) -> bool:
+        """Whether these are a thousand rows of data or the like: nothing that could hold a tensor.
+
+        They are not even noted, for noting takes the most time.
+        """
+        kinds = frozenset(map(id, map(type, part)))
+        if self._no_data[kinds] >= TRIES:
+            return False
+        nowhere = self._is_data(part, 0)
+        if not nowhere:
+            self._no_data[kinds] += 1
+        return nowhere
+
+    def _is_data(self, part: list[Any], depth: int) -> bool:
+        kinds = self._kinds.among(part)
+        if kinds - _NO_TENSORS:
+            return False
+        if Kind.BARRED in kinds:
+            part = [thing for thing in part if self._kinds.of(type(thing)) is Kind.PLAIN]
+        inner = list(filter(gc.is_tracked, gc.get_referents(*part)))
+        if not inner:
+            return True
+        if depth == DEPTH or len(inner) > 8 * PIECE:
+            return False
+        by_id = dict(zip(map(id, inner), inner, strict=True))
+        known = self._piece_of.keys() & by_id.keys()
+        if any(self._piece_of[key] != BARRED for key in known):
+            return False  # a way to what was seen before is worth noting
+        return self._is_data([by_id[k] for k in by_id if k not in known], depth + 1)
+
+    def _enter(self, thing: Any, kind: Kind) -> bool:
+        """Read what the garbage collector cannot; False for what leads nowhere."""
+        key = id(thing)
+        if kind is Kind.BARRED:
+            self._piece_of[key] = BARRED
+            self._held.append(thing)
+            return False
+        if kind is Kind.ARRAY:
+            if thing.dtype.hasobject:
+                self._links[key] = list(filter(gc.is_tracked, thing.ravel().tolist()))
+        elif kind is Kind.NODE:
+            self._links[key] = self.graphs.of_node(thing)
+        else:
+            self.tensors[key] = thing
+            if kind is Kind.TENSOR:
+                self._links_of(key, thing)
+        return True
+
+    def _links_of(self, key: int, tensor: Any) -> None:
+        links = self.graphs.of_tensor(tensor)
+        if not dispatches(self._torch, type(tensor)):
+            links += self.graphs.of_sparse(tensor)
+        if links:
+            self._links[key] = links

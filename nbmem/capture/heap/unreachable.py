@@ -1,0 +1,241 @@
+"""Tensors that live though no place reaches them: reference cycles, and what libraries keep.
+
+For these the heap is searched backwards, one level at a time, among the objects that were not
+reached. What is found then is judged as the garbage collector would: an object whose references all
+come from inside is alive only because nobody has collected it.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections import Counter, defaultdict, deque
+from types import CellType, FrameType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.heap.reachability import PIECE
+from nbmem.capture.interpreter.object_members import module_namespace, name_of
+from nbmem.capture.interpreter.roots import isinstance_of_module
+from nbmem.core.session.holders import Holder, HolderKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Mapping
+
+    from nbmem.capture.heap.reachability import Reach
+
+BUDGET_S = 0.25
+"""After so many seconds of this thread's own the search ends; what it has not found is `unseen`."""
+ALL_S = 0.03
+"""So long `all_tensors` takes among 300,000 objects."""
+FEW = 32
+"""Up to so many objects `gc.get_referrers` beats a search of ours."""
+MAX_LEVELS = 12
+MAX_MEMBERS = 20_000
+
+_PLUMBING = frozenset(map(id, (dict, list, tuple, set, CellType, FunctionType, MethodType)))
+"""Types that say nothing about a cycle, by id: a class may compare itself with others."""
+CYCLE = "a reference cycle"
+UNSEEN = "something that Python cannot see"
+
+
+def all_tensors(torch: Any) -> dict[int, Any]:
+    """Every tensor that has a Python object, by id.
+
+    An object refers to its class, so the collector finds the tensors in one call, a tenth of a
+    microsecond for each object that lives; it is the one step of a walk that cannot be divided.
+    """
+    kinds = {id(torch.Tensor): torch.Tensor}
+    level = [torch.Tensor]
+    while level:
+        below = [kind for base in level for kind in type.__subclasses__(base)]
+        level = list({id(kind): kind for kind in below if id(kind) not in kinds}.values())
+        kinds.update((id(kind), kind) for kind in level)
+    found = gc.get_referrers(*kinds.values())
+    return {id(thing): thing for thing in found if id(type(thing)) in kinds}
+
+
+def holders_of_lost(
+    reach: Reach, lost: Mapping[int, Any], *, say_unseen: Callable[[], bool]
+) -> Generator[None, None, dict[int, Holder]]:
+    """What keeps tensors that were not reached, by the tensor's id.
+
+    Args:
+        reach: What was reached.
+        lost: The tensors, by id.
+        say_unseen: Whether nobody else has run meanwhile. If somebody has, one of these tensors may
+            have been put where the walk had been before, and what is not found is not said.
+    """
+    back = _Backwards(reach, lost)
+    yield from back.search()
+    yield
+    dead = back.dead()
+    yield
+    found = {}
+    for key in lost:
+        if key in dead:
+            found[key] = Holder(HolderKind.CYCLE, CYCLE, back.cycle_of(key, dead))
+        elif (label := back.label(key)) is not None:
+            found[key] = label
+        elif say_unseen():
+            found[key] = Holder(HolderKind.UNSEEN, UNSEEN, UNSEEN)
+        yield
+    return found
+
+
+class _Backwards:
+    """The objects that refer, directly or not, to some tensors."""
+
+    def __init__(self, reach: Reach, lost: Mapping[int, Any]) -> None:
+        self._reach = reach
+        self._members: list[Any] = list(lost.values())
+        self._place: dict[int, int] = {key: i for i, key in enumerate(lost)}
+        self._sources: dict[int, set[int]] = defaultdict(set)
+        self._ends: dict[int, Holder] = {}
+        self._tensors = len(self._members)
+        self._ours = {id(lost), id(self._members)}
+        self._modules = _modules()
+        self._globals_of = {id(module_namespace(m)): name for name, m in self._modules}
+
+    def search(self) -> Iterator[None]:
+        """Go back level by level, until nothing is new, or time or room has ended."""
+        until = time.thread_time() + BUDGET_S
+        level = set(self._place)
+        for _ in range(MAX_LEVELS):
+            new: set[int] = set()
+            for found in self._referrers(level):
+                self._join(found, level, new)
+                yield
+            level = new
+            if not level or time.thread_time() > until or len(self._members) > MAX_MEMBERS:
+                return
+
+    def _join(self, found: list[Any], level: set[int], new: set[int]) -> None:
+        for thing in _without_modules(found):
+            source = id(thing)
+            if source in self._ours:
+                continue
+            hits = level.intersection(map(id, gc.get_referents(thing)))
+            if self._ends_at(thing, hits):
+                continue
+            for key in hits:
+                self._sources[key].add(source)
+            if source not in self._place:
+                self._place[source] = len(self._members)
+                self._members.append(thing)
+                new.add(source)
+        found.clear()  # or the next search would find this list
+
+    def _referrers(self, level: set[int]) -> Iterator[list[Any]]:
+        """The objects that refer to some members. Python's own search is quick for a few."""
+        if len(level) <= FEW:
+            wanted = [self._members[self._place[key]] for key in level]
+            found = gc.get_referrers(*wanted)
+            yield [thing for thing in found if not _is_call(thing, wanted)]
+            return
+        objects = gc.get_objects()
+        objects += [module_namespace(m) for _, m in self._modules]
+        for start in range(0, len(objects), PIECE):
+            piece = _without_modules(self._reach.others(objects[start : start + PIECE]))
+            if not level.isdisjoint(map(id, gc.get_referents(*piece))):
+                yield [t for t in piece if not level.isdisjoint(map(id, gc.get_referents(t)))]
+            elif not start % (8 * PIECE):
+                yield []
+
+    def _ends_at(self, thing: Any, hits: set[int]) -> bool:
+        """Whether the way back ends here: at a module, a class, a frame, a part of IPython."""
+        module = self._globals_of.get(id(thing))
+        kind = HolderKind.MODULE
+        if module is not None:
+            for name, value in thing.items():
+                if id(value) in hits:
+                    root = f"module {module}"
+                    self._ends[id(value)] = Holder(kind, root, f"{module}.{name}")
+            return True
+        if type(thing) is FrameType:
+            root = f"{thing.f_code.co_name}()"
+            holder = Holder(HolderKind.FRAME, root, f"a local of {root}")
+        elif self._reach.is_barred(type(thing)):
+            root = name_of(thing if type(thing) is type else type(thing))
+            kind = kind if type(thing) is type else HolderKind.UNSEEN
+            holder = Holder(kind, root, f"something of {root}")
+        else:
+            return False
+        self._ends.update(dict.fromkeys(hits, holder))
+        return True
+
+    def dead(self) -> set[int]:
+        """The members that nothing from outside refers to, as the garbage collector counts.
+
+        Counted in one go, whatever the search has seen before: what has found another holder since,
+        or one that the search did not come to, has more references than those from inside.
+        """
+        inside: Counter[int] = Counter()
+        onward = {}
+        for source, i in self._place.items():
+            inner = map(id, gc.get_referents(self._members[i]))
+            found = [key for key in inner if key in self._place]
+            inside.update(found)
+            onward[source] = found
+        box = [object()]
+        ours = sys.getrefcount(box[0])
+        alive = deque(self._ends)
+        for key, i in self._place.items():
+            mine = ours + (i < self._tensors)  # `lost` holds the tensors once more
+            if sys.getrefcount(self._members[i]) > mine + inside[key]:
+                alive.append(key)
+        living: set[int] = set()
+        while alive:
+            key = alive.pop()
+            if key not in living:
+                living.add(key)
+                alive.extend(onward.get(key, ()))
+        return set(self._place) - living
+
+    def label(self, key: int) -> Holder | None:
+        """The nearest module's global or frame that leads to a tensor."""
+        queue, known = deque([key]), {key}
+        while queue:
+            at = queue.popleft()
+            if at in self._ends:
+                return self._ends[at]
+            fresh = self._sources[at] - known
+            known |= fresh
+            queue.extend(fresh)
+        return None
+
+    def cycle_of(self, key: int, dead: set[int]) -> str:
+        """`a reference cycle through Trainer`, by the nearest object that says something."""
+        queue, known = deque([key]), {key}
+        while queue:
+            at = queue.popleft()
+            kind = type(self._members[self._place[at]])
+            if at != key and id(kind) not in _PLUMBING:
+                return f"{CYCLE} through {name_of(kind)}"
+            fresh = (self._sources[at] & dead) - known
+            known |= fresh
+            queue.extend(fresh)
+        return CYCLE
+
+
+def _without_modules(things: list[Any]) -> list[Any]:
+    """Leave out modules: one must not be asked what it refers to, and names are what counts.
+
+    A module of C may show the collector what nobody may hold: Python 3.12's `_asyncio` its list of
+    freed futures, which end up in it twice once somebody has held them, and the next collection
+    goes round in it for ever.
+    https://github.com/python/cpython/blob/v3.12.1/Modules/_asynciomodule.c#L3596
+    """
+    return [thing for thing in things if type(thing) is not ModuleType]
+
+
+def _is_call(thing: Any, wanted: list[Any]) -> bool:
+    """Whether it is our own list, or what Python 3.13 packs the arguments of that call into."""
+    if thing is wanted:
+        return True
+    same = type(thing) is tuple and len(thing) == len(wanted)
+    return same and all(a is b for a, b in zip(thing, wanted, strict=True))
+
+
+def _modules() -> list[tuple[str, Any]]:
+    return [(n, m) for n, m in list(sys.modules.items()) if isinstance_of_module(m)]

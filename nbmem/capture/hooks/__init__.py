@@ -1,0 +1,1 @@
+"""Watch the training loop, its writes to weights and its errors."""

@@ -1,0 +1,86 @@
+"""Writes through `p.data`, which torch counts nowhere: `p.data.add_(...)`, `p.data -= step`.
+
+`p.data` is another tensor on the same memory, whose changes count for itself alone, and it is gone
+at once. So the attribute is lent (lent.py), and the bytecode behind the look-up tells whether what
+is handed out is written to just then. Writing to it later, or in a function that is given it, is
+not seen.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.patches.compilations import pass_over
+from nbmem.capture.tensors.tensors import requires_grad
+from nbmem.core.runtime.bytecode import writes_at_once
+from nbmem.core.runtime.entry_points import entry
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from nbmem.capture.patches.method_patches import Lost
+
+_DYNAMO = "torch._dynamo.variables.tensor"
+_counts: dict[int, tuple[weakref.ref[Any], int]] = {}
+"""How often each living tensor that needs a gradient was written to through its data, by its id."""
+
+
+def data_writes_of(tensor: object) -> int:
+    """How often a tensor was seen written to through its data."""
+    ref, count = _counts.get(id(tensor), (None, 0))
+    return count if ref is not None and ref() is tensor else 0
+
+
+def _count(tensor: Any) -> None:
+    key = id(tensor)
+    gone = weakref.ref(tensor, lambda ref: _counts.pop(key) if _counts[key][0] is ref else None)
+    _counts[key] = gone, data_writes_of(tensor) + 1
+
+
+class LentData:
+    """`Tensor.data` in the place of its C++ class's: counts what is written to as it is looked up.
+
+    Its `__set__` is that of the C++ class, so that no frame lies before what that raises.
+    """
+
+    def __init__(self, owner: Any, original: Any, lost: Lost) -> None:
+        self._owner, self._original = owner, original
+        self.lost = lost
+
+    def lend(self) -> None:
+        """Stand in the class, unless somebody else has an attribute there."""
+        pass_over(LentData.__get__)
+        if "data" not in self._owner.__dict__:
+            self._owner.data = self
+
+    def give_back(self) -> None:
+        """Stand there no longer."""
+        if self._owner.__dict__.get("data") is self:
+            del self._owner.data
+        # Dynamo copies the class's attributes when it is imported, and reads their types there.
+        copy = getattr(sys.modules.get(_DYNAMO), "all_tensor_attrs", {})
+        if copy.get("data") is self:
+            copy["data"] = self._original
+
+    def __get__(self, thing: Any, kind: Any = None) -> Any:
+        if thing is None:
+            return self._original
+        data = self._original.__get__(thing, kind)
+        if requires_grad(thing):
+            self._tell(thing, sys._getframe(1))  # noqa: SLF001 - the frame that looks it up
+        return data
+
+    @entry("updates by hand")
+    def _tell(self, thing: Any, frame: FrameType) -> None:
+        if writes_at_once(frame.f_code, frame.f_lasti):
+            _count(thing)
+
+
+def lent_data(torch: Any, lost: Lost) -> LentData:
+    """The attribute of torch's tensors, to be lent."""
+    original = torch._C.TensorBase.__dict__["data"]  # noqa: SLF001
+    kind = type("LentData", (LentData,), {"__set__": original.__set__})
+    lent: LentData = kind(torch.Tensor, original, lost)
+    return lent

@@ -1,0 +1,238 @@
+"""Sees an out-of-memory error at the moment it happens, also one that the program catches.
+
+torch calls an observer before it raises. What is kept of the moment is texts and figures: a frame
+or a tensor kept here would be the very leak that an out-of-memory error is known for.
+
+The exception itself may be caught, replaced or raised in a thread; the observer is called before
+it, where the line and the layer still run. Its place in the events is the allocator's own OOM
+entry.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from nbmem.capture.interpreter.notebook_cells import with_cells
+from nbmem.capture.tensors.modules import (
+    children_of,
+    is_module,
+    is_training,
+    named_modules,
+    own_parameters,
+)
+from nbmem.capture.tensors.tensors import modules_in
+from nbmem.capture.torch_cuda import backend, initialized_torch, loaded_torch, read_counters
+from nbmem.capture.torch_memory.cuda_initialization import when_initialized
+from nbmem.core.runtime.clock import CLOCK
+from nbmem.core.runtime.entry_points import caller, entry, is_ours
+from nbmem.core.runtime.exceptions import traceback_of
+from nbmem.core.session.events import Frame
+from nbmem.core.session.oom import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from types import FrameType
+
+    from nbmem.capture.patches.method_patches import Lost
+    from nbmem.core.session.events import Stack
+
+    Tell = Callable[[Refusal], None]
+
+_ENGINE = "_engine_run_backward"
+_CALLS = ("_call_impl", "_wrapped_call_impl")
+_NEAR = 2
+"""Steps from a node of backward to the parameters that its layer owns (through a transpose)."""
+
+_listeners: list[tuple[Tell, Mapping[str, Any], Lost]] = []
+_attached: WeakSet[Any] = WeakSet()
+"""Functions that an observer was given to. torch has no way to take one out: the same one stays,
+once for each process or virtual card, and holds nobody who listens."""
+
+
+def listen(
+    tell: Tell, namespace: Mapping[str, Any], lost: Lost = lambda _part, _err: None
+) -> Callable[[], None]:
+    """Be told of every request that fails from now on; does nothing where torch has no observer.
+
+    Args:
+        tell: Gets each refusal; must not raise.
+        namespace: The notebook's names, to name a layer by.
+        lost: Leaves a note of a fault of nbmem's own.
+
+    Returns:
+        What ends it.
+    """
+    listener = (tell, namespace, lost)
+    _listeners.append(listener)
+    attach = _attach_function()
+    waits = attach is not None and attach not in _attached
+    cancel = when_initialized(_attach) if waits else None
+
+    def stop() -> None:
+        if cancel is not None:
+            cancel()
+        _listeners[:] = [other for other in _listeners if other is not listener]
+
+    return stop
+
+
+def place_of(error: BaseException, namespace: Mapping[str, Any]) -> tuple[Stack, str | None]:
+    """Where an exception came from: its stack, innermost first, and the layer that ran.
+
+    Args:
+        error: The exception; nothing of it is kept.
+        namespace: The notebook's names, to name the layer by.
+    """
+    frames: list[FrameType] = []
+    stack: list[Frame] = []
+    traceback = traceback_of(error)
+    while traceback is not None:
+        frames.append(traceback.tb_frame)
+        code = traceback.tb_frame.f_code
+        stack.append(Frame(code.co_filename, traceback.tb_lineno, code.co_name))
+        traceback = traceback.tb_next
+    torch: Any = loaded_torch()
+    modules = list(_modules(reversed(frames))) if torch is not None else []
+    (told,) = with_cells([tuple(reversed(stack))])
+    return told, _layer_of_call(modules, namespace)
+
+
+def _attach_function() -> Any | None:
+    return getattr(getattr(loaded_torch(), "_C", None), "_cuda_attach_out_of_memory_observer", None)
+
+
+def _lost(part: str, err: Exception) -> None:
+    for _, _, lost in tuple(_listeners):
+        lost(part, err)
+
+
+@entry("watching for out-of-memory errors", lost=_lost)
+def _attach() -> None:
+    attach = _attach_function()
+    if attach is None or attach in _attached or backend() != "native":
+        return  # no other allocator has an observer, and they raise
+    _attached.add(attach)
+    attach(_refused)
+
+
+@entry("an out-of-memory error", lost=_lost)  # an exception here would replace torch's own
+def _refused(device: int, wanted: int, capacity: int, free: int) -> None:
+    """What torch calls, in the thread whose request failed and before it raises."""
+    for tell, namespace, _ in tuple(_listeners):
+        tell(_refusal(device, wanted, capacity, free, namespace))
+
+
+def _refusal(
+    device: int, wanted: int, capacity: int, free: int, namespace: Mapping[str, Any]
+) -> Refusal:
+    torch: Any = initialized_torch()
+    node = torch._C._current_autograd_node()  # noqa: SLF001
+    frames = _frames(in_engine=node is not None)
+    modules = list(_modules(frames))
+    total = int(torch.cuda.get_device_properties(device).total_memory)
+    counters = read_counters(device)
+    in_main = threading.current_thread() is threading.main_thread() or node is not None
+    return Refusal(
+        t_ns=CLOCK.time_ns(),
+        device=device,
+        wanted=wanted,
+        free=free,
+        limit=capacity if capacity < total else None,
+        allocated=None if counters is None else counters.allocated,
+        reserved=None if counters is None else counters.reserved,
+        stack=_told(frames),
+        layer=_layer_of_call(modules, namespace) or _layer_of_node(node, namespace),
+        operator=None if node is None else str(node.name()),
+        progress=_progress(modules),
+        evaluating=bool(modules) and not is_training(modules[-1]) and torch.is_grad_enabled(),
+        thread=None if in_main else threading.current_thread().name,
+    )
+
+
+def _told(frames: Iterable[FrameType]) -> Stack:
+    (told,) = with_cells(
+        [tuple(Frame(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in frames)]
+    )
+    return told
+
+
+def _frames(*, in_engine: bool) -> list[FrameType]:
+    """The Python frames of the request, innermost first.
+
+    Backward runs in a thread of autograd's own, whose caller waits in another one.
+    """
+    frames = [frame for frame in _outwards(caller()) if not is_ours(frame)]
+    if in_engine and not any(frame.f_code.co_name == _ENGINE for frame in frames):
+        for waiting in sys._current_frames().values():  # noqa: SLF001
+            if any(frame.f_code.co_name == _ENGINE for frame in _outwards(waiting)):
+                frames += _outwards(waiting)
+                break
+    return frames
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _modules(frames: Iterable[FrameType]) -> Iterator[Any]:
+    """The modules that are being called, innermost first.
+
+    Only frames of torch's own are asked, whose locals are the call's arguments: on Python before
+    3.13 the locals of a frame, once asked for, are kept until it ends.
+    """
+    for frame in frames:
+        if frame.f_code.co_name in _CALLS:
+            module = frame.f_locals.get("self")
+            if is_module(module):
+                yield module
+
+
+def _layer_of_call(modules: list[Any], namespace: Mapping[str, Any]) -> str | None:
+    """The innermost module, by its path from the outermost one."""
+    if not modules:
+        return None
+    inner, outer = modules[0], modules[-1]
+    inside = next((name for name, module in named_modules(outer) if module is inner), "")
+    root = next((name for name, module in modules_in(namespace) if module is outer), None)
+    path = ".".join(part for part in (root or type(outer).__name__, inside) if part)
+    return f"{path} ({type(inner).__name__})"
+
+
+def _progress(modules: list[Any]) -> float | None:
+    """How far the outermost module had come, if its layers are called in their order."""
+    if not modules:
+        return None
+    layers = [m for _, m in named_modules(modules[-1]) if next(children_of(m), None) is None]
+    place = next((i for i, layer in enumerate(layers) if layer is modules[0]), None)
+    return None if place is None else (place + 1) / len(layers)
+
+
+def _layer_of_node(node: Any, namespace: Mapping[str, Any]) -> str | None:
+    """The module whose parameters hang at a node of backward; None for one that has none.
+
+    Its saved tensors are not asked: that could run a checkpoint's forward again.
+    """
+    parameters = list(_parameters_near(node, _NEAR))
+    for root, outer in modules_in(namespace) if parameters else ():
+        for inside, module in named_modules(outer):
+            own = tuple(own_parameters(module))
+            if any(mine is found for mine in own for found in parameters):
+                path = f"{root}.{inside}" if inside else root
+                return f"{path} ({type(module).__name__})"
+    return None
+
+
+def _parameters_near(node: Any, steps: int) -> Iterator[Any]:
+    if node is None:
+        return
+    variable = getattr(node, "variable", None)
+    if variable is not None:
+        yield variable
+    elif steps:
+        for following, _ in node.next_functions:
+            yield from _parameters_near(following, steps - 1)

@@ -1,0 +1,1 @@
+"""Read what Python's interpreter holds without running the user's code."""

@@ -1,0 +1,115 @@
+"""Which other threads may be using tensors at this moment, told by what they execute.
+
+Autograd and torch's operators work without the interpreter's lock: what another thread is doing to
+a tensor may be half done whenever we look. So nothing of another thread's is looked at while that
+thread may be at work. Its frames say whether it is, and reading them touches nothing of torch's.
+
+Which tensors a thread uses cannot be told from outside (its frames reach the notebook's names, a
+graph those of others), so the rule is coarse: a thread is at work while the user's code or torch is
+on its stack, unless it waits in Python's library or sleeps. What its own calls showed, in its own
+thread, has names all the same.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+from nbmem.core.runtime.bytecode import position
+from nbmem.core.runtime.entry_points import is_ours
+from nbmem.core.session.source_files import is_library, is_stdlib
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+_TORCHS_HELPERS = ("utils/data/", "_inductor/", "multiprocessing/", "utils/tensorboard/")
+"""Parts of torch whose threads pin, compile or write, and train nothing."""
+_INFRASTRUCTURE = frozenset(
+    (
+        *("IPython", "comm", "debugpy", "ipykernel", "jupyter_client", "tornado", "traitlets"),
+        *("zmq", "_pydev_bundle", "_pydevd_bundle", "pydevd"),
+    )
+)
+"""What keeps threads of its own in a kernel; editors bring some of it from folders of theirs."""
+_WAITING = frozenset(
+    (
+        *("wait", "wait_for", "join", "get", "acquire", "result", "select", "poll", "accept"),
+        *("_wait_for_tstate_lock", "_try_wait", "_worker", "_poll", "communicate"),
+        *("recv", "_recv", "recv_into", "recv_bytes", "read", "readinto", "readline", "getch"),
+    )
+)
+"""Functions of threading, queue, concurrent, selectors, socket, subprocess and multiprocessing in
+which a thread waits for another, or for the outside."""
+_SLEEP = re.compile(r"\bsleep\s*\(")
+
+
+def at_work() -> list[str]:
+    """Names of the other threads that may be using tensors now, each once.
+
+    A thread counts if the user's code or torch is on its stack, unless it waits in a function of
+    Python's library (a queue, a lock, a socket) or sleeps.
+    """
+    mine = threading.get_ident()
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return [
+        names.get(ident) or f"thread {ident}"
+        for ident, frame in sys._current_frames().items()  # noqa: SLF001 - the documented way
+        if ident != mine and _may_use_tensors(frame)
+    ]
+
+
+def alive() -> set[int]:
+    """Identifiers of the threads that run Python code or could."""
+    return set(sys._current_frames())  # noqa: SLF001 - the documented way
+
+
+def _may_use_tensors(innermost: FrameType) -> bool:
+    if _waits(innermost) or is_ours(innermost):
+        return False
+    return any(_is_users(frame) or _is_torchs(frame) for frame in _outwards(innermost))
+
+
+def _waits(frame: FrameType) -> bool:
+    """Whether a thread waits in a function of Python's library, or in a call of sleep()."""
+    code = frame.f_code
+    return (code.co_name in _WAITING and is_stdlib(code.co_filename)) or _sleeps(frame)
+
+
+def _sleeps(frame: FrameType) -> bool:
+    code = frame.f_code
+    found = position(code, frame.f_lasti)
+    if found is None or found[0] != found[1]:
+        return False
+    line, _, begin, end = found
+    text = linecache.getline(code.co_filename, line)
+    return bool(_SLEEP.search(text.encode()[begin:end].decode(errors="replace")))
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_torchs(frame: FrameType) -> bool:
+    if _package(frame) != "torch":
+        return False
+    path = frame.f_globals["__name__"].replace(".", "/").removeprefix("torch/") + "/"
+    return not path.startswith(_TORCHS_HELPERS)
+
+
+def _is_users(frame: FrameType) -> bool:
+    """Whether a frame is of a cell, a script or a module that is not installed."""
+    file = frame.f_code.co_filename
+    if is_library(file) or is_ours(frame):
+        return False
+    return _package(frame) not in _INFRASTRUCTURE
+
+
+def _package(frame: FrameType) -> str:
+    name = frame.f_globals.get("__name__")
+    return name.partition(".")[0] if type(name) is str else ""

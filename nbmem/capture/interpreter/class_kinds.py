@@ -1,0 +1,87 @@
+"""What a class is to the walk, asked so that no metaclass of the user's has a say.
+
+A class is an object of the user's, too: its metaclass may have `__eq__`, `__hash__` and
+`__getattribute__`. So classes are told apart by `id()`, and what one is follows from its real
+bases. Whoever keeps such an id keeps the class, or the id could come to mean another one.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import IntEnum
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.interpreter.object_members import is_a, mro_of, namespace_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FOREIGN = ("IPython", "ipykernel", "traitlets", "zmq", "tornado", "nbmem", "_pytest", "pluggy")
+"""Objects of these packages lead to the whole notebook again, or are ours."""
+
+
+class Kind(IntEnum):
+    """How objects of a class are read."""
+
+    PLAIN = 0
+    BARRED = 1
+    TENSOR = 2
+    STORAGE = 3
+    NODE = 4
+    ARRAY = 5
+
+
+class Kinds:
+    """The kinds of the classes that were met.
+
+    Args:
+        torch: The user's torch.
+
+    Attributes:
+        known: The kind by the class's id.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self.known: dict[int, Kind] = {}
+        self._torch = torch
+        self._array = getattr(sys.modules.get("numpy"), "ndarray", None)
+        self._classes: list[type] = []
+
+    def of(self, kind: type) -> Kind:
+        """What objects of a class are."""
+        found = self.known.get(id(kind))
+        if found is None:
+            self._classes.append(kind)
+            found = self.known[id(kind)] = self._find(kind)
+        return found
+
+    def among(self, things: Sequence[Any]) -> set[Kind]:
+        """The kinds of many objects."""
+        found = set(map(id, map(type, things)))
+        if not self.known.keys() >= found:
+            for thing in things:
+                self.of(type(thing))
+        return {self.known[key] for key in found}
+
+    def _find(self, kind: type) -> Kind:
+        if is_a(kind, type) or is_a(kind, ModuleType):
+            return Kind.BARRED
+        if is_a(kind, self._torch.Tensor):
+            return Kind.TENSOR
+        if kind is self._torch.UntypedStorage:
+            return Kind.STORAGE
+        module = namespace_of(kind).get("__module__")
+        if type(module) is str and module.partition(".")[0] in FOREIGN:
+            return Kind.BARRED
+        if kind is self._array:
+            return Kind.ARRAY
+        return Kind.NODE if is_node(kind) else Kind.PLAIN
+
+
+def is_node(kind: type) -> bool:
+    """Whether a class is of torch's graph nodes."""
+    return any(
+        "next_functions" in space and "_sequence_nr" in space
+        for space in map(namespace_of, mro_of(kind))
+    )

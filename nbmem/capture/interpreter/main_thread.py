@@ -1,0 +1,74 @@
+"""Where the main thread is, seen from another thread without a frame of it in hand.
+
+A frame that Python hands out keeps its function's locals alive, and with them tensors that would
+then be freed in the wrong thread. faulthandler writes the stack from C, and makes no object.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import re
+import sysconfig
+import tempfile
+import threading
+from pathlib import Path
+
+from nbmem.core.session.events import Frame, Stack
+
+MOST = 60
+"""Frames that are kept, the innermost."""
+_THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)")
+_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
+_MOST_BYTES = 1 << 20
+_WRAPPERS = {"wrapper", "_wrapped_call_impl", "_call_impl", "decorate_context", "inner", "_fn"}
+"""Functions that only call what they are named after."""
+_HOMES = tuple({*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))})
+_PACKAGE = str(Path(__file__).parents[2])
+
+
+class MainThread:
+    """The main thread's stack, as often as it is asked for (some 50 us each)."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        self._ident = threading.main_thread().ident
+
+    def place(self) -> Stack:
+        """The program's own innermost line, and before it the library's function that it is in.
+
+        Empty where nobody can tell it.
+        """
+        stack = self._stack()
+        own = next((i for i, frame in enumerate(stack) if not is_foreign(frame.file)), None)
+        if own is None:
+            return stack[:1]
+        called = next((f for f in stack[:own][::-1] if f.function not in _WRAPPERS), None)
+        return stack[own : own + 1] if called is None else (called, stack[own])
+
+    def _stack(self) -> Stack:
+        self._file.seek(0)
+        self._file.truncate()
+        faulthandler.dump_traceback(self._file, all_threads=True)
+        self._file.seek(0)
+        text = self._file.read(_MOST_BYTES).decode("utf-8", "replace")
+        return _frames(text, self._ident)
+
+    def close(self) -> None:
+        """Let go of the file in between."""
+        self._file.close()
+
+
+def is_foreign(file: str) -> bool:
+    """Whether code is of a library, of Python's own or of nbmem, and not of the program."""
+    return file.startswith((*_HOMES, _PACKAGE, "<frozen")) or "site-packages" in file
+
+
+def _frames(text: str, ident: int | None) -> Stack:
+    found: list[Frame] = []
+    ours = False
+    for line in text.splitlines():
+        if thread := _THREAD.match(line):
+            ours = int(thread[1], 16) == ident
+        elif ours and (frame := _FRAME.match(line)) and len(found) < MOST:
+            found.append(Frame(frame[1], int(frame[2]), frame[3]))
+    return tuple(found)

@@ -1,0 +1,100 @@
+"""The shell that runs, which of its cells a line is in, and what stands there.
+
+ipykernel compiles each cell under a file's name that says only its hash.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.session.events import Frame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nbmem.core.session.events import Stack
+
+
+def running_shell() -> Any | None:
+    """The IPython shell of this process; None outside of one. Imports nothing."""
+    module = sys.modules.get("IPython.core.interactiveshell")
+    shells = getattr(module, "InteractiveShell", None)
+    return None if shells is None else shells._instance  # noqa: SLF001 - instance() would make one
+
+
+def user_names() -> dict[str, Any]:
+    """The names of the notebook or, outside of one, of the program: `__main__`'s."""
+    shell = running_shell()
+    names: dict[str, Any] = vars(sys.modules["__main__"]) if shell is None else shell.user_ns
+    return names
+
+
+def cell_of(filename: str) -> str | None:
+    """`In [7]` for the file name that IPython gave a cell; None for any other."""
+    number = numbers_of_cells().get(filename)
+    if type(number) is int:
+        return f"In [{number}]"
+    if filename.startswith("<ipython-input-"):
+        return f"In [{filename.split('-')[2]}]"
+    return None
+
+
+def with_cells(stacks: Iterable[Stack]) -> tuple[Stack, ...]:
+    """Stacks of this process whose cells' files have IPython's older form, with the cell's number.
+
+    A cell that was run again unchanged has the number of its latest run. What IPython does not know
+    stays as it is: a cell that ran before it was reset, an IPython before 8.
+    """
+    numbers = numbers_of_cells()
+    if not numbers:
+        return tuple(stacks)
+    known: dict[Frame, Frame] = {}
+
+    def told(frame: Frame) -> Frame:
+        number = numbers.get(frame.file)
+        if type(number) is not int:
+            return frame
+        if frame not in known:
+            known[frame] = Frame(_named(number), frame.line, frame.function)
+        return known[frame]
+
+    return tuple(tuple(map(told, stack)) for stack in stacks)
+
+
+def files_of_cells(stacks: Iterable[Stack]) -> dict[str, str]:
+    """Find the files that the cells of stacks were compiled as, by the names of `with_cells`.
+
+    A magic's cell and the code in it have the same number; what is within was compiled behind it.
+    So has what a front end ran without history: only files in which a line of the stacks is count.
+
+    Args:
+        stacks: As they were before `with_cells`.
+    """
+    ran = {frame.file for stack in stacks for frame in stack}
+    numbers = numbers_of_cells().items()
+    return {_named(number): file for file, number in numbers if file in ran and type(number) is int}
+
+
+def _named(number: int) -> str:
+    return f"<ipython-input-{number}-cell>"
+
+
+def lines_of(file: str, files: Mapping[str, str]) -> list[str]:
+    """Read the text of a frame's file; empty where it is gone.
+
+    Args:
+        file: The file, as `with_cells` names it.
+        files: Of cells, by `files_of_cells`.
+    """
+    return [line.rstrip("\r\n") for line in linecache.getlines(files.get(file, file))]
+
+
+def numbers_of_cells() -> dict[str, Any]:
+    """Execution counts by the files' names; empty outside of IPython.
+
+    https://github.com/ipython/ipython/blob/9.8.0/IPython/core/compilerop.py#L84
+    """
+    numbers = getattr(getattr(running_shell(), "compile", None), "_filename_map", None)
+    return numbers if type(numbers) is dict else {}

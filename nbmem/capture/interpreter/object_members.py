@@ -1,0 +1,171 @@
+"""What an object holds, read past everything that a class may override.
+
+No frame of nbmem's own may stay in a variable: `sys._current_frames()` holds the caller's, and kept
+in a local it makes a cycle that keeps all that a walk has touched.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import sys
+from functools import partial
+from itertools import islice
+from types import FrameType, GetSetDescriptorType, MemberDescriptorType, ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nbmem.core.runtime.interrupts import let_pass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+T = TypeVar("T")
+
+_MRO: Any = type.__dict__["__mro__"]
+_NAMESPACE: Any = type.__dict__["__dict__"]
+_NAME: Any = type.__dict__["__name__"]
+_MODULE_NAMESPACE: Any = vars(ModuleType)["__dict__"]
+
+_MOST_BITS = 1_000
+_TRIES = 8
+_OWN_STORE = 3
+"""References to a frame's dictionary of locals that nobody else keeps: its frame's, ours, the
+argument of getrefcount."""
+
+
+def mro_of(kind: type) -> tuple[type, ...]:
+    """A class and its bases, whatever its metaclass says."""
+    found: tuple[type, ...] = _MRO.__get__(kind)
+    return found
+
+
+def is_a(kind: type, base: type) -> bool:
+    """Whether a class derives from another, whatever the metaclass of either says."""
+    return type.__subclasscheck__(base, kind)
+
+
+def name_of(kind: type) -> str:
+    """A class's name, whatever its metaclass says."""
+    found: str = _NAME.__get__(kind)
+    return found
+
+
+def namespace_of(kind: type) -> Mapping[str, Any]:
+    """A class's own attributes, whatever its metaclass says."""
+    found: Mapping[str, Any] = _NAMESPACE.__get__(kind)
+    return found
+
+
+def module_namespace(module: ModuleType) -> dict[str, Any]:
+    """A module's globals, without the `__getattr__` of a lazy one."""
+    found: dict[str, Any] = _MODULE_NAMESPACE.__get__(module)
+    return found
+
+
+def attributes_of(thing: object) -> dict[str, Any] | None:
+    """The object's own `__dict__`; None if it has none."""
+    return _attributes(thing, _dictionary_slot(type(thing)))
+
+
+def first_of(container: Callable[[], Iterable[T]], most: int | None = None) -> list[T]:
+    """The first members of what other threads may change meanwhile; all of them with None.
+
+    One call of C's goes through a container without letting others run, but between the making
+    of an iterator and that call they may: Python tells of a change, and it is begun again.
+    """
+    for _ in range(_TRIES):
+        try:
+            return list(container() if most is None else islice(container(), most))
+        except RuntimeError:
+            continue
+    return list(islice(container(), most))
+
+
+def entries_of(kept: Any, most: int | None = None) -> list[tuple[Any, Any]]:
+    """The first entries of a dictionary, whatever its class overrides and other threads do."""
+    return first_of(partial(dict.items, kept), most)
+
+
+class Members:
+    """Attributes and slots of many objects; of each class it is found out once.
+
+    The classes are held, or an id could come to mean another one.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[type, Any, list[tuple[str, Any]]]] = {}
+
+    def of(self, thing: object) -> tuple[dict[str, Any], Iterator[tuple[str, Any]]]:
+        """The object's own attributes, and names and values in its slots."""
+        kind = type(thing)
+        known = self._known.get(id(kind))
+        if known is None:
+            known = self._known[id(kind)] = kind, _dictionary_slot(kind), _slots(kind)
+        return _attributes(thing, known[1]) or {}, _slot_values(thing, known[2])
+
+
+def is_writable(key: object) -> bool:
+    """Whether Python writes a key as text: it refuses integers of some thousand digits."""
+    return type(key) is not int or key.bit_length() < _MOST_BITS
+
+
+def _dictionary_slot(kind: type) -> Any | None:
+    for base in mro_of(kind):
+        slot = namespace_of(base).get("__dict__")
+        if type(slot) is GetSetDescriptorType:
+            return slot
+    return None
+
+
+def _attributes(thing: object, slot: Any | None) -> dict[str, Any] | None:
+    try:
+        found = None if slot is None else slot.__get__(thing)
+    except Exception as err:  # noqa: BLE001 - a descriptor of another layout
+        let_pass(err)
+        return None
+    return found if type(found) is dict else None
+
+
+def _slots(kind: type) -> list[tuple[str, Any]]:
+    return [
+        (name, slot)
+        for base in mro_of(kind)
+        for name, slot in first_of(namespace_of(base).items)
+        if type(slot) is MemberDescriptorType
+    ]
+
+
+def _slot_values(thing: object, slots: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    for name, slot in slots:
+        try:
+            yield name, slot.__get__(thing)
+        except AttributeError:  # nothing in it
+            continue
+
+
+def is_optimized(frame: FrameType) -> bool:
+    """Whether the frame is a function's: a cell's own variables are the notebook's names."""
+    return bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+
+
+def locals_of(frame: FrameType) -> dict[str, Any]:
+    """A function frame's variables by name; the frame keeps no copy of them afterwards.
+
+    Before Python 3.13 `f_locals` makes a dictionary that the frame keeps, and with it every tensor
+    in it, beyond a `traceback.clear_frames`. So what was not there before is emptied again.
+    """
+    if not is_optimized(frame):
+        return {}
+    if sys.version_info >= (3, 13):
+        return dict(frame.f_locals)
+    code = frame.f_code
+    own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    for held in gc.get_referents(frame):
+        if type(held) is dict and held and held.keys() <= own:
+            return {**held}  # an earlier look's: reading f_locals anew might let go of something
+    store = frame.f_locals
+    found = {name: store[name] for name in own if name in store}
+    if sys.getrefcount(store) <= _OWN_STORE:
+        for name in found:
+            store.pop(name, None)
+    return found

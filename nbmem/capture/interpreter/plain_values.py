@@ -1,0 +1,66 @@
+"""Values that lead to no tensor, told by their type: numbers, texts, and tuples of those.
+
+A notebook's names are mostly such: IPython adds two for each cell.
+"""
+
+from __future__ import annotations
+
+from itertools import compress
+from operator import is_not, itemgetter, not_
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nbmem.capture.interpreter.notebook_cells import running_shell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+K = TypeVar("K")
+
+_ATOMS = frozenset(map(id, (int, float, complex, bool, str, bytes, type(None))))
+_FEW = 16
+"""Items of a tuple that are looked at."""
+_ATTRIBUTES_AT: Any = type.__dict__["__dictoffset__"]
+_derives = type.__subclasscheck__
+_name_of, _value_of = itemgetter(0), itemgetter(1)
+
+
+def leads(value: object) -> bool:
+    """Whether a value may lead to a tensor, as far as its type says."""
+    kind = type(value)
+    if id(kind) in _ATOMS:
+        return False
+    if not _derives(tuple, kind) or _ATTRIBUTES_AT.__get__(kind):
+        return True
+    items: Any = value
+    if tuple.__len__(items) >= _FEW:
+        return True
+    items = tuple.__iter__(items)
+    return not _ATOMS.issuperset(map(id, map(type, items)))  # a shape, a data set's path and class
+
+
+def leading(entries: Iterable[tuple[K, Any]]) -> list[tuple[K, Any]]:
+    """The entries whose values may lead to a tensor; atoms are passed over at C's speed."""
+    entries = list(entries)
+    atoms = map(_ATOMS.__contains__, map(id, map(type, map(_value_of, entries))))
+    return [entry for entry in compress(entries, map(not_, atoms)) if leads(entry[1])]
+
+
+def own_names(namespace: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """A notebook's names and values, without those that IPython keeps for itself.
+
+    IPython has a copy of what it put there (`_5`, `_i5`, `In`): by that `%who` knows a person's
+    names, too. Its results are reached by the one name `Out`.
+    """
+    entries = list(namespace.items())
+    shell: Any = running_shell()
+    results = None if shell is None else namespace.get("Out")
+    if results is None or shell.user_ns.get("Out") is not results:
+        return entries
+    hidden = map(shell.user_ns_hidden.get, map(_name_of, entries))
+    kept = compress(entries, map(is_not, map(_value_of, entries), hidden))
+    return [*kept, ("Out", results)]
+
+
+def leading_names(namespace: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """A notebook's names whose values may lead to a tensor, without IPython's own."""
+    return leading(own_names(namespace))

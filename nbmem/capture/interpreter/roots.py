@@ -1,0 +1,234 @@
+"""Where a look at the heap begins: everything that can keep a tensor under a name."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import dataclass
+from types import FrameType, ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.interpreter.class_kinds import FOREIGN
+from nbmem.capture.interpreter.notebook_cells import cell_of, running_shell
+from nbmem.capture.interpreter.object_members import (
+    attributes_of,
+    is_optimized,
+    locals_of,
+    module_namespace,
+    name_of,
+    namespace_of,
+)
+from nbmem.capture.interpreter.plain_values import leading, leading_names
+from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.source_files import is_library
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+OUT = "Out"
+"""The root of all that IPython keeps of results: `%nbmem free out` lets go of it together."""
+_RESULTS = ("_", "__", "___")
+_LONGEST = 20
+"""Characters of a name with a cell's number."""
+_OF_HISTORY = frozenset((*_RESULTS, "In", "Out", "_oh", "_ih", "_dh"))
+VALUE = "the statement's value"
+"""Stands among the notebook's names for what a traced statement returns and nobody holds yet."""
+_NOT_USERS = (*FOREIGN, "asyncio", "threading", "runpy", "nbclient", "concurrent", "pytest")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One object to begin at.
+
+    Attributes:
+        kind: What keeps it there.
+        root: What one would let go of.
+        label: How the path begins.
+        suffix: How it ends ("in the traceback of In [7]"), or "".
+        thing: The object.
+    """
+
+    kind: HolderKind
+    root: str
+    label: str
+    suffix: str
+    thing: Any
+
+
+def places(namespace: Mapping[str, Any]) -> Iterator[Place]:
+    """Every place to begin at, the notebook's names first."""
+    shell = running_shell()
+    yield from _results(shell)
+    yield from _names(namespace)
+    yield from _tracebacks(shell)
+    yield from _frames()
+    yield from _modules(namespace)
+
+
+def barred(namespace: Mapping[str, Any]) -> Iterator[object]:
+    """Dictionaries that are begun at name by name, or that are no way for a notebook's tensor."""
+    yield namespace
+    for module in list(sys.modules.values()):
+        if isinstance_of_module(module):
+            yield module_namespace(module)
+    shell = running_shell()
+    if shell is not None:
+        yield shell.user_ns
+        yield shell.user_ns.get("Out")
+        yield shell.user_ns_hidden
+
+
+def isinstance_of_module(thing: object) -> bool:
+    """Whether it is a module, lazy ones included, without asking its `__class__`."""
+    return issubclass(type(thing), ModuleType)
+
+
+def _names(namespace: Mapping[str, Any]) -> Iterator[Place]:
+    shell = running_shell()
+    for name, value in leading_names(namespace):
+        if type(name) is not str or (name[:2] == name[-2:] == "__") or _is_ipythons(name, shell):
+            continue
+        kind = HolderKind.FRAME if name == VALUE else HolderKind.NAME
+        yield from _named(kind, name, name, value)
+
+
+def _named(kind: HolderKind, root: str, label: str, value: Any) -> Iterator[Place]:
+    """A name's value; of a class that the user wrote, its attributes."""
+    if issubclass(type(value), type):
+        if _is_users_class(value):
+            for attribute, inner in list(namespace_of(value).items()):
+                yield Place(kind, root, f"{label}.{attribute}", "", inner)
+    else:
+        yield Place(kind, root, label, "", value)
+
+
+def _is_users_class(kind: type) -> bool:
+    module = namespace_of(kind).get("__module__")
+    return module == "__main__" or (
+        type(module) is str and _is_users_module(sys.modules.get(module))
+    )
+
+
+def _is_ipythons(name: str, shell: Any) -> bool:
+    """Whether IPython put a name into the namespace."""
+    if shell is None:
+        return False
+    if name in _OF_HISTORY or name in shell.user_ns_hidden:
+        return True
+    kept = shell.user_ns.get("Out")
+    numbered = name[:1] == "_" and name[1:].isdecimal() and len(name) < _LONGEST
+    return numbered and issubclass(type(kept), dict) and int(name[1:]) in kept
+
+
+def _results(shell: Any) -> Iterator[Place]:
+    """`Out`, `_`, and what IPython keeps of them elsewhere."""
+    if shell is None:
+        return
+    kept = shell.user_ns.get("Out")
+    for number, value in leading(kept.items()) if issubclass(type(kept), dict) else ():
+        yield Place(HolderKind.OUT, OUT, f"{OUT}[{number}]", "", value)
+        for store in (shell.user_ns, shell.user_ns_hidden):
+            yield Place(HolderKind.UNDERSCORE, OUT, f"_{number}", "", store.get(f"_{number}"))
+    display = attributes_of(shell.displayhook) or {}
+    for name in _RESULTS:
+        for store in (shell.user_ns, shell.user_ns_hidden, display):
+            yield Place(HolderKind.UNDERSCORE, OUT, name, "", store.get(name))
+    result = attributes_of(getattr(shell, "last_execution_result", None)) or {}
+    yield Place(HolderKind.UNDERSCORE, OUT, "the last cell's result", "", result.get("result"))
+
+
+def _tracebacks(shell: Any) -> Iterator[Place]:
+    """The exceptions that Python and IPython keep of failed cells."""
+    for thing in kept_exceptions(shell):
+        root = f"the traceback of {_cell_or_class(thing)}"
+        yield Place(HolderKind.TRACEBACK, root, "the exception", f"in {root}", thing)
+
+
+def kept_exceptions(shell: Any) -> list[Any]:
+    """Exceptions and tracebacks that are kept after their cell, each once."""
+    found = [getattr(sys, name, None) for name in ("last_exc", "last_value", "last_traceback")]
+    found.append(sys.exc_info()[1])
+    if shell is not None:
+        for keeper in ("InteractiveTB", "SyntaxTB", "CustomTB"):
+            kept = attributes_of(getattr(shell, keeper, None)) or {}
+            found += [kept.get(name) for name in ("evalue", "tb", "last_syntax_error")]
+        result = attributes_of(getattr(shell, "last_execution_result", None)) or {}
+        found += [result.get("error_before_exec"), result.get("error_in_exec")]
+    kinds = (BaseException, TracebackType)
+    return list({id(thing): thing for thing in found if issubclass(type(thing), kinds)}.values())
+
+
+def _cell_or_class(thing: Any) -> str:
+    traceback = thing if type(thing) is TracebackType else thing.__traceback__
+    while traceback is not None:
+        cell = cell_of(traceback.tb_frame.f_code.co_filename)
+        if cell is not None:
+            return cell
+        traceback = traceback.tb_next
+    return "an exception" if type(thing) is TracebackType else name_of(type(thing))
+
+
+def _frames() -> Iterator[Place]:
+    """Locals of functions that run now, in this thread and in others."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    mine = threading.get_ident()
+    for ident, frame in _innermost(mine):
+        where = "" if ident == mine else f"in thread {names.get(ident, ident)!r}"
+        kind = HolderKind.FRAME if ident == mine else HolderKind.THREAD
+        inner: FrameType | None = frame
+        while inner is not None:
+            if is_optimized(inner) and module_of(inner) not in _NOT_USERS:
+                function = f"{inner.f_code.co_name}()"
+                root = f"{function} {where}".rstrip()
+                for name, value in locals_of(inner).items():
+                    yield Place(kind, root, f"local {name}", f"of {root}", value)
+            inner = inner.f_back
+
+
+def _innermost(mine: int) -> list[tuple[int, FrameType]]:
+    """The innermost frame of each thread; of this one the innermost that is not nbmem's.
+
+    No frame of ours may be in a variable when it ends, for that is a cycle, which would keep all
+    that the walk has in its hands.
+    """
+    frames = sys._current_frames()  # noqa: SLF001 - the documented way
+    frames.pop(mine, None)
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - the documented way
+    while frame is not None and module_of(frame) == "nbmem":
+        frame = frame.f_back
+    return [*([(mine, frame)] if frame is not None else []), *frames.items()]
+
+
+def module_of(frame: FrameType) -> str:
+    """The package whose code a frame runs."""
+    name = frame.f_globals.get("__name__")
+    return name.partition(".")[0] if type(name) is str else ""
+
+
+def _modules(namespace: Mapping[str, Any]) -> Iterator[Place]:
+    """Globals of the user's own modules."""
+    # A module may have two names, as a script has; what is looked at may be a copy of a shell's.
+    begun = {id(namespace), id(getattr(running_shell(), "user_ns", None))}
+    for name, module in list(sys.modules.items()):
+        if _is_users_module(module):
+            inside = module_namespace(module)
+            if id(inside) in begun:
+                continue
+            begun.add(id(inside))
+            for label, value in leading(inside.items()):
+                yield from _named(HolderKind.MODULE, f"module {name}", f"{name}.{label}", value)
+
+
+def _is_users_module(module: object) -> bool:
+    return isinstance_of_module(module) and is_users(module_namespace(module))  # type: ignore[arg-type]
+
+
+def is_users(inside: Mapping[str, Any]) -> bool:
+    """Whether a module's globals are those of the user's own code, not a library's."""
+    file, name = inside.get("__file__"), inside.get("__name__")
+    return (
+        type(file) is str
+        and type(name) is str
+        and not is_library(file)
+        and name.partition(".")[0] not in _NOT_USERS
+    )

@@ -1,0 +1,1 @@
+"""Patch torch's methods and names for a while, and take every patch back."""

@@ -1,0 +1,144 @@
+"""Names and functions in torch's modules that are lent for a while: what stands there instead."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.patches.compilations import pass_over
+from nbmem.capture.patches.method_patches import call_that_tells, telling
+from nbmem.core.runtime.entry_points import caller, entry
+from nbmem.core.runtime.warning_filter import pass_warnings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import FrameType
+
+    from nbmem.capture.patches.method_patches import Ended, Lost
+
+
+class LentName:
+    """A name in a module of torch's, behind which stands an object of which one method is called.
+
+    Args:
+        module: The module.
+        name: The name in it.
+        path: Attributes from the object to the method: `("_execution_engine", "run_backward")`.
+        begins: Told the calling frame before each call; returns what is to be told of its end.
+        lost: Leaves a note of a fault.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        name: str,
+        path: tuple[str, ...],
+        begins: Callable[[FrameType], Ended | None],
+        lost: Lost,
+    ) -> None:
+        self._module, self._name = module, name
+        self._stand_in = _StandIn(getattr(module, name), path, begins, lost)
+
+    def lend(self) -> None:
+        """Take the name, unless somebody else has taken it since."""
+        pass_over(telling)
+        if getattr(self._module, self._name, None) is self._stand_in.original:
+            setattr(self._module, self._name, self._stand_in)
+
+    def give_back(self) -> None:
+        """Put back what was there before, unless somebody else has taken the name since."""
+        if getattr(self._module, self._name, None) is self._stand_in:
+            setattr(self._module, self._name, self._stand_in.original)
+
+
+class _StandIn:
+    """An object of which everything is the original's, but for one path to a call."""
+
+    def __init__(
+        self,
+        original: Any,
+        path: tuple[str, ...],
+        begins: Callable[[FrameType], Ended | None],
+        lost: Lost,
+    ) -> None:
+        self.original = original
+        self._path = path
+        self._begins = begins
+        self.lost = lost
+
+    def __repr__(self) -> str:
+        return repr(self.original)
+
+    def __dir__(self) -> list[str]:
+        return dir(self.original)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.original(*args, **kwargs)
+
+    def __instancecheck__(self, thing: Any) -> bool:
+        return isinstance(thing, self.original)
+
+    def _as_before(self, name: str) -> Any:
+        return getattr(self.original, name)
+
+    @entry("the phases from here on", otherwise=_as_before)
+    def __getattr__(self, name: str) -> Any:
+        with pass_warnings():
+            found = getattr(self.original, name)
+        if name != self._path[0]:
+            return found
+        if len(self._path) > 1:
+            return _StandIn(found, self._path[1:], self._begins, self.lost)
+        frame = caller()
+        ended = None if frame is None else self._begins(frame)
+        return found if ended is None else call_that_tells(found, ended, self.lost)
+
+
+class Wrapped:
+    """A function of a module, told before each call; for what nobody looks up but torch itself.
+
+    Args:
+        module: The module.
+        name: The function's name.
+        told: Told the arguments before the call; returns what is to be called when it has
+            succeeded, or None.
+        lost: Leaves a note of a fault.
+    """
+
+    def __init__(
+        self, module: Any, name: str, told: Callable[..., Callable[[], None] | None], lost: Lost
+    ) -> None:
+        self._module, self._name = module, name
+        self._told = told
+        self.lost = lost
+        self._original: Any = None
+        self._wrapper: Any = None
+
+    def lend(self) -> None:
+        """Stand before the function."""
+        original = self._original = getattr(self._module, self._name)
+
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            after = self._tell(args, kwargs)
+            found = original(*args, **kwargs)
+            if after is not None:
+                self._end(after)
+            return found
+
+        pass_over(wrapper)
+        self._wrapper = wrapper
+        setattr(self._module, self._name, wrapper)
+
+    def give_back(self) -> None:
+        """Put the function back, unless somebody else has replaced it since."""
+        if self._wrapper is not None and getattr(self._module, self._name, None) is self._wrapper:
+            setattr(self._module, self._name, self._original)
+
+    @entry("what became of the memory history")
+    def _tell(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], None] | None:
+        return self._told(*args, **kwargs)
+
+    @entry("what became of the memory history")
+    def _end(self, after: Callable[[], None]) -> None:
+        after()

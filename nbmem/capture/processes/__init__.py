@@ -1,0 +1,1 @@
+"""Find the other processes on a card and their Jupyter kernels."""

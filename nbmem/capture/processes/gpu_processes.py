@@ -1,0 +1,140 @@
+"""Processes on the machine's cards now: NVML's, as psutil and Jupyter know them."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.devices import nvml
+from nbmem.capture.devices.nvml_readings import card_bytes, is_wddm, name_of, processes_of
+from nbmem.capture.devices.resident_memory import notebook_of
+from nbmem.capture.processes import jupyter_servers
+from nbmem.capture.timeouts import COLD_S
+from nbmem.capture.validation import whole_bytes
+from nbmem.core.errors import ProbeUnavailableError
+from nbmem.core.files.kernel_status import heard
+from nbmem.core.gpu_processes import Neighbour, OccupiedCard
+from nbmem.core.session.tensor_names import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nbmem.capture.processes.jupyter_servers import Kernel
+
+LONGEST = 80
+"""Characters of a command."""
+_KERNEL = re.compile(r"kernel-([0-9a-f]{8}-[0-9a-f-]{27})\.json")
+_MOST_CARDS = 1_024
+
+
+def cards_now(*, kernels: Mapping[str, Kernel] | None = None) -> tuple[OccupiedCard, ...]:
+    """Every card of the machine and its processes.
+
+    Args:
+        kernels: What the user's Jupyter servers say; None to ask them.
+
+    Raises:
+        ProbeUnavailableError: NVML cannot be read here, or has not answered in time.
+    """
+    known = jupyter_servers.kernels() if kernels is None else kernels
+    library = nvml.load()
+    read = nvml.ask(lambda: _read(library), COLD_S, _unreadable)
+    return tuple(_card(card, held, known) for card, held in read)
+
+
+def _unreadable(err: Exception) -> ProbeUnavailableError:
+    return ProbeUnavailableError(
+        f"NVML cannot be read ({shown(str(err))}): no card of NVIDIA's is seen here. Check "
+        "that nvidia-smi runs in this environment."
+    )
+
+
+def _read(library: Any) -> list[tuple[OccupiedCard, dict[int, int | None]]]:
+    library.nvmlInit()
+    try:
+        count = whole_bytes(library.nvmlDeviceGetCount()) or 0
+        return [_read_card(library, index) for index in range(min(count, _MOST_CARDS))]
+    finally:
+        with suppress(Exception):
+            library.nvmlShutdown()
+
+
+def _read_card(library: Any, index: int) -> tuple[OccupiedCard, dict[int, int | None]]:
+    handle = library.nvmlDeviceGetHandleByIndex(index)
+    name = name_of(library, handle)
+    found = card_bytes(library, handle, name=name)
+    used = None if found is None else found.total - found.free
+    mig = False
+    with suppress(Exception):  # most cards have none
+        mig = library.nvmlDeviceGetMigMode(handle)[0] == 1
+    return (
+        OccupiedCard(
+            index=index,
+            name=shown(name),
+            total=None if found is None else found.total,
+            used=used,
+            driver=0 if found is None else min(whole_bytes(found.driver) or 0, used or 0),
+            mig=mig,
+            shared=found is not None and found.shared,
+            wddm=is_wddm(library, handle),
+        ),
+        {
+            pid: size if size and (used is None or size <= used) else None
+            for pid, size in processes_of(library, handle).items()
+        },
+    )
+
+
+def _card(
+    card: OccupiedCard, held: Mapping[int, int | None], kernels: Mapping[str, Kernel]
+) -> OccupiedCard:
+    found = [neighbour(pid, used, kernels) for pid, used in held.items()]
+    found.sort(key=lambda one: (-(one.used or 0), one.pid))
+    return replace(card, neighbours=tuple(found))
+
+
+def neighbour(pid: int, used: int | None, kernels: Mapping[str, Kernel]) -> Neighbour:
+    """A process on a card, as far as this user may know it.
+
+    Args:
+        pid: The driver's number for it.
+        used: Its bytes there; None where they are hidden.
+        kernels: The kernels of this user's servers.
+    """
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        began = process.create_time()
+        dead = process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return Neighbour(pid=pid, used=used, gone=True)
+    except Exception:  # noqa: BLE001 - hidden
+        return Neighbour(pid=pid, used=used)
+    user = command = kernel = None
+    with suppress(Exception):
+        user = shown(process.username())
+    with suppress(Exception):
+        line = " ".join(process.cmdline()) or process.name()
+        command = shown(line)[:LONGEST]
+        found = _KERNEL.search(line)
+        kernel = found.group(1) if found else None
+    own = False
+    with suppress(Exception):
+        own = not hasattr(os, "getuid") or process.uids().real == os.getuid()
+    said = kernels.get(kernel or "")
+    return Neighbour(
+        pid=pid,
+        used=used,
+        user=user,
+        command=command,
+        notebook=said.notebook if said is not None and said.notebook else notebook_of(pid),
+        kernel=kernel,
+        busy=None if said is None else said.busy,
+        own=own,
+        gone=dead,
+        told=heard(pid, began=began) if own else None,
+    )

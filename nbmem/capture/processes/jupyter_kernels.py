@@ -1,0 +1,77 @@
+"""Asks another kernel of the user's to free what it holds and does not use: by its own front door.
+
+What is run there is nbmem's own command and nothing else, between two of its cells, as a front end
+would have it run. The connection's key lies in a file that only this user may read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+from nbmem.core.runtime.interrupts import let_pass
+
+PATIENCE_S = 10.0
+_FILE = re.compile(r"kernel-[0-9a-f-]{36}\.json$")
+_ASK = "get_ipython().run_line_magic('nbmem', 'free cache')"
+_MOST = 4_096
+"""Characters of an answer."""
+
+
+def free_cache(pid: int) -> str | None:
+    """Have a kernel give its cached memory back; what it says of it, None if it did not answer.
+
+    Args:
+        pid: The kernel's process; that it is the user's own, the caller knows.
+    """
+    try:
+        path = _connection(pid)
+        return None if path is None else _answer(path)
+    except Exception as err:  # noqa: BLE001 - it ended meanwhile, or Jupyter's client is not here
+        let_pass(err)
+        return None
+
+
+def _connection(pid: int) -> Path | None:
+    """The file by which front ends reach a kernel, if it is this user's alone."""
+    import psutil
+
+    named = (Path(word) for word in psutil.Process(pid).cmdline() if _FILE.search(word))
+    path = next(named, None)
+    if path is None:
+        return None
+    found = path.stat()
+    mine = not hasattr(os, "getuid") or found.st_uid == os.getuid()
+    closed = sys.platform == "win32" or not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return path if mine and closed else None
+
+
+def _answer(path: Path) -> str | None:
+    from jupyter_client.blocking.client import BlockingKernelClient
+
+    said: list[str] = []
+
+    def hear(message: dict[str, Any]) -> None:
+        content = message["content"]
+        if message["msg_type"] == "stream":
+            said.append(str(content["text"]))
+        elif message["msg_type"] in {"display_data", "execute_result"}:
+            said.append(str(content["data"].get("text/plain", "")))
+
+    client: Any = BlockingKernelClient(connection_file=str(path))
+    client.load_connection_file()
+    client.start_channels(hb=False)
+    try:
+        client.wait_for_ready(timeout=PATIENCE_S)  # else what it says first may be missed
+        reply = client.execute_interactive(
+            _ASK, store_history=False, allow_stdin=False, timeout=PATIENCE_S, output_hook=hear
+        )
+    finally:
+        client.stop_channels()
+    if reply["content"]["status"] != "ok":
+        return None
+    return "".join(said)[:_MOST].strip()

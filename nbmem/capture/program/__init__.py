@@ -1,0 +1,1 @@
+"""Gather facts of the user's program: modules, optimizers, batch sizes."""

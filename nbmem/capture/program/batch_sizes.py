@@ -1,0 +1,60 @@
+"""What a program calls the size of its batch: its variables, and the entries of its settings."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.interpreter.object_members import (
+    attributes_of,
+    entries_of,
+    first_of,
+    is_a,
+    namespace_of,
+)
+from nbmem.capture.interpreter.plain_values import own_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+MOST_NAMES = 10_000
+"""Names of the notebook, or of one object, that are read."""
+MOST_FOUND = 64
+_OF_SETTINGS = ("__main__", "argparse", "types")
+"""Modules of classes whose objects are taken for settings: the user's own, and Python's plain ones.
+A DataLoader has a `batch_size`, too, but refuses another."""
+
+
+def batches(namespace: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The numbers that are called a batch's: `name`, as one types it, and `value`."""
+    found = islice(_batches(namespace), MOST_FOUND)
+    return [{"name": name, "value": value} for name, value in found]
+
+
+def _batches(namespace: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    for name, value in own_names(namespace)[:MOST_NAMES]:
+        if type(name) is not str:
+            continue
+        if _is_batch(name, value):
+            yield name, value
+        for key, inner, way in _settings(value):
+            if type(key) is str and _is_batch(key, inner):
+                yield f"{name}{way.format(key)}", inner
+
+
+def _settings(value: Any) -> list[tuple[Any, Any, str]]:
+    """Entries of a dictionary or of an object of settings, and how each is reached."""
+    kind = type(value)
+    if kind is dict:
+        return [(*item, "['{}']") for item in entries_of(value, MOST_NAMES)]
+    if is_a(kind, type):  # `class Config: batch_size = 64`
+        inside = namespace_of(value)
+        mine = inside.get("__module__") == "__main__"
+    else:
+        inside = attributes_of(value) or {}
+        mine = namespace_of(kind).get("__module__") in _OF_SETTINGS
+    return [(*item, ".{}") for item in first_of(inside.items, MOST_NAMES)] if mine else []
+
+
+def _is_batch(name: str, value: object) -> bool:
+    return type(value) is int and value > 0 and ("batch" in name.lower() or name.lower() == "bs")

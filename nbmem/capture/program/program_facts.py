@@ -1,0 +1,232 @@
+"""What the program is made of: modules, optimizers and switches, as plain data for the tips.
+
+Nothing here runs the user's code (attributes are read from instances' and classes' dicts where a
+property could be theirs), and nothing of theirs is held.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbmem.capture.distributed.parallel_wrappers import units_of
+from nbmem.capture.distributed.zero import sent_by
+from nbmem.capture.interpreter.object_members import attributes_of
+from nbmem.capture.tensors.active_registry import followed
+from nbmem.capture.tensors.modules import (
+    children_of,
+    is_plain_sequence,
+    is_tensor,
+    is_training,
+    param_groups,
+    parameters_of_group,
+    states,
+    tensors_inside,
+)
+from nbmem.capture.tensors.tensor_storages import dispatches, place_of
+from nbmem.capture.tensors.tensors import gradient_of, quiet, requires_grad
+from nbmem.capture.torch_cuda import initialized_torch, loaded_torch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nbmem.capture.tensors.module_tree import ModuleTree
+
+MOST_BLOCKS = 16
+"""Lists of equal blocks that are described of one module."""
+FEWEST_BLOCKS = 2
+_IN_PLACE = ("ReLU", "LeakyReLU", "ELU")
+"""Modules whose backward needs their result and not their input."""
+_SWITCHES = ("foreach", "fused", "amsgrad", "momentum", "centered", "maximize", "capturable")
+
+
+class CallFacts(NamedTuple):
+    """One call of an outermost module.
+
+    Attributes:
+        training: Whether the module was in training mode.
+        grad: Whether a graph was made: gradients were on, and a weight or an input wanted one.
+        autocast: The type that autocast takes; None where it was off.
+        rows: Rows of the batch; None where none was seen.
+    """
+
+    training: bool
+    grad: bool
+    autocast: str | None
+    rows: int | None
+
+
+def call_facts(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallFacts:
+    """One call of an outermost module, at its end: a few attributes, a microsecond or two."""
+    torch: Any = loaded_torch()
+    on = bool(torch.is_grad_enabled() and not torch.is_inference_mode_enabled())
+    return CallFacts(
+        training=is_training(module),
+        grad=on and _wants_gradients(module, args, kwargs),
+        autocast=_autocast(torch),
+        rows=_rows(torch, args, kwargs),
+    )
+
+
+def module_facts(module: Any, tree: ModuleTree) -> dict[str, Any]:
+    """Class, parameters and repeated blocks of a module; what DDP, FSDP and ZeRO were told.
+
+    Args:
+        module: The module.
+        tree: Its tree as it is now.
+    """
+    roll = followed()
+    key = "facts", None if roll is None else roll.kind
+    lasting, in_place = tree.remembered.get(key) or _lasting_facts(tree)
+    if tree.is_plain:
+        tree.remembered[key] = lasting, in_place
+    found: dict[str, Any] = {
+        "class": type(module).__name__,
+        "training": is_training(module),
+        **lasting,
+        "relu_not_inplace": sum(
+            (attributes_of(tree.ref_at(index)()) or {}).get("inplace") is False
+            for index in in_place
+        ),
+    }
+    if type(module).__name__ == "DistributedDataParallel":
+        found["gradient_as_bucket_view"] = bool(module.__dict__.get("gradient_as_bucket_view"))
+    if type(module).__name__ == "FullyShardedDataParallel":
+        found["limit_all_gathers"] = bool(module.__dict__.get("limit_all_gathers"))
+    units = units_of(module)
+    if units:
+        found["fsdp_units"] = [size for _, size in units]
+        found["fsdp_paths"] = [path for path, _ in units]
+    sent = sent_by(module)
+    if sent is not None:
+        found["zero"] = sent
+    return found
+
+
+def _lasting_facts(tree: ModuleTree) -> tuple[dict[str, Any], list[int]]:
+    """What holds of a module while its tree does; and which modules of it may work in place."""
+    torch: Any = loaded_torch()
+    parameters = list(tree.parameters_once())
+    on_card = [p for p in parameters if place_of(torch, p) is not None]
+    found = {
+        "parameters": len(parameters),
+        "bytes": _bytes(on_card),
+        "float32_bytes": _bytes([p for p in on_card if p.dtype == torch.float32]),
+        "blocks": _blocks(torch, tree),
+    }
+    kinds = [type(one).__name__ for one in tree.modules()]
+    return found, [index for index, kind in enumerate(kinds) if kind in _IN_PLACE]
+
+
+def optimizer_facts(optimizer: Any) -> dict[str, Any]:
+    """Class and switches of an optimizer, what its parameters take, whether it has stepped."""
+    torch: Any = loaded_torch()
+    groups = param_groups(optimizer)
+    found = [p for group in groups for p in parameters_of_group(group)]
+    parameters = [p for p in found if place_of(torch, p) is not None]
+    first = groups[0] if groups else {}
+    return {
+        "class": type(optimizer).__name__,
+        "torch": type(optimizer).__module__.startswith("torch."),
+        "switches": {k: _plain(first[k]) for k in _SWITCHES if k in first},
+        "parameters": [p.numel() * p.element_size() for p in parameters],
+        "shapes": [list(p.shape) for p in parameters],
+        "with_gradient": [gradient_of(p) is not None for p in parameters],
+        "float32": all(p.dtype == torch.float32 for p in parameters),
+        "states": len(states(optimizer)),
+    }
+
+
+def machine_facts() -> dict[str, Any]:
+    """Retries and OOMs by torch's counters, pinned host memory, and settings of the libraries."""
+    torch: Any = initialized_torch()
+    if torch is None:
+        return {}
+    found: dict[str, Any] = {
+        "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
+        "cublas_workspace_config": os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+    }
+    pinned = _pinned(torch)
+    if pinned is not None:
+        found["pinned"] = pinned
+    return found
+
+
+def _wants_gradients(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a graph leads anywhere; the first weight answers, but for a frozen net."""
+    given = (value for value in (*args, *kwargs.values()) if is_tensor(value))
+    return any(map(requires_grad, chain(tensors_inside(module), given)))
+
+
+def _autocast(torch: Any) -> str | None:
+    if not torch.is_autocast_enabled():
+        return None
+    read = getattr(torch, "get_autocast_dtype", None)  # since torch 2.4
+    return "on" if read is None else str(read("cuda")).removeprefix("torch.")
+
+
+def _rows(torch: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
+    """The first dimension of the first tensor given: the rows of a batch, as a rule."""
+    with quiet():
+        return _first_rows(torch, args, kwargs)
+
+
+def _first_rows(torch: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
+    for value in (*args, *kwargs.values()):
+        if is_plain_sequence(value):
+            value = next(iter(value), None)  # noqa: PLW2901 - a list of inputs
+        if is_tensor(value) and not dispatches(torch, type(value)):
+            shape = torch.Tensor.shape.__get__(value)
+            if len(shape):
+                return int(shape[0])
+    return None
+
+
+def _blocks(torch: Any, tree: ModuleTree) -> list[dict[str, Any]]:
+    """Lists of three and more modules of one class: what checkpointing goes around."""
+    found = []
+    for path, inner in zip(tree.paths.values(), tree.modules(), strict=False):
+        if not issubclass(type(inner), (torch.nn.ModuleList, torch.nn.Sequential)):
+            continue
+        children = [child for _, child in children_of(inner)]
+        kinds = {type(child) for child in children}
+        if len(children) >= FEWEST_BLOCKS and len(kinds) == 1 and any(children_of(children[0])):
+            found.append({"path": path, "class": kinds.pop().__name__, "count": len(children)})
+            if len(found) == MOST_BLOCKS:
+                break
+    return found
+
+
+def _bytes(tensors: list[Any]) -> int:
+    return sum(t.numel() * t.element_size() for t in {id(t): t for t in tensors}.values())
+
+
+def _pinned(torch: Any) -> dict[str, int | None] | None:
+    """Bytes of pinned host memory that torch holds and that are in use; None if torch is older."""
+    read = getattr(torch._C, "_cuda_hostMemoryStats", None)  # noqa: SLF001
+    return None if read is None else pinned_bytes(read())
+
+
+def pinned_bytes(stats: Mapping[str, Any]) -> dict[str, int | None] | None:
+    """What is held and used, by the counters of torch's host allocator; None if it has others.
+
+    Torch renamed them after 2.9: what is held was "reserved", what is used "allocated". And till
+    2.11 a block that comes back lowers the bytes in use by minus one: then the number of blocks
+    tells whether all are in use, or none, and between the two nothing does.
+    """
+    names = ("segment", "reserved_bytes", "allocation", "allocated_bytes")
+    if "reserved_bytes" not in stats:
+        names = ("allocations", "allocated_bytes", "active_requests", "active_bytes")
+    counters = [c for c in map(stats.get, names) if isinstance(c, dict)]
+    if len(counters) < len(names):
+        return None
+    blocks, held, live, used = ({"current": 0, "freed": 0, **c} for c in counters)
+    in_use: int | None = int(used["current"])
+    if used["freed"] < 0:
+        in_use = {0: 0, blocks["current"]: int(held["current"])}.get(live["current"])
+    return {"held": int(held["current"]), "used": in_use}
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (bool, int, float, str, type(None))) else str(type(value))

@@ -1,0 +1,152 @@
+"""What every cell did, from counters read before and after it: cheap enough to leave on."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbmem.capture.devices.host import Host
+from nbmem.capture.devices.nvml import NvmlProbe
+from nbmem.capture.torch_cuda import Counters, device_count, read_counters
+from nbmem.core.errors import NbmemError
+from nbmem.core.freed_memory import Totals
+from nbmem.core.runtime.clock import CLOCK
+from nbmem.core.runtime.interrupts import let_pass
+from nbmem.core.session.cell_delta import CellDelta, HostDelta
+
+if TYPE_CHECKING:
+    from collections import deque
+
+
+class DeltaReader:
+    """Reads the cards that torch uses, added up; never makes a CUDA context, never raises."""
+
+    def __init__(self) -> None:
+        self._nvml: NvmlProbe | None = NvmlProbe()
+        self._before: list[tuple[int, _Totals, int | None]] = []
+        self._host = Host()
+        self._of_host: HostDelta | None = None
+
+    def before(self) -> None:
+        """A cell is about to run (cells may nest)."""
+        self._before.append((CLOCK.monotonic_ns(), _sums(), self._resident()))
+
+    def before_torch(self, begun_ns: int) -> None:
+        """A cell that began then has imported torch itself: it found nothing on a card."""
+        self._before.append((begun_ns, _Totals(0, 0, {}), None))
+
+    def now(self) -> Totals:
+        """The counters at this moment."""
+        sums = _sums()
+        return Totals(sums.allocated, sums.reserved, self._process())
+
+    def after(
+        self, label: str, error: str | None, execution_count: int | None = None
+    ) -> CellDelta | None:
+        """The innermost cell has run.
+
+        Args:
+            label: What the cell is called.
+            error: The exception that ended it, or None.
+            execution_count: The number in `In [n]`, if it has one.
+
+        Returns:
+            What it did; None if torch has held no GPU memory before or after it.
+        """
+        self._of_host = None
+        if not self._before:
+            return None
+        t_ns, before, resident = self._before.pop()
+        after = _sums()
+        if not (before.reserved or after.reserved):
+            if (now := self._resident()) is not None:
+                self._of_host = HostDelta(
+                    label=label,
+                    execution_count=execution_count,
+                    tensors=None,
+                    process_before=resident,
+                    process_after=now,
+                    duration_ns=CLOCK.monotonic_ns() - t_ns,
+                    error=error,
+                )
+            return None
+        return CellDelta(
+            label=label,
+            execution_count=execution_count,
+            allocated_before=before.allocated,
+            allocated_after=after.allocated,
+            reserved_before=before.reserved,
+            reserved_after=after.reserved,
+            peak=_peak(before.cards, after.cards),
+            process=self._process(),
+            duration_ns=CLOCK.monotonic_ns() - t_ns,
+            error=error,
+        )
+
+    def keep_of_host(self, rows: deque[HostDelta], trace: Any) -> None:
+        """Keep what the last cell did to the host's memory, if torch held none of a card.
+
+        Args:
+            rows: Where it is kept.
+            trace: A traced cell's `api.Trace`, which knows of its tensors; None of another's.
+        """
+        delta, self._of_host = self._of_host, None
+        if delta is None:
+            return
+        tensors = None
+        with suppress(Exception):  # said already, where the report was to be shown
+            if trace is not None and (made := trace.report()).device.is_host:
+                tensors = made.ledger_at_end.allocated - made.ledger_at_start.allocated
+        rows.append(replace(delta, tensors=tensors))
+
+    def _resident(self) -> int | None:
+        with suppress(Exception):  # a courtesy, as below
+            return self._host.read(None, 0, whole=False).process
+        return None
+
+    def _process(self) -> int | None:
+        if self._nvml is None:
+            return None
+        try:
+            held = [self._nvml.read(c).process for c, _ in _readings()]
+        except NbmemError:
+            self._nvml = None
+            return None
+        known = [size for size in held if size is not None]
+        return sum(known) if known and len(known) == len(held) else None
+
+
+def _readings() -> list[tuple[int, Counters]]:
+    """The cards from which torch holds memory."""
+    try:
+        cards = [(i, read_counters(i)) for i in range(device_count())]
+    except Exception as err:  # noqa: BLE001 - a delta is a courtesy: nobody must notice its absence
+        let_pass(err)
+        return []
+    return [(i, c) for i, c in cards if c is not None and c.reserved]
+
+
+class _Totals(NamedTuple):
+    """Bytes of all cards, and of each its allocated bytes and the peak that torch counts."""
+
+    allocated: int
+    reserved: int
+    cards: dict[int, tuple[int, int]]
+
+
+def _sums() -> _Totals:
+    readings = _readings()
+    return _Totals(
+        sum(c.allocated for _, c in readings),
+        sum(c.reserved for _, c in readings),
+        {index: (c.allocated, c.peak_allocated) for index, c in readings},
+    )
+
+
+def _peak(before: dict[int, tuple[int, int]], after: dict[int, tuple[int, int]]) -> int | None:
+    """The highest peak counter that a cell has moved; None where it has moved none."""
+    nothing = (0, 0)
+    moved = [index for index in after if after[index][1] != before.get(index, nothing)[1]]
+    reached = [max(*after[index], before.get(index, nothing)[0]) for index in moved]
+    return max(reached, default=None)

@@ -1,0 +1,92 @@
+"""What other allocators of this process said while a cell ran, as far as it can be so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.capture.frameworks.readings import Owners
+from nbmem.core.session.frameworks import OwnerReadings, Share
+from nbmem.core.session.session import NOT_KNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+MAX_ROWS = 36_000
+"""Of a card; then every second reading is thrown away, as of the card itself."""
+STRIKES = 3
+"""Readings in a row that cannot be so: one may only have been made in the middle of a change."""
+
+
+class OwnerLog:
+    """Asks the owners beside each reading of a card, and keeps what has changed.
+
+    Args:
+        note: Called with one sentence for what is left out.
+    """
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._owners = Owners(note)
+        self._rows: dict[int, list[tuple[int, dict[str, Share]]]] = {}
+        self._strikes: dict[str, int] = {}
+
+    def ask(self, device: int) -> tuple[Share, ...]:
+        """What each owner says that it holds of a card, by CUDA ordinal."""
+        return self._owners.read(device)
+
+    def give_up(self) -> str | None:
+        """The sentence for an owner that hangs just now; None if none is being asked."""
+        return self._owners.give_up()
+
+    def add(self, device: int, t_ns: int, said: tuple[Share, ...], most: int | None) -> None:
+        """Keep a reading.
+
+        Args:
+            device: CUDA ordinal.
+            t_ns: When the card was read beside it, nanoseconds since the epoch.
+            said: What the owners said.
+            most: Bytes that they can hold together; None where nobody knows.
+        """
+        rows = self._rows.setdefault(device, [])
+        last = rows[-1][1] if rows else {}
+        now: dict[str, Share] = {}
+        for share in said:
+            if most is None or share.held <= most:
+                now[share.name] = share
+                most = None if most is None else most - share.held
+                self._strikes.pop(share.name, None)
+            else:
+                self._doubt(share, most, now, last)
+        if now != last:
+            rows.append((t_ns, now))
+        if len(rows) > MAX_ROWS:
+            del rows[1:-1:2]
+
+    def _doubt(
+        self, share: Share, most: int, now: dict[str, Share], last: Mapping[str, Share]
+    ) -> None:
+        self._strikes[share.name] = self._strikes.get(share.name, 0) + 1
+        if self._strikes[share.name] >= STRIKES:
+            self._owners.doubt(share, most)
+        elif share.name in last and last[share.name].held <= most:
+            now[share.name] = last[share.name]
+
+    def readings(self, device: int, names: dict[str, int]) -> OwnerReadings:
+        """One card's rows; `names` collects their texts, text to index.
+
+        An owner that holds nothing any more has a row that says so.
+        """
+        rows: list[tuple[int, ...]] = []
+        last: dict[str, Share] = {}
+        for when, now in self._rows.get(device, ()):
+            gone = {name: Share(name=name, held=0, used=0) for name in last.keys() - now.keys()}
+            for name, share in sorted({**now, **gone}.items()):
+                if share != last.get(name):
+                    in_use = NOT_KNOWN if share.used is None else share.used
+                    index = names.setdefault(name, len(names))
+                    rows.append((when, index, share.held, in_use, share.managed))
+            last = now
+        table = np.array(rows, np.int64).reshape(-1, 5)
+        columns = ("t_ns", "owner", "held", "used", "managed")
+        return OwnerReadings(**{name: table[:, i].copy() for i, name in enumerate(columns)})

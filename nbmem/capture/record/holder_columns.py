@@ -1,0 +1,49 @@
+"""What keeps memory alive at the end of a recording, as columns of the session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.session import Holders
+from nbmem.core.units import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.capture.record.counter_samples import MarkLog
+    from nbmem.capture.record.storage_registry_log import RollLog
+    from nbmem.capture.record.tensor_labels import IdentityLog
+    from nbmem.core.session.holders import HeldStorage
+
+MATTERS = MIB
+"""The heap is looked at where at least so much lives that is no weight, buffer, gradient or
+optimizer state: those have their names already, and the look costs up to half a second."""
+
+
+def matters(marks: MarkLog, identities: IdentityLog, rolls: RollLog) -> bool:
+    """Whether enough lives at the last mark that only a look at the heap can name."""
+    named = identities.training_bytes(len(marks.t_ns) - 1)
+    return any(
+        (counters := marks.now(index)) is not None
+        and counters.allocated - named.get(index, 0) >= MATTERS
+        for index in marks.devices()
+    ) or rolls.matters(MATTERS, named)
+
+
+def columns(storages: Sequence[HeldStorage], names: dict[str, int]) -> Holders:
+    """The storages of one card as columns; `names` collects their texts, text to index."""
+    rows = [(held, holder) for held in storages for holder in held.holders]
+
+    def texts(values: list[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return np.array([names.setdefault(text, len(names)) for text in values], np.int64)
+
+    return Holders(
+        addr=np.array([held.addr for held, _ in rows], np.int64),
+        size=np.array([held.size for held, _ in rows], np.int64),
+        form=texts([held.form for held, _ in rows]),
+        kind=np.array([holder.kind for _, holder in rows], np.uint8),
+        root=texts([holder.root for _, holder in rows]),
+        path=texts([holder.path for _, holder in rows]),
+    )

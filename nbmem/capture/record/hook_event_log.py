@@ -1,0 +1,300 @@
+"""What the training hooks saw, in order, with as few readings as the phases need.
+
+An event of the history names no thread: where several train at the same time there are no phases,
+and a note says so (loops.py).
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.hooks.training_hooks import in_engine
+from nbmem.capture.interpreter.busy_threads import alive
+from nbmem.capture.record.hook_events import Turn, Turns
+from nbmem.capture.record.training_loop import Loop
+from nbmem.capture.tensors.tensors import quiet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from nbmem.capture.record.counter_samples import MarkLog
+    from nbmem.capture.record.hook_events import Kind
+    from nbmem.capture.record.program_log import ProgramLog
+    from nbmem.capture.record.tensor_labels import IdentityLog
+
+MAX_TURNS = 1_000_000
+"""Turns of one recording, 25 MiB: then the older half goes, and a note says so."""
+PATIENCE_S = 1
+"""How long a thread waits to be heard; then it is passed over. A turn takes microseconds."""
+
+
+class TurnLog:
+    """Listens to the training loops (probes.training.Listener): a reading at each change of phase.
+
+    Each thread has a loop of its own, and tells of its own tensors only. One is heard at a time,
+    so that no thread starts the engine while another's gradients are looked at. Modules that are
+    called one after another inside one forward cost no reading.
+
+    Args:
+        marks: Takes the readings.
+        identities: Sees weights, gradients, state and inputs where they are known to be.
+        program: Remembers how modules were called.
+
+    Attributes:
+        turns: Of every thread, in the order in which they were told; the latest.
+        dropped: Turns that went before them.
+        stepped: Called when an optimizer steps.
+        unheard: Turns that came while another thread was heard for too long.
+    """
+
+    def __init__(self, marks: MarkLog, identities: IdentityLog, program: ProgramLog) -> None:
+        self.turns = Turns()
+        self.dropped = 0
+        self.unheard = 0
+        self._loops: list[Loop] = []
+        self._mine = threading.local()
+        self._last: Loop | None = None
+        self._marks = marks
+        self._identities = identities
+        self._program = program
+        self.stepped: Callable[[], object] = int
+        self._lock = threading.RLock()
+
+    @property
+    def phase(self) -> str | None:
+        """What the thread that was heard last does now; None between phases."""
+        return None if self._last is None else self._last.phase
+
+    def step_now(self) -> int | None:
+        """Step of what runs now; None before the loop.
+
+        In a loop of several optimizers it is a guess until the first pass is over.
+        """
+        if not self.turns or self._last is None:
+            return None
+        return self._last.now()
+
+    def names(self) -> dict[int, str]:
+        """Names of the threads that were heard, by their loops' numbers."""
+        return {loop.number: loop.name for loop in self._loops}
+
+    # --- one at a time
+
+    def home(self) -> int:
+        """The number of this thread's loop: the recorder's own thread runs the cells."""
+        return self._mine_or_new().number
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Keep every thread from beginning to train meanwhile; False if that takes too long.
+
+        Who tries to begin waits `PATIENCE_S` at most, so what is done here must be short.
+        """
+        ours = self._lock.acquire(timeout=PATIENCE_S)
+        try:
+            yield ours
+        finally:
+            if ours:
+                self._lock.release()
+
+    @contextmanager
+    def _heard(self) -> Iterator[Loop | None]:
+        """The loop of this thread, while nobody else is heard; None if that takes too long."""
+        if not self._lock.acquire(timeout=PATIENCE_S):
+            self.unheard += 1
+            yield None
+            return
+        try:
+            with quiet(), self._identities.rolls.following():
+                self._last = loop = self._loop()
+                yield loop
+        finally:
+            self._lock.release()
+
+    def _loop(self) -> Loop | None:
+        if self._marks.full:
+            return None
+        loop: Loop | None = getattr(self._mine, "loop", None)
+        if loop is None and in_engine():
+            # A thread of the engine's computes for the thread that waits for it.
+            waiting = [loop for loop in self._loops if loop.busy == "backward"]
+            return waiting[0] if len(waiting) == 1 else None
+        return self._mine_or_new()
+
+    def _mine_or_new(self) -> Loop:
+        loop: Loop | None = getattr(self._mine, "loop", None)
+        if loop is None:
+            loop = self._mine.loop = Loop(len(self._loops))
+            self._loops.append(loop)
+            self._identities.begin_loop(loop.number)
+        return loop
+
+    def updated_last(self) -> bool:
+        """Whether this thread's weights were updated by hand since its last backward."""
+        loop: Loop | None = getattr(self._mine, "loop", None)
+        return loop is not None and loop.weights.changed()
+
+    def looked_at(self, *, failed: bool) -> set[int]:
+        """Marks of forwards that no backward asked for, unless an error came before it could."""
+        logs = [loop.asked for loop in self._loops]
+        return set().union(
+            *(one.never for one in logs), *(one.waiting(failed=failed) for one in logs)
+        )
+
+    def _updated(self, loop: Loop) -> bool:
+        """Whether weights were updated by hand before a turn: the step of an optimizer."""
+        if loop.busy == "backward" or not loop.weights.changed():
+            return False
+        loop.steps(0)
+        return True
+
+    def _turn(self, loop: Loop, kind: Kind, *, begins: bool, **more: Any) -> int:
+        mark = self._marks.take()
+        loop.calls[kind] += begins
+        more["computed"] = loop.has_computed()
+        self.turns.append(Turn(kind, begins, mark, thread=loop.number, **more))
+        if len(self.turns) >= MAX_TURNS:
+            self.dropped += MAX_TURNS // 2
+            self.turns.drop(MAX_TURNS // 2)
+        return mark
+
+    def since(self, count: int) -> tuple[list[Turn], int]:
+        """The turns after so many, as far as they are kept, and how many there were in all."""
+        return self.turns.part(max(0, count - self.dropped)), self.dropped + len(self.turns)
+
+    def waits_since(self) -> int | None:
+        """The mark of this thread's last forward's end, if no backward has followed it."""
+        loop: Loop | None = getattr(self._mine, "loop", None)
+        return None if loop is None else loop.waits_since
+
+    def _others(self, loop: Loop) -> dict[int, bool]:
+        """Other loops whose threads live, and whether each is inside of something."""
+        if len(self._loops) == 1:
+            return {}
+        living = alive()
+        return {
+            other.number: other.busy is not None
+            for other in self._loops
+            if other is not loop and other.ident in living
+        }
+
+    # --- told by the hooks
+
+    def in_forward(self) -> bool:
+        """Whether a forward of this thread's has begun, and no backward has followed it."""
+        loop: Loop | None = getattr(self._mine, "loop", None)
+        return loop is not None and loop.phase == "forward"
+
+    def forward_begins(self, module: Any, *, grad: bool, in_backward: bool) -> None:
+        """A module is called: a phase begins, unless one of its kind goes on."""
+        with self._heard() as loop:
+            if loop is None:
+                return
+            if in_backward:
+                self._turn(loop, "recompute", begins=True)
+                return
+            loop.busy, loop.called_at, updated = "forward", None, self._updated(loop)
+            kind: Kind = "forward" if grad else "inference"
+            if self._identities.rolls.is_over():
+                loop.phase = None  # a forward on the host, which this is no part of
+            if loop.phase == "forward" and (not grad or id(module) != loop.root):
+                return  # a part of the forward that runs: a criterion, a second network, a teacher
+            if loop.phase == kind and id(module) != loop.root:
+                return
+            loop.root, loop.phase, loop.ahead = id(module), kind, loop.is_ahead()
+            mark = self._turn(loop, kind, begins=True, key=loop.root, updated=updated)
+            loop.graph_from = loop.called_at = mark
+            if grad:
+                loop.asked.begins(mark, loop.root)
+            self._identities.begins(mark, module, loop)
+
+    def forward_ends(
+        self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, in_backward: bool
+    ) -> None:
+        """A module has returned: what it was given and what it owns can be seen now."""
+        with self._heard() as loop:
+            if loop is None:
+                return
+            if in_backward:
+                self._turn(loop, "recompute", begins=False)
+                return
+            loop.busy = None
+            kind: Kind = "inference" if loop.phase == "inference" else "forward"
+            mark = self._turn(loop, kind, begins=False, key=id(module))
+            loop.waits_since = mark if kind == "forward" else loop.waits_since
+            self._identities.called(mark, module, args, kwargs, loop)
+            self._program.called(module, args, kwargs)
+
+    def backward_begins(self, outputs: Sequence[Any]) -> None:
+        """The engine is about to run: what the graph has saved can be seen now."""
+        with self._heard() as loop:
+            if loop is None:
+                return
+            updated = self._updated(loop)
+            loop.phase = loop.busy = "backward"
+            loop.ahead, loop.waits_since = loop.is_ahead(), None
+            mark = self._turn(loop, "backward", begins=True, updated=updated)
+            loop.asked.backward(outputs)
+            forward = (loop.root, *self._marks.growth(loop.graph_from, mark))
+            self._identities.saved(mark, outputs, forward)
+
+    def backward_ends(self) -> None:
+        """The engine has run: the gradients are there."""
+        with self._heard() as loop:
+            if loop is None:
+                return
+            loop.phase, loop.busy = "optimizer" if loop.inside else None, None
+            loop.graph_from = self._turn(loop, "backward", begins=False)
+            mine = self._identities.gradients(loop.graph_from, loop.number, self._others(loop))
+            loop.weights.look(mine)
+            loop.computed = True
+
+    def optimizer_begins(self, optimizer: Any, *, closure: bool) -> None:
+        """An optimizer steps."""
+        with self._heard() as loop:
+            if loop is None:
+                return
+            if loop.busy == "backward":  # a hook of the engine's: its state is seen at the end
+                self._turn(loop, "optimizer", begins=True, key=id(optimizer))
+                return
+            loop.phase = "optimizer"
+            loop.busy = None if closure else "optimizer"
+            by_hand = loop.weights.given()
+            loop.steps(id(optimizer))
+            loop.inside = closure
+            self._identities.meet(optimizer, loop.number)
+            self.stepped()
+            mark = self._turn(loop, "optimizer", begins=True, key=id(optimizer), closure=closure)
+            if by_hand:
+                self._identities.gradients(mark, loop.number, self._others(loop))
+
+    def optimizer_ends(self, optimizer: Any) -> None:
+        """An optimizer has stepped: its state is there."""
+        with self._heard() as loop:
+            if loop is None:
+                return
+            if loop.busy == "backward":
+                self._turn(loop, "optimizer", begins=False, key=id(optimizer))
+                return
+            loop.phase, loop.busy, loop.inside = None, None, False
+            mark = self._turn(loop, "optimizer", begins=False, key=id(optimizer))
+            self._identities.state(mark, optimizer)
+
+    def zero_grad_begins(self, owner: Any) -> None:
+        """Gradients of an optimizer's or a module's parameters are about to go."""
+        with self._heard() as loop:
+            if loop is not None:
+                updated = self._updated(loop)
+                loop.clears()
+                loop.phase = loop.phase if loop.busy == "backward" else "zero_grad"
+                self._turn(loop, "zero_grad", begins=True, updated=updated)
+                self._identities.rolls.owned_by(owner)
+
+    def zero_grad_ends(self) -> None:
+        """Gradients are gone or zero."""
+        with self._heard() as loop:
+            if loop is not None:
+                loop.phase = loop.phase if loop.busy == "backward" else None
+                self._turn(loop, "zero_grad", begins=False)

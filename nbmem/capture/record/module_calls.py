@@ -1,0 +1,62 @@
+"""What the loop called, from which event to which: the hooks' turns under their things' names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.session import NOT_KNOWN, Calls
+from nbmem.core.session.tensor_names import STEP
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from nbmem.capture.record.hook_events import Turn
+    from nbmem.core.session.session import Marks
+
+    Ints = NDArray[np.int64]
+
+MAX_CALLS = 200_000
+"""Calls of a recording, the latest: as many as there are phases."""
+_MODULES = ("forward", "inference")
+
+
+def calls_of(
+    turns: Sequence[Turn], name_of: Callable[[int], str | None], names: dict[str, int]
+) -> Ints:
+    """The calls of a recording, in the order in which they returned.
+
+    Args:
+        turns: What the hooks told.
+        name_of: The name of a module or an optimizer, by the key of its turns.
+        names: Collects the texts, text to index.
+
+    Returns:
+        Of each call the mark at its beginning (NOT_KNOWN where none was taken), that at its end,
+        and the index of its name; shape (calls, 3).
+    """
+    begun: dict[tuple[int, bool, int], int] = {}
+    found: list[tuple[int, int, int]] = []
+    for turn in turns:
+        step = turn.kind == "optimizer"
+        if not step and turn.kind not in _MODULES:
+            continue
+        key = turn.thread, step, turn.key
+        if turn.begins:
+            begun[key] = turn.mark
+            continue
+        first, name = begun.pop(key, NOT_KNOWN), name_of(turn.key)
+        if name is not None:
+            text = f"{name}{STEP}" if step else name
+            found.append((first, turn.mark, names.setdefault(text, len(names))))
+    return np.array(found[-MAX_CALLS:], np.int64).reshape(-1, 3)
+
+
+def placed(calls: Ints, marks: Marks) -> Calls:
+    """One card's: its events in the place of the marks."""
+    first, last, name = calls.T
+    begun = np.where(first == NOT_KNOWN, NOT_KNOWN, marks.position[first])
+    return Calls(first=begun, last=marks.position[last], name=name.copy())

@@ -1,0 +1,300 @@
+"""From the hooks' turns to phases: what lies between two turns belongs somewhere, too.
+
+The hooks see a module's call, not the loss behind it; a step, not the batch before it. Between
+them: a stretch before a forward is `input` (from the birth of the first tensor that the model was
+then given, where a forward or nothing went before), one between backward and an optimizer's step
+belongs to `optimizer` (unscaling, clipping), as does an update that is written by hand; one before
+a backward that no module was called for is its `forward`; where a new model's weights are born is
+`load`; everything else belongs to the phase that it follows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nbmem.capture.record.draft_phases import DraftPhase, following, joined, on_card, with_nested
+from nbmem.core.session.events import Action, Events
+from nbmem.core.session.steps import number_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from nbmem.capture.record.hook_events import Turn
+    from nbmem.capture.record.unhooked_intervals import Gaps
+    from nbmem.core.session.session import Marks
+
+    Place = tuple[int, int]
+    """A position in the main card's events, and its time."""
+
+SEED_GRADIENT = 8
+"""Bytes, at most, of the ones that backward() begins with; torch makes them before its engine."""
+_CALLS = ("forward", "inference")
+_OPENS_CLOSURE = ("forward", "zero_grad")
+_COUNTED = ("optimizer", "forward")  # by changes, by nodes: they may have allocated nothing
+_IN_BACKWARD = ("optimizer", "zero_grad")
+
+
+class PhaseBuilder:
+    """Places the turns of one recording in one card's events.
+
+    Args:
+        events: The main card's events.
+        marks: Its marks.
+        gaps: Says what was done between two positions in them.
+        seeds: Whether the ones that a backward begins with are among the events.
+    """
+
+    def __init__(self, events: Events, marks: Marks, gaps: Gaps, *, seeds: bool = True) -> None:
+        self._seed = SEED_GRADIENT if seeds else 0
+        self._looked_at: Collection[int] = ()
+        self._events = events
+        self._marks = marks
+        self._gaps = gaps
+        self._done: list[DraftPhase] = []
+        self._nested: list[DraftPhase] = []
+        self._open: DraftPhase | None = None
+        self._left = 0  # mark at which the open forward's module returned
+        self._gap = 0  # mark at which the last phase ended
+        self._around: int | None = None  # key of the optimizer inside whose step the pass runs
+        self._called: set[int] = set()  # keys of the modules that were called until now
+        self._next: Turn | None = None  # what begins now, or behind zero_grad()
+
+    def build(
+        self, turns: Sequence[Turn], *, updated: bool = False, looked_at: Collection[int] = ()
+    ) -> list[DraftPhase]:
+        """Phases in order of their start, with steps; what runs inside a backward lies in it.
+
+        Args:
+            turns: What the hooks told.
+            updated: Whether weights were updated by hand behind the last of them.
+            looked_at: Marks of forwards that no backward has asked for.
+        """
+        self._looked_at = looked_at
+        turns = on_card(turns, self._position)
+        for turn, self._next in zip(turns, following(turns), strict=True):
+            in_backward = self._open is not None and self._open.name == "backward"
+            if turn.kind == "recompute" or (in_backward and turn.kind in _IN_BACKWARD):
+                self._nest(turn)
+            elif turn.begins:
+                self._begin(turn)
+            else:
+                self._end(turn)
+        self._finish(updated=updated)
+        self._split_first_load()
+        number_steps(self._done)
+        self._done = joined(self._done)
+        return with_nested(self._done, self._nested)
+
+    # --- turns
+
+    def _begin(self, turn: Turn) -> None:
+        running = self._open
+        if turn.kind == "optimizer":
+            self._around = turn.key if turn.closure else None
+        elif running is not None and self._around is not None and running.key == self._around:
+            running.goes_on = True
+        if running is not None and running.name in _CALLS:
+            self._leave_forward(running, turn)
+        elif running is not None and running.goes_on and running.first == self._position(turn.mark):
+            self._open, self._gap = None, turn.mark  # nothing was done before the closure
+        elif running is not None:  # its end was never told: an optimizer's step that raised
+            self._close(turn.mark)
+        self._open = DraftPhase(turn.kind, *self._bridge(turn), key=turn.key)
+        self._open.looked_at = turn.mark in self._looked_at
+        self._left = turn.mark
+        if turn.kind in _CALLS:
+            self._called.add(turn.key)
+
+    def _bridge(self, turn: Turn) -> Place:
+        """Give the gap before a phase to somebody; returns where the phase begins."""
+        before = self._done[-1].name if self._done else None
+        if self._around is not None and before == "backward" and turn.kind in _OPENS_CLOSURE:
+            if self._position(turn.mark) > self._position(self._gap):
+                self._back_to_optimizer(turn.mark, goes_on=True)
+            return self._place(turn.mark)
+        if turn.kind == "optimizer" and before == "backward":
+            return self._place(self._gap)
+        end = self._before_seed(turn.mark) if turn.kind == "backward" else self._place(turn.mark)
+        self._fill(turn, self._place(self._gap), end)
+        return end
+
+    def _fill(self, turn: Turn, start: Place, end: Place) -> None:
+        """Close the gap before a turn with what was done there."""
+        pieces = self._pieces(turn, start[0], end[0])
+        edges = [start, *((first, self._time_of(first)) for _, first in pieces[1:]), end]
+        for (name, _), begins, ends in zip(pieces, edges, edges[1:], strict=False):
+            if name is None:
+                self._done[-1].last, self._done[-1].t1_ns = ends
+            elif ends[0] > begins[0] or name in _COUNTED:
+                self._close_at(DraftPhase(name, *begins), *ends)
+        self._gap = turn.mark
+
+    def _pieces(self, turn: Turn, start: int, end: int) -> list[tuple[str | None, int]]:
+        """What a gap consists of, and where each part begins; None goes on with what was before."""
+        before = self._done[-1].name if self._done else None
+        pieces: list[tuple[str | None, int]] = []
+        at, rest = start, None if before else "load"
+        if before in ("backward", "optimizer"):
+            others = self._new_weights(start, end) if before == "optimizer" else None
+            update = self._gaps.update(start, end if others is None else others[0])
+            if update is None and turn.updated and before == "backward":
+                update = self._gaps.until_input(start, end)
+            if update is not None:  # behind an optimizer that of an average, a target network
+                pieces, at = [("optimizer" if before == "backward" else None, start)], update
+        if before and self._follows("backward") and turn.kind in ("zero_grad", "backward"):
+            computed = turn.computed and self._gap < turn.mark  # no module was called for it
+            made = computed or self._gaps.any_born(at, end)
+            return [*pieces, ("forward" if made else None, at)]
+        weights = self._new_weights(at, end)
+        if weights is not None and before:
+            pieces, at, rest = [*pieces, (None, at), ("load", weights[0])], weights[1], None
+        elif weights is not None:
+            at = weights[1]
+        elif before and turn.kind in _CALLS:
+            given = self._gaps.any_born(at, end)  # else something was only let go of
+            return [*pieces, ("input" if given else None, at)]
+        birth = self._gaps.first_input(at, end)
+        if not pieces:
+            pieces = [(rest, start)]
+        return pieces if birth is None else [*pieces, ("input", birth)]
+
+    def _new_weights(self, start: int, end: int) -> tuple[int, int] | None:
+        """Where a model's weights are born that was not called before, or in another's place."""
+        found = self._gaps.weights(start, end)
+        if found is None or not self._done:
+            return found
+        known = self._follows(*_CALLS) and self._next and self._next.key in self._called
+        return None if known and not self._gaps.weights_died(start, found[0]) else found
+
+    def _follows(self, *kinds: str) -> bool:
+        """Whether what begins now, or behind zero_grad(), is one of these."""
+        return self._next is not None and self._next.kind in kinds
+
+    def _leave_forward(self, running: DraftPhase, turn: Turn) -> None:
+        """A forward or inference goes on until the next phase or the next input's birth."""
+        start, end, cut = self._position(self._left), self._position(turn.mark), None
+        if turn.kind in _CALLS or (turn.kind == "zero_grad" and self._follows(*_CALLS)):
+            cut = self._gaps.first_input(start, end)
+            weights = self._new_weights(start, end)
+            if weights is not None:
+                cut = weights[0]
+        if cut is None:
+            last = self._before_seed(turn.mark)[0] if turn.kind == "backward" else end
+            self._take_prefetched(running, start, last)
+            self._close(turn.mark, shift=turn.kind == "backward")
+            return
+        place = cut, self._time_of(cut)
+        self._close_at(running, *place)
+        if cut == self._gaps.first_input(start, end):
+            self._close_at(DraftPhase("input", *place), *self._place(turn.mark))
+            self._gap = turn.mark
+        else:
+            self._fill(turn, place, self._place(turn.mark))
+
+    def _take_prefetched(self, running: DraftPhase, start: int, end: int) -> None:
+        """The next batch, fetched while the card computes this one's forward, is no part of it."""
+        batch = self._gaps.inputs(start, end)
+        if batch is None:
+            return
+        first, last = ((at, self._time_of(at)) for at in batch)
+        self._close_at(running, *first)
+        self._open = DraftPhase("input", *first)
+        if self._gaps.any_born(last[0], end):
+            self._close_at(self._open, *last)
+            self._open = replace(running, first=last[0], t0_ns=last[1])
+
+    def _end(self, turn: Turn) -> None:
+        if turn.kind == "optimizer" and turn.key == self._around:
+            self._end_of_closure(turn)
+        elif self._open is not None and turn.kind in _CALLS:
+            self._left = turn.mark
+        elif self._open is not None and self._open.name == turn.kind:
+            self._close(turn.mark)
+
+    def _end_of_closure(self, turn: Turn) -> None:
+        if self._open is not None and self._open.name == "optimizer":  # it was never called
+            self._close(turn.mark)
+        else:
+            if self._open is not None:
+                self._close(self._left)
+            self._back_to_optimizer(turn.mark, goes_on=False)
+        self._around = None
+
+    def _back_to_optimizer(self, mark: int, *, goes_on: bool) -> None:
+        """What follows a backward inside of its step, up to here, is the optimizer's."""
+        key = self._around or 0
+        self._open = DraftPhase("optimizer", *self._place(self._gap), key=key, goes_on=goes_on)
+        self._close(mark)
+
+    def _nest(self, turn: Turn) -> None:
+        """What the engine calls lies inside its backward: a recomputation, a step in a hook."""
+        if turn.begins:
+            self._nested.append(DraftPhase(turn.kind, *self._place(turn.mark)))
+        elif self._nested and self._nested[-1].last < 0:
+            self._nested[-1].last, self._nested[-1].t1_ns = self._place(turn.mark)
+
+    def _finish(self, *, updated: bool) -> None:
+        final = len(self._marks) - 1
+        if self._open is not None:
+            self._close(final)
+        elif not self._done and self._position(final) > 0:
+            self._close_at(DraftPhase("load", *self._place(0)), *self._place(final))
+            self._gap = final
+        if self._done and self._done[-1].name == "backward":
+            start, end = self._place(self._gap), self._place(final)
+            update = self._gaps.update(start[0], end[0])
+            if update is not None:
+                self._close_at(DraftPhase("optimizer", *start), update, self._time_of(update))
+            elif updated:
+                self._close_at(DraftPhase("optimizer", *start), *end)
+
+    def _split_first_load(self) -> None:
+        """The first forward without a module ends what seemed to be load; the next ones show it."""
+        later = next((one for one in self._done[1:] if one.name == "forward"), None)
+        names = [one.name for one in self._done if one.name != "zero_grad"]
+        if later is None or later.key or names[:2] != ["load", "backward"]:
+            return
+        load = self._done[0]
+        begins = self._gaps.begins_like(load.first, load.last, later.first, later.last)
+        if begins is None:
+            return
+        place = begins, self._time_of(begins)
+        self._done.insert(1, DraftPhase("forward", *place, last=load.last, t1_ns=load.t1_ns))
+        load.last, load.t1_ns = place
+
+    # --- placing
+
+    def _position(self, mark: int) -> int:
+        return int(self._marks.position[mark])
+
+    def _place(self, mark: int) -> Place:
+        return self._position(mark), int(self._marks.t_ns[mark])
+
+    def _before_seed(self, mark: int) -> Place:
+        position, t_ns = self._place(mark)
+        events = self._events
+        if (
+            position
+            and events.action[position - 1] == Action.ALLOC
+            and events.size[position - 1] <= self._seed
+        ):
+            position -= 1
+        return position, t_ns
+
+    def _time_of(self, position: int) -> int:
+        times = self._events.t_ns
+        return int(times[min(position, len(times) - 1)]) if len(times) else 0
+
+    def _close(self, mark: int, *, shift: bool = False) -> None:
+        assert self._open is not None  # noqa: S101 - callers have just looked
+        position, t_ns = self._before_seed(mark) if shift else self._place(mark)
+        self._close_at(self._open, position, t_ns)
+        self._gap = mark
+
+    def _close_at(self, stretch: DraftPhase, position: int, t_ns: int) -> None:
+        stretch.last, stretch.t1_ns = max(stretch.first, position), max(stretch.t0_ns, t_ns)
+        self._done.append(stretch)
+        self._open = None
+        if stretch.name == "backward":
+            self._gaps.learn(stretch.first, stretch.last)

@@ -1,0 +1,62 @@
+"""What the program is made of, gathered while it runs: the `facts` of a session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.program import program_facts
+from nbmem.capture.program.batch_sizes import batches
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nbmem.capture.record.tensor_labels import IdentityLog
+
+MOST_KINDS = 10_000
+"""Kinds of outermost module calls that are counted."""
+
+
+class ProgramLog:
+    """Remembers how modules were called; holds none of them."""
+
+    def __init__(self) -> None:
+        self._calls: dict[tuple[Any, ...], int] = {}
+
+    def called(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """An outermost module call has ended."""
+        call = id(module), *program_facts.call_facts(module, args, kwargs)
+        if call in self._calls or len(self._calls) < MOST_KINDS:
+            self._calls[call] = self._calls.get(call, 0) + 1
+
+    def facts(self, identities: IdentityLog, namespace: Mapping[str, Any]) -> dict[str, Any]:
+        """What is known at the end, as JSON; the namespace is the notebook's.
+
+        `calls` has one entry for each kind of call, in the order of the first: module, training,
+        grad, autocast, rows, count. `modules` and `optimizers` are those that still live, by name.
+        `batches` are the notebook's numbers that are called one. Who calls a part of a module uses
+        the module.
+        """
+        modules = identities.living_modules()
+        names = {id(module): name for module, name, _ in modules}
+        called = {key for key, *_ in self._calls}
+        kinds: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for (key, *call), count in self._calls.items():
+            entry = {"module": names.get(key), **program_facts.CallFacts(*call)._asdict()}
+            kinds.setdefault(tuple(entry.values()), {**entry, "count": 0})["count"] += count
+        return {
+            "calls": list(kinds.values()),
+            "modules": [
+                {
+                    "name": name,
+                    **program_facts.module_facts(module, tree),
+                    "called": not called.isdisjoint(tree.paths),
+                }
+                for module, name, tree in modules
+            ],
+            "optimizers": [
+                {"name": name, **program_facts.optimizer_facts(optimizer)}
+                for optimizer, name in identities.living_optimizers()
+            ],
+            "batches": batches(namespace),
+            **program_facts.machine_facts(),
+        }

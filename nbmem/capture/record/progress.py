@@ -1,0 +1,132 @@
+"""How far a traced loop is and what is known of its bytes, told to another thread while it runs.
+
+A tensor is not read from that thread: autograd writes gradients without the interpreter's lock.
+The training hooks see storages in the user's own thread, and what they saw last is added up here.
+So each figure is that of the last change of phase, and none is there before a loop's first forward
+has ended.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nbmem.core.session.categories import OF_TRAINING, Category
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nbmem.capture.record.counter_samples import MarkLog
+    from nbmem.capture.record.hook_event_log import TurnLog
+    from nbmem.capture.record.tensor_labels import IdentityLog
+    from nbmem.capture.record.tracked_objects import InGroup, Known
+
+Storages = dict[tuple[int, int], int]
+"""(card, address) -> bytes; a device whose torch keeps no history is below 0, as on the roll."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopProgress:
+    """One moment of a training loop.
+
+    Attributes:
+        phase: What the thread that was heard last does; None between phases.
+        step: Step of what runs; None before the loop. In a loop of several optimizers it is a
+            guess until the first pass is over.
+        known: Bytes by (CUDA ordinal, category of OF_TRAINING), as they were seen last.
+        freed: Bytes of the known gradients that zero_grad() has freed since, by CUDA ordinal.
+    """
+
+    phase: str | None
+    step: int | None
+    known: Mapping[tuple[int, Category], int]
+    freed: Mapping[int, int]
+
+
+class ProgressLog:
+    """Adds up what the logs of one recorder have seen, as far as they have come.
+
+    The logs only grow, and each entry is whole when it is there, so another thread may read them.
+
+    Args:
+        turns: The changes of phase.
+        identities: The storages that were seen.
+        marks: The counters at each of them.
+    """
+
+    def __init__(self, turns: TurnLog, identities: IdentityLog, marks: MarkLog) -> None:
+        self._turn_log = turns
+        self._identities = identities
+        self._marks = marks
+        self._lock = threading.Lock()
+        self._owned: dict[tuple[Known | InGroup, Category], tuple[int, Storages]] = {}
+        self._gradients: tuple[int, Storages] = (-1, {})
+        self._freed: dict[int, int] = {}
+        self._batches = self._turns = 0
+        self._zeroing: int | None = None
+
+    def now(self) -> LoopProgress:
+        """Take in what the hooks have seen since the last call, and say how far they are."""
+        phase, step = self._turn_log.phase, self._turn_log.step_now()
+        with self._lock:
+            self._follow_owned()
+            self._follow_gradients()
+            return LoopProgress(phase=phase, step=step, known=self._sums(), freed=dict(self._freed))
+
+    def _follow_owned(self) -> None:
+        batches = self._identities.rows.batches[self._batches :]
+        self._batches += len(batches)
+        for mark, found, owner in batches:
+            if owner is not None:
+                for seen in found:
+                    self._see(mark, (owner, seen.category), (seen.device, seen.addr), seen.size)
+
+    def _see(
+        self, mark: int, key: tuple[Known | InGroup, Category], place: tuple[int, int], size: int
+    ) -> None:
+        """Replace an earlier walk of the same module or optimizer by a later one."""
+        walk = self._owned.get(key)
+        if walk is None or walk[0] != mark:
+            walk = self._owned[key] = (mark, {})
+        walk[1][place] = size
+
+    def _follow_gradients(self) -> None:
+        """Take the gradients of the last backward, and what zero_grad() has freed since."""
+        mark, found, _ = self._identities.last_gradients
+        if found and mark != self._gradients[0]:
+            self._gradients = mark, {(s.device, s.addr): s.size for s in found}
+            self._freed.clear()
+        turns, self._turns = self._turn_log.since(self._turns)
+        for turn in turns:
+            if turn.kind != "zero_grad":
+                continue
+            if turn.begins:
+                self._zeroing = turn.mark
+            elif self._zeroing is not None and turn.mark > self._gradients[0]:
+                self._forget_uncounted()
+                for device, size in self._marks.requested_between(self._zeroing, turn.mark).items():
+                    self._freed[device] = self._freed.get(device, 0) + max(0, -size)
+
+    def _forget_uncounted(self) -> None:
+        """Where nothing counts what is freed, what zero_grad() has left is not known."""
+        mark, storages = self._gradients
+        self._gradients = mark, {place: n for place, n in storages.items() if place[0] >= 0}
+
+    def _sums(self) -> dict[tuple[int, Category], int]:
+        gone = [key for key in self._owned if key[0].ref() is None]
+        for walk in gone:
+            del self._owned[walk]
+        storages: dict[Category, Storages] = {c: {} for c in OF_TRAINING}
+        for (_, category), (_, seen) in self._owned.items():
+            if category in storages:
+                storages[category].update(seen)
+        storages[Category.GRADIENTS].update(self._gradients[1])
+        claimed: set[tuple[int, int]] = set()
+        sums: dict[tuple[int, Category], int] = {}
+        for category, seen in storages.items():
+            for place in seen.keys() - claimed:
+                card = (place[0], category)
+                sums[card] = sums.get(card, 0) + seen[place]
+            claimed |= seen.keys()
+        return sums

@@ -1,0 +1,177 @@
+"""Writes a rank's journal while it is recorded: one line a second, from a thread of its own.
+
+The thread reads counters and what the hooks have added up, and touches no tensor. A line takes a
+millisecond of it; it delays no rank and asks nothing of any other. It is there for the process that
+will not come to its end: one that is killed, or hangs in a collective that others never call.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from nbmem.capture.devices.resident_memory import own_bytes
+from nbmem.capture.interpreter.main_thread import MainThread
+from nbmem.capture.timeouts import expendable
+from nbmem.capture.torch_cuda import device_count, device_info, read_counters
+from nbmem.core.files.rank_folder import journal_name
+from nbmem.core.files.rank_journal import CardNow, Entry, JournalFile
+from nbmem.core.runtime.clock import CLOCK
+from nbmem.core.runtime.fault_isolation import error_of
+from nbmem.core.session.categories import Category
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nbmem.capture.record.progress import LoopProgress
+    from nbmem.capture.record.recorder import Recorder
+    from nbmem.capture.torch_cuda import Counters
+    from nbmem.core.session.ranks import Rank
+    from nbmem.core.session.session import DeviceInfo
+
+INTERVAL_NS = 10**9
+"""Between two lines: what a killed process loses at most."""
+_LOOK_S = 0.05
+"""Between two looks for the process group, some microseconds each."""
+_SOON_NS = 50_000_000
+"""Before the second line; then twice as long each time, up to the interval."""
+_PATIENCE_S = 2.0
+"""Waited for the thread at the end."""
+
+
+class JournalWriter:
+    """Writes from `start` to `stop`, as soon as it is known which rank this is.
+
+    Args:
+        folder: Where the world's files lie.
+        name: The script's name.
+        recorder: What records.
+
+    Attributes:
+        own_peak: Highest bytes of the host's memory that were this process's own, as read.
+    """
+
+    def __init__(self, folder: Path, name: str, recorder: Recorder) -> None:
+        self._folder = folder
+        self._name = name
+        self._recorder = recorder
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="nbmem journal", daemon=True)
+        self._file: JournalFile | None = None
+        self._main = MainThread()
+        self._rank: Rank | None = None
+        self._cards: dict[int, DeviceInfo] = {}
+        self._refused_ns = 0
+        self.own_peak: int | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, *, saved: bool, rank: Rank | None, error: str | None) -> None:
+        """End it.
+
+        Args:
+            saved: Whether the session's file is whole, so that nobody needs the journal.
+            rank: How the rank ended, for a journal that stays.
+            error: The exception that ended it, as text; or None.
+        """
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(_PATIENCE_S)
+        self._main.close()
+        file, self._file = self._file, None
+        if file is None:
+            return
+        try:
+            if not saved and rank is not None:
+                file.say(rank, error)
+        except OSError as err:
+            self._lost(err)
+        file.close(remove=saved)
+
+    def _run(self) -> None:
+        next_ns, pace_ns = 0, _SOON_NS
+        with expendable():
+            while not self._stop.wait(_LOOK_S):
+                now = CLOCK.monotonic_ns()
+                self._look()
+                if now >= next_ns:
+                    self._write()
+                    next_ns = now + pace_ns
+                    pace_ns = min(2 * pace_ns, INTERVAL_NS)
+
+    def _look(self) -> None:
+        """See whether there is a group: a short program has it for less than a second."""
+        try:
+            self._recorder.ranks.glance()
+        except Exception as err:  # noqa: BLE001 - as in `_write`
+            self._lost(err)
+
+    def _write(self) -> None:
+        try:
+            rank = self._recorder.ranks.look()
+            if rank is not None:
+                self._write_as(rank)
+        except Exception as err:  # noqa: BLE001 - a full disk must not end the training
+            self._lost(err)
+
+    def _lost(self, err: Exception) -> None:
+        self._stop.set()
+        self._recorder.note(f"The rank's journal stopped: {error_of(err)}. The rest is whole.")
+
+    def _write_as(self, rank: Rank) -> None:
+        if self._file is None:
+            self._file = JournalFile(self._folder / journal_name(rank))
+            self._file.begin(rank, self._name)
+        elif rank != self._rank:  # it has a card now, or a mesh
+            self._file.say(rank)
+        self._rank, file = rank, self._file
+        cards = _cards()
+        for index, _ in cards:
+            self._introduce(file, index)
+        refusals = [r for r in tuple(self._recorder.refusals) if r.t_ns > self._refused_ns]
+        for refusal in refusals:
+            self._refused_ns = refusal.t_ns
+            file.add_refusal(refusal)
+        progress, own = self._recorder.progress(), own_bytes()
+        if own is not None:
+            self.own_peak = max(own, self.own_peak or 0)
+        file.add(
+            Entry(
+                t_ns=CLOCK.time_ns(),
+                phase=progress.phase,
+                step=progress.step,
+                cards=tuple(_card_now(index, counters, progress) for index, counters in cards),
+                own=own,
+                place=self._main.place(),
+            )
+        )
+
+    def _introduce(self, file: JournalFile, index: int) -> None:
+        """Say what a card is, before it is spoken of."""
+        size = self._recorder.sampler.card_bytes(index)
+        info = device_info(index, size, virtual=self._recorder.virtual)
+        if self._cards.get(index) != info:
+            self._cards[index] = info
+            file.add_card(info)
+
+
+def _cards() -> list[tuple[int, Counters]]:
+    """The cards from which torch holds memory, or held some."""
+    found = ((index, read_counters(index)) for index in range(device_count()))
+    return [(index, read) for index, read in found if read is not None and read.actions]
+
+
+def _card_now(index: int, counters: Counters, progress: LoopProgress) -> CardNow:
+    known = {c.key: size for (card, c), size in progress.known.items() if card == index}
+    freed = progress.freed.get(index, 0)
+    if freed and Category.GRADIENTS.key in known:
+        known[Category.GRADIENTS.key] = max(0, known[Category.GRADIENTS.key] - freed)
+    return CardNow(
+        index=index,
+        allocated=counters.allocated,
+        reserved=counters.reserved,
+        peak=counters.peak_allocated,
+        known=known,
+    )

@@ -1,0 +1,383 @@
+"""The recorder: watches one stretch of the user's run and freezes it into a Session.
+
+It is a guest. What is put in is on a list before it is put in, and `close` takes all of it out
+whatever happens meanwhile; only then is looked at what was recorded. A fault costs the part in
+which it was, and leaves a note.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.distributed.collectives import Collectives
+from nbmem.capture.heap import walk_in_pieces
+from nbmem.capture.hooks import oom_observer
+from nbmem.capture.hooks.training_hooks import TrainingHooks
+from nbmem.capture.interpreter.busy_threads import at_work
+from nbmem.capture.record.card_sampler import Sampler
+from nbmem.capture.record.collective_log import CollectiveLog
+from nbmem.capture.record.counter_samples import MAX_MARKS, MarkLog
+from nbmem.capture.record.holder_columns import matters
+from nbmem.capture.record.hook_event_log import MAX_TURNS, TurnLog
+from nbmem.capture.record.program_log import ProgramLog
+from nbmem.capture.record.progress import ProgressLog
+from nbmem.capture.record.rank_log import RankLog
+from nbmem.capture.record.session_builder import freeze
+from nbmem.capture.record.tensor_labels import IdentityLog
+from nbmem.capture.tensors.tensors import quiet
+from nbmem.capture.torch_cuda import initialized_torch
+from nbmem.capture.torch_memory.allocator_history import HistoryProbe
+from nbmem.capture.torch_memory.private_pools import pools_in, users_of
+from nbmem.capture.torch_memory.tensorless_blocks import KNOWN_BLOCKS
+from nbmem.core.errors import NbmemError
+from nbmem.core.runtime.clock import CLOCK
+from nbmem.core.runtime.entry_points import dealt_with, lost_sentence
+from nbmem.core.runtime.interrupts import held_back, let_pass
+from nbmem.core.runtime.self_test import losses
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from nbmem.capture.heap import Walk
+    from nbmem.capture.record.progress import LoopProgress
+    from nbmem.core.session.oom import Refusal
+    from nbmem.core.session.session import Session
+
+logger = logging.getLogger("nbmem")
+
+MAX_EVENTS = 1_000_000
+"""The history's ring; older events are dropped, counted and noted."""
+MAX_REFUSALS = 1_000
+"""Out-of-memory errors of which line and layer are kept, the latest: a search makes many."""
+RETRIES = 3
+"""A fault in closing itself must not leave the rest in: it is gone on with, so often."""
+MAX_NOTES = 100
+"""Sentences that are kept; the same one only once."""
+
+
+class Recorder:
+    """Records from `start` to `stop`.
+
+    Args:
+        device: The one card to trace; None for every card that torch uses.
+        stacks: Take a Python stack at each allocation.
+        namespace: The notebook's names (`names`), read at both ends only; None for none.
+        virtual: Whether a virtual GPU answers (for the session's device info).
+        chosen: Whether somebody asked for that one: then the host's memory is no matter, whether or
+            not the card is used.
+        limits: Asked at the end what the card could not do as a real one would, in sentences.
+        max_events: Size of the history's ring.
+
+    Attributes:
+        chosen: As it was told.
+        to_release: What was put in and is still to be taken out, with what takes it out.
+        began_ns, ended_ns: The user's time, without nbmem's own at both ends; None before.
+        interrupted: Whether Ctrl-C came while nbmem itself was at work; whoever called hands it on.
+    """
+
+    def __init__(  # noqa: PLR0913 - each an option of its own, by name
+        self,
+        *,
+        device: int | None = None,
+        stacks: bool = False,
+        namespace: Mapping[str, Any] | None = None,
+        virtual: bool = False,
+        chosen: bool = False,
+        limits: Callable[[], Sequence[str]] = tuple,
+        max_events: int = MAX_EVENTS,
+    ) -> None:
+        self.notes: list[str] = []
+        self.virtual = virtual
+        self.interrupted = False
+        self.began_ns: int | None = None
+        self.ended_ns: int | None = None
+        self.chosen = chosen
+        self._limits = limits
+        self.marks = MarkLog(device)
+        self.identities = IdentityLog()
+        self.program = ProgramLog()
+        self.rolls = self.identities.rolls
+        self.rolls.lost = self.lost
+        self.marks.taken = self.rolls.at_mark
+        self.turns = TurnLog(self.marks, self.identities, self.program)
+        self.ranks = RankLog()
+        self.turns.stepped = self.ranks.glance
+        self._progress = ProgressLog(self.turns, self.identities, self.marks)
+        self.blocks: list[tuple[str, int, int]] = []
+        self.history = HistoryProbe(max_entries=max_events, stacks=stacks, lost=self.lost)
+        self.sampler = Sampler(device, self.note, self.rolls.read)
+        self.at_start: dict[str, Any] | None = None
+        self.at_end: dict[str, Any] | None = None
+        self.pools: dict[int, str] = {}
+        self.refusals: deque[Refusal] = deque(maxlen=MAX_REFUSALS)
+        self.held: Walk | None = None
+        self.facts: dict[str, Any] = {}
+        self.names = {} if namespace is None else namespace  # an empty one may fill
+        seen = CollectiveLog(self.turns, self.marks, self.identities)
+        collectives = Collectives(seen.holds, self.lost)
+        self._hooks = TrainingHooks(
+            self.turns, self.lost, collectives.parts, self.identities.rolls.of_host
+        )
+        self._deafen: Callable[[], None] | None = None
+        self.to_release: list[tuple[str, Callable[[], None]]] = []
+        self._open_blocks: list[tuple[str, int]] = []
+
+    # --- what is put in, and taken out
+
+    def start(self) -> None:
+        """Begin. A fault leaves a note; an interrupt is delivered, with nothing left on."""
+        try:
+            self._put_in("the memory history", self.history.start, self.history.stop)
+            with self.guard("the layout at the start"):
+                self.at_start = self.history.take()
+                KNOWN_BLOCKS.recording_begins()
+            with self.guard("the memory where no card is"):
+                if not self.chosen:
+                    self.rolls.begin()
+            with self.guard("the counters"):
+                self.marks.take()
+            with self.guard("the names at the start"):
+                for _ in self._see_everything("began"):
+                    pass
+            self._put_in("the readings of the whole card", self.sampler.start, self.sampler.stop)
+            self._put_in("the hooks of the training loop", self._hooks.install, self._hooks.remove)
+            for sentence in losses("recording"):
+                self.note(sentence)
+            part = "the moments of out-of-memory errors"
+            self._put_in(part, self._listen, self._stop_listening)
+            self.began_ns = CLOCK.time_ns()
+        except BaseException:
+            self.close()
+            raise
+
+    def ended_by(self, error: BaseException | None) -> None:
+        """Learn the names of what an error came before: no call has shown it. Nothing is held."""
+        if error is not None:
+            with self._kept("the names at the error"):
+                self.identities.failed(error)
+
+    def close(self) -> None:
+        """Take the last readings and take out whatever was put in. Never raises; once is enough."""
+        self.ended_ns = self.ended_ns or CLOCK.time_ns()
+        for _ in range(RETRIES):
+            try:
+                with held_back() as held:
+                    self._close()
+                self.interrupted |= held.came
+            except BaseException as err:  # noqa: BLE001 - whatever it is, the rest goes out
+                with contextlib.suppress(BaseException):
+                    self._lost("the end of the recording", err)
+            else:
+                return
+        while self.to_release:
+            _, release = self.to_release.pop()
+            with contextlib.suppress(BaseException):
+                release()
+
+    def _close(self) -> None:
+        if self.to_release:
+            with self._kept("the hooks of the training loop"):
+                self._hooks.remove()
+            while self._open_blocks:
+                self.end_block()
+            with self._kept("what the virtual card could not do"):
+                for sentence in self._limits():
+                    self.note(sentence)
+            with self._kept("which rank it was"):
+                self.ranks.look()
+            with self._kept("the counters"):
+                self.rolls.ask_all()
+                self.marks.take()
+            with self._kept("the memory history"):
+                self.at_end = self.history.take() if self.history.recording else None
+            with self._kept("the pools in use"):
+                self.pools = users_of(pools_in(self.at_end or {}), self.names)
+        while self.to_release:
+            part, release = self.to_release[-1]
+            for _ in range(RETRIES):
+                try:
+                    release()
+                    break
+                except BaseException as err:  # noqa: BLE001 - a fault may pass
+                    self._lost(part, err)
+            self.to_release.pop()
+
+    def _put_in(self, part: str, begin: Callable[[], None], release: Callable[[], None]) -> None:
+        self.to_release.append((part, release))
+        with self.guard(part):
+            begin()
+
+    def _listen(self) -> None:
+        self._deafen = oom_observer.listen(self.refusals.append, self.names, self.lost)
+
+    def _stop_listening(self) -> None:
+        if self._deafen is not None:
+            self._deafen()
+
+    # --- what is looked at when nothing is recorded any more
+
+    def look(self) -> Iterator[float | None]:
+        """See what the notebook names and who holds what, in pieces that may be the last.
+
+        Between two of them the user's code may run on, but none that uses tensors: whoever goes
+        through the pieces ends before that. Yields the seconds of a piece that will be long.
+        """
+        with self._kept("the names at the end"):
+            yield from self._see_everything("ended")
+        with self._kept("what the program is made of"), self._alone("ended") as alone:
+            if alone:
+                self.facts = self.program.facts(self.identities, self.names)
+        yield None
+        with self._kept("who holds what"):
+            yield from self._look_at_the_heap()
+
+    def _look_at_the_heap(self) -> Iterator[float]:
+        if not matters(self.marks, self.identities, self.rolls):
+            return
+        mark = len(self.marks.t_ns) - 1
+
+        def met(graphs: Iterable[Any]) -> None:
+            with self.rolls.there_since(self.turns.waits_since()):
+                self.identities.saved(mark, graphs)
+
+        in_use = KNOWN_BLOCKS.at_end(self.at_end)
+        pieces = walk_in_pieces(self.names, met=met, in_use=in_use)
+        while self.held is None:
+            with self.turns.alone(), self.rolls.finding():
+                try:
+                    coming = next(pieces)
+                except StopIteration as ended:
+                    coming, self.held = 0.0, ended.value
+            yield coming
+        if self.held.hindered:
+            self._note_at_work(self.held.hindered, "ended")
+        self.identities.deep |= self.held.deep
+
+    def freeze(self, name: str, error: str | None = None, notes: Sequence[str] = ()) -> Session:
+        """What was recorded, as a session. Never raises; `close` comes before.
+
+        Args:
+            name: Label of the recording.
+            error: The exception that ended it, as text; None if it ended well.
+            notes: What to say beside the recorder's own notes.
+        """
+        with held_back() as held:
+            if self.turns.dropped or self.marks.full:
+                self.note(
+                    f"This recording is longer than {MAX_TURNS} changes of phase and {MAX_MARKS} "
+                    "readings: phases are told apart in its latest part only, and steps are "
+                    "counted from there."
+                )
+            if self.turns.unheard:
+                self.note(
+                    f"{self.turns.unheard} changes of phase were not heard, because another thread "
+                    "trained at the same moment; phases may be longer than they were."
+                )
+            session = freeze(self, name, self.at_end, error)
+        self.interrupted |= held.came
+        return replace(session, notes=(*session.notes, *notes))
+
+    def so_far(self) -> Session:
+        """What has been recorded up to now, while it goes on; never raises."""
+        at_end = None
+        with self.turns.alone():  # or others would tell what no mark is there for yet
+            with self.guard("the memory history"):
+                self.marks.take()
+                at_end = self.history.take() if self.history.recording else None
+                self.pools = users_of(pools_in(at_end or {}), self.names)
+            return freeze(self, "so far", at_end, None)
+
+    def progress(self) -> LoopProgress:
+        """How far the loop is and what is known of its bytes; for another thread, while it runs."""
+        return self._progress.now()
+
+    # --- blocks of the user's own
+
+    def begin_block(self, name: str) -> None:
+        """Open a block of the user's own."""
+        with self.guard("a block"):
+            self._open_blocks.append((name, self.marks.take()))
+
+    def end_block(self) -> None:
+        """Close the innermost block."""
+        with self.guard("a block"):
+            name, begun = self._open_blocks.pop()
+            self.blocks.append((name, begun, self.marks.take()))
+
+    # --- faults
+
+    def note(self, sentence: str) -> None:
+        """Keep a sentence for the report, once."""
+        if sentence not in self.notes and len(self.notes) < MAX_NOTES:
+            self.notes.append(sentence)
+
+    def lost(self, part: str, err: BaseException) -> None:
+        """Note a fault of nbmem's own, and what is lost by it."""
+        self.note(str(err) if isinstance(err, NbmemError) else lost_sentence(part, err))
+
+    @contextlib.contextmanager
+    def guard(self, part: str) -> Iterator[None]:
+        """Keep a fault of nbmem's out of the user's cell; leave one note. Interrupts pass."""
+        try:
+            yield
+        except Exception as err:  # noqa: BLE001 - a guest's manners
+            let_pass(err)
+            self._lost(part, err)
+            dealt_with(err)
+
+    @contextlib.contextmanager
+    def _kept(self, part: str) -> Iterator[None]:
+        """Guard a part, and let an interrupt cost this part alone; it is handed on at the end."""
+        try:
+            yield
+        except GeneratorExit:
+            raise
+        except BaseException as err:  # noqa: BLE001 - what follows must be done
+            self._lost(part, err)
+            dealt_with(err)
+
+    def _lost(self, part: str, err: BaseException) -> None:
+        if isinstance(err, KeyboardInterrupt):
+            self.interrupted = True
+            self.note(f"Interrupted: nbmem left out {part}.")
+        else:
+            self.lost(part, err)
+            logger.debug("lost %s", part, exc_info=err)
+
+    # --- names
+
+    def _see_everything(self, when: str) -> Iterator[None]:
+        """See what the notebook names, as far as no other thread may be using it."""
+        if initialized_torch() is None and self.rolls.roll is None:
+            return
+        self.identities.name(self.names)
+        mark = len(self.marks.t_ns) - 1
+        seen = self.identities.everything(mark, self.names, self.turns.home())
+        while True:
+            with self._alone(when) as alone:
+                if not alone or next(seen, _OVER) is _OVER:
+                    return
+            yield
+
+    @contextlib.contextmanager
+    def _alone(self, when: str) -> Iterator[bool]:
+        """Whether tensors may be looked at: no other thread may be using any, nor begin to."""
+        with self.turns.alone() as alone, quiet(), self.rolls.following():
+            others = at_work()
+            if others or not alone:
+                self._note_at_work(others, when)
+            yield alone and not others
+
+    def _note_at_work(self, threads: Sequence[str], when: str) -> None:
+        named = ", ".join(repr(name) for name in threads[:3]) or "Another thread"
+        self.note(
+            f"{named} may have been using tensors when this {when}, so nbmem left them alone: only "
+            "what each thread's own calls showed has names. Let such threads end before."
+        )
+
+
+_OVER = object()

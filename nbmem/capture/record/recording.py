@@ -1,0 +1,206 @@
+"""One recording from its start to its session: a transaction, whatever fails or interrupts it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Self
+
+from nbmem.capture.interpreter.roots import VALUE
+from nbmem.core.runtime.clock import CLOCK
+from nbmem.core.runtime.entry_points import entry, lost_sentence
+from nbmem.core.runtime.fault_isolation import error_of
+from nbmem.core.runtime.interrupts import held_back
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from nbmem.capture.record.recorder import Recorder
+    from nbmem.core.session.session import Session
+
+LEFT = (
+    "Who holds what was not looked for to the end, since you would have waited; `%nbmem top` does."
+)
+_running: list[Recording] = []
+"""Recordings in progress, outermost first: only that one has a recorder of its own."""
+
+
+class Recording:
+    """A stretch that is recorded; one inside another becomes a block of the outer one.
+
+    Args:
+        name: Label of the recording.
+
+    Attributes:
+        session: What was recorded; None before `freeze`, and for one inside another.
+        outer: The recording in which it lies, or None.
+        faults: Why there is nothing, one sentence each.
+        interrupted: Whether Ctrl-C came while nbmem itself was at work, and is to be delivered.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.session: Session | None = None
+        self.outer: Recording | None = None
+        self.faults: list[str] = []
+        self.interrupted = False
+        self.recorder: Recorder | None = None
+        self._error: str | None = None
+        self._looking: Iterator[float | None] | None = None
+        self._left = False
+
+    def _itself(self, *_arguments: Any) -> Self:
+        return self
+
+    @entry("this recording", otherwise=_itself)
+    def start(self, make: Callable[[], Recorder]) -> Self:
+        """Begin. Never raises.
+
+        Args:
+            make: Makes the recorder, where no recording runs yet.
+        """
+        with held_back() as held:
+            if _running:
+                self.outer = _running[0]
+                self.recorder = self.outer.recorder
+                if self.recorder is not None:
+                    self.recorder.begin_block(self.name)
+            else:
+                self.recorder = make()
+                self.recorder.start()
+            _running.append(self)
+        self.interrupted |= held.came
+        return self
+
+    def give_up(self) -> None:
+        """End it as if it had never begun: there will be no session."""
+        self.close()
+        if self.outer is None:
+            self.recorder = None
+        self.interrupted = False  # it is delivered now, and not at the end again
+        if not self.faults:
+            self.faults.append("It was interrupted as it began, so nothing was recorded.")
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has begun and not ended."""
+        return any(one is self for one in _running)
+
+    def _let_go(self, error: BaseException | None = None) -> None:
+        """Take out whatever was put in, where `close` has failed: nothing here calls it."""
+        if self.outer is None and self.recorder is not None:
+            for _, release in reversed(self.recorder.to_release):
+                with contextlib.suppress(BaseException):
+                    release()
+            self.recorder.to_release.clear()
+            self._error = None if error is None else type(error).__name__
+        _running[:] = [one for one in _running if one is not self and one.outer is not self]
+
+    @entry("the end of the recording", otherwise=_let_go, ends=True)
+    def close(self, error: BaseException | None = None) -> None:
+        """End it: from here on nothing of nbmem's is in torch. Never raises.
+
+        Args:
+            error: The exception that ended the run; kept is its text, and what its functions call
+                modules.
+        """
+        while self.runs:
+            last = _running[-1]  # one inside that was never stopped ends here, too
+            if last.recorder is not None and last.outer is not None:
+                last.recorder.end_block()
+            elif last.recorder is not None:
+                last.recorder.ended_by(error)
+                last.recorder.close()
+                last._error = _text_of(error)  # noqa: SLF001 - this class's own
+            _running.pop()
+
+    @entry("who holds what")
+    def look(self, enough: Callable[[float], bool] | None = None) -> bool:
+        """After `close`: see what the notebook names and who holds what. Never raises.
+
+        Nothing that uses tensors may run before it is over or left.
+
+        Args:
+            enough: Asked after each piece of some milliseconds whether to stop, with the seconds
+                of the next if that will be long; None to go on to the end. It can be gone on with
+                in another call.
+
+        Returns:
+            Whether it is over.
+        """
+        if self.recorder is None or self.outer is not None:
+            return True
+        self.interrupted |= self.recorder.interrupted
+        if self.interrupted:
+            return True
+        if self._looking is None:
+            self._looking = self.recorder.look()
+        self._left = True
+        with held_back() as held:
+            for coming in self._looking:
+                if held.waiting:
+                    self.interrupted |= held.came
+                    return True
+                if enough is not None and enough(coming or 0.0):
+                    return False
+        self._left = False
+        return True
+
+    @entry("the session")
+    def freeze(self) -> None:
+        """After `close`: make a session of what has been seen until now. Never raises."""
+        if self.recorder is not None and self.outer is None and not self.runs:
+            left = [LEFT] if self._left else []
+            self.session = self.recorder.freeze(self.name, self._error, left)
+            self.interrupted |= self.recorder.interrupted
+
+    def forget(self) -> None:
+        """Let go of all but the session: nobody will look any more."""
+        if self._looking is not None:
+            self._looking.close()  # type: ignore[attr-defined]
+        self._looking = None
+        if not self.runs and self.recorder is not None:
+            self.recorder.names = {}  # the collector may be slow to come
+            self.recorder.rolls.end()
+            self.recorder = None
+
+    def take_interrupt(self) -> None:
+        """Keep in mind that Ctrl-C came: whoever called hands it on when all is done."""
+        self.interrupted = True
+
+    def lost(self, part: str, err: BaseException) -> None:
+        """Keep what went wrong."""
+        self.faults.append(lost_sentence(part, err))
+
+
+def hand_on(value: object) -> None:
+    """Count a traced statement's value among the notebook's names: no variable has it yet."""
+    recorder = _running[0].recorder if _running else None
+    if recorder is not None and value is not None:
+        recorder.names = {**recorder.names, VALUE: value}
+
+
+def running() -> Recording | None:
+    """The outermost recording that runs now, or None."""
+    return _running[0] if _running else None
+
+
+def _text_of(error: BaseException | None) -> str | None:
+    """An exception as text, whatever its own class does when it is asked for one."""
+    from nbmem.core.session.oom import error_text
+
+    try:
+        return error_text(error)
+    except BaseException:  # noqa: BLE001 - the user's `__str__`, which may even exit
+        return None if error is None else error_of(error)
+
+
+def users_time(*, begins: bool) -> None:
+    """Say when the code that is recorded begins or ends, where nbmem has more to do at that end.
+
+    Of one recording inside another the time is the outer one's.
+    """
+    if len(_running) == 1 and (recorder := _running[0].recorder) is not None:
+        if begins and recorder.began_ns is not None:
+            recorder.began_ns = CLOCK.time_ns()
+        elif not begins:
+            recorder.ended_ns = recorder.ended_ns or CLOCK.time_ns()

@@ -1,0 +1,299 @@
+"""From a finished recording to a Session: events cut to the recording, everything else placed.
+
+Phases are bounded here for a session, in report/analysis/visible_phases.py for what is drawn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbmem.capture.interpreter.notebook_cells import files_of_cells, lines_of, with_cells
+from nbmem.capture.record.holder_columns import columns
+from nbmem.capture.record.module_calls import calls_of, placed
+from nbmem.capture.record.phase_builder import PhaseBuilder
+from nbmem.capture.record.spilled_memory import card_of
+from nbmem.capture.record.storage_events import unrecorded
+from nbmem.capture.record.training_threads import one_loop, trained_together
+from nbmem.capture.record.unhooked_intervals import Births, Gaps
+from nbmem.core.files.torch_snapshot import DeviceHistory, device_history
+from nbmem.core.runtime.clock import CLOCK
+from nbmem.core.session.cards import fullest, highest_reserved
+from nbmem.core.session.categories import Category
+from nbmem.core.session.events import Action, Events, Layout
+from nbmem.core.session.session import MOST_LINES, DeviceTrace, Session, Source
+from nbmem.core.session.source_files import recorded_file
+from nbmem.core.session.spans import Span
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from nbmem.capture.record.draft_phases import DraftPhase
+    from nbmem.capture.record.recorder import Recorder
+    from nbmem.core.session.events import Stack
+    from nbmem.core.session.ranks import Rank
+    from nbmem.core.session.session import Identities
+
+MAX_PHASES = 200_000
+"""Phases of a recording, the latest; a million events in a loop of twenty for each step are as
+many. One takes about 300 bytes here and in a file."""
+
+
+def freeze(
+    recorder: Recorder, name: str, at_end: Mapping[str, Any] | None, error: str | None
+) -> Session:
+    """Freeze a recording. A part that cannot be placed is left out and noted; never raises."""
+    names: dict[str, int] = {}
+    stacks: list[Stack] = []
+    devices: list[DeviceTrace] = []
+    for index in recorder.marks.devices() if at_end is not None else ():
+        with recorder.guard(f"the events of card {index}"):
+            devices.append(_device(recorder, index, at_end or {}, names, stacks))
+    if devices:
+        with recorder.guard("what the loop called"):
+            calls = calls_of(recorder.turns.turns.part(), recorder.identities.name_of, names)
+            devices = [replace(one, calls=placed(calls, one.marks)) for one in devices]
+    devices = devices or unrecorded(recorder, names)
+    spans: tuple[Span, ...] = ()
+    with recorder.guard("the phases"):
+        spans = _spans(recorder, name, devices, error)
+    source: Source | None = None
+    with recorder.guard("the text of the lines"):
+        files, stacks[:] = files_of_cells(stacks), with_cells(stacks)
+        file = recorded_file(stacks)
+        source = None if file is None else Source(file, tuple(lines_of(file, files)[:MOST_LINES]))
+    rank: Rank | None = None
+    with recorder.guard("which rank it was"):
+        rank = recorder.ranks.ended(error)
+    for sentence in recorder.identities.notes():
+        recorder.note(sentence)
+    return Session(
+        name=name,
+        created_ns=CLOCK.time_ns(),
+        devices=tuple(devices),
+        spans=spans,
+        stacks=tuple(stacks),
+        names=tuple(names),
+        notes=tuple(recorder.notes),
+        error=error,
+        refusals=tuple(recorder.refusals),
+        facts=recorder.facts | _pools(recorder.pools),
+        source=source,
+        rank=rank,
+    )
+
+
+def _pools(users: Mapping[int, str]) -> dict[str, Any]:
+    found = [{"pool": str(number), "users": text} for number, text in sorted(users.items())]
+    return {"pools": found} if found else {}
+
+
+def _device(
+    recorder: Recorder,
+    index: int,
+    at_end: Mapping[str, Any],
+    names: dict[str, int],
+    stacks: list[Stack],
+) -> DeviceTrace:
+    history = device_history(at_end, index)
+    # Snapshots (nbmem's own at the start among them) are written down, but move no byte.
+    taken = history.events[np.flatnonzero(history.events.action != Action.SNAPSHOT)]
+    events, entries_before, lost = _cut(recorder, index, taken)
+    marks = recorder.marks.place(index, events, entries_before)
+    info = card_of(recorder, index, highest_reserved(events, history.layout_at_end))
+    held = None if recorder.held is None else recorder.held.by_device.get(index, ())
+    return DeviceTrace(
+        info=info,
+        release=info.torch.split("+")[0],
+        settings=history.settings,
+        start=None if lost else _start(recorder, index),
+        events=_with_stacks(events, history, stacks),
+        end=history.layout_at_end,
+        dropped=lost,
+        marks=marks,
+        samples=recorder.sampler.samples(index),
+        owners=recorder.sampler.owners(index, names),
+        kept_pools=tuple(sorted(recorder.pools)),
+        identities=recorder.identities.rows.place(index, marks, names),
+        other_processes=recorder.sampler.other_processes(index),
+        holders=None if held is None else columns(held, names),
+    )
+
+
+def _cut(recorder: Recorder, index: int, events: Events) -> tuple[Events, int | None, int]:
+    """The recording's part of the history.
+
+    Returns:
+        Its events, the history's length before them (None if only the clock can tell), and how
+        many events of the recording were lost before them.
+    """
+    if recorder.marks.were_reset(index):
+        recorder.note(
+            "The accumulated counters were reset inside the cell, so its phases are placed by the "
+            "clock; an event at their very edge may be a phase off."
+        )
+        first = int(np.searchsorted(events.t_ns, recorder.marks.t_ns[0]))
+        return events[first:], None, 0
+    counters = recorder.marks.now(index)
+    gone = (counters.actions if counters is not None else len(events)) - len(events)
+    begin = recorder.marks.before_first(index)
+    lost = max(0, gone - begin)
+    if lost:
+        recorder.note(
+            f"The first {lost} events of card {index} were dropped: the history keeps "
+            f"{recorder.history.max_entries}. The figures before them are the counters' alone."
+        )
+    return events[max(0, begin - gone) :], max(begin, gone), lost
+
+
+def _start(recorder: Recorder, index: int) -> Layout:
+    """The layout at the start; before CUDA came up there was nothing."""
+    if recorder.at_start is None or not recorder.marks.held_first(index):
+        return Layout.empty()
+    return device_history(recorder.at_start, index).layout_at_end
+
+
+def _with_stacks(events: Events, history: DeviceHistory, stacks: list[Stack]) -> Events:
+    """Events whose stacks point into the session's list, behind those of other cards."""
+    offset = len(stacks)
+    stacks.extend(history.stacks)
+    if not offset:
+        return events
+    moved = np.where(events.stack < 0, events.stack, events.stack + offset)
+    return Events(**{**dict(events.columns()), "stack": moved})
+
+
+def _spans(
+    recorder: Recorder, name: str, devices: Sequence[DeviceTrace], error: str | None
+) -> tuple[Span, ...]:
+    """The cell, phases of the fullest card and the user's blocks, on every card, in their time."""
+    t_ns = recorder.marks.t_ns
+    if not t_ns:
+        return ()
+    begin = recorder.began_ns or t_ns[0]
+    end = max(begin, recorder.ended_ns or t_ns[-1])
+
+    def within(t0_ns: int, t1_ns: int) -> dict[str, int]:
+        return {"t0_ns": min(max(t0_ns, begin), end), "t1_ns": min(max(t1_ns, begin), end)}
+
+    every = tuple(len(device.events) for device in devices)
+    whole = within(begin, end)
+    spans = [Span(kind="cell", name=name, **whole, first=(0,) * len(every), last=every)]
+    if not devices:
+        return tuple(spans)
+    stretches, main = _phases(recorder, devices, error)
+    for stretch, first, last in zip(stretches, *_places(stretches, devices, main), strict=True):
+        spans.append(
+            Span(
+                kind="phase",
+                name=stretch.name,
+                step=stretch.step,
+                parent=0 if stretch.parent is None else stretch.parent + 1,
+                **within(stretch.t0_ns, stretch.t1_ns),
+                first=first,
+                last=last,
+            )
+        )
+    for block, begun, ended in recorder.blocks:
+        spans.append(
+            Span(
+                kind="block",
+                name=block,
+                parent=0,
+                **within(t_ns[begun], t_ns[ended]),
+                first=tuple(int(d.marks.position[begun]) for d in devices),
+                last=tuple(int(d.marks.position[ended]) for d in devices),
+            )
+        )
+    return tuple(spans)
+
+
+def _phases(
+    recorder: Recorder, devices: Sequence[DeviceTrace], error: str | None
+) -> tuple[list[DraftPhase], int]:
+    """The phases, and the index of the card whose events have them."""
+    main = fullest(devices)
+    device = devices[main]
+    told = [turn for turn in recorder.turns.turns.part() if turn.mark >= recorder.rolls.over_at]
+    turns, together = one_loop(told)
+    if turns is None:
+        recorder.note(trained_together(together, recorder.turns.names()))
+        recorder.facts["threads"] = len(together)
+        return [], main
+    gaps = Gaps(device.events, _births(device.events, device.identities))
+    builder = PhaseBuilder(device.events, device.marks, gaps, seeds=device.info.keeps_history)
+    looked_at = recorder.turns.looked_at(failed=error is not None)
+    stretches = builder.build(turns, updated=recorder.turns.updated_last(), looked_at=looked_at)
+    return _bounded(recorder, stretches, lost=bool(device.dropped)), main
+
+
+def _births(events: Events, identities: Identities) -> Births:
+    """Where the tensors were born that were seen as this or that; older ones are left out."""
+    return Births(
+        inputs=_born(events, identities, Category.INPUTS),
+        weights=_born(events, identities, Category.WEIGHTS, Category.BUFFERS),
+    )
+
+
+def _born(events: Events, identities: Identities, *what: Category) -> NDArray[np.int64]:
+    wanted = np.flatnonzero(np.isin(identities.category, what))
+    allocs = np.flatnonzero(events.action == Action.ALLOC)
+    if not len(wanted) or not len(allocs):
+        return np.zeros(0, np.int64)
+    addrs, place = np.unique(events.addr[allocs], return_inverse=True)
+    width = len(events) + 1
+    keys = place * width + allocs
+    order = np.argsort(keys)
+    at = np.minimum(np.searchsorted(addrs, identities.addr[wanted]), len(addrs) - 1)
+    # The last allocation at the address before it was seen.
+    index = np.searchsorted(keys[order], at * width + identities.position[wanted]) - 1
+    row = allocs[order[np.maximum(index, 0)]]
+    found = (index >= 0) & (events.addr[row] == identities.addr[wanted])
+    return np.unique(row[found])
+
+
+def _bounded(recorder: Recorder, stretches: list[DraftPhase], *, lost: bool) -> list[DraftPhase]:
+    """The phases that have events, or had none to have; at most the latest so many.
+
+    Steps are numbered before, so those that are kept have the numbers they had.
+    """
+    there = [i for i, one in enumerate(stretches) if not lost or one.last > 0]
+    outer = [i for i in there if stretches[i].parent is None][-MAX_PHASES:]
+    place = {index: at for at, index in enumerate(outer)}
+    inner = [i for i in there if stretches[i].parent in place][-MAX_PHASES:]
+    kept = [*outer, *inner]
+    if len(kept) == len(stretches):
+        return stretches
+    steps = [one.step for one in stretches if one.step is not None]
+    first = next((stretches[i].step for i in outer if stretches[i].step is not None), None)
+    recorder.note(
+        f"{len(stretches) - len(kept)} of {len(stretches)} phases are left out, the earliest "
+        f"(of {max(steps, default=0) + 1} steps those before step {first}): their events were "
+        f"dropped, or there are more than {MAX_PHASES}."
+    )
+    return [
+        replace(stretches[i], parent=None if (up := stretches[i].parent) is None else place[up])
+        for i in kept
+    ]
+
+
+def _places(
+    stretches: Sequence[DraftPhase], devices: Sequence[DeviceTrace], main: int
+) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """The phases' events on every card: exact on the main one, by time on the others."""
+    begins = np.array([one.t0_ns for one in stretches], np.int64)
+    ends = np.array([one.t1_ns for one in stretches], np.int64)
+    first, last = [], []
+    for index, device in enumerate(devices):
+        times = device.events.t_ns
+        if index == main:
+            first.append([one.first for one in stretches])
+            last.append([one.last for one in stretches])
+        else:
+            first.append(np.searchsorted(times, begins).tolist())
+            last.append(np.searchsorted(times, ends).tolist())
+    return list(zip(*first, strict=True)), list(zip(*last, strict=True))

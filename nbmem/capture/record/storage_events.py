@@ -1,0 +1,253 @@
+"""From a roll to a device's recording: its storages as the events that no allocator wrote.
+
+Each storage is a segment of its own, taken at the mark where it was first seen and given back at
+the one where it was found gone: the sums at every mark are those of the tensors, to the byte. What
+a device's own counters hold beyond them is one block that nobody named, and cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from nbmem.capture.record.holder_columns import columns
+from nbmem.capture.tensors.storage_registry import ALIVE
+from nbmem.core.session.events import BEYOND, Action, Blocks, BlockState, Events, Layout, Segments
+from nbmem.core.session.host_memory import MachineReadings
+from nbmem.core.session.session import NOT_KNOWN, DeviceTrace, Marks, Samples
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.capture.record.recorder import Recorder
+    from nbmem.capture.tensors.storage_registry import Roll
+    from nbmem.core.session.session import DeviceInfo
+
+    Ints = NDArray[np.int64]
+
+UNNAMED, CACHED = BEYOND, 2 * BEYOND
+"""Addresses, where no tensor lies, of what counters hold beyond the tensors that were seen."""
+_OF_BLOCKS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
+_BIRTH = (Action.SEGMENT_ALLOC, Action.ALLOC)
+_DEATH = (Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.SEGMENT_FREE)
+
+
+def unrecorded(recorder: Recorder, names: dict[str, int]) -> list[DeviceTrace]:
+    """Where no card was used: what was seen of the host's memory, or of another device's."""
+    devices: list[DeviceTrace] = []
+    with recorder.guard("the memory where no card is"):
+        for sentence in recorder.rolls.notes(recorder.identities.backwards_unread()):
+            recorder.note(sentence)
+        for roll, info in recorder.rolls.devices():
+            devices.append(_trace(recorder, roll, info, names))
+    if not devices and recorder.chosen:
+        recorder.note(
+            "Nothing was put on the card that was asked for. The host's memory is followed where "
+            "no card is asked for."
+        )
+    return devices
+
+
+def _trace(recorder: Recorder, roll: Roll, info: DeviceInfo, names: dict[str, int]) -> DeviceTrace:
+    t_ns = np.array(recorder.marks.t_ns, np.int64)
+    read, place, held = recorder.rolls.of(info.index), -1 - info.index, recorder.held
+    stays = _stays(roll, info.index, len(t_ns))
+    stays = _Stays(*map(np.concatenate, zip(stays, _beyond(stays, read, len(t_ns)), strict=True)))
+    events, position = _events(stays, t_ns)
+    named = stays.addr < CACHED
+    allocated = _sums(_Stays(*(column[named] for column in stays)), len(t_ns))
+    reserved = _sums(stays, len(t_ns))
+    samples, owners = _samples(read, reserved), None
+    if info.kind == "cuda":
+        info = _sized(recorder, info, int(reserved.max(initial=0)))
+        samples = _beside(recorder.sampler.samples(info.index), t_ns, reserved)
+        owners = recorder.sampler.owners(info.index, names)
+    marks = Marks(
+        t_ns=t_ns,
+        position=position,
+        allocated=allocated,
+        active=allocated,
+        requested=allocated,
+        reserved=reserved,
+    )
+    return DeviceTrace(
+        info=info,
+        release=info.torch.split("+")[0],
+        settings={"rounds": False},
+        start=_layout(stays, stays.first == 0),
+        events=events,
+        end=_layout(stays, stays.gone == len(t_ns)),
+        dropped=0,
+        marks=marks,
+        samples=samples,
+        machine=_machine(roll, read, t_ns) if info.is_host else None,
+        owners=owners,
+        other_processes=recorder.sampler.other_processes(info.index) if owners is not None else {},
+        identities=recorder.identities.rows.place(place, marks, names),
+        holders=None if held is None else columns(held.by_device.get(place, ()), names),
+    )
+
+
+def _sized(recorder: Recorder, info: DeviceInfo, most: int) -> DeviceInfo:
+    """A card as NVML sizes it, or as much larger as managed memory makes it."""
+    total, driver = recorder.sampler.card_bytes(info.index) or (info.total_bytes, 0)
+    if most + driver > total:
+        recorder.note(
+            f"torch's tensors and their pool took up to {most} B of a card that has {total} B: "
+            "it is managed memory, of which the host holds the rest. The ledger's total is what "
+            "both hold."
+        )
+        total = most + driver
+    return replace(info, total_bytes=total, driver_bytes=driver)
+
+
+def _beside(samples: Samples, t_ns: Ints, reserved: Ints) -> Samples:
+    """Readings of a whole card, each beside what was known to be reserved at that time."""
+    mark = np.maximum(np.searchsorted(t_ns, samples.t_ns, side="right") - 1, 0)
+    held = reserved[mark] if len(reserved) else samples.reserved
+    process = np.where(samples.process == NOT_KNOWN, NOT_KNOWN, np.maximum(samples.process, held))
+    used = np.where(
+        samples.used == NOT_KNOWN, NOT_KNOWN, np.maximum(samples.used, np.maximum(process, held))
+    )
+    return replace(samples, used=used, process=process, reserved=held)
+
+
+class _Stays(NamedTuple):
+    """Stretches of memory and the marks from which and until which each was there, as columns."""
+
+    addr: Ints
+    size: Ints
+    first: Ints
+    gone: Ints
+
+
+def _stays(roll: Roll, index: int, marks: int) -> _Stays:
+    """The storages of one device; what lives at the end goes at no mark."""
+    columns = [np.array(column, np.int64) for column in roll.met[: len(_Stays._fields) + 1]]
+    addr, size, first, gone = (column[columns[0] == index] for column in columns[1:])
+    gone = np.where(gone == ALIVE, marks, gone)
+    stays = _Stays(addr, size, first, gone)
+    return _Stays(*(column[first < gone] for column in stays))
+
+
+def _beyond(stays: _Stays, read: Ints, marks: int) -> _Stays:
+    """What the device's own counters hold beyond the tensors that were seen."""
+    counted = read[(read[:, 2] != NOT_KNOWN) & (read[:, 1] < marks)]
+    if not len(counted) or not marks:
+        return _Stays(*(np.zeros(0, np.int64) for _ in _Stays._fields))
+    at = np.maximum(np.searchsorted(counted[:, 1], np.arange(marks), side="right") - 1, 0)
+    seen = _sums(stays, marks)
+    unnamed = np.maximum(counted[at, 2] - seen, 0)
+    cached = np.maximum(counted[at, 3] - seen - unnamed, 0)
+    parts = [_runs(unnamed, UNNAMED), _runs(cached, CACHED)]
+    return _Stays(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def _runs(sizes: Ints, addr: int) -> _Stays:
+    """A size that changes from mark to mark, as stretches in which it does not."""
+    first = np.flatnonzero(np.diff(sizes, prepend=-1))
+    gone = np.append(first[1:], len(sizes))
+    kept = sizes[first] > 0
+    where = np.full(int(kept.sum()), addr, np.int64)
+    return _Stays(where, sizes[first][kept], first[kept], gone[kept])
+
+
+def _sums(stays: _Stays, marks: int) -> Ints:
+    """Bytes that were there at each mark."""
+    change = np.zeros(marks + 1, np.int64)
+    np.add.at(change, stays.first, stays.size)
+    np.subtract.at(change, stays.gone, stays.size)
+    held: Ints = np.cumsum(change)[:marks]
+    return held
+
+
+def _events(stays: _Stays, t_ns: Ints) -> tuple[Events, Ints]:
+    """The stretches as events, deaths before births at each mark, and where the marks lie."""
+    parts = []
+    dies, born = stays.gone < len(t_ns), stays.first > 0
+    for which, mark, order, actions in (
+        (dies, stays.gone, 0, _DEATH),
+        (born, stays.first, 1, _BIRTH),
+    ):
+        for at, action in enumerate(actions):
+            blocks = which & (stays.addr < CACHED) if action in _OF_BLOCKS else which
+            rows = np.flatnonzero(blocks)
+            step = np.full(len(rows), order), rows, np.full(len(rows), at)
+            parts.append(np.stack([mark[rows], *step, np.full(len(rows), action)], axis=1))
+    table = np.concatenate(parts)
+    table = table[np.lexsort((table[:, 3], table[:, 2], table[:, 1], table[:, 0]))]
+    rows = table[:, 2]
+    events = Events(
+        action=table[:, 4].astype(np.uint8),
+        addr=stays.addr[rows],
+        size=stays.size[rows],
+        stream=np.zeros(len(rows), np.int64),
+        t_ns=t_ns[table[:, 0]] if len(rows) else np.zeros(0, np.int64),
+        stack=np.full(len(rows), -1, np.int64),
+    )
+    return events, np.searchsorted(table[:, 0], np.arange(len(t_ns)), side="right")
+
+
+def _machine(roll: Roll, read: Ints, t_ns: Ints) -> MachineReadings:
+    """What the kernel says of the host's parts, and which tensors are shared at each mark."""
+    shared = np.array(roll.met.shared, np.int64) == 1
+    stays = _Stays(*(np.array(column, np.int64)[shared] for column in roll.met[1:5]))
+    stays = stays._replace(gone=np.where(stays.gone == ALIVE, len(t_ns), stays.gone))
+    tensors = _sums(stays, len(t_ns))
+    marks = np.flatnonzero(np.diff(tensors, prepend=-1))
+    whole = read[(read[:, 6:] != NOT_KNOWN).any(axis=1)]
+    when = np.unique(np.concatenate([t_ns[marks], whole[:, 0]]))
+    at = np.searchsorted(t_ns, when, side="right") - 1
+    row = np.searchsorted(whole[:, 0], when, side="right") - 1
+    said = whole[np.maximum(row, 0), 6:] if len(whole) else np.full((len(when), 3), NOT_KNOWN)
+    files, shm, cache = said.T
+    return MachineReadings(
+        t_ns=when,
+        tensors=tensors[np.maximum(at, 0)] if len(tensors) else np.zeros(len(when), np.int64),
+        files=files.copy(),
+        shared=shm.copy(),
+        cache=cache.copy(),
+    )
+
+
+def _layout(stays: _Stays, there: NDArray[np.bool_]) -> Layout:
+    """What was there at one moment."""
+    rows = np.flatnonzero(there)
+    rows = rows[np.argsort(stays.addr[rows])]
+    none, code = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.uint8)
+    blocks = rows[stays.addr[rows] < CACHED]
+    free = rows[stays.addr[rows] >= CACHED]
+    state = [BlockState.ALLOCATED] * len(blocks) + [BlockState.INACTIVE] * len(free)
+    return Layout(
+        segments=Segments(
+            addr=stays.addr[rows],
+            size=stays.size[rows],
+            stream=none,
+            small=code,
+            expandable=code,
+            pool=none,
+        ),
+        blocks=Blocks(  # what is cached lies behind all others
+            addr=stays.addr[rows],
+            size=stays.size[rows],
+            requested=stays.size[rows],
+            state=np.array(state, np.uint8),
+            stack=none - 1,
+        ),
+    )
+
+
+def _samples(read: Ints, reserved: Ints) -> Samples:
+    """The readings; between two of the whole machine what others use is as it was."""
+    t_ns, mark, _, _, used, process, *_ = read.T
+    whole = np.flatnonzero((used != NOT_KNOWN) & (process != NOT_KNOWN))
+    if len(whole):
+        latest = whole[np.maximum(np.searchsorted(whole, np.arange(len(read)), "right") - 1, 0)]
+        shifted = used[latest] + process - process[latest]
+        used = np.where((used == NOT_KNOWN) & (process != NOT_KNOWN), shifted, used)
+    held = reserved[np.minimum(mark, len(reserved) - 1)]
+    process = np.where(process == NOT_KNOWN, NOT_KNOWN, np.maximum(process, held))
+    used = np.where(used == NOT_KNOWN, NOT_KNOWN, np.maximum(used, process))
+    return Samples(t_ns=t_ns, used=used, process=process, reserved=held, host=process)

@@ -1,0 +1,115 @@
+"""What was seen at the marks, in batches: a model's thousand weights are one of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from nbmem.core.session.session import Identities
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nbmem.capture.record.tracked_objects import InGroup, Known
+    from nbmem.capture.tensors.tensors import Seen
+    from nbmem.core.session.session import Marks
+
+    Owner = Known | InGroup | None
+
+
+class Batch(NamedTuple):
+    """Storages that were seen together.
+
+    Attributes:
+        mark: When.
+        seen: The storages.
+        owner: The module or optimizer in which they were found; None where each tells its own.
+    """
+
+    mark: int
+    seen: Sequence[Seen]
+    owner: Owner
+
+    def rows(self) -> Iterator[tuple[Seen, Owner]]:
+        """Yield each storage with whose it is."""
+        return ((seen, self.owner or seen.of) for seen in self.seen)
+
+
+class IdentityRows:
+    """Batches in the order in which they were seen.
+
+    Attributes:
+        batches: The batches; other threads may read them while some are added.
+        count: Storages in all of them.
+    """
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.count = 0
+
+    def add(self, mark: int, seen: Sequence[Seen], owner: Owner = None) -> Batch:
+        """Add a batch and return it."""
+        batch = Batch(mark, seen, owner)
+        if seen:
+            self.batches.append(batch)
+            self.count += len(seen)
+        return batch
+
+    def since(self, mark: int) -> Iterator[tuple[Seen, Owner]]:
+        """Yield what was seen at a mark and behind it, the latest first."""
+        for batch in reversed(self.batches):
+            if batch.mark < mark:
+                return
+            yield from reversed(list(batch.rows()))
+
+    def place(self, device: int, marks: Marks, names: dict[str, int]) -> Identities:
+        """Return one card's identities.
+
+        Args:
+            device: CUDA ordinal.
+            marks: The card's marks.
+            names: Collects the names: text to index.
+        """
+        known: dict[tuple[int, int], _Columns] = {}  # a model's are the same at both ends
+        parts = []
+        for mark, seen, owner in self.batches:
+            key = id(seen), id(owner)
+            if key not in known:
+                known[key] = _columns(device, seen, owner, names)
+            addr, size, category, name = known[key]
+            at = marks.position[mark] if len(addr) else 0
+            parts.append((np.full(len(addr), at, np.int64), addr, size, category, name))
+        empty = np.zeros(0, np.int64)
+        columns = map(np.concatenate, zip(*parts, strict=True)) if parts else [empty] * 5
+        position, addr, size, category, name = columns
+        return Identities(
+            position=position,
+            addr=addr,
+            size=size,
+            category=category.astype(np.uint8),
+            name=name,
+        )
+
+
+_Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def _columns(device: int, seen: Sequence[Seen], owner: Owner, names: dict[str, int]) -> _Columns:
+    """Return address, size, category and name of what lies on a card."""
+    found = [one for one in seen if one.device == device]
+    own = "" if owner is None else owner.name
+    texts = [
+        f"{one.before}{one.of.name}{one.name}"
+        if one.of is not None
+        else one.name
+        if owner is None
+        else f"{one.before}{own}{one.name}"
+        for one in found
+    ]
+    return (
+        np.array([one.addr for one in found], np.int64),
+        np.array([one.size for one in found], np.int64),
+        np.array([one.category for one in found], np.uint8),
+        np.array([names.setdefault(text, len(names)) for text in texts], np.int64),
+    )

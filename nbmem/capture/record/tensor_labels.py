@@ -1,0 +1,703 @@
+"""Which storage was what, as seen at the marks: collected while the cell runs, placed later."""
+
+from __future__ import annotations
+
+import weakref
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.distributed.parallel_wrappers import (
+    buckets_of,
+    faces_of,
+    is_sharded,
+    parts_of,
+    sharded,
+)
+from nbmem.capture.graphs.expected_gradients import expected_gradients
+from nbmem.capture.graphs.graph_matching import Pattern
+from nbmem.capture.graphs.saved_tensors import (
+    GraphWalk,
+    Module,
+    planned_buffers,
+    saved_tensors,
+    why_unreadable,
+)
+from nbmem.capture.record.storage_registry_log import RollLog
+from nbmem.capture.record.tensor_label_rows import Batch, IdentityRows
+from nbmem.capture.record.time_budget import Allowance
+from nbmem.capture.record.tracked_objects import (
+    Around,
+    Footprint,
+    InGroup,
+    Known,
+    Locals,
+    Parameter,
+    Shown,
+    known_in,
+    living,
+    state_footprint,
+)
+from nbmem.capture.record.weight_changes import ASKED
+from nbmem.capture.tensors import frames, modules, tensors
+from nbmem.capture.tensors.active_registry import followed
+from nbmem.capture.tensors.autograd_graphs import DEEPEST, edges_of
+from nbmem.capture.tensors.gradient_refresh import look_again
+from nbmem.capture.tensors.module_tree import TensorPlace, tree_of
+from nbmem.capture.tensors.optimizers import Others, of_optimizer, parameters_of_optimizer
+from nbmem.capture.tensors.tensor_storages import form_of
+from nbmem.capture.torch_cuda import loaded_torch
+from nbmem.core.runtime.interrupts import let_pass
+from nbmem.core.session.categories import OF_TRAINING, Category
+from nbmem.core.session.tensor_names import common_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    from nbmem.capture.record.training_loop import Loop
+    from nbmem.capture.tensors.module_tree import ModuleTree
+
+MAX_ROWS = 300_000
+"""Beyond this many, births and lifetimes decide alone (a note says so)."""
+MAX_WALKS = 8
+"""Times that a state is seen which is another at each step: the later steps are like those."""
+_LAYERS = "calls of layers"
+MAX_FORWARDS = 256
+"""Kinds of forwards whose graphs are read: with varying lengths each step is a kind of its own."""
+MAX_PATTERNS = 4
+"""Graphs of one module that others are compared with."""
+MOST_ASKED = 256
+"""Parameters of an idle model that are asked for a gradient after each backward."""
+MOST_DESCRIBED = 500
+"""Modules of which class, size and switches are told."""
+STEP = 1_000
+"""Tensors that are seen in one go: a few milliseconds."""
+
+
+class IdentityLog:
+    """Sees modules, optimizers and tensors, and holds none of them.
+
+    Gradients are a thread's own: looked at are those of parameters that the modules and optimizers
+    of this very thread's loop have shown. What the notebook names counts as the home thread's,
+    which runs the cells, until another has shown it.
+
+    Attributes:
+        full: Whether sightings were left out.
+        rows: What was seen.
+        last_gradients: The last gradients of them.
+        unread: Why graphs are not read any more; None while they are.
+        deep: Whether a graph had more nodes than are looked at.
+        rolls: Writes down what is seen where no card is.
+        allowance: How many graphs may be read there, where no history tells what they keep alive.
+    """
+
+    def __init__(self) -> None:
+        self.rows = IdentityRows()
+        self._modules: dict[int, Known] = {}
+        self._optimizers: dict[int, Known] = {}
+        self._locals = Locals()
+        self._around = Around()
+        self._parameters: dict[int, Parameter] = {}  # as far as somebody has asked
+        self._trees: dict[int, tuple[Known, ModuleTree]] = {}  # of what the notebook names
+        self._shown: dict[int, Shown] = {}  # by loop
+        self._home: int | None = None  # the home thread's loop, if it trains
+        self._named: set[int] = set()
+        self._walked: dict[int, Footprint] = {}
+        self._sharded: set[int] = set()
+        self._states: dict[int, tuple[tuple[int, ...], int]] = {}
+        self._patterns: dict[tuple[Any, ...], list[Pattern]] = {}
+        self._forwards: set[tuple[Any, ...]] = set()
+        self._earlier = 0  # how often graphs of variables were read
+        self._sites = frames.CallSites()
+        self.full = False
+        self.last_gradients = Batch(-1, (), None)
+        self.unread: str | None = None
+        self.deep = False
+        self.rolls = RollLog()
+        self.allowance = Allowance()
+
+    # --- while the cell runs
+
+    def begin_loop(self, loop: int) -> None:
+        """A thread begins to train, under this number."""
+        self._shown[loop] = Shown()
+
+    def called(
+        self, mark: int, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], loop: Loop
+    ) -> None:
+        """See what a call that has ended was of, and what it was given.
+
+        Layers that a program calls one by one inside one forward are looked at while it is cheap.
+        """
+        if id(module) == loop.root:
+            self._look_at_call(mark, module, args, kwargs, loop)
+            return
+        with self.allowance.spent(_LAYERS) as granted:
+            if granted:
+                self._look_at_call(mark, module, args, kwargs, loop)
+
+    def _look_at_call(
+        self, mark: int, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], loop: Loop
+    ) -> None:
+        with self.rolls.there_since(loop.called_at):
+            self.module(mark, module, loop.number)
+            self.inputs(mark, args, kwargs)
+
+    def begins(self, mark: int, module: Any, loop: Loop) -> None:
+        """See what a module has at its first call, which may put other memory in its place."""
+        if id(module) not in self._walked:
+            self._add(mark, parts_of(module), known_in(self._modules, module))
+        self._unanswered(mark, loop)
+
+    def module(self, mark: int, module: Any, loop: int) -> None:
+        """See a module's weights and buffers, unless its weights are where they were."""
+        walked = self._walked.get(id(module))
+        moved = walked is None or not walked.holds()
+        known = known_in(self._modules, module)
+        if moved:
+            tree = tree_of(module)
+            self._learn_module(known, module, tree)
+            self._walked[id(module)] = Footprint(tree)
+            self._add(mark, parts_of(module, tree), known)
+            self._add(mark, buckets_of(module), known)
+            (self._sharded.add if is_sharded(module) else self._sharded.discard)(id(module))
+        elif id(module) in self._sharded:
+            # What FSDP gathers is another's memory in each step, if at the same address.
+            self._add(mark, sharded(module), known)
+        shown = self._shown[loop]
+        if moved or id(module) not in shown.owners:
+            shown.owners.add(id(module))
+            found = (known.tree or tree_of(module)).parameters_once()
+            shown.parameters.update(id(p) for p in found if not tensors.is_wrapped(p))
+
+    def passing(self, mark: int, seen: Iterable[tensors.Seen]) -> None:
+        """See what comes and goes inside a phase, many times a step: half of the room is its."""
+        if self.rows.count < MAX_ROWS // 2:
+            self._extend(mark, seen, None)
+
+    def inputs(self, mark: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """See what a module was given, and what the loop around it calls its tensors."""
+        self._add(mark, tensors.inputs_of_call(args, kwargs))
+        if self._sites.is_new():
+            kept: list[Any] = []
+            self._variables(mark, kept.append)
+            self._earlier_graphs(mark, kept)
+        elif followed() is not None:
+            self._variables_at_a_price(mark)
+
+    def gradients(
+        self, mark: int, loop: int, others: Mapping[int, bool], *, at_end: bool = False
+    ) -> list[Any]:
+        """See the gradients of a thread's parameters: once a backward, so it must be quick.
+
+        Args:
+            mark: The backward's end.
+            loop: The loop that it belongs to.
+            others: Loops of other living threads, and whether each is inside of something now.
+            at_end: Whether it is a cell's start or end, where every named model is looked at.
+
+        Returns:
+            A few of the parameters, which shall not be held.
+        """
+        if not self._room():
+            return []
+        own = self._shown[loop].parameters
+        if loop == self._home:
+            own = own.union(
+                self._named.difference(*(self._shown[o].parameters for o in others)),
+                self._idle_with_gradients(others, few=not at_end),
+            )
+        for other, busy in others.items():
+            own = own - self._shown[other].parameters if busy else own
+        found: list[tensors.Seen] = []
+        asked: list[Any] = []
+        again = look_again()
+        for key in own:
+            known = self._parameters.get(key)
+            parameter = None if known is None else known.ref()
+            if known is None or parameter is None:
+                continue
+            if len(asked) < ASKED and tensors.requires_grad(parameter):
+                asked.append(parameter)
+            last = known.gradient
+            seen = again(parameter, last) if again is not None and last is not None else None
+            seen = seen or self._gradient(known, parameter)
+            if seen is not None:
+                known.gradient = seen
+                found.append(seen)
+        if len({seen.addr for seen in found}) < len(found):
+            found = _named_after_all(found)
+        self.last_gradients = self.rows.add(mark, found)
+        return asked
+
+    def _idle_with_gradients(self, others: Iterable[int], *, few: bool) -> set[int]:
+        """Find parameters with a gradient in models that are named and that no call has shown.
+
+        Args:
+            others: Loops of other threads, whose parameters are left alone.
+            few: Ask a few of each model, and all only where one of these has a gradient.
+        """
+        found: set[int] = set()
+        for known, tree in self._trees.values():
+            if known.ref() is None or id(known.ref()) in self._walked:
+                continue
+            with self.allowance.spent("gradients of idle models") as granted:
+                theirs = [self._shown[other].parameters for other in others]
+                keys = set(tree.places).difference(*theirs) if any(theirs) else tree.places
+                asked = islice(keys, 0, None, len(keys) // MOST_ASKED + 1)
+                if few and not (granted and tree.with_gradient(asked)):
+                    continue
+                for parameter in tree.all_with_gradient(keys):
+                    if self._anywhere(parameter) is not None:
+                        found.add(id(parameter))
+        return found
+
+    def _gradient(self, known: Parameter, parameter: Any) -> tensors.Seen | None:
+        """See a parameter's gradient; None if it has none."""
+        gradient = tensors.gradient_of(parameter)
+        if gradient is None:
+            return None
+        known.form = known.form or form_of(loaded_torch(), gradient)
+        name = f"{known.path}.grad {known.form}"
+        seen = tensors.see(gradient, Category.GRADIENTS, name, form=False)
+        if seen is None:  # a sparse one, perhaps
+            name = f"{known.path}.grad"
+            seen = next(tensors.see_parts(gradient, Category.GRADIENTS, name), None)
+        return None if seen is None else seen._replace(of=known.owner)
+
+    def saved(
+        self, mark: int, outputs: Iterable[Any], forward: tuple[Any, ...] | None = None
+    ) -> None:
+        """See what a graph has saved, unless a forward of the same kind was seen before.
+
+        Args:
+            mark: The backward's beginning, or the recording's end.
+            outputs: Tensors with the graph behind them, or edges of it.
+            forward: What is the same for forwards that allocate alike: their names are carried over
+                when the recording is read (repeated_steps.py). None reads the graph anyway.
+        """
+        if self.unread is not None or not self._room():
+            return
+        # Where there is no history, each graph tells what it keeps alive.
+        if followed() is not None:
+            with self.allowance.spent(forward) as granted:
+                if granted and not self._read_alike(mark, outputs, forward):
+                    self._read_graph(
+                        mark, outputs, None if forward in self._forwards else forward, forward
+                    )
+            return
+        self._read_graph(mark, outputs, forward)
+
+    def _read_alike(self, mark: int, outputs: Iterable[Any], kind: tuple[Any, ...] | None) -> bool:
+        """See what a graph has saved that is like one that was read; False if it is like none."""
+        if kind not in self._patterns:
+            return False
+        try:
+            roots = edges_of(outputs)
+            for pattern in self._patterns[kind]:
+                found = pattern.saved(roots)
+                if found is not None:
+                    self.rows.add(mark, [_of(seen, owner) for seen, owner in found])
+                    return True
+        except Exception as err:  # noqa: BLE001 - as below, where it is read whole
+            let_pass(err)
+        return False
+
+    def _learn_pattern(self, kind: tuple[Any, ...] | None, graph: GraphWalk) -> None:
+        """Remember a graph for those that are like it."""
+        if kind is not None and len(self._patterns.setdefault(kind, [])) < MAX_PATTERNS:
+            pattern = Pattern(graph)
+            self._patterns[kind] += [pattern] if pattern.holds else []
+
+    def _read_graph(
+        self,
+        mark: int,
+        outputs: Iterable[Any],
+        forward: tuple[Any, ...] | None,
+        kind: tuple[Any, ...] | None = None,
+    ) -> None:
+        if forward in self._forwards:
+            return
+        if forward is not None and len(self._forwards) >= MAX_FORWARDS:
+            return
+        if forward is not None:
+            self._forwards.add(forward)
+        self.unread = why_unreadable()
+        if self.unread is not None:
+            return
+        try:
+            graph = GraphWalk(outputs, self._module_of)
+            self.deep = self.deep or graph.graphs.deep
+            found = list(saved_tensors(graph))
+            self._learn_pattern(kind, graph)
+            coming = list(expected_gradients(graph) if forward else ())
+            coming += planned_buffers(graph) if forward and followed() is None else ()
+        except Exception as err:  # noqa: BLE001 - a graph of a kind that nobody has met yet
+            let_pass(err)
+            self.unread = repr(err)
+        else:
+            self.rows.add(mark, [*(_of(seen, owner) for seen, owner in found), *coming])
+        if forward is not None and len(self._forwards) <= MAX_WALKS:
+            self._variables(mark)
+
+    def _variables(self, mark: int, made: Callable[[Any], None] | None = None) -> None:
+        """See what this thread's loop calls its tensors: these names end with their function."""
+        if self._room():
+            others = Others(self._states)
+            names = tensors.Names(others.meet, self._member, self._call, self._lead, made)
+            variables = frames.variables()
+            self._extend(mark, tensors.in_frames(variables, names), None)
+            self._extend(mark, others.seen(self._named_member), None)
+            for where, local in variables:
+                for name, optimizer in tensors.optimizers_in(local) if where else ():
+                    known = known_in(self._optimizers, optimizer)
+                    self._locals.call(name, known, where.removeprefix(" of "))
+
+    def _earlier_graphs(self, mark: int, kept: list[Any]) -> None:
+        """See what graphs keep that the loop's variables hold: no backward may ever run them.
+
+        A GAN that samples pictures without no_grad has such. Where several threads train a graph
+        may be another's.
+        """
+        if kept and len(self._shown) == 1 and self._earlier < MAX_WALKS:
+            self._earlier += 1
+            self.saved(mark, kept)
+
+    def _variables_at_a_price(self, mark: int, made: Callable[[Any], None] | None = None) -> None:
+        """See them in a step like others, too, where no history tells what a list has got more."""
+        with self.allowance.spent("variables") as granted:
+            if granted:
+                self._variables(mark, made)
+
+    def _unanswered(self, mark: int, loop: Loop) -> None:
+        """See what graphs keep of a forward that no backward has followed, where no history tells.
+
+        They are those that this loop's variables hold: a sum of losses, a list of results.
+        """
+        if loop.waits_since is None or followed() is None or len(self._shown) > 1:
+            return
+        kept: list[Any] = []
+        self._variables_at_a_price(mark, kept.append)
+        with self.rolls.there_since(loop.waits_since):
+            self.saved(mark, kept)
+
+    def _anywhere(self, parameter: Any) -> tuple[Known | InGroup, str] | None:
+        """The module that has a parameter, else its place in an optimizer, and its path there."""
+        known = self._parameters.get(id(parameter))
+        if known is None or known.ref() is not parameter:
+            for known_as, tree in self._trees.values():
+                self._learn_one(known_as, tree, parameter)
+            known = self._parameters.get(id(parameter))
+        if known is None or known.ref() is not parameter:
+            return None
+        return known.owner, known.path
+
+    def _member(self, parameter: Any) -> tuple[Known, str] | None:
+        """The module that has a parameter, and its path there."""
+        found = self._anywhere(parameter)
+        return None if found is None or isinstance(found[0], InGroup) else (found[0], found[1])
+
+    def _named_member(self, parameter: Any) -> tuple[Known | InGroup, str] | None:
+        """The module or the variable that has a parameter, and its path there."""
+        found = self._anywhere(parameter)
+        place = None if found is None else found[0]
+        return None if isinstance(place, InGroup) and place.called is None else found
+
+    def _lead(self, way: str, module: Any) -> None:
+        """Learn by which way a module was met that some call has shown, it or parts of it."""
+        known = self._modules.get(id(module))
+        if known is None or known.ref() is not module:
+            if not self._around.is_new(module, len(self._modules)):
+                return
+            tree = tree_of(module)
+            if not any(part.nameless for part, _ in self._known_inside(tree)):
+                return
+            known = known_in(self._modules, module)  # a policy whose methods call its layers
+            self._learn_module(known, module, tree)
+        inner, _, where = way.removeprefix("local ").partition(" of ")
+        if where:
+            self._locals.call(inner, known, where)
+        else:
+            known.way = min(way, known.way or way, key=len)
+
+    def _call(self, name: str, tensor: Any) -> None:
+        """Learn which variable holds a parameter that no module has; the shortest way is typed."""
+        known = self._parameters.get(id(tensor))
+        if known is not None and isinstance(known.owner, InGroup) and known.ref() is tensor:
+            known.owner.called = min(name, known.owner.called or name, key=len)
+
+    def path_by(self, key: int, ref: weakref.ref[Any]) -> str | None:
+        """A parameter's module and path, by its id and a weak reference: also once it is gone."""
+        self._anywhere(ref())
+        known = self._parameters.get(key)
+        return None if known is None or known.ref is not ref else f"{known.owner.name}{known.path}"
+
+    def _module_of(self, parameter: Any, *, lookup: bool) -> Module | None:
+        member = self._member(parameter)
+        if member is None:
+            return None
+        owner, first = member
+        path = self._parameters[id(parameter)].module_at(lookup=lookup)
+        return Module(owner, path, first)
+
+    def _learn_module(self, known: Known, module: Any, tree: ModuleTree) -> None:
+        """Learn where a module lies, what lies in it, and its parameters."""
+        self._learn_places(known, module, tree)
+        known.tree = tree
+        if known.learned is not tree:
+            known.learned = tree
+            for parameter in tree.parameters_once():
+                self._learn_one(known, tree, parameter)
+        for faces in faces_of(module):  # the module has one of them at a time
+            found = (self._parameters.get(id(face)) for face in faces)
+            path = next((one.path for one in found if one is not None and one.owner is known), "")
+            for face in faces if path else ():
+                self._learn(face, Parameter(face, _place(path[1:], face), known))
+
+    def _learn_tree(self, known: Known, module: Any) -> None:
+        """Learn where a module lies and what lies in it; its parameters when they are asked for."""
+        tree = tree_of(module)
+        if any(faces_of(module)):
+            self._learn_module(known, module, tree)
+        self._learn_places(known, module, tree)
+        self._trees[id(module)] = known, tree
+        if known.tree is not tree:
+            known.tree = tree
+            for key in _in_both(self._parameters, tree.places):
+                self._learn_one(known, tree, self._parameters[key].ref())
+
+    def _learn_one(self, known: Known, tree: ModuleTree, parameter: Any) -> None:
+        """Learn what a parameter is in a tree, if it is there."""
+        place = tree.places.get(id(parameter))
+        if place is not None and parameter is not None and place.ref() is parameter:
+            one = Parameter(parameter, place, known)
+            one.tied = tree.tied.get(id(parameter), "")
+            self._learn(parameter, one)
+
+    def _known_inside(self, tree: ModuleTree) -> Iterator[tuple[Known, str]]:
+        """Yield the modules of a tree that were met, each with its path."""
+        for key in _in_both(self._modules, tree.paths):
+            part, inner = self._modules[key], tree.module_of(key)
+            if inner is not None and part.ref() is inner:
+                yield part, tree.paths[key]
+
+    def _learn_places(self, known: Known, module: Any, tree: ModuleTree) -> None:
+        """Learn what lies in a module, or where it lies: a program may call parts by themselves."""
+        for part, path in self._known_inside(tree):
+            if path:
+                part.lies_in(known, path)
+        name, first = next(tree.named_parameters(), ("", None))
+        owner, place = self._member(first) or (None, "")
+        outer = None if owner is None else owner.ref()
+        if owner is not None and outer is not None and outer is not module:
+            found = modules.path_of(module, outer, place[1:].removesuffix(f".{name}"))
+            if found is not None:
+                known.lies_in(owner, found)
+
+    def _learn(self, parameter: Any, found: Parameter) -> None:
+        if found.says_more_than(self._parameters.get(id(parameter))):
+            self._parameters[id(parameter)] = found
+
+    def meet(self, optimizer: Any, loop: int) -> None:
+        """Remember an optimizer and its parameters (weakly), and which loop has shown them."""
+        self._learn_optimizer(optimizer)
+        shown = self._shown[loop]
+        if id(optimizer) not in shown.owners:
+            shown.owners.add(id(optimizer))
+            for group in modules.param_groups(optimizer):
+                shown.parameters.update(map(id, modules.parameters_of_group(group)))
+
+    def _learn_optimizer(self, optimizer: Any) -> None:
+        if id(optimizer) in self._optimizers:
+            return
+        known = known_in(self._optimizers, optimizer)
+        for group in modules.param_groups(optimizer):
+            for index, parameter in enumerate(modules.parameters_of_group(group)):
+                self._anywhere(parameter)
+                in_group = Parameter(parameter, _place("", parameter), InGroup(known, index))
+                self._learn(parameter, in_group)
+
+    def state(self, mark: int, optimizer: Any) -> None:
+        """See an optimizer's state, unless it is where it was."""
+        footprint = state_footprint(optimizer)
+        before, walks = self._states.get(id(optimizer), ((), 0))
+        if before[:1] != footprint[:1] or (before != footprint and walks < MAX_WALKS):
+            self._states[id(optimizer)] = footprint, walks + 1
+            known = known_in(self._optimizers, optimizer)
+            self._add(mark, of_optimizer(optimizer, self._named_member), known)
+            self._add(mark, parameters_of_optimizer(optimizer, self._anywhere), known)
+
+    def name(self, namespace: Mapping[str, Any]) -> None:
+        """Learn what the notebook calls its modules and optimizers; touches no tensor.
+
+        Of two names for one (`best = model`) the one that was there first is its own.
+        """
+        told: set[int] = set()
+        for name, module in tensors.modules_in(namespace):
+            known = known_in(self._modules, module)
+            if id(module) not in told:
+                told.add(id(module))
+                known.call(name)
+                self._learn_tree(known, module)
+        for name, optimizer in tensors.optimizers_in(namespace):
+            self._learn_optimizer(optimizer)
+            if id(optimizer) not in told:
+                told.add(id(optimizer))
+                known_in(self._optimizers, optimizer).call(name)
+
+    def failed(self, error: BaseException) -> None:
+        """Learn what functions that an error has ended call modules; touches no tensor."""
+        frames.modules_in(frames.variables_of(error), self._learn_at_error)
+
+    def _learn_at_error(self, way: str, module: Any) -> None:
+        if id(module) not in self._modules:
+            self._learn_module(known_in(self._modules, module), module, tree_of(module))
+        self._lead(way, module)
+
+    def everything(self, mark: int, namespace: Mapping[str, Any], loop: int) -> Iterator[None]:
+        """See all that the notebook names, and all that was met: at a cell's start and end.
+
+        In steps, for there may be many, and only where no other thread may be using tensors, which
+        the caller knows. `name` comes before.
+
+        Args:
+            mark: The cell's start or end.
+            namespace: The notebook's names.
+            loop: The home thread's.
+        """
+        self._home = loop
+        self._named = set(self._parameters)
+        yield
+        others = Others()
+        names = tensors.Names(others.meet, self._member, self._call, self._lead)
+        yield from self._add_in_steps(mark, tensors.in_namespace(namespace, names), None)
+        yield from self._add_in_steps(mark, others.seen(self._named_member), None)
+        for optimizer, known in living(self._optimizers):
+            yield from self._add_in_steps(mark, of_optimizer(optimizer, self._named_member), known)
+            found = parameters_of_optimizer(optimizer, self._anywhere)
+            yield from self._add_in_steps(mark, found, known)
+        for module, known in living(self._modules):  # last: a module's name says most
+            if known.inside is not None and _is_seen_with(module, known.inside[0]):
+                continue
+            yield from self._add_in_steps(mark, iter(parts_of(module, known.tree)), known)
+        self.gradients(mark, loop, {}, at_end=True)
+
+    def _add_in_steps(
+        self, mark: int, seen: Iterator[tensors.Seen], owner: Known | None
+    ) -> Iterator[None]:
+        while part := list(islice(seen, STEP)):
+            if self.rows.count < 2 * MAX_ROWS:  # those of the end have room of their own
+                self._extend(mark, part, owner)
+            yield
+
+    def training_bytes(self, mark: int) -> dict[int, int]:
+        """Bytes by card of the weights, buffers, gradients and optimizer state seen at a mark.
+
+        Those of models that are in use: where one was called, another may be a forgotten copy.
+        """
+        sizes: dict[int, dict[int, int]] = {}
+        called = (self._modules[key] for key in self._walked if key in self._modules)
+        used = {id(around) for one in called for around in one.with_all_around()}
+        in_use: dict[int, bool] = {id(None): True}
+        for seen, owner in self.rows.since(mark):
+            if seen.category not in OF_TRAINING:
+                continue
+            if id(owner) not in in_use:
+                in_use[id(owner)] = self._in_use(owner, used)
+            if in_use[id(owner)]:
+                sizes.setdefault(seen.device, {})[seen.addr] = seen.size
+        return {device: sum(found.values()) for device, found in sizes.items()}
+
+    def _in_use(self, owner: Any, used: Collection[int]) -> bool:
+        """Return whether a module was called or lies around one that was; True for all others."""
+        return not self._walked or id(owner) in used or not modules.is_module(owner.ref())
+
+    def _add(self, mark: int, seen: Iterable[tensors.Seen], owner: Known | None = None) -> None:
+        if self._room():
+            self._extend(mark, seen, owner)
+
+    def _extend(self, mark: int, seen: Iterable[tensors.Seen], owner: Known | None) -> None:
+        self.rows.add(mark, seen if isinstance(seen, list) else list(seen), owner)
+
+    def notes(self) -> Iterator[str]:
+        """What was left out."""
+        if self.full:
+            yield (
+                f"More than {MAX_ROWS} tensors were seen; later ones are told apart by their "
+                "births and lifetimes alone."
+            )
+        if self.unread is not None:
+            yield (
+                f"nbmem lost the names of what graphs have saved: {self.unread}. The cell itself "
+                "is not affected."
+            )
+        if passed_over := self.allowance.refused[_LAYERS]:
+            yield (
+                f"{passed_over} calls of layers were too quick to look at each at a small price: "
+                "their weights have the names that the notebook gives them, or none."
+            )
+        if self.deep:
+            yield (
+                f"A graph of more than {DEEPEST} operations in a row was followed only so far: "
+                "what is saved further back may be unnamed, and its holders are not told."
+            )
+
+    def backwards_unread(self) -> int:
+        """How many backward passes were too quick for their graphs to be read."""
+        return sum(n for kind, n in self.allowance.refused.items() if isinstance(kind, tuple))
+
+    def _room(self) -> bool:
+        self.full = self.full or self.rows.count >= MAX_ROWS
+        return not self.full
+
+    # --- afterwards
+
+    def living_modules(self) -> list[tuple[Any, str, ModuleTree]]:
+        """Modules that were met and still live, the names that one may type, and their trees."""
+        found = living(self._modules)
+        if len(found) > MOST_DESCRIBED:  # layers that are called one by one: what they lie in
+            outer = [one for one in found if one[1].inside is None]
+            found = [*outer, *(one for one in found if one[1].inside is not None)][:MOST_DESCRIBED]
+        return [(module, known.typed, known.tree or tree_of(module)) for module, known in found]
+
+    def living_optimizers(self) -> list[tuple[Any, str]]:
+        """Optimizers that were met and still live, with the names that one may type."""
+        return [(optimizer, known.typed) for optimizer, known in living(self._optimizers)]
+
+    def name_of(self, key: int) -> str | None:
+        """What a module or an optimizer is called, by its id; None if it was not met."""
+        known = self._modules.get(key) or self._optimizers.get(key)
+        return None if known is None else known.name
+
+
+def _of(seen: tensors.Seen, owner: Known | InGroup | None) -> tensors.Seen:
+    """Return what was seen with whose it is."""
+    return seen if owner is None or seen.of is not None else seen._replace(of=owner)
+
+
+def _in_both(one: Mapping[int, Any], other: Mapping[int, Any]) -> list[int]:
+    """Return the keys of two mappings, in the time that the smaller one takes."""
+    few, many = (one, other) if len(one) < len(other) else (other, one)
+    return [key for key in few if key in many]
+
+
+def _place(path: str, tensor: Any) -> TensorPlace:
+    """Return where a tensor is known that no walk of a module has met."""
+    return TensorPlace(path, weakref.ref(tensor))
+
+
+def _is_seen_with(module: Any, outer: Known) -> bool:
+    """Return whether whoever looks at an outer module sees all of this one."""
+    return outer.ref() is not None and outer.tree is not None and id(module) in outer.tree.paths
+
+
+def _named_after_all(gradients: list[tensors.Seen]) -> list[tensors.Seen]:
+    """Return gradients, those in one storage named after all parameters whose they are."""
+    paths: dict[tuple[int, int], list[str]] = {}
+    for seen in gradients:
+        paths.setdefault(seen[:2], []).append(seen.name.rpartition(".grad")[0])
+    return [
+        seen
+        if len(mine := paths[seen[:2]]) < 2
+        else seen._replace(name=f"{common_path(mine)}.*.grad of {len(mine)} parameters")
+        for seen in gradients
+    ]

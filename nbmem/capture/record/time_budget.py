@@ -1,0 +1,49 @@
+"""How much of the run's time may go into what is looked at again and again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from nbmem.core.runtime.clock import CLOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
+GRACE_S = 0.1
+"""So much they may take in any case: in a short cell nobody notices."""
+SHARE = 0.02
+"""Part of the time since the first look that all looks together may take."""
+ALWAYS = 3
+"""The first looks at things of a kind, whatever they cost."""
+
+
+class Allowance:
+    """Grants looks as long as they are cheap: a network of small layers has a dear graph.
+
+    What looks take is this thread's time on a processor: a busy machine must not cost names.
+
+    Attributes:
+        refused: How many looks of each kind were not granted.
+    """
+
+    def __init__(self) -> None:
+        self.refused: Counter[Hashable] = Counter()
+        self._begun: float | None = None
+        self._spent = 0.0
+        self._looks: Counter[Hashable] = Counter()
+
+    @contextmanager
+    def spent(self, kind: Hashable) -> Iterator[bool]:
+        """Whether a look is granted; what is done inside counts against the allowance."""
+        now, begun = CLOCK.perf_counter(), CLOCK.thread_time()
+        self._begun = self._begun or now
+        allowed = GRACE_S + SHARE * (now - self._begun)
+        granted = self._spent <= allowed or self._looks[kind] < ALWAYS
+        self._looks[kind] += granted
+        self.refused[kind] += not granted
+        try:
+            yield granted
+        finally:
+            self._spent += CLOCK.thread_time() - begun

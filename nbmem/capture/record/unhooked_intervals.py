@@ -1,0 +1,167 @@
+"""What was done between two turns, told by what was born there and how long it lived.
+
+An update is most of the gradients' sizes again with nothing else left; what takes memory before the
+first forward is `load`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.events import TAKES, Action
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.core.session.events import Events
+
+    Ints = NDArray[np.int64]
+
+
+def _none() -> Ints:
+    return np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Births:
+    """Positions at which tensors were born that were seen later, each ascending.
+
+    Attributes:
+        inputs: What a module was given.
+        weights: Weights and buffers of modules.
+    """
+
+    inputs: Ints = field(default_factory=_none)
+    weights: Ints = field(default_factory=_none)
+
+
+class Gaps:
+    """Reads one card's events between two positions.
+
+    Args:
+        events: The card's events.
+        births: What was seen of them.
+    """
+
+    def __init__(self, events: Events, births: Births) -> None:
+        self._events = events
+        self._inputs: list[int] = births.inputs.tolist()  # bisect is faster than numpy for one
+        self._made: list[int] = births.weights.tolist()
+        self._freed = _deaths(events)
+        self._allocs = np.flatnonzero(events.action == Action.ALLOC)
+        self._weights = set(events.size[births.weights].tolist())
+        self._weights_freed = np.sort(self._freed[births.weights])
+        self._gradients: set[int] = set()
+
+    def learn(self, first: int, last: int) -> None:
+        """A backward ran: what it left are gradients, whose sizes are those of the weights."""
+        rows = self._rows(first, last)
+        left = set(self._events.size[rows[self._freed[rows] >= last]].tolist())
+        self._gradients |= (left & self._weights) or left
+
+    def first_input(self, start: int, end: int) -> int | None:
+        """Where the first tensor was born that a module was given later."""
+        index = bisect_left(self._inputs, start)
+        if index == len(self._inputs) or self._inputs[index] >= end:
+            return None
+        return max(start, self._with_its_memory(self._inputs[index]))
+
+    def inputs(self, start: int, end: int) -> tuple[int, int] | None:
+        """From the first birth of such a tensor to behind the last one; None where none was."""
+        first = self.first_input(start, end)
+        if first is None:
+            return None
+        return first, self._inputs[bisect_left(self._inputs, end) - 1] + 1
+
+    def any_born(self, start: int, end: int) -> bool:
+        """Whether anything was."""
+        return len(self._rows(start, end)) > 0
+
+    def begins_like(self, start: int, end: int, first: int, last: int) -> int | None:
+        """Where something begins that ends a gap and allocates as another stretch does.
+
+        Args:
+            start: Where the gap begins.
+            end: Where it ends.
+            first: Where the other stretch begins.
+            last: Where it ends.
+
+        Returns:
+            The position; None where the gap does not have all of the other's allocations, in order.
+        """
+        wanted = self._events.size[self._rows(first, last)].tolist()
+        found = None
+        for row in self._rows(start, end)[::-1].tolist():
+            if wanted and self._events.size[row] == wanted[-1]:  # the rest: made once, workspaces
+                found = row
+                wanted.pop()
+        return None if wanted or found is None else self._with_its_memory(found)
+
+    def weights(self, start: int, end: int) -> tuple[int, int] | None:
+        """From the first birth of a weight to behind the last one; None where none was born."""
+        first, last = bisect_left(self._made, start), bisect_left(self._made, end)
+        if first == last:
+            return None
+        return self._with_its_memory(self._made[first]), self._made[last - 1] + 1
+
+    def weights_died(self, start: int, end: int) -> bool:
+        """Whether weights went: those of a model that is let go of."""
+        first, last = np.searchsorted(self._weights_freed, (start, end))
+        return bool(last > first)
+
+    def until_input(self, start: int, end: int) -> int:
+        """Where the next batch ends what began at the start; the end where there is none."""
+        birth = self.first_input(start, end)
+        return end if birth is None else birth
+
+    def update(self, start: int, end: int) -> int | None:
+        """How far an update of the weights goes that begins at the start; None if there is none.
+
+        Tensors as large as gradients are born, most sizes of them, and what has another size does
+        not stay. The next batch ends it.
+        """
+        end = self.until_input(start, end)
+        rows = self._rows(start, end)
+        if not len(rows):
+            return None
+        sizes = self._events.size[rows]
+        like = np.isin(sizes, list(self._gradients))
+        others = np.flatnonzero(~like & (self._freed[rows] >= end))
+        stop = int(others[0]) if len(others) else len(rows)
+        found = set(sizes[:stop][like[:stop]].tolist())
+        if not found or 2 * len(found) < len(self._gradients):
+            return None
+        return end if stop == len(rows) else self._with_its_memory(int(rows[stop]))
+
+    def _rows(self, start: int, end: int) -> Ints:
+        first, last = np.searchsorted(self._allocs, (start, end))
+        return self._allocs[first:last]
+
+    def _with_its_memory(self, birth: int) -> int:
+        return with_its_memory(self._events, birth)
+
+
+def with_its_memory(events: Events, birth: int) -> int:
+    """Where an allocation begins, the memory that was taken from the driver for it included."""
+    while birth and events.action[birth - 1] in TAKES:
+        birth -= 1
+    return birth
+
+
+def _deaths(events: Events) -> Ints:
+    """For each allocation where it was freed; the number of events where it never was."""
+    freed = np.full(len(events), len(events), np.int64)
+    rows = np.flatnonzero(np.isin(events.action, (Action.ALLOC, Action.FREE_REQUESTED)))
+    order = rows[np.lexsort((rows, events.addr[rows]))]
+    before, after = order[:-1], order[1:]
+    pairs = (
+        (events.action[before] == Action.ALLOC)
+        & (events.action[after] == Action.FREE_REQUESTED)
+        & (events.addr[before] == events.addr[after])
+    )
+    freed[before[pairs]] = after[pairs]
+    return freed

@@ -1,0 +1,124 @@
+"""Which forwards a backward has run: what none ever asked for was only looked at.
+
+An evaluation with gradients on is a forward like any other until the next backward's graph shows
+that nothing of it lies there. A graph is read once for each row of forwards that are alike (which
+modules, how many nodes each made): a step that does what another did has its answer.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.graphs.saved_tensors import MAX_NODES
+from nbmem.capture.tensors.autograd_graphs import numbers_behind
+from nbmem.capture.tensors.sequence_numbers import next_number
+from nbmem.capture.torch_cuda import loaded_torch
+from nbmem.core.runtime.interrupts import let_pass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MOST_ROWS = 256
+"""Rows of forwards whose answers are remembered; of further ones all count as asked for."""
+MOST_WAITING = 4_096
+"""Forwards that wait for a backward (a cell that is called for each word); then none is told."""
+PATIENCE = 8
+"""Backwards that a forward waits for its own: a GAN's picture waits for its critic's steps."""
+
+
+@dataclass(slots=True)
+class _Awaited:
+    """A forward that waits: its mark and module, its nodes' numbers, and how often in vain."""
+
+    mark: int
+    root: int
+    first: int
+    end: int = -1
+    waited: int = 0
+
+
+class AskedForwards:
+    """Follows one thread's forwards until a backward asks for them.
+
+    Attributes:
+        never: Marks at which forwards began that none did ask for.
+    """
+
+    def __init__(self) -> None:
+        self.never: set[int] = set()
+        self._waiting: list[_Awaited] = []
+        self._rows: dict[tuple[tuple[int, int], ...], frozenset[int]] = {}
+        self._most = 0  # forwards that one backward has asked for
+        self._longest = 0  # backwards of others that one has waited for its own
+
+    def begins(self, mark: int, root: int) -> None:
+        """A forward begins; what the one before has made is complete."""
+        number = next_number(loaded_torch())
+        if number is None:
+            return
+        self._complete(number)
+        if len(self._waiting) >= MOST_WAITING:
+            self._waiting.clear()
+        self._waiting.append(_Awaited(mark, root, number))
+
+    def backward(self, outputs: Iterable[Any]) -> None:
+        """A backward begins, of these tensors."""
+        number = next_number(loaded_torch())
+        if number is None or not self._waiting:
+            return
+        self._complete(number)
+        row = tuple((one.root, one.end - one.first) for one in self._waiting)
+        asked = self._rows.get(row)
+        if asked is None:
+            asked = self._read(outputs)
+            if len(self._rows) < MOST_ROWS:
+                self._rows[row] = asked
+        self._most = max(self._most, len(asked))
+        self._longest = max([self._longest, *(self._waiting[i].waited for i in asked)])
+        left = [
+            one for i, one in enumerate(self._waiting) if i not in asked and one.end > one.first
+        ]
+        for one in left:
+            one.waited += 1
+        self.never.update(one.mark for one in left if one.waited >= PATIENCE)
+        self._waiting = [one for one in left if one.waited < PATIENCE]
+
+    def waiting(self, *, failed: bool) -> set[int]:
+        """Marks of the forwards that wait in vain.
+
+        After an error nobody knows it of the last ones: as many as ever waited at once for a
+        backward that came. Behind an evaluation's batches no step was begun.
+        """
+        number = next_number(loaded_torch())
+        if number is not None:
+            self._complete(number)
+        waiting = [one for one in self._waiting if one.end > one.first]
+        if not failed:
+            return {one.mark for one in waiting}
+        if self._most == 0:
+            return set()
+        may_come = self._most * (1 + self._longest)
+        newest = enumerate(reversed(waiting))
+        return {one.mark for i, one in newest if i >= may_come or one.waited > self._longest}
+
+    def _complete(self, number: int) -> None:
+        if self._waiting and self._waiting[-1].end < 0:
+            self._waiting[-1].end = number
+
+    def _read(self, outputs: Iterable[Any]) -> frozenset[int]:
+        """Places of the forwards whose nodes lie in a graph; all where that is not known."""
+        every = frozenset(range(len(self._waiting)))
+        if len(every) < 2 or len(self._rows) >= MOST_ROWS:
+            return every
+        try:
+            numbers = numbers_behind(loaded_torch(), outputs, MAX_NODES)
+        except Exception as err:  # noqa: BLE001 - a graph of a kind that nobody has met yet
+            let_pass(err)
+            return every
+        if numbers is None:
+            return every
+        begins = [one.first for one in self._waiting]
+        places = ((bisect_right(begins, number) - 1, number) for number in numbers)
+        return frozenset(i for i, number in places if i >= 0 and number < self._waiting[i].end)

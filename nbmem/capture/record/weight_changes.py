@@ -1,0 +1,72 @@
+"""What was done to weights by hand: whether they were changed in place, or given gradients.
+
+torch counts what is done to a tensor in place, for autograd's sake, so `p.add_(...)` and
+`torch._foreach_add_` under no_grad() show though they allocate nothing. A change of `p.data` does
+not: that is another tensor on the same memory, which counts for itself; nbmem counts those.
+https://docs.pytorch.org/docs/2.13/notes/autograd.html#in-place-correctness-checks
+
+Who computes gradients with torch.func, or clips those of every sample, assigns `p.grad`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.hooks.data_writes import data_writes_of
+from nbmem.capture.tensors.tensor_storages import data_of
+from nbmem.capture.tensors.tensors import address_of, gradient_of, version_of
+from nbmem.capture.torch_cuda import loaded_torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    Place = int | tuple[int, int, int] | None
+    """Where a gradient's data lie, or its storage; None where there is none."""
+    Changes = tuple[int, int] | None
+    """How often a tensor was changed itself and through its data; None where nobody counts."""
+
+ASKED = 8
+"""Weights that are asked, which takes a few microseconds."""
+
+
+class Weights:
+    """A few weights of one loop, not held, as they were when its last backward was over."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[weakref.ref[Any], Changes]] = []
+        self._gradients: list[tuple[weakref.ref[Any], Place]] = []
+
+    def look(self, weights: Iterable[Any]) -> None:
+        """See how often each was changed until now, and where its gradient is."""
+        found = [(weakref.ref(w), _changes(w), _gradient(w)) for w in weights]
+        self._seen = [(ref, version) for ref, version, _ in found if version is not None]
+        self._gradients = [(ref, place) for ref, _, place in found]
+
+    def changed(self) -> bool:
+        """Whether most were changed since; once said, it is not said again."""
+        now = [(ref(), version) for ref, version in self._seen]
+        changed = [w is not None and _changes(w) != version for w, version in now]
+        self._seen = [] if any(changed) else self._seen
+        return 2 * sum(changed) > len(changed)
+
+    def given(self) -> bool:
+        """Whether a gradient is another since, or none of them was looked at."""
+        now = [(ref(), place) for ref, place in self._gradients]
+        return not now or any(w is not None and _gradient(w) != place for w, place in now)
+
+    def forget(self) -> None:
+        """Ask no more: an optimizer of torch's has told its step."""
+        self._seen = []
+
+
+def _changes(weight: Any) -> Changes:
+    version = version_of(weight)
+    return None if version is None else (version, data_writes_of(weight))
+
+
+def _gradient(weight: Any) -> Place:
+    gradient = gradient_of(weight)
+    if gradient is None:
+        return None
+    return data_of(loaded_torch(), gradient) or address_of(gradient)

@@ -1,0 +1,1 @@
+"""Label tensors: weights, gradients, optimizer state, inputs, variables."""

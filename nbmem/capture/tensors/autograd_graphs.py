@@ -1,0 +1,172 @@
+"""What a tensor and its graph hold that Python's garbage collector does not see.
+
+Read here are the `data` of torch's saved tensors, which torch 2.11 has and 2.9 has not.
+They never run an unpack hook: under checkpointing or `save_on_cpu` it is what the pack hook
+returned. The `_saved_*` attributes beside them would recompute or copy back, and are left alone.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.interpreter.object_members import mro_of, name_of, namespace_of
+from nbmem.capture.tensors.sequence_numbers import made_at
+from nbmem.capture.tensors.tensor_storages import parts_of_sparse
+from nbmem.core.runtime.interrupts import let_pass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+DEEPEST = 8_000
+"""Nodes in a row that are looked at. In torch 2.13 the Python object of a node lives as long as the
+node, and a graph of which Python has seen 38,000 in a row is freed by a recursion (8 MiB of stack:
+THPCppFunction_dealloc, ~Node), which ends the process. What nobody has seen, a loop frees:
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/function.cpp"""
+_RAW = "_raw_saved_"
+
+
+class Graphs:
+    """Reads tensors and the nodes of their graphs.
+
+    Args:
+        torch: The user's torch.
+
+    Attributes:
+        deep: Whether a graph went further than it is followed.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._tensor = torch.Tensor
+        self._saved: dict[int, tuple[type, tuple[Any, ...]]] = {}
+        self._before: dict[int, list[Any]] = {}  # holds the nodes, so that an id means one
+        self._height: dict[int, int] = {}  # nodes in a row, from one on
+        self._tallest = 0
+        self.deep = False
+
+    def of_kinds(self) -> Graphs:
+        """Another that knows the same kinds of nodes, and no node."""
+        other = Graphs(self._torch)
+        other._saved = self._saved
+        return other
+
+    def of_tensor(self, tensor: Any) -> list[Any]:
+        """A tensor's gradient and graph."""
+        kind = self._tensor
+        found = []
+        try:
+            node = kind.grad_fn.__get__(tensor)
+            if node is not None:
+                found.append(node)
+            if node is None or kind.retains_grad.__get__(tensor):  # else asking for it warns
+                gradient = kind.grad.__get__(tensor)
+                if gradient is not None:
+                    found.append(gradient)
+        except Exception as err:  # noqa: BLE001 - a wrapper that answers nothing
+            let_pass(err)
+        return found
+
+    def of_sparse(self, tensor: Any) -> list[Any]:
+        """The dense parts of a sparse tensor."""
+        return [part for _, part in parts_of_sparse(self._torch, tensor)]
+
+    def of_node(self, node: Any) -> list[Any]:
+        """The nodes before a node, and the tensors that it has saved for backward.
+
+        Further than `DEEPEST` no graph is followed.
+        """
+        return [*self.before(node), *self.saved_by(node)]
+
+    def before(self, node: Any) -> list[Any]:
+        """The nodes before a node."""
+        if id(node) not in self._before:
+            self.behind([node])
+        return self._before[id(node)]
+
+    def behind(self, roots: Iterable[Any], most: int | None = None) -> list[Any]:
+        """Nodes, and all before them that were not asked for yet, the latest first.
+
+        Args:
+            roots: The nodes to begin at.
+            most: So many at most; None for all.
+        """
+        count = itertools.count()
+        queue = [(-made_at(node), next(count), node) for node in roots]
+        heapq.heapify(queue)
+        depth = {id(node): 1 for _, _, node in queue}
+        found: list[Any] = []
+        while queue:
+            node = heapq.heappop(queue)[-1]
+            if id(node) in self._before:
+                continue
+            found.append(node)
+            here = depth[id(node)]
+            ends = is_leaf(node)
+            full = here > DEEPEST or self._tallest > 2 * DEEPEST
+            if not ends and (full or (most is not None and len(found) > most)):
+                ends = self.deep = True
+            edges = () if ends else node.next_functions
+            self._before[id(node)] = before = [one for one, _ in edges if one is not None]
+            for one in before:  # made earlier, so it comes up when all that lead to it have
+                if id(one) not in self._before:
+                    depth[id(one)] = max(depth.get(id(one), 0), here + 1)
+                    heapq.heappush(queue, (-made_at(one), next(count), one))
+        for node in reversed(found):
+            inner = [self._height.get(id(one), 0) for one in self._before[id(node)]]
+            self._height[id(node)] = 0 if is_leaf(node) else 1 + max(inner, default=0)
+            self._tallest = max(self._tallest, self._height[id(node)])
+        return found
+
+    def saved_by(self, node: Any) -> Iterator[Any]:
+        """What a node has saved for backward; a parameter's own node holds the parameter."""
+        for slot in self._slots(type(node)):
+            yield from _data(slot, node)
+
+    def saves(self, node: Any) -> bool:
+        """Whether nodes of this kind save anything."""
+        return bool(self._slots(type(node)))
+
+    def _slots(self, kind: type) -> tuple[Any, ...]:
+        known = self._saved.get(id(kind))
+        if known is None:
+            spaces = [namespace_of(base) for base in mro_of(kind)]
+            slots = tuple(
+                slot
+                for space in spaces
+                for name, slot in space.items()
+                if name.startswith(_RAW)
+                or (name == "variable" and name_of(kind) == "AccumulateGrad")
+            )
+            known = self._saved[id(kind)] = kind, slots
+        return known[1]
+
+
+def edges_of(outputs: Iterable[Any]) -> list[Any]:
+    """The nodes behind tensors, or behind edges of a graph."""
+    nodes = (getattr(o, "node", None) or getattr(o, "grad_fn", None) for o in outputs)
+    return [node for node in nodes if node is not None]
+
+
+def numbers_behind(torch: Any, outputs: Iterable[Any], most: int) -> list[int] | None:
+    """When the nodes of a graph were made; None if it is too large to tell."""
+    graphs = Graphs(torch)
+    found = graphs.behind(edges_of(outputs), most)
+    return None if graphs.deep else [made_at(node) for node in found]
+
+
+def is_leaf(node: Any) -> bool:
+    """Whether a graph ends in a parameter there."""
+    return name_of(type(node)) == "AccumulateGrad"
+
+
+def _data(slot: Any, node: Any) -> Iterator[Any]:
+    try:
+        saved = slot.__get__(node)
+    except RuntimeError:  # freed by an earlier backward
+        return
+    for one in saved if type(saved) is tuple or type(saved) is list else (saved,):
+        data = getattr(one, "data", None) if name_of(type(one)) == "SavedTensor" else one
+        if data is not None:
+            yield data

@@ -1,0 +1,106 @@
+"""The variables of the functions that run a training loop, in this thread, while it runs.
+
+A loop in a function has no names left when the cell ends; here they are read while it waits for
+torch, a few times for each place in the code.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.interpreter.class_kinds import FOREIGN
+from nbmem.capture.interpreter.main_thread import is_foreign
+from nbmem.capture.interpreter.object_members import is_optimized, locals_of
+from nbmem.capture.interpreter.roots import module_of
+from nbmem.capture.tensors.tensor_paths import Budget, leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import FrameType
+
+MAX_SITES, LOOKS = 64, 3
+"""Places in the code at which variables are read, and how often at each."""
+CALLERS = 3
+"""Frames that tell a place: an agent's method is called to play and to learn, and holds another."""
+MOST, OUTER = 12, 4
+"""Functions whose variables are read, the innermost, and the program's own behind a library's."""
+_NOT_THE_LOOPS = frozenset(
+    (*FOREIGN, "torch", "nbmem", "asyncio", "threading", "runpy", "nbclient")
+)
+
+
+class CallSites:
+    """Places in the loops' code from which torch was called, and how often."""
+
+    def __init__(self) -> None:
+        self._times: Counter[tuple[tuple[int, int], ...]] = Counter()
+
+    def is_new(self) -> bool:
+        """Whether this thread's loop has called from here less than `LOOKS` times."""
+        frames = islice(_outwards(), CALLERS)
+        site = tuple((id(frame.f_code), frame.f_lasti) for frame in frames)
+        if not site:
+            return False
+        if site not in self._times and len(self._times) >= MAX_SITES:
+            return False
+        self._times[site] += 1
+        return self._times[site] <= LOOKS
+
+
+def variables() -> list[tuple[str, Mapping[str, Any]]]:
+    """What is put behind a name (` of train()`, or nothing) and the variables, innermost first.
+
+    A library's trainer may lie in dozens of its own functions: those are passed over then.
+    """
+    found: list[tuple[str, Mapping[str, Any]]] = []
+    for frame in _outwards():
+        if len(found) >= MOST and is_foreign(frame.f_code.co_filename):
+            continue
+        if is_optimized(frame):
+            found.append((f" of {frame.f_code.co_name}()", locals_of(frame)))
+        elif not any(names is frame.f_globals for _, names in found):
+            found.append(("", frame.f_globals))
+        if len(found) >= MOST + OUTER:
+            break
+    return found
+
+
+def variables_of(error: BaseException | None) -> list[tuple[str, Mapping[str, Any]]]:
+    """The variables of the functions that an error has ended, as `variables` has them."""
+    found: list[tuple[str, Mapping[str, Any]]] = []
+    at = None if error is None else error.__traceback__
+    while at is not None:
+        frame = at.tb_frame
+        if is_optimized(frame) and module_of(frame) not in _NOT_THE_LOOPS:
+            found.insert(0, (f" of {frame.f_code.co_name}()", locals_of(frame)))
+        at = at.tb_next
+    return found[-MOST:]
+
+
+def modules_in(
+    functions: Sequence[tuple[str, Mapping[str, Any]]], told: Callable[[str, Any], None]
+) -> None:
+    """Tell every module that functions' variables lead to: `local agent.net of main()`."""
+    shares = Budget().shares(len(functions))
+    for (where, local), share in zip(functions, shares, strict=True):
+        named = [(f"local {name}", value) for name, value in local.items()]
+        for _ in leaves(named, share, module=partial(with_place, told, where)):
+            pass
+
+
+def with_place(told: Callable[[str, Any], None], where: str, way: str, module: Any) -> None:
+    """Tell a module with the function whose variable led to it."""
+    told(f"{way}{where}", module)
+
+
+def _outwards() -> Iterator[FrameType]:
+    """Frames of this thread outside of torch and nbmem, without keeping one of ours."""
+    frame: FrameType | None = sys._getframe().f_back  # noqa: SLF001 - the documented way
+    while frame is not None:
+        if module_of(frame) not in _NOT_THE_LOOPS:
+            yield frame
+        frame = frame.f_back

@@ -1,0 +1,315 @@
+"""What a module is made of, read in one walk and remembered while nothing of it changes.
+
+A notebook has models of thousands of modules that most cells do not touch. Whether such a model is
+still as it was is told by the identities of its members and by where their data lie, in some
+microseconds for each module; a walk takes fifty. A tree holds weak references to modules alone, and
+is forgotten once its module is gone. It has none to tensors: torch refuses to swap a tensor to
+which somebody has a weak reference (`torch.utils.swap_tensors`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbmem.capture.tensors.modules import (
+    items_of,
+    looks_up,
+    named_modules,
+    only_lists,
+    own_attributes,
+)
+from nbmem.capture.torch_cuda import loaded_torch
+from nbmem.core.runtime.interrupts import let_pass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+MOST_MODULES = 20_000
+"""Modules in all trees that are remembered, 2.4 kB each with two parameters: 45 MiB. Of what goes
+beyond them the tree is made anew each time."""
+_PARTS = ("_parameters", "_buffers", "_modules")
+
+
+class TensorPlace(NamedTuple):
+    """Where a module registers a tensor.
+
+    Attributes:
+        path: The path from the tree's module to the tensor.
+        ref: Called, it returns the tensor, or None if that is there no more; it holds nothing.
+        inner: Which of the tree's modules registers it.
+        lookup: Whether that one looks rows up in it (an embedding).
+        listed: Whether that one only lists it, for the module that it lies in.
+    """
+
+    path: str
+    ref: Callable[[], Any]
+    inner: int = 0
+    lookup: bool = False
+    listed: bool = False
+
+
+class _Member:
+    """A tensor that a module registers under a name, as long as it is this one."""
+
+    __slots__ = ("key", "module", "name", "part")
+
+    def __init__(self, module: Any, part: str, name: str, tensor: Any) -> None:
+        self.module: weakref.ref[Any] = weakref.ref(module)
+        self.part, self.name, self.key = part, name, id(tensor)
+
+    def __call__(self) -> Any:
+        """Return the tensor; None if it is there no more."""
+        module = self.module()
+        kept: Any = None if module is None else own_attributes(module).get(self.part)
+        tensor = dict.get(kept, self.name) if issubclass(type(kept), dict) else None
+        return tensor if id(tensor) == self.key else None
+
+
+class ModuleTree:
+    """The modules inside a module, itself first, and where they register tensors.
+
+    Attributes:
+        ref: The module, not held.
+        paths: The path of each module inside, by its id.
+        parameters: Where parameters are registered: a tied one at each of its places.
+        buffers: The same of buffers.
+        places: Of each parameter the first of its places, by its id.
+        tied: The path in a module of the other kind, where an embedding shares a parameter with a
+            head, by its id.
+        remembered: What others have worked out from this tree, by what it is called.
+    """
+
+    __slots__ = (
+        "_index",
+        "_inner",
+        "_state",
+        "buffers",
+        "parameters",
+        "paths",
+        "places",
+        "ref",
+        "remembered",
+        "tied",
+    )
+
+    def __init__(self, module: Any) -> None:
+        found = list(named_modules(module))
+        self.ref = weakref.ref(module)
+        self.paths = {id(inner): path for path, inner in found}
+        self._index = {id(inner): index for index, (_, inner) in enumerate(found)}
+        self._inner = [weakref.ref(inner) for _, inner in found]
+        self._state = _state([inner for _, inner in found])
+        self.parameters = list(_places(found, "_parameters", lasts=self.is_plain))
+        self.buffers = list(_places(found, "_buffers", lasts=self.is_plain))
+        self.places: dict[int, TensorPlace] = {}
+        self.tied: dict[int, str] = {}
+        for place in self.parameters:
+            first = self.places.setdefault(id(place.ref()), place)
+            if first.lookup != place.lookup:
+                self.tied.setdefault(id(place.ref()), f".{place.path}")
+        self.remembered: dict[Any, Any] = {}
+
+    def __len__(self) -> int:
+        """Return the number of modules."""
+        return len(self._inner)
+
+    def modules(self) -> list[Any]:
+        """Return the modules that still live, in the order of the walk."""
+        return [inner for ref in self._inner if (inner := ref()) is not None]
+
+    def ref_at(self, index: int) -> weakref.ref[Any]:
+        """Return one of the modules, not held, by its place in the walk."""
+        return self._inner[index]
+
+    def module_of(self, key: int) -> Any:
+        """Return one of the modules by its id, or None if it is gone."""
+        return self._inner[self._index[key]]()
+
+    def parameters_once(self) -> Iterator[Any]:
+        """Yield each parameter that still lives once."""
+        return (one for place in self.places.values() if (one := place.ref()) is not None)
+
+    def with_gradient(self, keys: Iterable[int]) -> list[Any]:
+        """Return the parameters of these ids that have a gradient; they must be this thread's."""
+        return _with_gradient(one for key in keys if (one := self.places[key].ref()) is not None)
+
+    def all_with_gradient(self, keys: Collection[int]) -> list[Any]:
+        """Return those of most of its parameters, in half a microsecond each."""
+        if not self.is_plain:
+            return self.with_gradient(keys)
+        torch: Any = loaded_torch()
+        own = vars(torch.nn.Module)["__dict__"].__get__
+        parts = [own(inner).get("_parameters") for inner in self.modules()]
+        kept = [part for part in parts if issubclass(type(part), dict)]
+        values = chain.from_iterable(map(dict.values, kept))
+        return _with_gradient(one for one in values if id(one) in keys)
+
+    def named_parameters(self) -> Iterator[tuple[str, Any]]:
+        """Yield path and tensor of each parameter, a tied one once."""
+        return _each_once(self.parameters)
+
+    def named_buffers(self) -> Iterator[tuple[str, Any]]:
+        """Yield path and tensor of each buffer, a tied one once."""
+        return _each_once(self.buffers)
+
+    def tensors(self) -> Iterator[Any]:
+        """Yield each parameter and buffer that still lives, a tied one at each of its places."""
+        for place in (*self.parameters, *self.buffers):
+            if (tensor := place.ref()) is not None:
+                yield tensor
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a change of the module can be told."""
+        return self._state is not None
+
+    def holds(self) -> bool:
+        """Return whether every member is the one that it was, with its data where they were."""
+        inner = self.modules()
+        return self._state is not None and len(inner) == len(self) and self._state == _state(inner)
+
+
+def tree_of(module: Any) -> ModuleTree:
+    """Return a module's tree, the remembered one if it still holds."""
+    known = _remembered.get(module)
+    if known is not None and known.ref() is module and known.holds():
+        return known
+    tree = ModuleTree(module)
+    if tree.is_plain:
+        _remembered.add(module, tree)
+    return tree
+
+
+def forget_trees() -> None:
+    """Forget every tree."""
+    _remembered.clear()
+
+
+class _Ref(weakref.ref[Any]):
+    """A module whose tree is remembered, by its id."""
+
+    __slots__ = ("key",)
+    key: int
+
+
+class _Remembered:
+    """The trees of living modules, by id, and the number of modules in all of them."""
+
+    def __init__(self) -> None:
+        self._trees: dict[int, ModuleTree] = {}
+        self._refs: dict[int, _Ref] = {}
+        self._gone: list[_Ref] = []  # nothing of ours is called where a module ends
+        self._count = 0
+
+    def get(self, module: Any) -> ModuleTree | None:
+        self._forget_gone()
+        return self._trees.get(id(module))
+
+    def add(self, module: Any, tree: ModuleTree) -> None:
+        self._forget_gone()
+        key = id(module)
+        self._drop(key)
+        if self._count + len(tree) > MOST_MODULES:
+            return
+        ref = self._refs[key] = _Ref(module, self._gone.append)
+        ref.key = key
+        self._trees[key] = tree
+        self._count += len(tree)
+
+    def _forget_gone(self) -> None:
+        while self._gone:
+            ref = self._gone.pop()
+            if self._refs.get(ref.key) is ref:
+                self._drop(ref.key)
+
+    def _drop(self, key: int) -> None:
+        self._refs.pop(key, None)
+        tree = self._trees.pop(key, None)
+        if tree is not None:
+            self._count -= len(tree)
+
+    def clear(self) -> None:
+        for key in list(self._trees):
+            self._drop(key)
+        self._gone.clear()
+
+
+_remembered = _Remembered()
+
+
+def _with_gradient(parameters: Iterable[Any]) -> list[Any]:
+    torch: Any = loaded_torch()
+    plain = torch.Tensor
+    is_leaf, gradient_of = plain.is_leaf.__get__, plain.grad.__get__
+    return [one for one in parameters if is_leaf(one) and gradient_of(one) is not None]
+
+
+def _places(found: Sequence[tuple[str, Any]], part: str, *, lasts: bool) -> Iterator[TensorPlace]:
+    """Yield where tensors are registered.
+
+    Args:
+        found: Modules with their paths.
+        part: The name of their dictionaries.
+        lasts: Whether the tree is remembered. Else there may be tensors of a scripted module among
+            them, which torch makes anew for whoever asks.
+    """
+    torch: Any = loaded_torch()
+    kind = torch.Tensor
+    for index, (path, inner) in enumerate(found):
+        items = items_of(inner, part)
+        if not items:
+            continue
+        before = f"{path}." if path else ""
+        lookup, listed = looks_up(inner), only_lists(inner)
+        for name, tensor in items:
+            if issubclass(type(tensor), kind):
+                ref = _Member(inner, part, name, tensor) if lasts else weakref.ref(tensor)
+                yield TensorPlace(f"{before}{name}", ref, index, lookup, listed)
+
+
+def _each_once(places: Sequence[TensorPlace]) -> Iterator[tuple[str, Any]]:
+    seen = set()
+    for place in places:
+        tensor = place.ref()
+        if tensor is not None and id(tensor) not in seen:
+            seen.add(id(tensor))
+            yield place.path, tensor
+
+
+def _state(inner: Sequence[Any]) -> list[Any] | None:
+    """Return what changes with any member of these modules; None where that cannot be told.
+
+    Of each dictionary its length and its keys; of each member what it is; of each tensor its form
+    and its storage.
+    """
+    torch: Any = loaded_torch()
+    plain, parameter = torch.Tensor, torch.nn.Parameter
+    own = vars(torch.nn.Module)["__dict__"].__get__
+    try:
+        parts = [own(one).get(part) for one in inner for part in _PARTS]
+        if any((kind := type(kept)) is not dict and kind is not OrderedDict for kept in parts):
+            return None  # a scripted module's, or the program's own
+        members = list(chain.from_iterable(map(dict.values, parts)))
+        kinds = list(map(type, members))
+        by_id = dict(zip(map(id, kinds), kinds, strict=True))
+        others = [kind for kind in by_id.values() if not (kind is parameter or kind is plain)]
+        if any(issubclass(kind, plain) for kind in others):
+            return None  # what a wrapper is made of may change inside it
+        tensors = [one for one in members if (kind := type(one)) is parameter or kind is plain]
+        state: list[Any] = [*map(dict.__len__, parts), *chain.from_iterable(parts)]
+        state += map(id, members)
+        with torch._C.DisableTorchFunction():  # noqa: SLF001 - a mode of the program's
+            storages = [*map(plain.untyped_storage, tensors)]
+            state += map(plain.data_ptr, tensors)
+            state += map(plain.dtype.__get__, tensors)
+            state += map(plain.shape.__get__, tensors)
+            state += map(plain.stride, tensors)
+            state += [storage._cdata for storage in storages]  # noqa: SLF001
+            state += [storage.nbytes() for storage in storages]
+    except Exception as err:  # noqa: BLE001 - sparse, a wrapper, changed by another thread meanwhile
+        let_pass(err)
+        return None
+    return state

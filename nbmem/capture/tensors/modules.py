@@ -1,0 +1,194 @@
+"""A module's and an optimizer's own parts, read without running any code of the user's.
+
+`named_parameters()`, `modules()`, `state` and `param_groups` may be overridden, and what a user
+wrote there may be slow, raise or exit. What torch keeps in the instance's own dictionary cannot.
+Module instances are told apart by identity: `__eq__` and `__hash__` are the user's, too.
+
+Classes are asked with `type()`, for `isinstance` asks `__class__`, and tensors are read through
+torch's getters in C.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from nbmem.capture.interpreter.object_members import attributes_of, entries_of
+from nbmem.capture.torch_cuda import loaded_torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def is_module(thing: object) -> bool:
+    """Whether it is a module of torch's, by its true class (`isinstance` asks `__class__`)."""
+    torch: Any = loaded_torch()
+    return torch is not None and issubclass(type(thing), torch.nn.Module)
+
+
+def is_optimizer(thing: object) -> bool:
+    """Whether it is an optimizer of torch's, by its true class."""
+    torch: Any = loaded_torch()
+    return torch is not None and issubclass(type(thing), torch.optim.Optimizer)
+
+
+def is_tensor(thing: object) -> bool:
+    """Whether it is a tensor, by its true class."""
+    torch: Any = loaded_torch()
+    return torch is not None and issubclass(type(thing), torch.Tensor)
+
+
+def is_plain_sequence(thing: object) -> bool:
+    """Whether it is a list or a tuple and no more (`in` would ask a metaclass's `__eq__`)."""
+    kind = type(thing)
+    return kind is list or kind is tuple
+
+
+def is_parameter(tensor: object) -> bool:
+    """Whether a tensor is a parameter; of a subclass torch notes it in an attribute."""
+    torch: Any = loaded_torch()
+    own = attributes_of(tensor) or {}
+    return issubclass(type(tensor), torch.nn.Parameter) or own.get("_is_param") is True
+
+
+def named_modules(module: Any) -> Iterator[tuple[str, Any]]:
+    """A module and all inside it with their paths, each once, outer ones first."""
+    kind: Any = cast("Any", loaded_torch()).nn.Module
+    seen = set()
+    queue = [("", module)]
+    while queue:
+        path, inner = queue.pop()
+        if id(inner) in seen:
+            continue
+        seen.add(id(inner))
+        yield path, inner
+        children = items_of(inner, "_modules")
+        if children:
+            before = f"{path}." if path else ""
+            found = [(f"{before}{n}", c) for n, c in children if issubclass(type(c), kind)]
+            queue += reversed(found)
+
+
+def path_of(module: Any, outer: Any, likely: str) -> str | None:
+    """Where a module lies in another: the path at which it is likely, if it is; None if nowhere.
+
+    A model of thousands of parts is not walked for each of them.
+    """
+    inner = outer
+    for name in likely.split("."):
+        children: Any = (attributes_of(inner) or {}).get("_modules")
+        inner = dict.get(children, name) if issubclass(type(children), dict) else None
+    if inner is module:
+        return likely
+    return next((path for path, inner in named_modules(outer) if inner is module), None)
+
+
+def children_of(module: Any) -> Iterator[tuple[str, Any]]:
+    """A module's direct children."""
+    return ((name, child) for name, child in items_of(module, "_modules") if is_module(child))
+
+
+def tensors_inside(module: Any) -> Iterator[Any]:
+    """Yield parameters and buffers of a module and of all inside it, as soon as one is found.
+
+    Without their paths, for who asks only what the first ones are: at each call of a model.
+    """
+    seen = set()
+    queue = [module]
+    while queue:
+        inner = queue.pop()
+        if id(inner) in seen:
+            continue
+        seen.add(id(inner))
+        for part in ("_parameters", "_buffers"):
+            for _, tensor in items_of(inner, part):
+                if is_tensor(tensor):
+                    yield tensor
+        queue += [child for _, child in reversed(items_of(inner, "_modules")) if is_module(child)]
+
+
+def named_parameters(module: Any) -> Iterator[tuple[str, Any]]:
+    """The parameters of a module and of all inside it with their paths, each once."""
+    seen = set()
+    for path, inner in named_modules(module):
+        before = f"{path}." if path else ""
+        for name, tensor in items_of(inner, "_parameters"):
+            if is_tensor(tensor) and id(tensor) not in seen:
+                seen.add(id(tensor))
+                yield f"{before}{name}", tensor
+
+
+def looks_up(module: object) -> bool:
+    """Whether a module looks rows up in its weight and multiplies nothing by it."""
+    torch: Any = loaded_torch()
+    return issubclass(type(module), torch.nn.Embedding | torch.nn.EmbeddingBag)
+
+
+def only_lists(module: object) -> bool:
+    """Whether a module only lists parameters, with which the one that has it calculates."""
+    torch: Any = loaded_torch()
+    return issubclass(type(module), torch.nn.ParameterList | torch.nn.ParameterDict)
+
+
+def own_parameters(module: Any) -> Iterator[Any]:
+    """The parameters that a module itself registers."""
+    return (tensor for _, tensor in items_of(module, "_parameters") if is_tensor(tensor))
+
+
+def is_training(module: Any) -> bool:
+    """Whether a module is in training mode."""
+    return bool(own_attributes(module).get("training", True))
+
+
+def own_attributes(module: Any) -> dict[str, Any]:
+    """Return a module's own dictionary, which every module of torch's has in the same place."""
+    torch: Any = loaded_torch()
+    found: dict[str, Any] = vars(torch.nn.Module)["__dict__"].__get__(module)
+    return found
+
+
+def param_groups(optimizer: Any) -> list[dict[str, Any]]:
+    """An optimizer's groups of parameters."""
+    groups = (attributes_of(optimizer) or {}).get("param_groups")
+    return [g for g in groups if issubclass(type(g), dict)] if type(groups) is list else []
+
+
+def parameters_of_group(group: dict[str, Any]) -> list[Any]:
+    """The tensors of one group."""
+    found = dict.get(group, "params")
+    return [p for p in found if is_tensor(p)] if type(found) is list else []
+
+
+def parameters_behind(owner: Any) -> Iterator[Any]:
+    """The parameters of a module, or those that an optimizer steps."""
+    if is_module(owner):
+        yield from (parameter for _, parameter in named_parameters(owner))
+    else:
+        yield from (p for group in param_groups(owner) for p in parameters_of_group(group))
+
+
+def states(optimizer: Any) -> list[tuple[Any, dict[Any, Any]]]:
+    """What an optimizer keeps for each of its parameters."""
+    return [(p, s) for p, s in all_states(optimizer) if issubclass(type(s), dict)]
+
+
+def all_states(optimizer: Any) -> list[tuple[Any, Any]]:
+    """Return what an optimizer keeps, of whatever kind, each with its key."""
+    kept: Any = (attributes_of(optimizer) or {}).get("state")
+    return entries_of(kept) if issubclass(type(kept), dict) else []
+
+
+def items_of(module: Any, part: str) -> list[tuple[str, Any]]:
+    """Return one of a module's dictionaries (`_modules`) as names and values.
+
+    Scripted modules have torch's own class in its place.
+    """
+    found: Any = own_attributes(module).get(part)
+    if type(found) is dict and not found:
+        return []
+    if issubclass(type(found), dict):
+        items = entries_of(found)
+    elif type(found).__module__ == "torch.jit._script":
+        items = list(found.items())
+    else:
+        return []
+    return [(name, value) for name, value in items if type(name) is str]

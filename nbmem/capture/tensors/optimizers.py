@@ -1,0 +1,165 @@
+"""What an optimizer keeps for its parameters: torch's own, and classes that are none of them.
+
+A class of somebody's own is taken for an optimizer by what it has and not by its name: a method
+`step`, parameters that it holds itself (a trainer holds a module), and tensors of their shapes.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.interpreter.object_members import (
+    attributes_of,
+    entries_of,
+    is_a,
+    mro_of,
+    namespace_of,
+)
+from nbmem.capture.tensors.modules import (
+    is_optimizer,
+    is_parameter,
+    is_tensor,
+    param_groups,
+    parameters_of_group,
+    states,
+)
+from nbmem.capture.tensors.tensor_paths import Budget, leaves, plain
+from nbmem.capture.tensors.tensor_storages import shape_of
+from nbmem.capture.tensors.tensors import Seen, by_storage, see_parts
+from nbmem.capture.torch_cuda import loaded_torch
+from nbmem.core.session.categories import Category
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterator
+
+MAX_ITEMS = 20_000
+"""Values that are looked at in one optimizer; Adam has three for each parameter."""
+MAX_OTHERS = 16
+"""Objects of one look at a person's names that may be optimizers."""
+_KEPT_APART = ("state", "param_groups")
+
+
+def of_optimizer(
+    optimizer: Any, named: Callable[[Any], tuple[Any, str] | None] = lambda _: None
+) -> Iterator[Seen]:
+    """What an optimizer of torch's keeps, also in its groups and in attributes of its own.
+
+    Args:
+        optimizer: The optimizer.
+        named: Says of a parameter whose it is and its path there (`.head.weight`), or None.
+    """
+    for index, (parameter, state) in enumerate(states(optimizer)):
+        owner, path = named(parameter) or (None, f".state[{index}]")
+        yield from _of_parameter(parameter, state, owner, path)
+    own = entries_of(attributes_of(optimizer) or {})
+    rest = ((f".{name}", value) for name, value in own if _holds_data(name, value))
+    groups = (
+        (f".param_groups[{i}][{key!r}]", value)
+        for i, group in enumerate(param_groups(optimizer))
+        for key, value in entries_of(group)
+        if plain(key) and key != "params"
+    )
+    for name, tensor in leaves(chain(groups, rest), Budget(MAX_ITEMS)):
+        yield from _state(name, tensor, None)
+
+
+def _of_parameter(parameter: Any, state: Any, owner: Any, path: str) -> Iterator[Seen]:
+    """What is kept for one parameter, by name."""
+    for key, value in entries_of(state):
+        if owner is not None:
+            at = f"{path}: {key if type(key) is str else '...'}"
+        else:
+            at = f"{path}[{key!r}]" if plain(key) else f"{path}[...]"
+        pairs = [(at, value)]
+        for name, tensor in pairs if is_tensor(value) else leaves(pairs):
+            if tensor is not parameter:
+                yield from _state(name, tensor, owner)
+
+
+def _state(name: str, tensor: Any, owner: Any) -> Iterator[Seen]:
+    if not is_parameter(tensor):
+        for seen in see_parts(tensor, Category.OPTIMIZER_STATE, name):
+            yield seen._replace(of=owner)
+
+
+def _holds_data(name: object, value: Any) -> bool:
+    """Whether an optimizer's attribute is data of its own: not the model, a hook or a method."""
+    if type(name) is not str or name in _KEPT_APART or "hook" in name:
+        return False
+    kind = type(value)
+    return is_tensor(value) or is_a(kind, dict) or is_a(kind, list) or is_a(kind, tuple)
+
+
+def parameters_of_optimizer(
+    optimizer: Any, named: Callable[[Any], tuple[Any, str] | None] = lambda _: None
+) -> Iterator[Seen]:
+    """An optimizer's parameters: weights also where no module registers them."""
+    return by_storage(
+        seen
+        for group in param_groups(optimizer)
+        for index, parameter in enumerate(parameters_of_group(group))
+        for seen in _weights(
+            parameter, *(named(parameter) or (None, f".param_groups[...][{index}]"))
+        )
+    )
+
+
+def _weights(parameter: Any, owner: Any, path: str) -> Iterator[Seen]:
+    for seen in see_parts(parameter, Category.WEIGHTS, path):
+        yield seen._replace(of=owner)
+
+
+class Others:
+    """Optimizers that are not torch's, met among the values of a person's names.
+
+    Args:
+        known: Ids of torch's whose state is looked at where they step.
+    """
+
+    def __init__(self, known: Container[int] = ()) -> None:
+        self._known = known
+        self._met: dict[int, tuple[str, Any]] = {}
+
+    def meet(self, name: str, thing: Any) -> None:
+        """Remember an object that may be one: its class has a method `step`."""
+        if id(thing) in self._known and is_optimizer(thing):
+            return
+        if len(self._met) < MAX_OTHERS and any(
+            "step" in namespace_of(base) for base in mro_of(type(thing))
+        ):
+            self._met.setdefault(id(thing), (name, thing))
+
+    def seen(self, named: Callable[[Any], tuple[Any, str] | None]) -> Iterator[Seen]:
+        """What they keep, under the names of its parameters; then nothing of theirs is held."""
+        while self._met:
+            yield from _of_another(*self._met.popitem()[1], named)
+
+
+def _of_another(
+    name: str, thing: Any, named: Callable[[Any], tuple[Any, str] | None]
+) -> Iterator[Seen]:
+    """Tensors of the shapes of the parameters that an object holds itself."""
+    torch: Any = loaded_torch()
+    found = list(leaves([(name, thing)], Budget(MAX_ITEMS)))
+    own = [tensor for _, tensor in found] + _keys_of(thing)
+    shapes = {shape_of(torch, tensor) for tensor in own if is_parameter(tensor)} - {None}
+    for path, tensor in found if shapes else ():
+        if shape_of(torch, tensor) in shapes:
+            yield from _state(path, tensor, None)
+    for parameter, state in _kept_by(thing) if shapes else ():  # these names say more
+        owner, path = named(parameter) or (None, "")
+        if owner is not None and is_a(type(state), dict):
+            yield from _of_parameter(parameter, state, owner, path)
+
+
+def _keys_of(thing: Any) -> list[Any]:
+    """Tensors to which an object keeps something."""
+    return [key for key, _ in _kept_by(thing)]
+
+
+def _kept_by(thing: Any) -> list[tuple[Any, Any]]:
+    """What an object keeps by tensors: `state[p]`, as torch's optimizers have it."""
+    kept = (value for _, value in entries_of(attributes_of(thing) or {}))
+    pairs = chain.from_iterable(entries_of(k, MAX_ITEMS) for k in kept if is_a(type(k), dict))
+    return [(key, value) for key, value in islice(pairs, MAX_ITEMS) if is_tensor(key)]

@@ -1,0 +1,356 @@
+"""Which storages live where no allocator keeps a history: each from first seen to found gone.
+
+Every storage that the probes look at is met. A weak reference of torch's own says later whether it
+still lives: it keeps 100 bytes of torch's and none of the data, and may be asked in any thread.
+While a tensor that shows a storage lives, so does the storage. Each is therefore guarded by a weak
+reference to its tensor, and at a mark only those are asked whose tensor has gone. What that cannot
+see (`p.data = other`, `set_()`) is found by asking all, in `SHARE` of the time and at both ends.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from array import array
+from bisect import bisect_left, insort
+from itertools import compress
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from nbmem.capture.tensors.sequence_numbers import NodeNumbers
+from nbmem.capture.tensors.tree_storages import TreeStorages, key_of, storages_of
+from nbmem.core.runtime.clock import CLOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbmem.capture.devices import Device
+    from nbmem.capture.tensors.module_tree import ModuleTree
+
+MAX_MET = 200_000
+"""Storages of one recording, 15 MiB. Later ones are not followed (a note says so)."""
+SHARE = 0.02
+"""Part of the time that asking every storage may take."""
+FEW = 256
+"""Storages that are asked at every mark, all of them: ten microseconds."""
+ALIVE = -1
+"""The mark at which a storage was found gone that never was."""
+
+
+class Met(NamedTuple):
+    """The storages that were met, as columns in the order of their first look.
+
+    Attributes:
+        device: Its index.
+        addr: Address.
+        size: Bytes.
+        first: The mark at which it is first known to have lived.
+        gone: The mark at which it was first found gone; ALIVE where it never was.
+        shared: Whether other processes can map it, too (`share_memory_`, a mapped file): 1 or 0.
+    """
+
+    device: array[int]
+    addr: array[int]
+    size: array[int]
+    first: array[int]
+    gone: array[int]
+    shared: array[int]
+
+
+class Roll:
+    """Keeps the roll of one kind of memory; holds nothing that is on it.
+
+    A model's storages come by the thousand in each traced cell. So what is kept of one are numbers
+    in columns and dictionaries: objects of its own would make Python's collector run.
+
+    Args:
+        torch: The user's torch.
+        device: The kind of memory.
+
+    Attributes:
+        kind: torch's name for it.
+        since: The mark at which what is met next was there already.
+        numbers: Tells at which mark a graph's node was there.
+        grows: Whether what is met for the first time is put on it.
+        full: Whether later storages were left out.
+        over: Whether a card is used by now: what is looked at is on that.
+        living: Bytes of what is on it and lives, by index of the device.
+        trees: Trees of modules whose tensors were met, by id.
+    """
+
+    def __init__(self, torch: Any, device: Device) -> None:
+        self.device = device
+        self.kind = device.kind
+        self.since: int | None = None
+        self.numbers = NodeNumbers(torch)
+        self.grows = True
+        self.full = False
+        self.over = False
+        self.living: dict[int, int] = {}
+        self.trees: dict[int, ModuleTree] = {}
+        self.met = Met(*(array("q") for _ in Met._fields))
+        self._mark = 0
+        self._torch = torch
+        self._storages = torch.UntypedStorage
+        self._refs: list[int] = []  # torch's weak reference to the storage of each row
+        self._lent = bytearray()  # whether that is a tree's, and not ours to free
+        self._owner: list[int] = []  # its identity
+        self._handed_on: dict[int, tuple[int, int]] = {}  # where the owner lies, if not there
+        self._of_trees: list[tuple[ModuleTree, range]] = []
+        self._more: dict[int, dict[int, tuple[int, int, int]]] = {}  # others on the same memory
+        self._rows: dict[int, int] = {}  # by storage
+        self._at: dict[int, int] = {}  # by device and address, of what lives
+        self._sorted: list[int] = []
+        self._asked: dict[int, None] = {}  # rows that no tensor is known to keep
+        self._guards: dict[int, _Guard] = {}
+        self._unguarded: list[_Guard] = []  # whose tensors have gone
+        self._all_due = 0.0
+        self._lock = threading.RLock()  # marks are taken in any thread
+
+    def meet(
+        self, index: int, storage: Any, addr: int, size: int, tensor: Any = None
+    ) -> tuple[int, int, int]:
+        """Put a storage on the roll; returns its device's place in identities, address, bytes.
+
+        Two storages may share memory (numpy's): the larger is counted, for as long as one lives.
+
+        Args:
+            index: The device's index.
+            storage: The storage.
+            addr: Its address.
+            size: Its bytes.
+            tensor: A tensor that shows it; None where only the storage is known.
+        """
+        with self._lock:
+            identity = storage._cdata  # noqa: SLF001 - unique while a weak reference is kept
+            row = self._rows.get(identity)
+            if row is None or self._place_of(row, identity) != (addr, size):
+                if row is not None:
+                    self._moved(identity, row)
+                row = self._put(index, addr, size, storage)
+            asked = row is not None and row in self._asked and self._owner[row] == identity
+            if row is not None and asked and tensor is not None:
+                self._guards[row] = _Guard(tensor, self._unguarded.append, row)
+                del self._asked[row]
+        return -1 - index, addr, size
+
+    def meet_tree(self, tree: ModuleTree) -> None:
+        """Put the storages of a tree on the roll, as far as they lie in this memory.
+
+        While its module lives, they are asked with all others only.
+        """
+        if self.trees.get(id(tree)) is tree:
+            return
+        self.trees[id(tree)] = tree
+        key = "storages", self.kind
+        with self._lock:
+            storages: TreeStorages | None = tree.remembered.get(key)
+            if storages is None:
+                storages = tree.remembered[key] = TreeStorages(self._torch, tree, self.kind)
+            if not self._put_all(storages):
+                for tensor, storage, place in storages_of(self._torch, tree, self.kind):
+                    self.meet(*place[:1], storage, *place[1:], tensor)
+            elif len(storages):
+                count = len(self.met.addr)
+                self._of_trees.append((tree, range(count - len(storages), count)))
+
+    def _put_all(self, new: TreeStorages) -> bool:
+        """Begin a row for each; False if one of them, or what lies beside it, is on it already."""
+        columns, count = self.met, len(new)
+        begun = len(columns.addr)
+        if not (self.grows and new.are_apart and begun + count <= MAX_MET):
+            return False
+        if not self._rows.keys().isdisjoint(new.identities) or self._overlaps(new):
+            return False
+        first = self._mark if self.since is None else min(self.since, self._mark)
+        columns.device.extend(new.device)
+        columns.addr.extend(new.addr)
+        columns.size.extend(new.size)
+        columns.first.extend(array("q", [first]) * count)
+        columns.gone.extend(array("q", [ALIVE]) * count)
+        columns.shared.extend(new.shared)
+        rows = range(begun, begun + count)
+        self._at.update(zip(new.keys, rows, strict=True))
+        self._rows.update(zip(new.identities, rows, strict=True))
+        self._sorted = sorted([*self._sorted, *new.keys])
+        self._refs += new.refs
+        self._owner += new.identities
+        self._lent += b"\1" * count
+        for index, size in zip(new.device, new.size, strict=True):
+            self.living[index] = self.living.get(index, 0) + size
+        return True
+
+    def _overlaps(self, new: TreeStorages) -> bool:
+        met = self.met
+        if len(self._at) > len(new):
+            places = zip(new.device, new.addr, new.size, strict=True)
+            return any(self._around(*place) is not None for place in places)
+        return any(new.lie_at(key, met.size[row]) for key, row in self._at.items())
+
+    def _place_of(self, row: int, identity: int) -> tuple[int, int]:
+        """Address and bytes at which a storage was met."""
+        if self._owner[row] != identity:
+            return self._more[row][identity][:2]
+        return self._handed_on.get(row) or (self.met.addr[row], self.met.size[row])
+
+    def _moved(self, identity: int, row: int) -> None:
+        """A storage was resized: it lies elsewhere now, or is of another size."""
+        if self._owner[row] != identity:
+            del self._rows[identity]
+            self._free(self._more[row].pop(identity)[2])
+        elif self._more.get(row):
+            self._hand_on(row)
+        else:
+            self._remove(row)
+
+    def _put(self, index: int, addr: int, size: int, storage: Any) -> int | None:
+        """Find the row of a storage's memory, or begin one; None if it is left out."""
+        identity = storage._cdata  # noqa: SLF001
+        row = self._around(index, addr, size)
+        if row is not None:
+            ref = storage._weak_ref()  # noqa: SLF001
+            self._more.setdefault(row, {})[identity] = addr, size, ref
+            self._rows[identity] = row
+            return row
+        columns = self.met
+        if not self.grows:
+            return None
+        if len(columns.addr) >= MAX_MET:
+            self.full = True
+            return None
+        row = len(columns.addr)
+        key = key_of(index, addr)
+        self._at[key] = self._rows[identity] = row
+        self._asked[row] = None
+        insort(self._sorted, key)
+        self._refs.append(storage._weak_ref())  # noqa: SLF001
+        self._lent.append(0)
+        self._owner.append(identity)
+        self.living[index] = self.living.get(index, 0) + size
+        columns.device.append(index)
+        columns.addr.append(addr)
+        columns.size.append(size)
+        columns.first.append(self._mark if self.since is None else min(self.since, self._mark))
+        columns.gone.append(ALIVE)
+        columns.shared.append(self.kind == "cpu" and bool(self._storages.is_shared(storage)))
+        return row
+
+    def _around(self, index: int, addr: int, size: int) -> int | None:
+        """What lives already where a storage lies, wholly or partly: its bytes count once."""
+        key = key_of(index, addr)
+        row = self._at.get(key)
+        if row is not None:
+            return row
+        ordered = self._sorted
+        at = bisect_left(ordered, key)
+        if at < len(ordered) and ordered[at] < key + size:
+            return self._at[ordered[at]]
+        if at:
+            row = self._at[ordered[at - 1]]
+            if ordered[at - 1] + self.met.size[row] > key:
+                return row
+        return None
+
+    def ask_all(self) -> None:
+        """Ask every storage at the next mark, whether or not its tensor is known to live."""
+        self._all_due = 0.0
+
+    def sweep(self, mark: int) -> None:
+        """Find what is gone at a mark; what is met from now on was first seen at it."""
+        self.numbers.at_mark(mark)
+        with self._lock:
+            self._mark = mark
+            while self._unguarded:
+                guard = self._unguarded.pop()
+                if self._guards.get(guard.row) is guard:
+                    del self._guards[guard.row]
+                    self._asked[guard.row] = None
+            for one in [one for one in self._of_trees if one[0].ref() is None]:
+                self._of_trees.remove(one)
+                living = set(self._at.values())
+                self._asked.update(dict.fromkeys(row for row in one[1] if row in living))
+            begun = CLOCK.perf_counter()
+            if begun < self._all_due and len(self._at) > FEW:
+                self._look(list(self._asked))
+                return
+            self._look(list(self._at.values()))
+            now = CLOCK.perf_counter()
+            self._all_due = now + (now - begun) / SHARE
+
+    def _look(self, rows: list[int]) -> None:
+        """Find which of these rows' storages are gone."""
+        expired = self._storages._expired  # noqa: SLF001
+        refs = self._refs
+        for row in list(compress(rows, map(expired, [refs[row] for row in rows]))):
+            more = self._more.get(row, {})
+            for identity in [one for one, (_, _, ref) in more.items() if expired(ref)]:
+                del self._rows[identity]
+                self._free(more.pop(identity)[2])
+            if more:
+                self._hand_on(row)
+            else:
+                self._remove(row)
+
+    def storages(self) -> dict[tuple[int, int], int]:
+        """Bytes of what is on it and lives, by its device's place in identities and its address."""
+        met = self.met
+        with self._lock:
+            rows = list(self._at.values())
+            return {(-1 - met.device[row], met.addr[row]): met.size[row] for row in rows}
+
+    def _hand_on(self, row: int) -> None:
+        """Ask another storage on the same memory instead of the one that is gone or elsewhere."""
+        del self._rows[self._owner[row]]
+        if not self._lent[row]:
+            self._free(self._refs[row])
+        self._owner[row], (addr, size, self._refs[row]) = self._more[row].popitem()
+        self._lent[row] = 0
+        self._handed_on[row] = addr, size
+        self._guards.pop(row, None)
+        self._asked[row] = None
+
+    def _remove(self, row: int) -> None:
+        met = self.met
+        met.gone[row] = self._mark
+        self.living[met.device[row]] -= met.size[row]
+        key = key_of(met.device[row], met.addr[row])
+        del self._at[key], self._sorted[bisect_left(self._sorted, key)]
+        self._asked.pop(row, None)
+        self._guards.pop(row, None)
+        self._let_go(row)
+
+    def _let_go(self, row: int) -> None:
+        self._rows.pop(self._owner[row], None)
+        if not self._lent[row]:
+            self._free(self._refs[row])
+        for identity, (_, _, ref) in self._more.pop(row, {}).items():
+            del self._rows[identity]
+            self._free(ref)
+
+    def _free(self, ref: int) -> None:
+        self._storages._free_weak_ref(ref)  # noqa: SLF001
+
+    def close(self) -> None:
+        """Let go of every weak reference; what is on the roll stays written."""
+        with self._lock:
+            for row in self._at.values():
+                self._let_go(row)
+            for kept in (self._at, self._asked, self._guards, self.trees):
+                kept.clear()
+            for some in (self._sorted, self._unguarded, self._of_trees):
+                some.clear()
+
+
+class _Guard(weakref.ref[Any]):
+    """A tensor that shows a row's storage: as long as it lives, so does the storage."""
+
+    __slots__ = ("row",)
+    row: int
+
+    def __new__(cls, tensor: Any, gone: Callable[[_Guard], None], row: int) -> Self:
+        """Watch a tensor; `gone` is told when it is no more, in whichever thread that is."""
+        guard = super().__new__(cls, tensor, gone)
+        guard.row = row
+        return guard
+
+    def __init__(self, tensor: Any, gone: Callable[[_Guard], None], _row: int) -> None:
+        super().__init__(tensor, gone)  # type: ignore[call-arg]

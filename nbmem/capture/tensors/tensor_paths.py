@@ -1,0 +1,161 @@
+"""The tensors that a person's values lead to, with the path that one would type, in bounded time.
+
+Containers, attributes, slots and closures are looked into, each read as it is kept and never asked:
+no property, `__getattr__` or `__iter__` of a user's runs. What lies deeper is found at the end of a
+recording, by the look at the heap (holders/).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from types import CellType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.interpreter.class_kinds import FOREIGN
+from nbmem.capture.interpreter.notebook_cells import running_shell
+from nbmem.capture.interpreter.object_members import (
+    Members,
+    entries_of,
+    first_of,
+    is_a,
+    is_writable,
+    namespace_of,
+)
+from nbmem.capture.interpreter.plain_values import leading
+from nbmem.capture.tensors.modules import is_module, is_optimizer, is_tensor
+from nbmem.core.session.tensor_names import as_typed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+MAX_ITEMS = 10_000
+"""So many values of a notebook are looked at, about 10 ms."""
+MAX_DEPTH = 4
+"""... and so deep: `data._store._mapping['x']`, a leaf, is 3."""
+MAX_OF_ONE = 4_096
+"""Items of one container."""
+_AT_A_GLANCE = 16
+"""Numbers and texts that are passed over in the time of one value."""
+_SEQUENCES: tuple[Any, ...] = (list, tuple, deque)
+_PARTS_OF_MODULE = frozenset(("_parameters", "_buffers", "_modules"))
+
+Named = tuple[str, Any]
+
+
+class Budget:
+    """How many values may be looked at, in one look or in several together.
+
+    Args:
+        left: So many; what a container holds of plain numbers and texts counts a sixteenth.
+    """
+
+    def __init__(self, left: int = MAX_ITEMS) -> None:
+        self.left = left
+
+    def shares(self, count: int) -> Iterator[Budget]:
+        """A part for each of so many, one after another: half of all is kept for those to come."""
+        kept = self.left // (2 * max(count, 1))
+        for others in range(count - 1, -1, -1):
+            given = self.left - others * kept
+            part = Budget(given)
+            yield part
+            self.left -= given - part.left
+
+
+def leaves(
+    named: Iterable[Named],
+    budget: Budget | None = None,
+    met: Callable[[str, Any], None] | None = None,
+    module: Callable[[str, Any], None] | None = None,
+) -> Iterator[Named]:
+    """Tensors in values, those of the shortest paths first.
+
+    Modules' parameters and buffers and the insides of optimizers are left out: they have names of
+    their own.
+
+    Args:
+        named: Names and values.
+        budget: How many values are looked at; None for `MAX_ITEMS`.
+        met: Is told every object that has attributes, with its path; must not keep it.
+        module: Is told every module that is met, with its path; must not keep it.
+    """
+    budget = budget or Budget()
+    members = Members()
+    queue = deque((name, value, 0) for name, value in leading(named))
+    entered: dict[int, Any] = {}  # held, or an id could come to mean another object
+    while queue and budget.left > 0:
+        budget.left -= 1
+        name, value, depth = queue.popleft()
+        if is_tensor(value):
+            yield as_typed(name), value
+        elif depth < MAX_DEPTH and id(value) not in entered:
+            entered[id(value)] = value
+            inside = _items(name, value, budget)
+            if inside is None:
+                inside = _attributes(name, value, members)
+                told = module if is_module(value) else met
+                if told is not None:
+                    told(name, value)
+            queue.extend((path, inner, depth + 1) for path, inner in inside)
+
+
+def _items(name: str, value: Any, budget: Budget) -> list[Named] | None:
+    """What a container, a function or a method leads to; None for any other object."""
+    kind = type(value)
+    for base in _SEQUENCES:
+        if is_a(kind, base):
+            budget.left -= min(base.__len__(value), MAX_OF_ONE) // _AT_A_GLANCE
+            inner = enumerate(first_of(partial(base.__iter__, value), MAX_OF_ONE))
+            return [(f"{name}[{i}]", v) for i, v in leading(inner)]
+    if kind is dict and _is_globals(value):
+        return []
+    if is_a(kind, dict):
+        budget.left -= min(dict.__len__(value), MAX_OF_ONE) // _AT_A_GLANCE
+        pairs = leading(entries_of(value, MAX_OF_ONE))
+        return [(f"{name}[{k!r}]" if plain(k) else f"{name}[...]", v) for k, v in pairs]
+    if kind is FunctionType:
+        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
+        return [(f"{n} closed over by {name}", c) for n, cell in cells for c in _content(cell)]
+    return [(f"{name}.__self__", value.__self__)] if kind is MethodType else None
+
+
+def _is_globals(kept: dict[Any, Any]) -> bool:
+    """Whether it is where a module's or a notebook's names live: those are paths of their own.
+
+    A kernel of Triton's keeps that of its function as an attribute.
+    """
+    return "__builtins__" in kept
+
+
+def _attributes(name: str, value: Any, members: Members) -> list[Named]:
+    kind = type(value)
+    if is_a(kind, type) or is_a(kind, ModuleType) or is_optimizer(value):
+        return []
+    if value is running_shell():  # Colab's own class of it is of no package that is FOREIGN
+        return []
+    module = namespace_of(kind).get("__module__")
+    if type(module) is str and module.partition(".")[0] in FOREIGN:
+        return []
+    own, slots = members.of(value)
+    parts = _PARTS_OF_MODULE if is_module(value) else ()
+    found = [
+        (f"{name}.{key}", inner)
+        for key, inner in leading(entries_of(own, MAX_OF_ONE))
+        if type(key) is str and key not in parts
+    ]
+    found += [(f"{name}.{key}", inner) for key, inner in slots]
+    return found
+
+
+def _content(cell: CellType) -> list[Any]:
+    try:
+        return [cell.cell_contents]
+    except ValueError:  # nothing in it yet
+        return []
+
+
+def plain(key: object) -> bool:
+    """Whether a key can be written in a path without running code of its own."""
+    kind = type(key)
+    return kind is str or kind is bool or (kind is int and is_writable(key))

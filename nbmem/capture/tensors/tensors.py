@@ -1,0 +1,330 @@
+"""Which storages are weights, gradients, optimizer state, inputs or the notebook's own tensors."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from nbmem.capture.interpreter.plain_values import leading_names
+from nbmem.capture.tensors.active_registry import followed
+from nbmem.capture.tensors.frames import with_place
+from nbmem.capture.tensors.module_tree import tree_of
+from nbmem.capture.tensors.modules import (
+    is_module,
+    is_optimizer,
+    is_parameter,
+    named_parameters,
+    own_attributes,
+    tensors_inside,
+)
+from nbmem.capture.tensors.tensor_paths import Budget, leaves
+from nbmem.capture.tensors.tensor_storages import form_of, parts_of, place_of, unwrapped
+from nbmem.capture.torch_cuda import loaded_torch
+from nbmem.core.runtime.interrupts import let_pass
+from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_names import VIEW, common_path, without_form
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from nbmem.capture.tensors.module_tree import ModuleTree
+
+    Member = Callable[[Any], object | None]
+
+MAX_OF_CALL = 256
+"""Values that are looked at in what one call of a module is given; this happens at every step."""
+MAX_OF_LOOP = 1_000
+"""Values that are looked at in the variables of all functions that run, innermost first: 3 ms."""
+
+
+class Seen(NamedTuple):
+    """A storage on a card, seen now.
+
+    Attributes:
+        device: CUDA ordinal.
+        addr: Address of the storage.
+        size: Bytes of the storage.
+        category: What it is.
+        name: Its name and form; for what belongs to a module or an optimizer, behind that one's.
+        before: What stands before the name of that module or optimizer.
+        of: Whose name it begins with, if not the one's in which it was found: an optimizer's state
+            is named after the parameter.
+    """
+
+    device: int
+    addr: int
+    size: int
+    category: Category
+    name: str
+    before: str = ""
+    of: Any = None
+
+
+def _no_member(_tensor: Any) -> None:
+    """No module is known to have it."""
+
+
+def see(tensor: Any, category: Category, name: str, *, form: bool = True) -> Seen | None:
+    """Look at one tensor; None if it is on no card or has no storage.
+
+    Args:
+        tensor: Any tensor; it is not held.
+        category: What it is.
+        name: Its name.
+        form: Add shape and dtype to the name.
+    """
+    torch: Any = loaded_torch()
+    place = place_of(torch, tensor)
+    if place is None:
+        return None
+    return Seen(*place, category, f"{name} {form_of(torch, tensor, place[2])}" if form else name)
+
+
+def see_parts(tensor: Any, category: Category, name: str, deep: int = 4) -> Iterator[Seen]:
+    """Look at one tensor, or at what a sparse one or a wrapper is made of.
+
+    Of a sparse gradient its values alone: the indices of an embedding's are the batch looked up.
+    """
+    seen = see(tensor, category, name)
+    if seen is not None:
+        yield seen
+        return
+    values = category is Category.GRADIENTS
+    for part, inner in parts_of(loaded_torch(), tensor, values=values) if deep else ():
+        yield from see_parts(inner, category, f"{name}.{part}", deep - 1)
+
+
+def address_of(tensor: Any) -> tuple[int, int, int] | None:
+    """CUDA ordinal, address and bytes of a tensor's storage; None if it lies on no card."""
+    return place_of(loaded_torch(), tensor)
+
+
+def quiet() -> AbstractContextManager[Any]:
+    """Switch off what subclasses and modes have to say, while tensors are looked at."""
+    torch: Any = loaded_torch()
+    return nullcontext() if torch is None else torch._C.DisableTorchFunction()  # noqa: SLF001
+
+
+def gradient_of(tensor: Any) -> Any | None:
+    """A leaf's gradient; None if it has none. The tensor must be this thread's own."""
+    return _read(tensor, "grad") if _read(tensor, "is_leaf") else None
+
+
+def is_made(tensor: Any) -> bool:
+    """Whether a graph has made a tensor."""
+    return _read(tensor, "grad_fn") is not None
+
+
+def requires_grad(tensor: Any) -> bool:
+    """Whether a tensor wants a gradient; of a wrapper that answers nothing: yes."""
+    return bool(_read(tensor, "requires_grad", otherwise=True))
+
+
+def is_wrapped(tensor: Any) -> bool:
+    """Whether it is the wrapper of a transform of torch.func's, which ends with its call."""
+    return unwrapped(loaded_torch(), tensor) is not tensor
+
+
+def version_of(tensor: Any) -> int | None:
+    """How often a tensor was changed in place; None for one of inference mode, which counts not."""
+    version: int | None = _read(tensor, "_version")
+    return version
+
+
+def _read(tensor: Any, attribute: str, otherwise: Any = None) -> Any:
+    """One attribute as torch keeps it: a subclass's own property may do anything."""
+    torch: Any = loaded_torch()
+    try:
+        return getattr(torch.Tensor, attribute).__get__(tensor)
+    except Exception as err:  # noqa: BLE001 - a wrapper that answers nothing
+        let_pass(err)
+        return otherwise
+
+
+def of_module(module: Any, tree: ModuleTree | None = None) -> Sequence[Seen]:
+    """Look at the weights and buffers of a module, tied ones once.
+
+    Their names are relative to the module's own.
+
+    Args:
+        module: The module.
+        tree: Its tree as it is now; None to look.
+    """
+    tree = tree or tree_of(module)
+    roll = followed()
+    key = "of_module", None if roll is None else roll.kind
+    seen = tree.remembered.get(key)
+    if seen is None:
+        seen = list(_of_tree(tree))
+        if tree.is_plain:
+            tree.remembered[key] = seen
+    elif roll is not None:
+        roll.meet_tree(tree)
+    return seen
+
+
+def _of_tree(tree: ModuleTree) -> Iterator[Seen]:
+    for category, members in (
+        (Category.WEIGHTS, tree.named_parameters()),
+        (Category.BUFFERS, tree.named_buffers()),
+    ):
+        found = (seen for n, tensor in members for seen in see_parts(tensor, category, f".{n}"))
+        yield from by_storage(found)
+
+
+def by_storage(found: Iterable[Seen | None]) -> Iterator[Seen]:
+    """Name storages that hold several tensors after all of them: recurrent layers keep one."""
+    together: dict[tuple[int, int], list[Seen]] = {}
+    for seen in found:
+        if seen is not None:
+            together.setdefault(seen[:2], []).append(seen)
+    for first, *others in together.values():
+        if not others:
+            yield first
+            continue
+        paths = [without_form(seen.name) for seen in (first, *others) if seen.of is first.of]
+        yield first._replace(name=f"{common_path(paths)}.* of {len(others) + 1} tensors")
+
+
+def gradients_of_module(module: Any) -> Iterator[Seen]:
+    """The gradients of a module's parameters."""
+    for member, parameter in named_parameters(module):
+        gradient = gradient_of(parameter)
+        if gradient is not None:
+            yield from see_parts(gradient, Category.GRADIENTS, f".{member}.grad")
+
+
+def inputs_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Seen]:
+    """Tensors given to a module call that no graph has made."""
+    for name, tensor in _given(args, kwargs):
+        if not is_made(tensor) and not is_parameter(tensor):
+            yield from see_parts(tensor, Category.INPUTS, f"input {name}")
+
+
+def stays_on_host(
+    module: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    of_host: bool = False,
+    in_forward: bool = True,
+) -> bool:
+    """Whether a module is given no tensor that is followed and owns none: it is no phase.
+
+    Transforms of data sets are such, a blur with a kernel of its own, a model that measures its
+    strides before it is moved. Who offloads a model replaces its `forward`, to move what it is
+    given. A criterion on the host is none: it owns nothing, and what it is given a graph has made.
+    But where no forward was begun (`in_forward`), that is a layer of a model on the host. Where the
+    host itself is recorded (`of_host`), only what owns nothing stays aside: transforms again.
+    """
+    moves, owns = "forward" in own_attributes(module), False
+    for tensor in tensors_inside(module):
+        owns = True
+        if of_host or moves or not _on_host(tensor):
+            return False
+    return all(
+        address_of(tensor) is None and (owns or not in_forward or not is_made(tensor))
+        for _, tensor in _given(args, kwargs)
+    )
+
+
+def _given(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors that a call is given, each with its name there."""
+    named = [*((f"args[{i}]", a) for i, a in enumerate(args)), *kwargs.items()]
+    plain: Any = cast("Any", loaded_torch()).Tensor
+    if all(type(value) is plain for _, value in named):  # as of most calls
+        return iter(named[:MAX_OF_CALL])
+    return leaves(named, Budget(MAX_OF_CALL))
+
+
+def _on_host(tensor: Any) -> bool:
+    """Whether a tensor lies in the host's memory, which nobody follows."""
+    device = _read(tensor, "device")
+    return device is not None and device.type == "cpu" and address_of(tensor) is None
+
+
+class Names(NamedTuple):
+    """What is asked and told while a person's names are followed.
+
+    Attributes:
+        met: As for `leaves`.
+        member: Says whether a module has a tensor; its gradient has a better name then.
+        call: Is told each name and its tensor.
+        module: Is told each way to a module.
+        made: Is told every tensor that has a graph.
+    """
+
+    met: Callable[[str, Any], None] | None = None
+    member: Member = _no_member
+    call: Callable[[str, Any], None] | None = None
+    module: Callable[[str, Any], None] | None = None
+    made: Callable[[Any], None] | None = None
+
+
+def in_namespace(namespace: Mapping[str, Any], names: Names = Names()) -> Iterator[Seen]:  # noqa: B008 - it never changes
+    """Tensors that the notebook's names lead to, and their gradients."""
+    return _named_tensors(leaves(_of_users(namespace), None, names.met, names.module), names)
+
+
+def in_frames(
+    frames: Sequence[tuple[str, Mapping[str, Any]]],
+    names: Names = Names(),  # noqa: B008 - it never changes
+) -> Iterator[Seen]:
+    """Tensors that the variables of running functions lead to: `local x of train()`.
+
+    Args:
+        frames: What stands behind a name (` of train()`), and the variables; innermost first.
+        names: Who is asked and told.
+    """
+    found: list[list[Seen]] = []
+    shares = Budget(MAX_OF_LOOP).shares(len(frames))
+    for (where, variables), share in zip(frames, shares, strict=True):
+        before = "local " if where else ""
+        named = [(f"{before}{n}", v) for n, v in _of_users(variables)]
+        led = partial(with_place, names.module, where) if names.module is not None else None
+        found.append(list(_named_tensors(leaves(named, share, names.met, led), names, where)))
+        if led is not None and share.left <= 0:  # a library's trainer leads to thousands
+            for name, module in modules_in(variables):
+                led(f"{before}{name}", module)
+    # What comes last stays: what shows all of a storage, of that the innermost and shortest.
+    every = chain.from_iterable(map(reversed, reversed(found)))
+    yield from sorted(every, key=lambda one: not one.name.endswith(VIEW))
+
+
+def _named_tensors(
+    found: Iterable[tuple[str, Any]], names: Names, where: str = ""
+) -> Iterator[Seen]:
+    for name, tensor in found:
+        if names.made is not None and is_made(tensor):
+            names.made(tensor)
+        if names.call is not None:
+            names.call(f"{name}{where}", tensor)
+        yield from see_parts(tensor, Category.USER_TENSORS, f"{name}{where}")
+        gradient = gradient_of(tensor)
+        if gradient is not None and names.member(tensor) is None:
+            yield from see_parts(gradient, Category.GRADIENTS, f"{name}.grad{where}")
+
+
+def modules_in(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The notebook's modules, by name."""
+    return ((n, v) for n, v in _of_users(namespace) if is_module(v))
+
+
+def optimizers_in(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The notebook's optimizers, by name."""
+    return ((n, v) for n, v in _of_users(namespace) if is_optimizer(v))
+
+
+def _of_users(names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What may be the user's own; of IPython's names for a result the one that is typed, `Out`."""
+    results = names.get("Out")
+    aliases = {"_oh", "_", "__", "___"} if type(results) is dict else set()
+    for name, value in leading_names(names):
+        if type(name) is not str or (name.startswith("__") and name.endswith("__")):
+            continue
+        if aliases and (name in aliases or (name[:1] == "_" and name[1:].isdecimal())):
+            continue
+        yield name, value

@@ -1,0 +1,108 @@
+"""Calls that may never return, made in a thread that can be left behind: a wedged driver hangs.
+
+Nobody waits for such a call longer than a limit. The thread that hangs in it is a daemon: it keeps
+no process alive, and nothing of the user's waits for it.
+
+NVML is called only so wherever a cell waits: a wedged driver neither answers nor fails, and Python
+cannot interrupt a call in C. The sampler's first and last readings are its own thread's, and what
+hangs is left behind, once for the process. Only `nbmem gpus` and what chooses a card wait longer: a
+driver that nobody uses takes seconds to wake up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, TypeVar
+
+from nbmem.core.runtime.clock import CLOCK
+from nbmem.core.runtime.fault_isolation import error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LIMIT_S = 1.0
+"""Seconds after which a reading counts as hanging; one takes microseconds, opening NVML some ms."""
+COLD_S = 10.0
+"""The same for a command that lists cards: a driver that nobody uses takes seconds to wake up."""
+GRACE_S = 0.1
+"""Waited beyond any limit: a process that was stopped wakes up with its limit long over."""
+
+Answer = TypeVar("Answer")
+
+_this_thread = threading.local()
+
+
+class HungError(Exception):
+    """A call has not returned within its limit."""
+
+
+@contextlib.contextmanager
+def expendable() -> Iterator[None]:
+    """Declare of this thread that nobody waits for it without a limit: its calls need no other."""
+    _this_thread.expendable = True
+    try:
+        yield
+    finally:
+        _this_thread.expendable = False
+
+
+def patiently(call: Callable[[], Answer], limit_s: float) -> Answer:
+    """Call something that may hang (60 us for the thread; nothing in one that is expendable).
+
+    Args:
+        call: The call.
+        limit_s: Seconds that it may take.
+
+    Raises:
+        HungError: It takes longer.
+        Exception: What the call raises; for what is none (SystemExit) a RuntimeError, for it is
+            the library's and nobody has asked for it here.
+    """
+    if getattr(_this_thread, "expendable", False):
+        return call()
+    answers: list[Answer] = []
+    errors: list[Exception] = []
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            with expendable():
+                answers.append(call())
+        except Exception as err:  # noqa: BLE001 - raised where it was called
+            errors.append(err)
+        except BaseException as err:  # noqa: BLE001 - no Ctrl-C comes into this thread
+            errors.append(RuntimeError(error_of(err)))
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=run, name="nbmem waits for the driver", daemon=True)
+    thread.start()
+    if not (done.wait(limit_s) or done.wait(GRACE_S)):
+        raise HungError
+    thread.join(GRACE_S)  # it has nothing left to do
+    if errors:
+        raise errors.pop()
+    return answers.pop()
+
+
+def ended(thread: threading.Thread, busy_since: Callable[[], float | None]) -> bool:
+    """Wait for an expendable thread that was told to end.
+
+    Args:
+        thread: The thread.
+        busy_since: When the call began in which it is now, on the monotonic clock; None between
+            calls. One that hangs already is not waited for again.
+
+    Returns:
+        Whether it ended within the limit.
+    """
+    limit = CLOCK.monotonic() + LIMIT_S
+    while thread.is_alive():
+        began = busy_since()
+        left = (limit if began is None else min(limit, began + LIMIT_S)) - CLOCK.monotonic()
+        if left <= 0 and busy_since() == began:
+            thread.join(GRACE_S)
+            return not thread.is_alive()
+        thread.join(max(left, 0.0))
+    return True

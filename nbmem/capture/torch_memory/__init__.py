@@ -1,0 +1,1 @@
+"""Read torch's CUDA allocator: counters, history, pools, errors."""

@@ -1,0 +1,49 @@
+"""The allocator's settings from a file, which are a dict of anything until they are looked at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.session.tensor_names import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LAST_NUMBER = 1 << 64
+_MOST_SETTINGS = 100
+_LONGEST = 600
+"""Characters of PYTORCH_CUDA_ALLOC_CONF: errors say the whole of it."""
+_SETTINGS: dict[str, tuple[type, ...]] = {
+    "PYTORCH_CUDA_ALLOC_CONF": (str,),
+    "max_split_size": (int,),
+    "garbage_collection_threshold": (int, float),
+    "expandable_segments": (bool, int),
+    "roundup_power2_divisions": (dict,),
+}
+"""Those that are read, by their types in torch; others are kept and not read."""
+_DIVISIONS = {0, *(1 << bits for bits in range(7))}
+
+
+def plain_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The allocator's settings: texts and numbers, and the divisions, which are a dict of them.
+
+    What the allocator's rules take for granted is left out where it is something else.
+    """
+    found: dict[str, Any] = {}
+    for key, value in list(raw.items())[:_MOST_SETTINGS]:
+        wanted = _SETTINGS.get(key) if type(key) is str else ()
+        if wanted is not None and type(value) not in wanted:
+            continue
+        if type(value) is dict:
+            found[shown(key)] = {
+                bits: number
+                for bits, number in list(value.items())[:_MOST_SETTINGS]
+                if type(bits) is str and type(number) is int and number in _DIVISIONS
+            }
+        elif type(value) is str:
+            found[shown(key)] = shown(value, _LONGEST)
+        elif type(value) in (bool, type(None)) or (
+            type(value) in (int, float) and -_LAST_NUMBER <= value <= _LAST_NUMBER
+        ):
+            found[shown(key)] = value
+    return found

@@ -1,0 +1,121 @@
+"""The one way in which nbmem writes a file: whole, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from nbmem.core.errors import NotWrittenError
+from nbmem.core.files.untrusted_input import expanded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+@contextlib.contextmanager
+def replacing(path: str | Path) -> Iterator[IO[bytes]]:
+    """A new file that takes the place of `path` when the block ends, and only then.
+
+    It lies beside it under a name of its own until then, and is gone if the block raises. Where
+    `path` is a link, the file that it leads to is replaced. What is no regular file (`/dev/stdout`)
+    is written to as it is.
+
+    Args:
+        path: The file; `~` is the home folder.
+
+    Raises:
+        NotWrittenError: It cannot be written; whatever was there before is still there.
+    """
+    given = expanded(path)
+    try:
+        target = Path(os.path.realpath(given))
+        if target.is_dir():
+            raise NotWrittenError(f"{path} is a folder. Name a file inside it.")
+        if given.exists() and not given.is_file():
+            with given.open("wb") as itself:
+                yield itself
+            return
+        partial, file = _beside(target)
+        try:
+            with file:
+                yield file
+            partial.replace(target)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+    except OSError as err:
+        raise NotWrittenError(_why_not(path, given, err)) from err
+    except ValueError as err:
+        if "null" not in str(err):
+            raise
+        raise NotWrittenError(f"{str(path)!r} is no name of a file ({err}).") from None
+
+
+def new_folder(path: str | Path) -> Path:
+    """A folder for the ranks' files, made where it is not there; every rank may make it.
+
+    Raises:
+        NotWrittenError: It cannot be made.
+    """
+    folder = expanded(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise NotWrittenError(
+            f"The folder {path} cannot be made ({err.strerror or err}). Name another place."
+        ) from err
+    return folder
+
+
+def write_text(path: str | Path, text: str) -> Path:
+    """Write a text in UTF-8; what UTF-8 cannot hold (half a surrogate pair) becomes `?`.
+
+    Returns:
+        The file.
+
+    Raises:
+        NotWrittenError: It cannot be written; whatever was there before is still there.
+    """
+    with replacing(path) as file:
+        file.write(text.encode("utf-8", "replace"))
+    return expanded(path)
+
+
+def write_json(path: str | Path, form: dict[str, Any]) -> Path:
+    """Write one of the stable forms: indented, a line break at its end. As `write_text`."""
+    return write_text(path, f"{json.dumps(form, indent=2)}\n")
+
+
+def _beside(target: Path) -> tuple[Path, IO[bytes]]:
+    """A new file in the same folder, with the permissions that the old one has."""
+    # O_EXCL follows no link and takes no file that somebody has put there.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    partial = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.part")
+    handle = os.open(partial, flags, 0o666)
+    if target.exists() and hasattr(os, "fchmod"):
+        with contextlib.suppress(OSError):
+            os.fchmod(handle, target.stat().st_mode & 0o777)
+    return partial, os.fdopen(handle, "wb")
+
+
+def _why_not(path: str | Path, target: Path, err: OSError) -> str:
+    folder = target.absolute().parent
+    if err.errno == errno.ENOENT and not folder.is_dir():
+        return f"{path} cannot be written: there is no folder {folder}. Make it first."
+    kept = "What was there before is still there. " if target.exists() else ""
+    if err.errno in _FULL:
+        return f"{path} cannot be written: the disk is full. {kept}Make room, or name another disk."
+    if err.errno in _CLOSED:
+        return (
+            f"{path} cannot be written ({err.strerror}). {kept}"
+            "Name a file in a folder that you may write to."
+        )
+    return f"{path} cannot be written ({err.strerror or err}). {kept}".rstrip()

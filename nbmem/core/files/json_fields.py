@@ -1,0 +1,216 @@
+"""What stands in a session's JSON, read as what it must be: a text, a number, a list of them.
+
+Every message is the middle of a sentence: the reader puts the file before it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Union
+
+from nbmem.core.errors import FileFormatError
+from nbmem.core.files.session_checks import LAST_NS, MOST_BYTES
+from nbmem.core.session.tensor_names import NAME, SENTENCE, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_T = TypeVar("_T")
+_DEPTH = 8
+"""Lists and objects in each other, in facts."""
+MOST = 1 << 62
+
+Kind = Union[str, tuple["Kind", ...], dict[str, "Kind"]]  # noqa: UP007 - the names are texts
+"""`int`, `bool`, `str`, `int?` (or None), `[int]`, `[[int]]`; an object by its keys; (object,) is a
+list of such. Keys with `?` may be missing."""
+
+_CALL: Kind = {
+    "module": "str?",
+    "training": "bool",
+    "grad": "bool",
+    "autocast": "str?",
+    "rows": "int?",
+    "count": "int",
+}
+_BLOCK: Kind = {"path": "str", "class": "str", "count": "int"}
+_MODULE: Kind = {
+    "name": "str",
+    "class": "str",
+    "training": "bool",
+    "parameters": "int",
+    "bytes": "int",
+    "float32_bytes": "int",
+    "blocks": (_BLOCK,),
+    "relu_not_inplace": "int",
+    "called": "bool",
+    "gradient_as_bucket_view?": "bool",
+    "fsdp_units?": "[int]",
+    "fsdp_paths?": "[str]",
+    "zero?": {"bucket": "int", "gradients": "int"},
+}
+_OPTIMIZER: Kind = {
+    "name": "str",
+    "class": "str",
+    "torch": "bool",
+    "switches": {},
+    "parameters": "[int]",
+    "shapes": "[[int]]",
+    "with_gradient": "[bool]",
+    "float32": "bool",
+    "states": "int",
+}
+FACTS: Kind = {
+    "calls?": (_CALL,),
+    "modules?": (_MODULE,),
+    "optimizers?": (_OPTIMIZER,),
+    "batches?": ({"name": "str", "value": "int"},),
+    "cudnn_benchmark?": "bool",
+    "cublas_workspace_config?": "str?",
+    "pinned?": {"held": "int", "used": "int"},
+    "pools?": ({"pool": "str", "users": "str"},),
+    "threads?": "int",
+}
+"""What the recorder writes and the tips and the ledger read; other keys are let pass."""
+_OF_EACH_PARAMETER = ("parameters", "shapes", "with_gradient")
+
+
+class Fields:
+    """An object of JSON whose entries are asked for by what they must be.
+
+    Args:
+        raw: What the file has there.
+        what: What it is, for messages: "a span".
+    """
+
+    def __init__(self, raw: Any, what: str) -> None:
+        if type(raw) is not dict:
+            raise FileFormatError(f"{what} is no object")
+        self._raw: dict[str, Any] = raw
+        self._what = what
+
+    def number(self, name: str, most: int = MOST, *, least: int = 0) -> int:
+        """A whole number of that range."""
+        value = self._raw.get(name)
+        if type(value) is not int or not least <= value <= most:
+            self._refuse(name)
+        return value
+
+    def count(self, name: str) -> int:
+        """Bytes."""
+        return self.number(name, MOST_BYTES)
+
+    def time(self, name: str) -> int:
+        """Nanoseconds since the epoch."""
+        return self.number(name, LAST_NS)
+
+    def text(self, name: str, most: int = NAME) -> str:
+        """A text, as it may be shown."""
+        value = self._raw.get(name)
+        if type(value) is not str:
+            self._refuse(name)
+        return shown(value, most)
+
+    def flag(self, name: str) -> bool:
+        """True or false; false where it is missing."""
+        value = self._raw.get(name, False)
+        if type(value) is not bool:
+            self._refuse(name)
+        return value
+
+    def fraction(self, name: str) -> float:
+        """A number from 0 to 1."""
+        value: Any = self._raw.get(name)
+        if type(value) not in {int, float} or not 0 <= value <= 1:
+            self._refuse(name)
+        return float(value)
+
+    def maybe(self, read: Callable[[str], _T], name: str) -> _T | None:
+        """Read a field by another method, or None where the file has null or nothing."""
+        return None if self._raw.get(name) is None else read(name)
+
+    def items(self, name: str) -> list[Any]:
+        """A list; empty where it is missing."""
+        value = self._raw.get(name, [])
+        if type(value) is not list:
+            self._refuse(name)
+        return value
+
+    def object(self, name: str) -> dict[str, Any]:
+        """An object; empty where it is missing or null."""
+        value = self._raw.get(name)
+        if value is None:
+            return {}
+        if type(value) is not dict:
+            self._refuse(name)
+        return value
+
+    def numbers(self, name: str, most: int = MOST, *, least: int = 0) -> tuple[int, ...]:
+        """A list of whole numbers of that range."""
+        value = self.items(name)
+        if not all(type(one) is int and least <= one <= most for one in value):
+            self._refuse(name)
+        return tuple(value)
+
+    def texts(self, name: str, most: int = NAME) -> tuple[str, ...]:
+        """A list of texts, as they may be shown."""
+        value = self.items(name)
+        if not {str} >= set(map(type, value)):
+            self._refuse(name)
+        return tuple([shown(text, most) for text in value])
+
+    def _refuse(self, name: str) -> NoReturn:
+        value = self._raw.get(name)
+        told = "nothing" if name not in self._raw else _told(value)
+        raise FileFormatError(f"{self._what} has {told} for its {name}")
+
+
+def _told(value: Any) -> str:
+    if type(value) is int:
+        return str(value) if -MOST < value < MOST else "too large a number"
+    return f"a {type(value).__name__}"
+
+
+def facts(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts about the program, held to what the tips take for granted."""
+    found: dict[str, Any] = _plain(dict(raw), _DEPTH)
+    if not _is(found, FACTS) or not all(
+        len({len(optimizer[key]) for key in _OF_EACH_PARAMETER}) == 1
+        for optimizer in found.get("optimizers", ())
+    ):
+        raise FileFormatError("its facts about the program are not as nbmem writes them")
+    return found
+
+
+def _plain(value: Any, depth: int) -> Any:
+    """Texts as they may be shown, numbers of a bounded size, in lists and objects."""
+    if type(value) is str:
+        return shown(value, SENTENCE)
+    if type(value) in {bool, type(None)}:
+        return value
+    if type(value) in {int, float}:
+        return value if math.isfinite(value) and abs(value) <= MOST else None
+    if depth and type(value) is list:
+        return [_plain(one, depth - 1) for one in value]
+    if depth and type(value) is dict:
+        return {shown(str(key)): _plain(one, depth - 1) for key, one in value.items()}
+    return None
+
+
+_SCALARS = {"bool": bool, "str": str}
+
+
+def _is(value: Any, kind: Kind) -> bool:
+    if isinstance(kind, dict):
+        return type(value) is dict and all(
+            _is(value[key], wanted) if (key := name.rstrip("?")) in value else name != key
+            for name, wanted in kind.items()
+        )
+    if isinstance(kind, tuple):
+        return type(value) is list and all(_is(one, kind[0]) for one in value)
+    if kind.endswith("?"):
+        return value is None or _is(value, kind[:-1])
+    if kind.startswith("["):
+        return type(value) is list and all(_is(one, kind[1:-1]) for one in value)
+    if kind == "int":
+        return type(value) is int and value >= 0
+    return type(value) is _SCALARS[kind]

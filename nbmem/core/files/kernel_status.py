@@ -1,0 +1,109 @@
+"""What a kernel says of itself to `nbmem gpus`: a small file of the user's, gone when it ends.
+
+It lies in a folder that only this user may enter, is replaced as a whole and may be read by nobody
+else. A file of a process that is gone, or whose number another has by now, says nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from nbmem.core.gpu_processes import Told
+from nbmem.core.session.tensor_names import shown
+
+MAX_BYTES = 64 * 1024
+"""Larger files are not ours."""
+_MOST = 1 << 62
+_SAME_S = 2.0
+"""By how much two clocks may differ on when a process began."""
+
+
+def folder() -> Path | None:
+    """The folder, made where it is not there; None where it would not be this user's alone."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
+    place = Path(runtime or tempfile.gettempdir()) / ("nbmem" if runtime else f"nbmem-{user}")
+    try:
+        place.mkdir(mode=0o700, exist_ok=True)
+        found = place.lstat()
+    except OSError:
+        return None
+    mine = not hasattr(os, "getuid") or found.st_uid == os.getuid()
+    closed = sys.platform == "win32" or not found.st_mode & 0o077
+    return place if mine and closed and place.is_dir() and not place.is_symlink() else None
+
+
+def tell(told: Told, *, began: float) -> None:
+    """Write what this process says of itself; where that is not possible, nothing is said.
+
+    Args:
+        told: What it says.
+        began: When the process began, seconds since the epoch.
+    """
+    place = folder()
+    if place is None:
+        return
+    form = {
+        "pid": os.getpid(),
+        "began": began,
+        "cell": told.cell,
+        "held": told.held,
+        "allocated": told.allocated,
+        "reserved": told.reserved,
+    }
+    partial = place / f".{os.getpid()}.part"
+    with contextlib.suppress(OSError):
+        partial.unlink(missing_ok=True)
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(form, file)
+        partial.replace(place / f"{os.getpid()}.json")
+
+
+def fall_silent() -> None:
+    """Take this process's file away."""
+    place = folder()
+    if place is not None:
+        with contextlib.suppress(OSError):
+            (place / f"{os.getpid()}.json").unlink(missing_ok=True)
+
+
+def heard(pid: int, *, began: float) -> Told | None:
+    """What a process of this user's says of itself; None where it says nothing that can be read.
+
+    Args:
+        pid: The process.
+        began: When it began, seconds since the epoch: another may have had its number.
+    """
+    place = folder()
+    if place is None:
+        return None
+    try:
+        with (place / f"{pid}.json").open("rb") as file:
+            raw = json.loads(file.read(MAX_BYTES))
+        same = raw["pid"] == pid and abs(float(raw["began"]) - began) <= _SAME_S
+        return _told(raw) if same else None
+    except Exception:  # noqa: BLE001 - a file of anything
+        return None
+
+
+def _told(raw: dict[str, Any]) -> Told:
+    cell = raw["cell"]
+    return Told(
+        cell=None if cell is None else shown(str(cell)),
+        held=tuple((shown(str(name)), _bytes(size)) for name, size in raw["held"][:100]),
+        allocated=_bytes(raw["allocated"]),
+        reserved=_bytes(raw["reserved"]),
+    )
+
+
+def _bytes(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < _MOST:
+        raise ValueError(value)
+    return value

@@ -1,0 +1,132 @@
+"""A folder in which the ranks of a world write: how the files are called, and what is there."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nbmem.core.errors import NbmemError, UsageError
+from nbmem.core.files.rank_journal import SUFFIX, Journal
+from nbmem.core.files.rank_journal_reader import read_journal
+from nbmem.core.files.session import open_session
+from nbmem.core.files.size_limits import Limits
+from nbmem.core.files.untrusted_input import expanded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from nbmem.core.session.ranks import Rank
+    from nbmem.core.session.session import Session
+
+MOST_FILES = 100_000
+"""Files of a folder that are looked at, in the order of their names."""
+SESSION_SUFFIX = ".nbmem"
+_PLAIN = re.compile(r"[^A-Za-z0-9-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class RankFile:
+    """What one rank left in the folder.
+
+    Attributes:
+        path: The file.
+        rank: Whose it is.
+        found: Its session; or its journal, where it came to no end.
+        silent_s: Seconds since something was written.
+        lives: Whether its process is still there; None where that is another machine's.
+    """
+
+    path: Path
+    rank: Rank
+    found: Session | Journal
+    silent_s: float
+    lives: bool | None
+
+
+def session_name(rank: Rank) -> str:
+    """The file's name of a rank's session: `rank-3-of-8.node1.4711.nbmem`."""
+    return f"{_stem(rank)}{SESSION_SUFFIX}"
+
+
+def journal_name(rank: Rank) -> str:
+    """The file's name of the journal that a rank writes until its session is whole."""
+    return f"{_stem(rank)}{SUFFIX}"
+
+
+def _stem(rank: Rank) -> str:
+    number = str(rank.number).zfill(len(str(rank.world - 1)))
+    host = _PLAIN.sub("-", rank.host)[:60] or "host"
+    return f"rank-{number}-of-{rank.world}.{host}.{rank.pid}"
+
+
+def rank_files(path: str | Path, limits: Limits | None = None) -> Iterator[RankFile | str]:
+    """What lies in a folder, one file after the other: a rank's, or a sentence about another.
+
+    Sessions without a rank and files of other programs are named and left alone. A journal whose
+    session is there, too, was about to be taken away, and is not read.
+
+    Args:
+        path: The folder.
+        limits: How large a file may be.
+
+    Raises:
+        UsageError: There is no such folder, or it cannot be read.
+    """
+    folder = expanded(path)
+    try:
+        names = sorted(one.name for one in folder.iterdir() if not one.name.startswith("."))
+    except FileNotFoundError:
+        raise UsageError(f"There is no folder {path}. Check the path.") from None
+    except OSError as err:
+        raise UsageError(f"The folder {path} cannot be read ({err.strerror or err}).") from err
+    if len(names) > MOST_FILES:
+        yield f"{path} has {len(names):,} files; the first {MOST_FILES:,} by name are read."
+    there = set(names[:MOST_FILES])
+    for name in names[:MOST_FILES]:
+        journal = name.endswith(SUFFIX)
+        if journal and name.removesuffix(SUFFIX) + SESSION_SUFFIX in there:
+            continue
+        if journal or name.endswith(SESSION_SUFFIX):
+            yield rank_file(folder / name, limits)
+        else:
+            yield f"{name} is no file of a rank: it was left alone."
+
+
+def rank_file(path: Path, limits: Limits | None = None) -> RankFile | str:
+    """One file of a rank; or a sentence for why it is none."""
+    limits = limits or Limits()
+    try:
+        if path.name.endswith(SUFFIX):
+            return journal_file(path, read_journal(path, limits))
+        session = open_session(path, limits)
+    except (NbmemError, OSError) as err:
+        return f"{path.name} was left out: {err}"
+    if session.rank is None:
+        return f"{path.name} is of a program of one process and belongs to no world: left alone."
+    return RankFile(path, session.rank, session, 0.0, lives=False)
+
+
+def journal_file(path: Path, journal: Journal) -> RankFile:
+    """What a journal says, and whether anybody still writes it.
+
+    Raises:
+        OSError: The file is gone.
+    """
+    silent = max(0.0, time.time() - path.stat().st_mtime)
+    return RankFile(path, journal.rank, journal, silent, _lives(journal.rank))
+
+
+def _lives(rank: Rank) -> bool | None:
+    """Whether a process has a rank's number here; it may be a later one's."""
+    if rank.host != socket.gethostname() or rank.pid <= 0:
+        return None
+    import psutil
+
+    try:
+        return bool(psutil.pid_exists(rank.pid))  # os.kill(pid, 0) is a Ctrl-C on Windows
+    except (OSError, OverflowError):
+        return False

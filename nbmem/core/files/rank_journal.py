@@ -1,0 +1,154 @@
+"""A rank's journal: a line of JSON each second, so that a killed process loses no more than one.
+
+The first line says whose it is, each other one what was held at that moment. A process may die
+within a line, so a last one without its end is left out. When the session's own file is whole the
+journal is taken away: it has nothing that the session lacks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.files.header import info_json, refusal_json
+from nbmem.core.files.rank_json import rank_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from nbmem.core.session.events import Stack
+    from nbmem.core.session.oom import Refusal
+    from nbmem.core.session.ranks import Rank
+    from nbmem.core.session.session import DeviceInfo
+
+SUFFIX = ".journal"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardNow:
+    """What a process held of one card at a moment; None where nobody knew.
+
+    Attributes:
+        index: CUDA ordinal.
+        allocated: Bytes in live blocks.
+        reserved: Bytes held from the driver.
+        peak: Highest allocated bytes until then, as torch's own counter has it.
+        known: Bytes by the key of their category, as far as hooks had seen them.
+    """
+
+    index: int
+    allocated: int
+    reserved: int
+    peak: int
+    known: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One line of a journal.
+
+    Attributes:
+        t_ns: When, nanoseconds since the epoch.
+        phase, step: What the training loop was at; None outside of one.
+        cards: The cards that it used.
+        own: Bytes of the host's memory that were its own; None where nobody could say.
+        place: The line of the program that the main thread was at, and before it the function of a
+            library that it waited for, if it did; empty where nobody saw it.
+    """
+
+    t_ns: int
+    phase: str | None
+    step: int | None
+    cards: tuple[CardNow, ...]
+    own: int | None = None
+    place: Stack = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journal:
+    """What a rank wrote while it ran.
+
+    Attributes:
+        rank: Whose it is; with how it ended, if it said so.
+        name: The script's name.
+        devices: Its cards, as far as it had used them.
+        entries: The moments, in order.
+        refusals: Requests that could not be served, in order.
+        error: The exception that ended it, or None.
+    """
+
+    rank: Rank
+    name: str
+    devices: tuple[DeviceInfo, ...]
+    entries: tuple[Entry, ...]
+    refusals: tuple[Refusal, ...] = ()
+    error: str | None = None
+
+
+class JournalFile:
+    """A journal that is being written: each line goes to the kernel whole, at once.
+
+    Args:
+        path: The file; it must not be there yet.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
+        self._handle = os.open(path, flags, 0o666)
+
+    def begin(self, rank: Rank, name: str) -> None:
+        """Say whose it is."""
+        self._write({"journal": FORMAT, "name": name, "rank": rank_json(rank)})
+
+    def add_card(self, info: DeviceInfo) -> None:
+        """Say what a card is, before it is first spoken of."""
+        self._write({"card": info_json(info)})
+
+    def add(self, entry: Entry) -> None:
+        """Write one moment."""
+        self._write(
+            {
+                "t_ns": entry.t_ns,
+                "phase": entry.phase,
+                "step": entry.step,
+                "cards": [
+                    {
+                        "index": card.index,
+                        "allocated": card.allocated,
+                        "reserved": card.reserved,
+                        "peak": card.peak,
+                        "known": dict(card.known),
+                    }
+                    for card in entry.cards
+                ],
+                "own": entry.own,
+                "place": [[f.file, f.line, f.function] for f in entry.place],
+            }
+        )
+
+    def add_refusal(self, refusal: Refusal) -> None:
+        """Write a request that could not be served."""
+        self._write({"refused": refusal_json(refusal)})
+
+    def say(self, rank: Rank, error: str | None = None) -> None:
+        """Say what is known of the rank now, its end included."""
+        self._write({"rank": rank_json(rank), "error": error})
+
+    def close(self, *, remove: bool) -> None:
+        """Let go of the file, and take it away if its session is whole."""
+        with suppress(OSError):
+            os.close(self._handle)
+            if remove:
+                self.path.unlink(missing_ok=True)
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        os.write(self._handle, f"{json.dumps(line)}\n".encode("utf-8", "replace"))

@@ -1,0 +1,171 @@
+"""Reads a rank's journal: whole, or piece by piece while it grows.
+
+A process may die within a line, so a last one without its end is left out.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.errors import FileFormatError
+from nbmem.core.files.archive import plain_json
+from nbmem.core.files.header import frame_of, info_of, refusal_of
+from nbmem.core.files.json_fields import Fields
+from nbmem.core.files.rank_journal import FORMAT, CardNow, Entry, Journal
+from nbmem.core.files.rank_json import rank_of
+from nbmem.core.files.size_limits import Limits
+from nbmem.core.files.untrusted_input import content
+from nbmem.core.session.tensor_names import SENTENCE, shown
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nbmem.core.session.oom import Refusal
+    from nbmem.core.session.ranks import Rank
+    from nbmem.core.session.session import DeviceInfo
+
+_MOST_FRAMES = 2
+_MOST_STEPS = 1 << 40
+_AT_ONCE = 1 << 20
+"""Bytes of one look at a journal that grows by some hundred a second, and of one line at most."""
+
+
+def read_journal(path: str | Path, limits: Limits | None = None) -> Journal:
+    """Read what a rank wrote, also while it still writes.
+
+    Raises:
+        UsageError: There is no such file.
+        FileFormatError: It is no journal.
+    """
+    limits = limits or Limits()
+    told = _JournalLines(path, limits)
+    told.take(content(path, limits))
+    return told.journal()
+
+
+class JournalTail:
+    """A journal that is read again and again while its rank writes: only what is new of it.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+        self._told = _JournalLines(path, Limits())
+
+    def now(self) -> Journal | None:
+        """What it says by now, of its moments the last alone; None before its first line is whole.
+
+        Raises:
+            OSError: It is gone: its session is whole, or somebody took it away.
+            FileFormatError: It is no journal.
+        """
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            new = file.read(_AT_ONCE)
+        self._read += len(new)
+        self._told.take(new)
+        del self._told.entries[:-1]
+        return self._told.journal() if self._told.begun else None
+
+
+class _JournalLines:
+    """What the lines of a journal have said, taken piece by piece.
+
+    Args:
+        path: The file, for messages.
+        limits: How large a line may be.
+    """
+
+    def __init__(self, path: str | Path, limits: Limits) -> None:
+        self.begun = False
+        self.entries: list[Entry] = []
+        self._path, self._limits = path, limits
+        self._half = b""
+        self._rank: Rank
+        self._name = ""
+        self._error: str | None = None
+        self._devices: dict[int, DeviceInfo] = {}
+        self._refusals: list[Refusal] = []
+
+    def take(self, data: bytes) -> None:
+        """Take what follows; behind the last line's end is half a line, which waits for the rest.
+
+        Raises:
+            FileFormatError: It is no journal.
+        """
+        *lines, self._half = (self._half + data).split(b"\n")
+        if len(self._half) > _AT_ONCE:
+            raise self._no_journal("a line of it has no end")
+        try:
+            for line in lines:
+                row = Fields(plain_json(line, "a line", self._limits), "a line of it")
+                (self._take if self.begun else self._begin)(row)
+        except (FileFormatError, ValueError, RecursionError) as err:
+            raise self._no_journal(err) from None
+
+    def journal(self) -> Journal:
+        """All of it.
+
+        Raises:
+            FileFormatError: There is no line yet.
+        """
+        if not self.begun:
+            raise self._no_journal("its first line does not say whose it is")
+        return Journal(
+            rank=self._rank,
+            name=self._name,
+            devices=tuple(self._devices.values()),
+            entries=tuple(self.entries),
+            refusals=tuple(self._refusals),
+            error=self._error,
+        )
+
+    def _begin(self, row: Fields) -> None:
+        if row.maybe(row.number, "journal") != FORMAT:
+            raise FileFormatError("its first line does not say whose it is")
+        self._rank, self._name = rank_of(row.object("rank")), row.text("name")
+        self.begun = True
+
+    def _take(self, row: Fields) -> None:
+        if card := row.object("card"):
+            info = info_of(card)
+            self._devices[info.index] = info
+        elif now := row.object("rank"):
+            self._rank = rank_of(now)
+            self._error = row.maybe(partial(row.text, most=SENTENCE), "error")
+        elif refused := row.object("refused"):
+            self._refusals.append(refusal_of(refused))
+        else:
+            self.entries.append(_entry(row))
+
+    def _no_journal(self, why: object) -> FileFormatError:
+        return FileFormatError(
+            f"{self._path} is not the journal of a rank: {why}. It may be of another program."
+        )
+
+
+def _entry(row: Fields) -> Entry:
+    return Entry(
+        t_ns=row.time("t_ns"),
+        phase=row.maybe(row.text, "phase"),
+        step=row.maybe(lambda name: row.number(name, _MOST_STEPS), "step"),
+        cards=tuple(_card_now(raw) for raw in row.items("cards")),
+        own=row.maybe(row.count, "own"),
+        place=tuple(frame_of(raw) for raw in row.items("place")[:_MOST_FRAMES]),
+    )
+
+
+def _card_now(raw: Any) -> CardNow:
+    card = Fields(raw, "a card in a line of it")
+    known = Fields(card.object("known"), "what is known in a line of it")
+    return CardNow(
+        index=card.number("index", 1023),
+        allocated=card.count("allocated"),
+        reserved=card.count("reserved"),
+        peak=card.count("peak"),
+        known={shown(key): known.count(key) for key in card.object("known")},
+    )

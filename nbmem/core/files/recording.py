@@ -1,0 +1,44 @@
+"""A recording from a file, whoever wrote it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.core.files.session import open_session
+from nbmem.core.files.size_limits import Limits
+from nbmem.core.files.snapshot_session import session_of_snapshot
+from nbmem.core.files.untrusted_input import opened
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nbmem.core.session.session import Session
+
+_ZIP = b"PK"
+
+
+def read_recording(path: str | Path, max_size: int | str | None = None) -> Session:
+    """Read a session that nbmem saved, or a snapshot that torch's _dump_snapshot() wrote.
+
+    Args:
+        path: The file.
+        max_size: How large it may be: bytes, or text such as "4GiB"; None for the default.
+
+    Raises:
+        UsageError: There is no such file, or the limit is none.
+        FileFormatError: It is too large, truncated, hostile or of another kind.
+    """
+    limits = Limits.of(max_size)
+    read = open_session if is_session(path, limits) else session_of_snapshot
+    return read(path, limits)
+
+
+def is_session(path: str | Path, limits: Limits | None = None) -> bool:
+    """Whether a file is a zip archive, as sessions are; no pickle begins so.
+
+    Raises:
+        UsageError: There is no such file.
+        FileFormatError: It is too large.
+    """
+    with opened(path, limits or Limits()) as file:
+        return file.read(len(_ZIP)) == _ZIP

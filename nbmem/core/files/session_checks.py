@@ -1,0 +1,217 @@
+"""What must hold in a session from a file before anything looks anything up in it.
+
+Every message is the middle of a sentence: the reader puts the file before it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbmem.core.errors import FileFormatError
+from nbmem.core.files.size_limits import MOST_CARDS, MOST_FRAMES
+from nbmem.core.session.categories import Category
+from nbmem.core.session.events import Action, BlockState
+from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.session import NOT_KNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from nbmem.core.files.size_limits import Limits
+    from nbmem.core.session.events import Columns, Events, Layout
+    from nbmem.core.session.frameworks import OwnerReadings
+    from nbmem.core.session.host_memory import MachineReadings
+    from nbmem.core.session.session import DeviceTrace, Session
+
+MOST_BYTES = 1 << 50
+"""Of a card, a block or a reading: a PiB."""
+LAST_NS = 1 << 62
+"""Nanoseconds since the epoch: the year 2116."""
+MOST_OWNERS = 100
+"""Libraries that hold memory of one card."""
+_HIGHEST = 1 << 62
+"""Addresses."""
+_DEPTH = 100
+"""Spans that lie in each other: cells, phases, blocks of the user's."""
+_SUM = float(1 << 62)
+"""Bytes of all events together, so that sums of them are exact."""
+
+
+def check(session: Session, limits: Limits) -> None:
+    """Look at all that refers to something else, and at all numbers.
+
+    Raises:
+        FileFormatError: Something is out of its range.
+    """
+    if len(session.devices) > MOST_CARDS:
+        _refuse(f"it has {len(session.devices)} cards; at most {MOST_CARDS} are read")
+    if len({trace.info.index for trace in session.devices}) < len(session.devices):
+        _refuse("two of its cards have one number")
+    events = sum(len(trace.events) for trace in session.devices)
+    if events > limits.events:
+        _refuse(f"it has {events:,} events; at most {limits.events:,} are read")
+    rows = len(session.names) + len(session.notes) + len(session.spans) + len(session.refusals)
+    rows += sum(map(_rows, session.devices))
+    if rows > limits.texts:
+        _refuse(f"it has {rows:,} names, spans and blocks; at most {limits.texts:,} are read")
+    frames = [len(stack) for stack in session.stacks]
+    if sum(frames) > limits.frames or max(frames, default=0) > MOST_FRAMES:
+        _refuse(f"its stacks have {sum(frames):,} frames")
+    for at, trace in enumerate(session.devices):
+        _device(trace, stacks=len(session.stacks), names=len(session.names))
+        _spans(session, at, len(trace.events))
+
+
+def check_card(events: Events, layouts: Mapping[str, Layout], stacks: int) -> None:
+    """Look at one card's events and layouts alone.
+
+    Args:
+        events: The events.
+        layouts: Segments and blocks, by when it was.
+        stacks: How many stacks there are.
+
+    Raises:
+        FileFormatError: Something is out of its range.
+    """
+    _events(events, stacks)
+    for when, layout in layouts.items():
+        _layout(when, layout, stacks)
+
+
+def _rows(trace: DeviceTrace) -> int:
+    tables: list[Columns] = [trace.marks, trace.samples, trace.identities, trace.end.blocks]
+    tables += [trace.start.blocks] if trace.start is not None else []
+    tables += [trace.holders] if trace.holders is not None else []
+    tables += [trace.owners] if trace.owners is not None else []
+    tables += [trace.machine] if trace.machine is not None else []
+    tables += [trace.calls] if trace.calls is not None else []
+    return sum(map(len, tables))
+
+
+def _device(trace: DeviceTrace, *, stacks: int, names: int) -> None:
+    count = len(trace.events)
+    start = {} if trace.start is None else {"start": trace.start}
+    check_card(trace.events, {"end": trace.end, **start}, stacks)
+    _within("marks.position", trace.marks.position, 0, count)
+    _within("samples.t_ns", trace.samples.t_ns, 0, LAST_NS)
+    _within("marks.t_ns", trace.marks.t_ns, 0, LAST_NS)
+    for table in (trace.marks, trace.samples):
+        for name, column in table.columns():
+            if name not in {"position", "t_ns"}:
+                _within(name, column, NOT_KNOWN, MOST_BYTES)
+    seen = trace.identities
+    _within("identities.position", seen.position, 0, count)
+    _within("identities.addr", seen.addr, 0, _HIGHEST)
+    _within("identities.size", seen.size, 0, MOST_BYTES)
+    _within("identities.category", seen.category, 0, max(Category))
+    _within("identities.name", seen.name, -1, names - 1)
+    held = trace.holders
+    if held is not None:
+        _within("holders.addr", held.addr, 0, _HIGHEST)
+        _within("holders.size", held.size, 0, MOST_BYTES)
+        _within("holders.kind", held.kind, 0, max(HolderKind))
+        for name in ("form", "root", "path"):
+            _within(f"holders.{name}", getattr(held, name), 0, names - 1)
+    if trace.owners is not None:
+        _owners(trace.owners, names)
+    if trace.machine is not None:
+        _machine(trace.machine)
+    if trace.calls is not None:
+        _within("calls.first", trace.calls.first, NOT_KNOWN, count)
+        _within("calls.last", trace.calls.last, 0, count)
+        _within("calls.name", trace.calls.name, 0, names - 1)
+
+
+def _owners(said: OwnerReadings, names: int) -> None:
+    _within("owners.t_ns", said.t_ns, 0, LAST_NS)
+    _within("owners.owner", said.owner, 0, names - 1)
+    _within("owners.held", said.held, 0, MOST_BYTES)
+    _within("owners.used", said.used, NOT_KNOWN, MOST_BYTES)
+    _within("owners.managed", said.managed, 0, MOST_BYTES)
+    if (said.used > said.held).any():
+        _refuse("an owner of memory uses more than it holds")
+    if (np.diff(said.t_ns) < 0).any():
+        _refuse("the readings of its owners of memory are not in the order of time")
+    if len(np.unique(said.owner)) > MOST_OWNERS:
+        _refuse(f"more than {MOST_OWNERS} owners hold memory of a card")
+
+
+def _machine(read: MachineReadings) -> None:
+    _within("machine.t_ns", read.t_ns, 0, LAST_NS)
+    for name, column in read.columns():
+        if name != "t_ns":
+            _within(f"machine.{name}", column, NOT_KNOWN, MOST_BYTES)
+    if (np.diff(read.t_ns) < 0).any():
+        _refuse("the readings of its machine are not in the order of time")
+
+
+def _events(events: Events, stacks: int) -> None:
+    _within("events.action", events.action, 0, max(Action))
+    _within("events.addr", events.addr, 0, _HIGHEST)
+    _within("events.t_ns", events.t_ns, 0, LAST_NS)
+    _within("events.stack", events.stack, -1, stacks - 1)
+    asked = events.action == Action.OOM  # a program may ask for anything
+    _within("events.size", events.size[asked], 0, _HIGHEST)
+    served = events.size[~asked]
+    _within("events.size", served, 0, MOST_BYTES)
+    if served.sum(dtype=np.float64) > _SUM:
+        _refuse("its events are of more bytes than can be added up")
+
+
+def _layout(when: str, layout: Layout, stacks: int) -> None:
+    segments, blocks = layout.segments, layout.blocks
+    _within("segments.addr", segments.addr, 0, _HIGHEST)
+    _within("segments.size", segments.size, 1, MOST_BYTES)
+    _within("segments.small", segments.small, 0, 1)
+    _within("segments.expandable", segments.expandable, 0, 1)
+    _within("segments.pool", segments.pool, -_HIGHEST, _HIGHEST)
+    _within("blocks.addr", blocks.addr, 0, _HIGHEST)
+    _within("blocks.size", blocks.size, 1, MOST_BYTES)
+    _within("blocks.state", blocks.state, 0, max(BlockState))
+    _within("blocks.stack", blocks.stack, -1, stacks - 1)
+    used = blocks.state != BlockState.INACTIVE
+    _within("blocks.requested", blocks.requested[used], 0, MOST_BYTES)
+    if (blocks.requested[used] > blocks.size[used]).any():
+        _refuse(f"blocks at its {when} are smaller than what was asked for")
+    ends = segments.addr + segments.size
+    if (segments.addr[1:] < ends[:-1]).any():
+        _refuse(f"segments at its {when} overlap, or are not in the order of their addresses")
+    # As a rule blocks fill their segments, but snapshots that were cut by hand are read, too.
+    stops = blocks.addr + blocks.size
+    if (blocks.addr[1:] < stops[:-1]).any():
+        _refuse(f"blocks at its {when} overlap, or are not in the order of their addresses")
+    home = np.searchsorted(segments.addr, blocks.addr, "right") - 1
+    if (home < 0).any() or (stops > ends[home]).any():
+        _refuse(f"blocks at its {when} lie in no segment")
+
+
+def _spans(session: Session, device: int, events: int) -> None:
+    """Where the spans lie in one card's events."""
+    cards = len(session.devices)
+    if any(len(span.first) != cards or len(span.last) != cards for span in session.spans):
+        _refuse("a span does not say where it lies in the events of each card")
+    first = np.array([span.first[device] for span in session.spans], np.int64)
+    last = np.array([span.last[device] for span in session.spans], np.int64)
+    _within("spans.first", first, 0, events)
+    _within("spans.last", last, 0, events)
+    if (first > last).any():
+        _refuse("a span ends before it begins")
+    if int((last - first).sum()) > _DEPTH * (events + 1):
+        _refuse(f"more than {_DEPTH} of its spans lie in each other")
+
+
+def _within(name: str, column: NDArray[Any], least: int, most: int) -> None:
+    if not len(column):
+        return
+    low, high = int(column.min()), int(column.max())
+    if low < least or high > most:
+        wrong = low if low < least else high
+        _refuse(f"its column {name} has {wrong}, where {least} to {most} may stand")
+
+
+def _refuse(why: str) -> None:
+    raise FileFormatError(why)

@@ -1,0 +1,114 @@
+"""The Python stacks in a snapshot of torch's, each once, of frames that are each there once.
+
+Where torch took C++ frames, too (`stacks="all"`, its default), they are left out: whose line it
+was and what ran is in the Python frames, and a thread of C++ alone has an empty stack, as it has in
+a recording of Python stacks.
+"""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbmem.core.files.size_limits import MOST_FRAMES
+from nbmem.core.session.events import Frame
+from nbmem.core.session.tensor_names import shown
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.core.session.events import Stack
+
+_LAST_LINE = 1 << 31
+_PLACE = itemgetter("filename", "line", "name")
+_NATIVE = frozenset(
+    (
+        ".c",
+        ".cc",
+        ".cpp",
+        ".cu",
+        ".cuh",
+        ".cxx",
+        ".h",
+        ".hpp",
+        ".inl",
+        ".o",
+        ".rs",
+        ".s",
+        ".so",
+        ".tcc",
+    )
+)
+"""How the files of C++ frames end. Most have no line, and no name that is known: `??` or none."""
+
+
+class Stacks:
+    """Stacks met so far, each once, and their frames.
+
+    Torch shares the frames of equal stacks, so identity is asked first. It holds while the
+    snapshot is alive, which is as long as this is. A file may hold copies instead.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[Stack] = []
+        self._by_list: dict[int, int] = {}
+        self._by_frames: dict[tuple[int, ...], int] = {}
+        self._frame: dict[int, Frame | None] = {}  # None for one of C++
+        self._frame_at: dict[tuple[str, int, str], Frame] = {}
+
+    def index_of(self, frames: list[dict[str, Any]] | None) -> int:
+        """Index of a stack; -1 for none, and for one of C++ alone."""
+        if not frames:
+            return -1
+        index = self._by_list.get(id(frames))
+        if index is None:
+            if type(frames) is not list or len(frames) > MOST_FRAMES:
+                raise TypeError(f"frames are no list of at most {MOST_FRAMES:,}")
+            index = self._by_list[id(frames)] = self._index(frames)
+        return index
+
+    def indices_of(self, column: list[list[dict[str, Any]] | None]) -> NDArray[np.int64]:
+        """Indices of a column of stacks: a list that is there a thousand times is read once."""
+        keys = np.fromiter(map(id, column), np.int64, len(column))
+        _, first, place = np.unique(keys, return_index=True, return_inverse=True)
+        found = [self.index_of(column[row]) for row in first.tolist()]
+        return np.array(found, np.int64)[place]
+
+    def _index(self, frames: list[dict[str, Any]]) -> int:
+        known = self._frame
+        try:
+            found = [known[id(frame)] for frame in frames]
+        except KeyError:
+            found = list(map(self._read, frames))
+        stack = tuple([frame for frame in found if frame is not None])
+        if not stack:
+            return -1
+        key = tuple(map(id, stack))
+        index = self._by_frames.get(key)
+        if index is None:
+            index = self._by_frames[key] = len(self.found)
+            self.found.append(stack)
+        return index
+
+    def _read(self, raw: dict[str, Any]) -> Frame | None:
+        if id(raw) in self._frame:
+            return self._frame[id(raw)]
+        file, line, function = _PLACE(raw)
+        if (type(file), type(line), type(function)) != (str, int, str):
+            raise TypeError("a frame has no filename, line and name")
+        frame = None
+        if not _is_native(file, line):
+            place = (shown(file), line if 0 <= line < _LAST_LINE else 0, shown(function))
+            frame = self._frame_at.get(place)
+            if frame is None:
+                frame = self._frame_at[place] = Frame(*place)
+        self._frame[id(raw)] = frame
+        return frame
+
+
+def _is_native(file: str, line: int) -> bool:
+    """Whether a frame is of C++: Python's have a line, and a file of whatever name."""
+    return line == 0 or file in ("", "??") or PurePath(file).suffix.lower() in _NATIVE

@@ -1,0 +1,1 @@
+"""Work safely inside somebody else's process: faults, signals, bytecode."""

@@ -1,0 +1,75 @@
+"""What the host's memory consists of beside its categories: parts that the kernel counts across.
+
+A weight may lie in shared memory and the code of a library in the page cache, so these are no
+categories: each is said below the sum of which it is a part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from nbmem.core.session.events import Columns
+from nbmem.core.session.session import known
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MachineReadings(Columns):
+    """The parts over time; NOT_KNOWN where the kernel does not say.
+
+    Attributes:
+        t_ns: When, nanoseconds since the epoch.
+        tensors: Bytes of the tensors that lie in memory which other processes can map, too.
+        files: Resident bytes of this process that are pages of files: code, and what is mapped.
+        shared: Resident bytes of this process in shared memory.
+        cache: Bytes of the machine's available ones that its page cache has now.
+    """
+
+    t_ns: Ints
+    tensors: Ints
+    files: Ints
+    shared: Ints
+    cache: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineParts:
+    """The parts at a moment, in bytes; None for what nobody knows.
+
+    Attributes:
+        tensors: Of the tensors: in memory that other processes can map, too.
+        files: Of the process: pages of files.
+        shared: Of the process: shared memory.
+        cache: Of the available bytes: the page cache, which the kernel gives back when asked.
+    """
+
+    tensors: int | None
+    files: int | None
+    shared: int | None
+    cache: int | None
+
+    @classmethod
+    def of(cls, row: Sequence[int]) -> MachineParts:
+        """Of a row of figures in the order of PARTS; NOT_KNOWN is None."""
+        return cls(**dict(zip(PARTS, map(known, row), strict=True)))
+
+    def to_json(self) -> dict[str, int | None]:
+        """Bytes by stable keys."""
+        return {
+            "tensors_shared": self.tensors,
+            "process_files": self.files,
+            "process_shared": self.shared,
+            "available_page_cache": self.cache,
+        }
+
+
+PARTS = tuple(field.name for field in fields(MachineParts))
+"""Their keys, in the order in which a table of them has its columns."""

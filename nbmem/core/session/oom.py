@@ -1,0 +1,157 @@
+"""An out-of-memory error as figures and texts: torch's message, and what was seen as it failed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nbmem.core.runtime.exceptions import behind, is_raised, words_of
+from nbmem.core.units import GIB, KIB, MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.core.session.events import Stack
+
+_TEXT = re.compile(r"\bout of memory\b", re.IGNORECASE)
+_SIZE = r"(\d+(?:\.\d+)?) (bytes|KiB|MiB|GiB)"
+_UNITS = {"bytes": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
+_PATTERNS = {
+    "wanted": rf"Tried to allocate {_SIZE}",
+    # torch up to 2.1 wrote "capacty", and before 2.1 all figures in one pair of brackets.
+    "total": rf"total capaci?ty of {_SIZE}|{_SIZE} total capacity",
+    "free": rf"of which {_SIZE} is free|; {_SIZE} free",
+    "process": rf"this process has {_SIZE} memory in use",
+    "limit": rf"{_SIZE} allowed",
+    "allocated": rf"{_SIZE} is allocated by PyTorch|{_SIZE} already allocated",
+    "cached": rf"{_SIZE} is reserved by PyTorch but unallocated",
+    "reserved": rf"{_SIZE} reserved in total by PyTorch",
+}
+_OTHERS = re.compile(rf"Process \d+ has {_SIZE} memory in use")
+_DEVICE = re.compile(r"GPU (\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OomMessage:
+    """The figures of torch's message: bytes, as exact as their two decimals; None if left out.
+
+    Attributes:
+        device: CUDA ordinal.
+        wanted: What the driver was asked for.
+        total: The card.
+        free: Free on the card.
+        process: In use by this process.
+        others: In use by other processes that the driver names.
+        limit: What this process may reserve, if a memory fraction is set.
+        allocated: In live blocks.
+        reserved: Held from the driver.
+    """
+
+    device: int | None
+    wanted: int | None
+    total: int | None
+    free: int | None
+    process: int | None
+    others: int | None
+    limit: int | None
+    allocated: int | None
+    reserved: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A request that could not be served, as it was seen while it failed; it holds no tensor.
+
+    Attributes:
+        t_ns: When, nanoseconds since the epoch.
+        device: CUDA ordinal.
+        wanted: Bytes that the driver was asked for.
+        free: Bytes free on the card, after torch had given back what it could.
+        limit: Bytes that this process may reserve; None if no memory fraction is set.
+        allocated: Bytes in live blocks; None if the counters could not be read.
+        reserved: Bytes held from the driver.
+        stack: The Python frames, innermost first.
+        layer: Path and type of the module that ran: `model.layer3.0.conv1 (Conv2d)`.
+        operator: The node of backward that ran: `ConvolutionBackward0`.
+        progress: Part of the outermost module's layers that had been called, by their order.
+        evaluating: Whether the outermost module was in eval mode while gradients were enabled.
+        thread: Name of the thread; None for the main one and for autograd's.
+    """
+
+    t_ns: int
+    device: int
+    wanted: int
+    free: int
+    limit: int | None = None
+    allocated: int | None = None
+    reserved: int | None = None
+    stack: Stack = ()
+    layer: str | None = None
+    operator: str | None = None
+    progress: float | None = None
+    evaluating: bool = False
+    thread: str | None = None
+
+
+def read_message(text: str) -> OomMessage | None:
+    """The figures of torch's message (2.6 to 2.13, and the older form); None if it is not one."""
+    if not is_oom_text(text):
+        return None
+    found = {name: _bytes(re.search(pattern, text)) for name, pattern in _PATTERNS.items()}
+    cached = found.pop("cached")
+    if found["reserved"] is None and cached is not None and found["allocated"] is not None:
+        found["reserved"] = found["allocated"] + cached
+    others = [_bytes(match) or 0 for match in _OTHERS.finditer(text)]
+    device = _DEVICE.search(text)
+    return OomMessage(
+        device=int(device[1]) if device else None, others=sum(others) if others else None, **found
+    )
+
+
+def _bytes(match: re.Match[str] | None) -> int | None:
+    if match is None:
+        return None
+    number, unit = (group for group in match.groups() if group is not None)
+    return round(float(number) * _UNITS[unit])
+
+
+def is_oom_text(text: str) -> bool:
+    """Whether an exception's text speaks of a full card (and not of the host's memory)."""
+    return bool(_TEXT.search(text)) or "CUBLAS_STATUS_ALLOC_FAILED" in text
+
+
+def oom_in(error: BaseException | None) -> BaseException | None:
+    """The out-of-memory error in a chain of exceptions (causes, contexts, groups), or None."""
+    return next((found for found in _chain(error) if _is_oom(found)), None)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    waiting, seen = [error], set[int]()
+    while waiting:
+        one = waiting.pop(0)
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        waiting += behind(one)
+
+
+def _is_oom(error: BaseException) -> bool:
+    kind = type(error)
+    if kind.__name__ == "OutOfMemoryError" and kind.__module__.startswith("torch"):
+        return True
+    return is_raised(error, RuntimeError) and is_oom_text(words_of(error))
+
+
+def error_text(error: BaseException | None) -> str | None:
+    """An exception as one line; the exception itself would keep its frames' tensors alive.
+
+    An out-of-memory error behind it (a cause, a context) is named, too.
+    """
+    if error is None:
+        return None
+    lines = str(error).splitlines()
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    inner = oom_in(error)
+    return text if inner is None or inner is error else f"{text} (from {error_text(inner)})"

@@ -1,0 +1,121 @@
+"""One process of a program that runs as many: which rank it was, where, and how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+from nbmem.core.errors import UsageError
+from nbmem.core.session.tensor_names import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Ending = Literal["finished", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinate:
+    """Where a rank is in one dimension of a device mesh.
+
+    Attributes:
+        index: From 0.
+        size: Ranks in that dimension.
+    """
+
+    index: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """A rank, as its own process knew it.
+
+    Attributes:
+        number: Its rank in the world, from 0.
+        world: Ranks in the world.
+        local: Its rank among those of its host (torchrun's LOCAL_RANK); None where nobody says.
+        host: Name of its machine.
+        pid: Its process there.
+        run: What tells the run from other runs of the same program; None where nothing does.
+        card: What tells its card from others of its host: the driver's UUID of it, or else its
+            number; None where it used none.
+        mesh: Its place in each dimension of its device mesh, by the dimension's name, outermost
+            first; empty without a mesh.
+        stands_for: Ranks that it was run for beside itself; empty for a real rank.
+        host_bytes: Its machine's memory, or the limit of its container; None where nobody said.
+        own_peak: Highest bytes of that which were its own, read once a second: what the machine
+            cannot drop, so without files that it has mapped. None where nobody read them.
+        started_ns: When its recording began, nanoseconds since the epoch.
+        ended_ns: When it ended; None where no end was written: it died, was killed, hangs or runs.
+        ended: How it ended; None as for `ended_ns`.
+    """
+
+    number: int
+    world: int
+    local: int | None = None
+    host: str
+    pid: int
+    run: str | None = None
+    card: str | None = None
+    mesh: Mapping[str, Coordinate] = field(default_factory=dict)
+    stands_for: tuple[int, ...] = ()
+    host_bytes: int | None = None
+    own_peak: int | None = None
+    started_ns: int
+    ended_ns: int | None = None
+    ended: Ending | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "host", shown(self.host))
+        object.__setattr__(self, "mesh", {shown(name): at for name, at in self.mesh.items()})
+        for name in ("run", "card"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, None if value is None else shown(value))
+
+
+def require_inside(rank: int, world: int) -> None:
+    """Refuse a rank that a world has not.
+
+    Raises:
+        UsageError: There is none of that number.
+    """
+    if not 0 <= rank < world:
+        raise UsageError(
+            f"Rank {rank} is not in a world of {world}: ranks count from 0 to {world - 1}."
+        )
+
+
+def as_one_world(ranks: Sequence[Rank]) -> list[Rank]:
+    """Number processes that each are a world of their own by host and process; others as they are.
+
+    Engines of a notebook know nothing of each other, as long as none of them makes a group.
+
+    Returns:
+        The ranks, in the order given.
+    """
+    if len(ranks) < 2 or any(rank.world > 1 for rank in ranks):
+        return list(ranks)
+    places = sorted((rank.host, rank.pid) for rank in ranks)
+    return [
+        replace(rank, number=places.index((rank.host, rank.pid)), world=len(ranks))
+        for rank in ranks
+    ]
+
+
+def numbers_text(numbers: Sequence[int]) -> str:
+    """Ranks as a person writes them: `rank 3`, `ranks 0, 2-7`."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    told = ", ".join(_run_text(first, last) for first, last in runs)
+    return f"rank{'s' * (len(numbers) != 1)} {told}"
+
+
+def _run_text(first: int, last: int) -> str:
+    if first == last:
+        return str(first)
+    return f"{first}, {last}" if last == first + 1 else f"{first}-{last}"

@@ -1,0 +1,284 @@
+"""The waist of the hourglass: capture writes a Session, everything else reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.session.events import Columns, Events, Layout, Stack
+from nbmem.core.session.tensor_names import SENTENCE, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from nbmem.core.session.frameworks import OwnerReadings
+    from nbmem.core.session.host_memory import MachineReadings
+    from nbmem.core.session.oom import Refusal
+    from nbmem.core.session.ranks import Rank
+    from nbmem.core.session.spans import Span
+
+    Ints = NDArray[np.int64]
+    Codes = NDArray[np.uint8]
+
+NOT_KNOWN = -1
+"""Columns hold no None: this stands for it, and `known()` turns it back."""
+MOST_LINES = 5_000
+"""Lines of the recorded code that a session keeps, from the first."""
+
+
+def known(value: int) -> int | None:
+    """A column's value, None where nobody could know it."""
+    return None if value == NOT_KNOWN else int(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceInfo:
+    """One card, as its driver reports it.
+
+    Attributes:
+        index: CUDA ordinal.
+        name: The driver's name of the card.
+        total_bytes: The card's bytes, as NVML or else cudaMemGetInfo counts them; the host's where
+            the card shares its memory; with `spilled_bytes` where there are any.
+        virtual: Whether nbmem's virtual GPU stands in for it.
+        torch: Version of torch that used it.
+        capability: Compute capability (major, minor); None if nobody could ask.
+        driver_bytes: What the driver keeps of them for itself, by NVML; 0 where nobody says.
+        kind: torch's name for where its tensors live: `cuda`, `cpu` for the host, `mps`, `xpu`.
+        allocator: Whose memory torch hands out there: `native` is its own caching allocator.
+        shared: Whether the card has the host's memory and none of its own.
+        wddm: Whether Windows manages the card's memory (WDDM): the driver tells no process its
+            bytes, and puts into the host's memory what has no room.
+        spilled_bytes: The most that the host held for the card at one time, at least.
+    """
+
+    index: int
+    name: str
+    total_bytes: int
+    virtual: bool
+    torch: str
+    capability: tuple[int, int] | None = None
+    driver_bytes: int = 0
+    kind: str = "cuda"
+    allocator: str = "native"
+    shared: bool = False
+    wddm: bool = False
+    spilled_bytes: int = 0
+
+    @property
+    def own_bytes(self) -> int:
+        """The card's bytes without those that the host held for it."""
+        return self.total_bytes - self.spilled_bytes
+
+    @property
+    def is_host(self) -> bool:
+        """Whether this is no card but the machine's own memory."""
+        return self.kind == "cpu"
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether torch's allocator has written its own history; else it is what was seen."""
+        return self.kind == "cuda" and self.allocator == "native"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Marks(Columns):
+    """The allocator's own counters, read at known moments: each fixes a place in the events.
+
+    Attributes:
+        t_ns: When, nanoseconds since the epoch.
+        position: Index of the first event after the reading.
+        allocated: Bytes in live blocks.
+        active: Allocated plus blocks freed but still used by another stream.
+        requested: What was asked for, of the active blocks.
+        reserved: Bytes held from the driver.
+    """
+
+    t_ns: Ints
+    position: Ints
+    allocated: Ints
+    active: Ints
+    requested: Ints
+    reserved: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Samples(Columns):
+    """Readings of the whole card (NVML), each beside the allocator's reserved bytes at that time.
+
+    Attributes:
+        t_ns: When, nanoseconds since the epoch.
+        used: Bytes of the card in use by anybody; NOT_KNOWN without NVML and CUDA.
+        process: Bytes that the driver counts for this process; NOT_KNOWN where it does not say.
+        reserved: The allocator's reserved bytes at the same moment.
+        host: Resident bytes of this process in the host's memory; NOT_KNOWN if unread.
+    """
+
+    t_ns: Ints
+    used: Ints
+    process: Ints
+    reserved: Ints
+    host: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Identities(Columns):
+    """What was seen to live at an address at a position: a weight, a gradient, an input.
+
+    Attributes:
+        position: Event index at which it was seen.
+        addr: Address of the storage.
+        size: Bytes of the storage.
+        category: Category codes.
+        name: Index into the session's names: `model.conv1.weight (64, 3, 7, 7) float32`.
+    """
+
+    position: Ints
+    addr: Ints
+    size: Ints
+    category: Codes
+    name: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Holders(Columns):
+    """What kept memory alive at the end: one row for each storage and root that reaches it.
+
+    `core.holders` reads them. A storage's rows lie together, its best holder first.
+
+    Attributes:
+        addr: Address of the storage.
+        size: Bytes of the storage.
+        form: Index into the session's names: `(64, 3, 7, 7) float32`.
+        kind: HolderKind codes.
+        root: Index into the session's names: `checkpoint`.
+        path: Index into the session's names: `checkpoint['model']['conv1.weight']`.
+    """
+
+    addr: Ints
+    size: Ints
+    form: Ints
+    kind: Codes
+    root: Ints
+    path: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Calls(Columns):
+    """What the loop called: modules, and the steps of optimizers.
+
+    Attributes:
+        first: Event index at which it began; NOT_KNOWN where nobody looked (a module that is
+            called behind another one's forward, before the next phase).
+        last: Event index at which it returned.
+        name: Index into the session's names: `net`, `adamw.step()`.
+    """
+
+    first: Ints
+    last: Ints
+    name: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeviceTrace:
+    """What happened on one card.
+
+    Attributes:
+        info: The card.
+        release: Version of torch whose allocator rules apply.
+        settings: The allocator's settings as torch reports them.
+        start: Every segment and block before event 0; None where it was not seen (a full ring, a
+            snapshot of the user's own): it is then worked out from the end, backwards.
+        events: The allocator's actions.
+        end: Every segment and block after the last event.
+        dropped: Events that happened before event 0 of this trace and were lost (full ring).
+        marks: Counters at known positions.
+        samples: Readings of the whole card.
+        identities: What lived where.
+        other_processes: Bytes by process name where visible, at the end.
+        holders: Who kept what lived at the end; None where nobody looked.
+        owners: What other allocators of this process held of the card; None where nobody asked.
+        machine: Parts of the host's memory beside the categories; None of a card.
+        calls: What the loop called, in the order in which it returned; None where nobody looked.
+        kept_pools: Private pools (Segments.pool) that a graph or a MemPool still used at the end;
+            none where nobody looked.
+    """
+
+    info: DeviceInfo
+    release: str
+    settings: Mapping[str, object]
+    start: Layout | None
+    events: Events
+    end: Layout
+    dropped: int
+    marks: Marks
+    samples: Samples
+    identities: Identities
+    other_processes: Mapping[str, int] = field(default_factory=dict)
+    holders: Holders | None = None
+    owners: OwnerReadings | None = None
+    machine: MachineReadings | None = None
+    calls: Calls | None = None
+    kept_pools: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The code that was recorded, where stacks were taken.
+
+    Attributes:
+        file: The cell's or script's file, as frames name it.
+        lines: Its text, as Python ran it: at most `MOST_LINES`; empty where nobody has it.
+    """
+
+    file: str
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Session:
+    """One recorded stretch of a notebook or script, frozen when it is closed.
+
+    Its name, names, notes and error are cut and escaped as `core.names.shown` does.
+
+    Attributes:
+        name: The cell's or script's label.
+        created_ns: When it was closed, nanoseconds since the epoch.
+        devices: The traced cards.
+        spans: Cells, phases and blocks in order of their start; parents precede their children.
+        stacks: Python stacks that events refer to.
+        names: Texts that identities, holders and calls refer to.
+        notes: What went wrong or was left out, one sentence each.
+        error: The exception that ended it ("OutOfMemoryError: ..."), or None.
+        refusals: Requests that could not be served, in order, as they were seen to fail.
+        facts: What the program is made of, as JSON (see record.program); empty where nobody looked.
+        source: The code whose lines the stacks tell of; None without stacks.
+        rank: Which process of a program of many it was; None for a program of one.
+    """
+
+    name: str
+    created_ns: int
+    devices: tuple[DeviceTrace, ...]
+    spans: tuple[Span, ...]
+    stacks: tuple[Stack, ...] = ()
+    names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    error: str | None = None
+    refusals: tuple[Refusal, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    source: Source | None = None
+    rank: Rank | None = None
+
+    def __post_init__(self) -> None:
+        # The one place for texts that programs and strangers chose: views take them from here.
+        texts = {"names": tuple(map(shown, self.names)), "name": shown(self.name)}
+        texts["notes"] = tuple(shown(note, SENTENCE) for note in self.notes)
+        error = None if self.error is None else shown(self.error, SENTENCE)
+        source = self.source and replace(
+            self.source, lines=tuple(shown(line.expandtabs()) for line in self.source.lines)
+        )
+        for name, value in {**texts, "error": error, "source": source}.items():
+            object.__setattr__(self, name, value)

@@ -1,0 +1,39 @@
+"""Named stretches of time: sessions, cells, training phases and the user's own blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from nbmem.core.session.tensor_names import shown
+
+SpanKind = Literal["cell", "phase", "block"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """One stretch of a session, placed exactly in each device's events.
+
+    Attributes:
+        kind: What opened it.
+        name: Cell label, phase name (load, input, forward, backward, optimizer, zero_grad,
+            inference; recompute inside a backward) or the user's own name, as it may be shown.
+        step: Which pass of the training loop, from 0; None outside of one.
+        parent: Index of the enclosing span in the session, or None.
+        t0_ns: Start, nanoseconds since the epoch.
+        t1_ns: End.
+        first: Per device (in the session's order): index of the first event inside.
+        last: Per device: index after the last event inside.
+    """
+
+    kind: SpanKind
+    name: str
+    step: int | None = None
+    parent: int | None = None
+    t0_ns: int
+    t1_ns: int
+    first: tuple[int, ...]
+    last: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", shown(self.name))

@@ -1,0 +1,179 @@
+"""Phases of a recording that has only stacks: torch's own functions in them say what ran.
+
+A module's call, an optimizer's step and the engine's entry are functions of torch's own files, in
+every release. The engine's thread has no Python stack, or one that begins in the middle: at what
+C++ has called (a Function's backward, a hook), not where a program or a thread begins. A line that
+runs before the first forward and again behind one is the loop's own: the batch. A forward without
+gradients cannot be told from one with them.
+
+With that a recording that was made without nbmem gets the same tips.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nbmem.core.session.events import TAKES, Action
+from nbmem.core.session.source_files import with_slashes
+from nbmem.core.session.spans import Span
+from nbmem.core.session.steps import number_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nbmem.core.session.events import Events, Frame, Stack
+
+_OTHER = "other"
+_MODULES = {"_call_impl": "forward", "_apply": "load"}
+"""Methods of a module: its call, and what `to()`, `cuda()` and `half()` do."""
+_NO_CALL = 0
+_STARTS = ("<module>", "<cell line: ", "_run_module_as_main", "_bootstrap")
+"""Where the stack of a program, a cell or a thread begins."""
+
+
+@dataclass(slots=True)
+class StackPhase:
+    """A phase in the making, and its place in one card's events.
+
+    Attributes:
+        key: Which line called the optimizer: it tells one from another.
+    """
+
+    name: str
+    first: int
+    last: int = -1
+    key: int = _NO_CALL
+    step: int | None = None
+    goes_on: bool = False
+    looked_at: bool = False
+
+
+def phases_of(events: Events, stacks: Sequence[Stack]) -> tuple[Span, ...]:
+    """The phases, in order; none where no stack shows a module's call.
+
+    Args:
+        events: One card's events.
+        stacks: What their stacks refer to.
+    """
+    kinds = _kinds(stacks)
+    if "forward" not in kinds:
+        return ()
+    calls = _calls(stacks, kinds)
+    births = list(_births(events))
+    for stack in _batches(births, kinds):
+        kinds[stack] = "input"
+    running = StackPhase("load", 0)
+    done = [running]
+    left = False  # whether the module of the forward that runs has returned
+    for position, stack in births:
+        kind = kinds[stack] if stack >= 0 else "backward"
+        phase = _phase(running.name, kind)
+        call = calls[stack] if stack >= 0 else _NO_CALL
+        if phase == "optimizer" and running.name == "input" and done[-2].name == "backward":
+            running.name, running.key = phase, call  # clipping, unscaling
+        again = call not in (_NO_CALL, running.key)
+        if phase == "forward":
+            again = left and call == running.key != _NO_CALL
+        if phase != running.name or (again and phase in ("forward", "optimizer")):
+            running.last = position
+            running = StackPhase(phase, position, key=call)
+            done.append(running)
+            left = False
+        left = left or (phase == "forward" and kind == _OTHER)
+    running.last = len(events)
+    number_steps(done)
+    return tuple(_spans(events, done))
+
+
+def _batches(births: Sequence[tuple[int, int]], kinds: Sequence[str]) -> set[int]:
+    """Stacks outside of torch's functions that run before the first forward and again later."""
+    there = [stack for _, stack in births if stack >= 0]
+    first = next((i for i, stack in enumerate(there) if kinds[stack] == "forward"), len(there))
+    return {s for s in set(there[:first]) & set(there[first:]) if kinds[s] == _OTHER}
+
+
+def _kinds(stacks: Sequence[Stack]) -> list[str]:
+    """What each stack says; a frame is looked at once, however many stacks share it."""
+    frames = {id(frame): frame for stack in stacks for frame in stack}
+    told = {key: kind for key, frame in frames.items() if (kind := _kind(frame)) is not _OTHER}
+    starts = {key for key, frame in frames.items() if frame.function.startswith(_STARTS)}
+    kinds = []
+    for stack in stacks:
+        said = [told[id(frame)] for frame in stack if id(frame) in told]
+        in_engine = not stack or (bool(starts) and id(stack[-1]) not in starts)
+        if in_engine or "backward" in said:
+            kinds.append("backward")
+        else:
+            kinds.append(said[0] if said else _OTHER)
+    return kinds
+
+
+def _kind(frame: Frame) -> str:
+    file = with_slashes(frame.file)
+    if frame.function in _MODULES and file.endswith("nn/modules/module.py"):
+        return _MODULES[frame.function]
+    if "torch/optim/" in file:
+        return "optimizer"
+    if frame.function in ("_engine_run_backward", "_make_grads"):
+        return "backward"
+    return _OTHER
+
+
+def _calls(stacks: Sequence[Stack], kinds: Sequence[str]) -> list[int]:
+    """For each stack which outermost module or optimizer runs, called from where, as a number.
+
+    The same call has the same number in every pass of a loop; _NO_CALL outside of any.
+    """
+    numbers: dict[object, int] = {}
+    calls = []
+    for stack, kind in zip(stacks, kinds, strict=True):
+        if kind not in ("forward", "optimizer"):
+            calls.append(_NO_CALL)
+            continue
+        at = max(i for i, frame in enumerate(stack) if _kind(frame) == kind)
+        callee = stack[max(0, at - 1)]
+        called = (callee.function, callee.file) if kind == "forward" else ()
+        call = (*called, *map(id, stack[at + 1 :]))
+        calls.append(numbers.setdefault(call, len(numbers) + 1))
+    return calls
+
+
+def _births(events: Events) -> Iterator[tuple[int, int]]:
+    """Where memory is taken, with the segments that are taken for it, and by which stack."""
+    taken = -1
+    for position, (action, stack) in enumerate(
+        zip(events.action.tolist(), events.stack.tolist(), strict=True)
+    ):
+        if action == Action.ALLOC:
+            yield (position if taken < 0 else taken), stack
+            taken = -1
+        elif action in TAKES:
+            taken = position if taken < 0 else taken
+        else:
+            taken = -1
+
+
+def _phase(before: str, kind: str) -> str:
+    """The phase that something belongs to, by the phase that it follows."""
+    if kind == _OTHER:
+        return "input" if before in ("backward", "optimizer") else before
+    if kind == "backward" and before in ("load", "input"):
+        return before  # a thread that is no engine's, or an event without a stack
+    return kind
+
+
+def _spans(events: Events, stretches: Sequence[StackPhase]) -> Iterator[Span]:
+    times = events.t_ns
+    for one in stretches:
+        if one.last > one.first:
+            yield Span(
+                kind="phase",
+                name=one.name,
+                step=one.step,
+                parent=0,
+                t0_ns=int(times[one.first]),
+                t1_ns=int(times[min(one.last, len(times) - 1)]),
+                first=(one.first,),
+                last=(one.last,),
+            )

@@ -1,0 +1,1 @@
+"""A program to estimate: its source, variables and serialized names."""

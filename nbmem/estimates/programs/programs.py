@@ -1,0 +1,215 @@
+"""What can be estimated: a cell with the names that it uses, a script, a function."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import sys
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.errors import UsageError
+from nbmem.estimates.programs import assignments, environment
+from nbmem.estimates.programs import variable_binding as binding
+from nbmem.estimates.programs.serialization import Parcel, pack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from nbmem.estimates.programs.variable_binding import Binding
+    from nbmem.virtual.virtual_worlds import VirtualWorld
+
+CELL = "<cell>"
+
+
+class EndedError(Exception):
+    """The program called sys.exit() with an error, or asked for what an estimate cannot give."""
+
+
+def nobody_answers(prompt: object = "", /) -> str:
+    """What input() is in the process of an estimate.
+
+    Raises:
+        EndedError: Always.
+    """
+    raise EndedError(
+        f"input({prompt!r}) has nobody to ask in an estimate: write the answer into the program"
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A program that can be run again and again, each time in a namespace of its own.
+
+    Attributes:
+        title: What it is called in an answer.
+        source: Python source; for a function the call of it.
+        file: What its code says it is from: a script's path, or CELL.
+        names: What it finds in its namespace; None for a script, which starts from nothing.
+        binding: Its variable, or None.
+        arguments: sys.argv of a script.
+        world: The world whose rank 0 it plays; None for a program of one process.
+    """
+
+    title: str
+    source: str
+    file: str
+    names: Parcel | None = None
+    binding: Binding | None = None
+    arguments: tuple[str, ...] = ()
+    world: VirtualWorld | None = None
+
+    def prepare(self) -> ModuleType:
+        """A fresh `__main__`, with copies of the names on the card that is active."""
+        environment.restore()
+        module = ModuleType("__main__")
+        module.__dict__["__builtins__"] = sys.modules["builtins"]
+        sys.modules["__main__"] = module
+        if self.names is not None:
+            self.names.open(vars(module))
+        else:
+            module.__file__ = self.file
+            module.__loader__ = SourceFileLoader("__main__", self.file)
+            sys.argv = [self.file, *self.arguments]
+            folder = str(Path(self.file).resolve().parent)
+            if sys.path[:1] != [folder]:
+                sys.path.insert(0, folder)
+        return module
+
+    def run(self, module: ModuleType, value: int | None) -> None:
+        """Run it from start to end with a value of its variable; `sys.exit(0)` is an end, too."""
+        bound = self.binding
+        if bound is not None and value is not None:
+            self._put(module, bound, value)
+        code = binding.compiled(self.source, self.file, bound, value)
+        try:
+            exec(code, vars(module))  # noqa: S102 - the user's program
+        except SystemExit as err:
+            if err.code:
+                raise EndedError(f"it ended itself with sys.exit({err.code!r})") from None
+
+    def _put(self, module: ModuleType, bound: Binding, value: int) -> None:
+        """Put a value where the source does not write it."""
+        if bound.word is not None:
+            option, given, _ = self.arguments[bound.word].rpartition("=")
+            sys.argv[1 + bound.word] = f"{option}{given}{value}"
+        elif bound.line is None:
+            binding.put(vars(module), bound.name, value)
+
+    def line_of(self, error: BaseException) -> int | None:
+        """The line of the program where an exception passed through, the innermost."""
+        line, step = None, error.__traceback__
+        while step is not None:
+            if step.tb_frame.f_code.co_filename == self.file:
+                line = step.tb_lineno
+            step = step.tb_next
+        return line if self.file != CALL else None
+
+
+CALL = "<call>"
+
+
+def cell(
+    source: str, namespace: Mapping[str, Any], *, title: str = "cell", vary: str | None = None
+) -> Program:
+    """A notebook's cell, with copies of what it uses.
+
+    Raises:
+        UsageError: It is no plain Python, or its variable cannot be varied.
+    """
+    try:
+        compile(source, CELL, "exec")
+    except SyntaxError as err:
+        also = " A top-level await cannot be estimated." if "await" in source else ""
+        raise UsageError(
+            f"The cell cannot be read as Python: {err.msg} (line {err.lineno}).{also}"
+        ) from None
+    names = pack(namespace, assignments.names_of(source))
+    own = assignments.bound(source)  # what the cell makes anew needs no note on its copy
+    names = dataclasses.replace(names, notes=tuple(n for n in names.notes if n[0] not in own))
+    program = Program(title=title, source=source, file=CELL, names=names)
+    return program if vary is None else varied(program, vary, namespace)
+
+
+def script(path: str, arguments: tuple[str, ...] = (), *, vary: str | None = None) -> Program:
+    """A script, as `python path` runs it.
+
+    Raises:
+        UsageError: It cannot be read, or its variable cannot be varied.
+    """
+    file = Path(path).absolute()
+    try:
+        with io.open_code(str(file)) as opened:
+            source = opened.read().decode()
+        compile(source, str(file), "exec")
+    except (OSError, UnicodeDecodeError) as err:
+        raise UsageError(f"The script {path} cannot be read ({err}).") from None
+    except SyntaxError as err:
+        raise UsageError(f"{path} is not valid Python: {err.msg} (line {err.lineno}).") from None
+    program = Program(title=file.name, source=source, file=str(file), arguments=arguments)
+    return program if vary is None else varied(program, vary)
+
+
+def varied(program: Program, name: str, namespace: Mapping[str, Any] | None = None) -> Program:
+    """A cell (with its notebook's names) or a script whose variable has been found.
+
+    Raises:
+        UsageError: It cannot be varied.
+    """
+    if program.names is None:
+        bound = binding.in_script(name, program.source, program.arguments)
+    else:
+        bound = binding.in_cell(name, program.source, namespace or {}, program.names.names)
+    return dataclasses.replace(program, binding=bound)
+
+
+def call(function: Callable[..., Any], *, start: int | None = None) -> Program:
+    """A function, called with the variable if one is varied, else with nothing.
+
+    Raises:
+        UsageError: It cannot be copied into the process of the estimate.
+    """
+    plain = getattr(function, "__wrapped__", function)
+    home = getattr(plain, "__module__", None) or "__main__"
+    given = {**getattr(plain, "__globals__", {}), "_nbmem_called": function}
+    names = pack(given, ["_nbmem_called"], home)
+    if names.left_out and names.left_out[0][0] == "_nbmem_called":
+        raise UsageError(
+            f"The function cannot be copied into the process of the estimate: it is "
+            f"{names.left_out[0][1]}. Define it in the notebook or in a module, and let it make "
+            "what it needs."
+        )
+    varied = start is not None
+    return Program(
+        title=getattr(plain, "__name__", "function"),
+        source=f"_nbmem_called({'_nbmem_value' if varied else ''})",
+        file=CALL,
+        names=names,
+        binding=binding.Binding("_nbmem_value", start) if start is not None else None,
+    )
+
+
+def objects(named: Mapping[str, Any], title: str) -> Program:
+    """No code, only copies of objects; what is None is left out.
+
+    Raises:
+        UsageError: One of them cannot be copied.
+    """
+    given = {name: value for name, value in named.items() if value is not None}
+    names = pack({**_globals_of(given.values()), **given}, given)
+    if names.left_out:
+        raise UsageError(f"{title} cannot be copied: it holds {names.left_out[0][1]}.")
+    return Program(title=title, source="", file=CALL, names=names)
+
+
+def _globals_of(values: Iterable[Any]) -> Mapping[str, Any]:
+    """Where the classes of models that were written in the notebook look their names up."""
+    for value in values:
+        for part in value.modules() if hasattr(value, "modules") else ():
+            forward: Any = getattr(type(part), "forward", None)
+            if type(part).__module__ == "__main__" and hasattr(forward, "__globals__"):
+                found: Mapping[str, Any] = forward.__globals__
+                return found
+    return {}

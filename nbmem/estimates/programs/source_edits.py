@@ -1,0 +1,183 @@
+"""A remedy's lines where they belong in a program: the changed source, and the difference."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import textwrap
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from nbmem.estimates.programs import user_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nbmem.estimates.programs.user_names import OwnNames, TrainingStep
+
+
+@dataclass(slots=True)
+class Edit:
+    """Changes of one source, by whole lines.
+
+    Attributes:
+        source: What is changed.
+        own: What it calls its parts.
+        sites: Where they stand.
+    """
+
+    source: str
+    own: OwnNames
+    sites: TrainingStep
+    _lines: list[str]
+    _changes: dict[int, tuple[int, list[str]]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, source: str) -> Edit:
+        """Nothing is changed yet."""
+        own, sites = user_names.read(source)
+        return cls(source, own, sites, source.splitlines())
+
+    def replace(self, first: ast.stmt, last: ast.stmt, text: str) -> bool:
+        """Put text in the place of statements that have their lines to themselves."""
+        start, end = first.lineno - 1, last.end_lineno or last.lineno
+        before = self._lines[start][: first.col_offset]
+        after = self._lines[end - 1][last.end_col_offset or 0 :]
+        if before.strip() or (after.strip() and not after.strip().startswith("#")):
+            return False
+        self._changes[start] = (end - start, textwrap.indent(text, before).splitlines())
+        return True
+
+    def insert(self, line: int, text: str, like: ast.stmt | None = None) -> bool:
+        """Put text above a line, counted from 0, indented like a statement."""
+        indent = " " * (like.col_offset if like is not None else 0)
+        self._changes.setdefault(line, (0, [*textwrap.indent(text, indent).splitlines()]))
+        return True
+
+    def result(self) -> str:
+        """The changed source."""
+        lines = list(self._lines)
+        for start in sorted(self._changes, reverse=True):
+            count, new = self._changes[start]
+            lines[start : start + count] = new
+        return "\n".join(lines) + "\n"
+
+    def text(self, node: ast.AST) -> str:
+        """What the source writes there."""
+        return ast.get_source_segment(self.source, node) or ""
+
+    # What remedies do; each says whether it could.
+
+    def at_the_top(self, code: str) -> bool:
+        """Lines before everything else that may stand behind others."""
+        first = next((i for i, line in enumerate(self._lines) if line.strip()), 0)
+        for number, statement in enumerate(ast.parse(self.source).body):
+            future = isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+            told = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+            if not (future or (told and not number)):
+                break
+            first = statement.end_lineno or statement.lineno
+        return self.insert(first, code)
+
+    def after_the_model(self, code: str) -> bool:
+        """Lines between the model and its optimizer."""
+        made, stepped = self.sites.model, self.sites.optimizer
+        if made is not None:
+            return self.insert(made.end_lineno or made.lineno, code, made)
+        if stepped is not None:
+            return self.insert(stepped.lineno - 1, code, stepped)
+        return False
+
+    def before_the_optimizer(self, code: str) -> bool:
+        """Lines above the one that makes it of the model's parameters."""
+        made = self.sites.optimizer
+        if made is None or f"{self.own.model}.parameters()" not in self.text(made):
+            return False
+        return self.insert(made.lineno - 1, code, made)
+
+    def before_the_move(self, code: str) -> bool:
+        """Lines between the model and what moves it to the card."""
+        made, moved = self.sites.model, self.sites.moved
+        if moved is not None:
+            return self.insert(moved.lineno - 1, code, moved)
+        if made is None:
+            return False
+        inside = user_names.before_a_move(made.value)
+        if inside is None:
+            return self.after_the_model(code)
+        if inside is made.value:
+            return False
+        text = f"{ast.unparse(made.targets[0])} = {self.text(inside)}"
+        return self.replace(made, made, f"{text}\n{code}")
+
+    def instead_of_the_optimizer(self, code: str, *, several: bool = False) -> bool:
+        """Another line that makes it; with `several`, lines that do."""
+        made = self.sites.optimizer
+        if made is None or ("\n" in code and not several):
+            return False
+        return self.replace(made, made, code)
+
+    def with_keyword(self, name: str, value: str) -> bool:
+        """One more argument where it is made."""
+        made = self.sites.optimizer
+        if made is None or not isinstance(made.value, ast.Call):
+            return False
+        if any(keyword.arg == name for keyword in made.value.keywords):
+            return False
+        text = self.text(made)
+        head = text[: text.rindex(")")].rstrip().rstrip(",")
+        return self.replace(made, made, f"{textwrap.dedent(head)}, {name}={value})")
+
+    def around_the_forward(self, context: str, backward: str = "") -> bool:
+        """A context around what computes the loss, and maybe another backward below it."""
+        lines = textwrap.indent("\n".join(self.own.forward), "    ")
+        wrapped = f"with {context}:\n{lines}"
+        forward, there = self.sites.forward, self.sites.backward
+        if there is None:
+            return False
+        if not forward:
+            return self._named(f"{wrapped}\n{backward or f'{self.own.loss}.backward()'}")
+        if any("\n" in self.text(statement) for statement in forward):
+            return False
+        return self.replace(forward[0], forward[-1], wrapped) and (
+            not backward or self.replace(there, there, backward)
+        )
+
+    def backward_as(self, text: str) -> bool:
+        """Another backward."""
+        there = self.sites.backward
+        if there is None:
+            return False
+        if self.sites.forward:
+            return self.replace(there, there, text)
+        return self._named("\n".join([*self.own.forward, text]))
+
+    def _named(self, text: str) -> bool:
+        """What stands for `criterion(model(x), y).backward()`, with a name for the loss."""
+        there = self.sites.backward
+        return there is not None and self.sites.unnamed and self.replace(there, there, text)
+
+    def step_as(self, text: str) -> bool:
+        """Another step."""
+        there = self.sites.step
+        return there is not None and self.replace(there, there, text)
+
+    def every(self, parts: int) -> bool:
+        """A step and its zero_grad only in each so many passes of the loop."""
+        step, clear, loop = self.sites.step, self.sites.zero_grad, self.sites.loop
+        backward = self.sites.backward
+        if step is None or clear is None or loop is None or backward is None:
+            return False
+        first, last = f"if {loop} % {parts} == 0:", f"if {loop} % {parts} == {parts - 1}:"
+        before = clear.lineno < backward.lineno
+        done = self.replace(step, step, f"{last}\n    {self.text(step)}")
+        return done and self.replace(
+            clear, clear, f"{first if before else last}\n    {self.text(clear)}"
+        )
+
+
+def difference(before: str, after: str) -> str:
+    """What is taken out and put in, with a line around it."""
+    old, new = before.strip("\n").splitlines(), after.strip("\n").splitlines()
+    found: Iterable[str] = difflib.unified_diff(old, new, lineterm="", n=1)
+    return "\n".join(line for line in found if not line.startswith(("---", "+++")))

@@ -1,0 +1,1 @@
+"""Questions about programs: will it fit, what would help, which layers."""

@@ -1,0 +1,169 @@
+"""What is said about a search for what fits: its verdict, and what to know about it."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from nbmem.core.session.tensor_names import with_article
+from nbmem.core.units import format_bytes
+from nbmem.estimates import world_choice
+from nbmem.estimates.questions import predicted_savings
+from nbmem.virtual.warnings import COMPILE_LATER, is_unplanned
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from nbmem.estimates.programs.programs import Program
+    from nbmem.estimates.questions.value_search import Search
+    from nbmem.report.estimate_results import CardFigures, Probe
+
+
+def left(probes: Collection[Probe]) -> str:
+    """What is done by now, in words: how many runs a search takes is not known before."""
+    runs = list(probes)
+    later = [p.seconds for p in runs[1:]]
+    each = f", {sum(later) / len(later):.1f} s each" if later else ""
+    return f"{len(runs)} run{'s' * (len(runs) > 1)}{each}; the search goes on"
+
+
+def so_far(name: str, search: Search, probes: Collection[Probe], card: CardFigures) -> list[str]:
+    """The verdict of a search that goes on."""
+    ran = [p for p in probes if p.ran and p.value is not None]
+    largest = max((p for p in ran if p.fits), key=lambda p: p.value or 0, default=ran[0])
+    fits = [p.value or 0 for p in ran if p.fits]
+    full = [p.value or 0 for p in ran if not p.fits]
+    known = []
+    if fits:
+        known.append(f"{max(fits)} fits")
+    if full:
+        known.append(f"{min(full)} does not")
+    guess = predicted_savings.largest(largest, search.room)
+    if guess is not None and search.high is not None:
+        guess = min(guess, search.high)
+    if fits and full:
+        on = with_article(card.name)
+        first = f"Between {max(fits)} and {min(full)}, the largest {name} fits on {on}."
+    elif guess is None:
+        first = f"Nothing of the peak grows with {name} by the first run."
+    else:
+        on = with_article(card.name)
+        first = f"About {name} = {guess:,} fits on {on}, by the formula of one run."
+    return [first, f"{name}: {', '.join(known)}."]
+
+
+def whole(  # noqa: PLR0913, PLR0917 - what a verdict is made of
+    name: str,
+    search: Search,
+    probes: Sequence[Probe],
+    card: CardFigures,
+    program: Program,
+    line: Sequence[Probe],
+) -> list[str]:
+    """The sentences of a search that is over."""
+    found = [_verdict(name, search, probes, card)]
+    found.append(f"{card.kept} {card.share}".rstrip())
+    found += world_choice.said_of(program, probes[0])
+    failed = [p for p in probes if p.failure is not None and p.failure.kind == "other"]
+    if failed:
+        values = ", ".join(str(p.value) for p in failed[:4])
+        found.append(
+            f"With {name} = {values} the program fails for another reason than memory: "
+            f"{failed[0].failure}."
+        )
+    if search.widened:
+        found.append(f"Only multiples of {search.step} were found to run.")
+    found += _oddities(name, probes)
+    others = sorted({p.phase or "none" for p in probes if p.ran} - {p.phase for p in line})
+    if line and others:
+        found.append(
+            f"The line goes through the {len(line)} runs whose peak is in {line[0].phase}; "
+            f"in the others it is in {', '.join(others)}."
+        )
+    if program.names is not None:
+        for note in dict.fromkeys(note for _, note in program.names.notes):
+            names = [n for n, said in program.names.notes if said == note]
+            found.append(f"{', '.join(names)}: {note}.")
+        found += [f"{n} was left out: it is {kind}." for n, kind in program.names.left_out]
+    return found
+
+
+def of_compiled(
+    name: str, probes: Sequence[Probe], eager_best: int | None, why: str | None
+) -> list[str]:
+    """What is said of compiled functions: whether they were planned, and what eager mode would do.
+
+    Args:
+        name: The variable's.
+        probes: The runs of the answer.
+        eager_best: What fits where they run eagerly; None where nothing does, or nobody asked.
+        why: Why they could not run planned; None if they could, or were not asked to.
+    """
+    found = list(dict.fromkeys(note for p in probes for note in p.notes if is_unplanned(note)))
+    if why is not None:
+        found.append(f"Compiled functions ran eagerly, for planned the program fails: {why}.")
+    elif any(COMPILE_LATER in p.notes for p in probes):
+        found.append(COMPILE_LATER)
+    elif eager_best is not None:
+        found.append(
+            "Compiled functions are planned as Inductor plans them; where they run eagerly, "
+            f"{name} = {eager_best} fits."
+        )
+    return found
+
+
+def _verdict(name: str, search: Search, probes: Sequence[Probe], card: CardFigures) -> str:
+    fitting = [p.value for p in probes if p.fits and p.value is not None]
+    if not fitting:
+        least = min((p for p in probes if p.ran), key=lambda p: p.value or 0)
+        need = least.wanted - (card.total - card.margin)
+        return (
+            f"It never fits on {with_article(card.name)}: with {name} = {least.value} it lacks "
+            f"{format_bytes(max(need, 0))}."
+        )
+    best = max(fitting)
+    top = next(p for p in probes if p.value == best)
+    held = f"{format_bytes(top.process)} of {format_bytes(card.total)}"
+    after = next((p for p in probes if p.value == search.limit), None)
+    if after is not None and after.failure is not None and after.failure.kind == "other":
+        return (
+            f"{name} = {best} fits on {with_article(card.name)}: {held}. "
+            f"{search.limit} fails for another reason than memory."
+        )
+    if search.flat:
+        return (
+            f"{name} changes nothing: from {min(fitting)} to {best} the program takes the same "
+            f"{format_bytes(top.allocated)}. Is the batch made outside of it, with a size of its "
+            "own?"
+        )
+    if search.limit is None:
+        return (
+            f"It fits on {with_article(card.name)} for every value of {name} up to {best}: {held}."
+        )
+    verdict = f"{name} = {best} fits on {with_article(card.name)}: {held}."
+    if after is None:
+        return f"{verdict} {search.limit} does not."
+    line = after.failure.line if after.failure else None
+    at = "" if line is None else f" at line {line}"
+    return (
+        f"{verdict} {search.limit} runs out of memory{at}; if there were no end to the card, it "
+        f"would take {format_bytes(after.wanted)}."
+    )
+
+
+def _oddities(name: str, probes: Sequence[Probe]) -> list[str]:
+    ran = [p for p in probes if p.ran]
+    for smaller, larger in itertools.pairwise(ran):
+        if larger.fits and not smaller.fits:
+            text = (
+                f"It is not monotone: {smaller.value} does not fit and {larger.value} does, so "
+                f"there may be other values of {name} that fit, and some below the answer do not."
+            )
+            return [text]
+        if larger.allocated < smaller.allocated:
+            text = (
+                f"It is not monotone: {larger.value} takes less memory than {smaller.value}, so a "
+                f"larger {name} than the answer may fit, too."
+            )
+            return [text]
+    return []

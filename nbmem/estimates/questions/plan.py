@@ -1,0 +1,151 @@
+"""What would make it fit: a program under the remedies that may change the answer, each run.
+
+The first run is of the program as it is; its ledger foresees what each remedy would leave, and
+whether it can suffice at all. Runs then go to the likely ones, until the cheapest that suffices is
+known for certain. Whatever is foreseen and not run is shown as that.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from nbmem.estimates.questions import plan_verdict
+from nbmem.estimates.questions.fit import MARGIN
+from nbmem.estimates.questions.planner import Planner
+from nbmem.estimates.remedies import BY_KEY, exclude_each_other, pages, slow
+from nbmem.estimates.runs.probe_run import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from nbmem.estimates.programs.programs import Program
+    from nbmem.estimates.questions.fit import Ask
+    from nbmem.estimates.questions.planner import Keys
+    from nbmem.report.estimate_results import Option, Plan, Probe
+    from nbmem.virtual.cards import Card
+
+PAIRED = 3
+"""So many of the best remedies are tried in pairs."""
+BEST = 3
+"""So many of those foreseen as the best are run, even where a cheaper one suffices."""
+WORTH = 0.01
+"""A remedy is worth a pair, and a search of its largest batch, from this part of the peak on."""
+
+
+def plan(  # noqa: PLR0913 - the question's parts
+    program: Program,
+    ask: Ask,
+    card: Card,
+    *,
+    margin: float = MARGIN,
+    target: int | None = None,
+    variable: str | None = None,
+    every: bool = False,
+    tell: Callable[[str], None] = lambda _text: None,
+    show: Callable[[Plan, str], None] = lambda _plan, _left: None,
+) -> Plan:
+    """Run a program as it is, and under the remedies that may change the answer.
+
+    Args:
+        program: With its batch variable bound if that is known.
+        ask: Runs a request and replies.
+        card: On which card.
+        margin: Part of the card to keep free.
+        target: Bytes of the process that are wanted; None for the card less the margin.
+        variable: What the batch is called in the answer; None for its own name.
+        every: Run under every remedy, and under pairs of the best, whatever they can change.
+        tell: Hears about every run.
+        show: Is given the answer as far as it is known, and what is left to do in words.
+
+    Raises:
+        UsageError: The program does not run, for another reason than memory.
+    """
+    kept = int(card.total_bytes * margin)
+    if target is not None:
+        kept = max(card.total_bytes - target, 0)
+    if variable is None and program.binding is not None:
+        variable = program.binding.name
+    planner = Planner(program, variable, ask, card, kept, tell, show)
+    planner.as_it_is()
+    if planner.base.fits and not every:
+        return planner.plan()
+    planner.show(len(planner.open()))
+    _singles(planner, every=every)
+    _pairs(planner, every=every)
+    _slow(planner, every=every)
+    _paged(planner)
+    searched = list(_searched(planner, every=every))
+    for number, keys in enumerate(searched):
+        planner.find_largest(keys, 4 * (len(searched) - number - 1))
+    return planner.plan()
+
+
+def as_it_is(program: Program, card: Card, margin: float) -> Request:
+    """The first that a plan asks."""
+    value = None if program.binding is None else program.binding.value
+    return Request(card=card, margin=int(card.total_bytes * margin), value=value)
+
+
+def _singles(planner: Planner, *, every: bool) -> None:
+    """Run single remedies until none of the others can change the verdict, and the best."""
+    while keys := [k for k in planner.open() if not slow(k)]:
+        if every or not planner.settled():
+            wanted = [k for k in keys if every or planner.may_suffice(k)]
+        else:
+            wanted = [k for k in planner.sort_of_best()[:BEST] if k in keys]
+        if not wanted:
+            return
+        planner.run(wanted[0], len(wanted) - 1)
+
+
+def _pairs(planner: Planner, *, every: bool) -> None:
+    """Run pairs of the best, where a single one does not suffice."""
+    base = planner.base
+    singles = [o for k, o in planner.options.items() if len(k) == 1 and o.probe is not None]
+    if not every and plan_verdict.cheapest(singles) is not None:
+        return
+    worth = sorted(_worth(singles, base), key=lambda option: -plan_verdict.gain(option))
+    # Where the stronger form helps, a milder one does not take the place of another remedy.
+    milder = {BY_KEY[o.key].milder for o in worth}
+    worth = [o for o in worth if o.key not in milder]
+    couples = [
+        couple
+        for couple in itertools.combinations([plan_verdict.keys(o)[0] for o in worth[:PAIRED]], 2)
+        if not exclude_each_other(couple)
+    ]
+    for number, couple in enumerate(couples):
+        planner.run(couple, len(couples) - number - 1)
+
+
+def _slow(planner: Planner, *, every: bool) -> None:
+    """Run what takes long behind all that does not: it delays no other answer."""
+    for keys in [keys for keys in planner.open() if slow(keys)]:
+        if every or (planner.may_suffice(keys) and not planner.settled()):
+            planner.run(keys)
+
+
+def _paged(planner: Planner) -> None:
+    """Run under unified memory what does not fit: what that costs is asked beside all others."""
+    for keys in [keys for keys in planner.options if pages(keys)]:
+        planner.run(keys)
+
+
+def _searched(planner: Planner, *, every: bool) -> Iterator[Keys]:
+    """Options whose largest value is looked for: all that help, or the cheapest, else the best.
+
+    Without what is slow: a search runs the program many times.
+    """
+    if planner.value is None:
+        return
+    first, *others = planner.plan().options
+    ran = _worth(others, planner.base)
+    wanted = ran if every else ([o for o in ran if o.cheapest] or ran[:1])
+    found = dict.fromkeys([plan_verdict.keys(o) for o in (first, *wanted)])
+    yield from (keys for keys in found if not slow(keys))
+
+
+def _worth(options: Sequence[Option], base: Probe) -> list[Option]:
+    """Options that save enough to be looked at closer."""
+    least = WORTH * base.allocated
+    return [o for o in options if o.probe is not None and plan_verdict.gain(o) >= least]

@@ -1,0 +1,101 @@
+"""What a remedy would leave of a run's memory, foreseen from the run's ledger without another run.
+
+A remedy acts on some categories and leaves the others as they are. So the peak under it is at least
+what those others hold at the moment where each phase is highest: that is certain, and rules a
+remedy out. How much of the categories it takes away is an experience; it says which to run first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nbmem.core.session.categories import Category
+from nbmem.estimates.remedies import BY_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nbmem.estimates.remedies.base import Acts
+    from nbmem.estimates.runs.probe_run import Reply
+    from nbmem.report.estimate_results import Probe
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """A run under remedies that has not been made; bytes.
+
+    Attributes:
+        process: Of the process, as far as experience goes.
+        least: Of the process, which no run goes below.
+    """
+
+    process: int
+    least: int
+
+
+def foresee(base: Reply, keys: Sequence[str]) -> Foreseen:
+    """What remedies would leave of the program as it is."""
+    probe = base.probe
+    kinds = [BY_KEY[key] for key in keys]
+    acts = [kind.acts for kind in kinds]
+    context = probe.process - probe.reserved
+    whole = probe.wanted - context
+    around = whole / max(probe.allocated, 1)
+    if any(kind.conf for kind in kinds):
+        around = 1.0
+    # With another value of the variable, nothing is certain.
+    least = 0 if any(kind.parts > 1 for kind in kinds) else _highest(base, acts, most=True)
+    usual = _highest(base, acts)
+    return Foreseen(process=context + int(min(usual * around, whole)), least=context + least)
+
+
+def _highest(base: Reply, acts: Sequence[Acts], *, most: bool = False) -> int:
+    """Bytes of the phase that is highest then."""
+    moments = (_left(name, held, acts, most=most) for name, held in base.phases)
+    return max(moments, default=base.probe.allocated)
+
+
+def _left(phase: str, held: Mapping[str, int], acts: Sequence[Acts], *, most: bool) -> int:
+    """Bytes of a moment that are left; with `most`, if all went that could."""
+    left = 0.0
+    for name, count in held.items():
+        share = 1.0
+        for one in acts:
+            taken = one.share(name, phase)
+            share *= (0.0 if taken is not None else 1.0) if most else 1.0 - (taken or 0.0)
+        left += count * share
+    return int(left)
+
+
+GROWS = frozenset(
+    category.label
+    for category in (
+        Category.INPUTS, Category.ACTIVATIONS, Category.OUTPUT_GRADIENTS, Category.TEMPORARIES,
+        Category.UNKNOWN,
+    )
+)  # fmt: skip
+"""What usually grows with a batch."""
+
+
+def largest(probe: Probe, room: int) -> int | None:
+    """The value that would just fit by the formula of one run: what grows with it, and the rest.
+
+    Args:
+        probe: The run.
+        room: Bytes of the process that there are.
+
+    Returns:
+        The value; None where nothing of the run's peak grows with one.
+    """
+    context = probe.process - probe.reserved
+    if probe.phase == "optimizer":
+        grows = sum(probe.held.get(name, 0) for name in GROWS - {Category.TEMPORARIES.label})
+    else:
+        grows = sum(probe.held.get(name, 0) for name in GROWS)
+    if not probe.value or not grows:
+        return None
+    around = (probe.wanted - context) / max(probe.allocated, 1)
+    fixed = probe.allocated - grows
+    each = grows * around / probe.value
+    return max(int((room - context - fixed * around) / each), 1)

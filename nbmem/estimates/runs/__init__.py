@@ -1,0 +1,1 @@
+"""Run a program on a virtual card in a process of its own."""

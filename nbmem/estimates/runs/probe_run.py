@@ -1,0 +1,298 @@
+"""One run of a program on a virtual card, and what it took.
+
+A run asks for what it wants first, on a card without an end. Only what exceeds the real one runs a
+second time, there: torch may still make room by giving cached segments back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import warnings
+from typing import TYPE_CHECKING
+
+from nbmem.core.errors import NbmemError, UsageError
+from nbmem.core.runtime.clock import CLOCK
+from nbmem.core.session.categories import ACTIVE
+from nbmem.estimates.programs import variable_binding
+from nbmem.estimates.programs.environment import Plans
+from nbmem.estimates.programs.programs import CALL
+from nbmem.estimates.programs.source_edits import Edit
+from nbmem.estimates.remedies import pages, slow
+from nbmem.estimates.runs.failures import failure_of, of_threads
+from nbmem.estimates.world_choice import NO_GROUP, sent_by
+from nbmem.report.estimate_results import Failure, Probe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nbmem.api.tracing import Trace
+    from nbmem.core.session.session import Session
+    from nbmem.estimates.programs.programs import Program
+    from nbmem.estimates.remedies.base import Remedy
+    from nbmem.virtual.cards import Card
+
+ENDLESS = 1 << 50
+"""Bytes of the card on which a program may take what it wants: a pebibyte."""
+NO_TENSOR = "it puts no tensor on a card"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to run.
+
+    Attributes:
+        card: On which card.
+        margin: Bytes of it that are kept free.
+        value: Of the program's variable.
+        remedies: Keys of remedies to run it under.
+        rank: Of the program's world, if it has one.
+        compiled: Plan what the program compiles, which takes long; else that runs eagerly.
+    """
+
+    card: Card
+    margin: int = 0
+    value: int | None = None
+    remedies: tuple[str, ...] = ()
+    rank: int = 0
+    compiled: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What came of a request.
+
+    Attributes:
+        probe: The run.
+        refused: Why a remedy did nothing, or None.
+        called: What the remedies do, with this run's figures.
+        fullest: The rank that has most under them.
+        price: What the remedies cost, with this run's figures.
+        code: The lines that apply them to this program.
+        changed: The program's source with them in it; None where it is not known where they belong.
+        phases: Active bytes by category at the peak of each phase, and the phase's name: what a
+            remedy's saving is foreseen from.
+        idle: Remedies that are not there, or would find nothing in what the program left, by key,
+            with the reason.
+    """
+
+    probe: Probe
+    refused: str | None = None
+    called: str = ""
+    fullest: int = 0
+    price: str = ""
+    code: str = ""
+    changed: str | None = None
+    phases: tuple[tuple[str, Mapping[str, int]], ...] = ()
+    idle: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(slots=True)
+class _Ran:
+    trace: Trace
+    failure: Failure | None
+    refused: str | None
+    called: str
+    fullest: int
+    price: str
+    code: str
+    context: int
+    idle: dict[str, str]
+    changed: str | None
+    notes: tuple[str, ...]
+    sent: Mapping[str, int]
+
+
+def probe(program: Program, request: Request) -> Reply:
+    """Run a program with all the memory that it wants, and again on the card if that is more.
+
+    Without pressure the card's size changes nothing, so what stays below it fits without a second
+    run; above it, torch may still make room by giving cached segments back.
+    """
+    begun = CLOCK.perf_counter()
+    card = request.card
+    endless = dataclasses.replace(card, total_bytes=ENDLESS, nvml_total=ENDLESS)
+    room = card.total_bytes - request.margin
+    ran = _run(program, dataclasses.replace(request, card=endless, margin=0), room=room)
+    found = _read(ran, request)
+    if found.failure is None and pages(request.remedies):
+        # What is not on the card is in the host's memory: the process fills the card at most.
+        found = dataclasses.replace(found, fits=True, process=min(found.process, room))
+    elif found.failure is None and found.wanted > room:
+        pressed = _read(_run(program, request, look=False), request)
+        figures = pressed if pressed.fits else found
+        found = dataclasses.replace(
+            found,
+            # What a library takes when its handle is made is not asked of the card: it may be full.
+            fits=pressed.fits and pressed.process <= room,
+            failure=pressed.failure,
+            reserved=figures.reserved,
+            process=figures.process,
+        )
+    found = dataclasses.replace(found, seconds=CLOCK.perf_counter() - begun)
+    return Reply(
+        probe=found,
+        refused=ran.refused,
+        called=ran.called,
+        fullest=ran.fullest,
+        price=ran.price,
+        code=ran.code,
+        changed=ran.changed,
+        phases=_phases(ran) if found.ran else (),
+        idle=ran.idle,
+    )
+
+
+def refuse(found: Probe, how: str) -> None:
+    """Raise where a program did not run for another reason than memory.
+
+    Args:
+        found: Its run.
+        how: It was run.
+
+    Raises:
+        UsageError: With the reason.
+    """
+    if found.ran:
+        return
+    assert found.failure is not None  # noqa: S101 - else it ran
+    if found.failure.text == NO_TENSOR:
+        raise UsageError(
+            "The program puts no tensor on a card, so there is nothing to estimate. Move its model "
+            'and its batch there: `.cuda()`, or device="cuda".'
+        )
+    raise UsageError(f"The program fails {how}, and not for want of memory: {found.failure}.")
+
+
+def record(program: Program, request: Request) -> Session:
+    """Run a program once on the card as it is, and return the recording."""
+    session = _run(program, request).trace.session
+    assert session is not None  # noqa: S101 - no trace runs around ours
+    return session
+
+
+def _run(program: Program, request: Request, *, look: bool = True, room: int = 0) -> _Ran:
+    """Run a program once, traced, on the card of the request.
+
+    Args:
+        program: What to run.
+        request: On which card, under which remedies.
+        look: Whether who holds what is of interest, too.
+        room: Bytes of the real card that the process may have.
+    """
+    from nbmem import virtual
+    from nbmem.api import tracing
+    from nbmem.estimates.remedies import applied, conf_of, idle_in
+    from nbmem.virtual.patches.distributed.spawn import Ranks, played
+
+    gc.collect()  # what the run before left in cycles is on a card that is no more
+    with warnings.catch_warnings(), contextlib.ExitStack() as stack:
+        warnings.simplefilter("ignore")
+        conf = conf_of(request.remedies)
+        cards = (request.card,) * (1 if program.world is None else program.world.local)
+        stack.enter_context(
+            virtual.activated(
+                cards,
+                conf=conf,
+                other_processes=request.margin,
+                defer=True,
+                eager=not (request.compiled or slow(request.remedies)),
+                keep=Plans.folder,
+            )
+        )
+        module = program.prepare()
+        stack.enter_context(played(program.world, request.rank))
+        edit = Edit.of(program.source)
+        watch = stack.enter_context(applied(request.remedies, edit.own, room))
+        trace = tracing.trace(program.title, namespace=vars(module))
+        failure, error = None, None
+        threads = stack.enter_context(of_threads(program))
+        trace.start()
+        try:
+            watch.begin()
+            program.run(module, request.value)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as err:  # noqa: BLE001 - whatever the user's program raises
+            failure, error = failure_of(program, err), err.with_traceback(None)
+        finally:
+            if look:
+                trace.stop(error)
+            else:
+                trace.end(error, lambda _seconds: True)
+        steps = max(watch.backwards, 1)
+        refused = _refused(watch.remedies, failure)
+        called = " + ".join(r.called for r in watch.remedies)
+        fullest = max((r.fullest for r in watch.remedies), default=0)
+        price = "; ".join(r.price_of(request.card, steps) for r in watch.remedies)
+        code = "\n".join(r.code_of(request.card) for r in watch.remedies)
+        changed = _changed(edit, program, watch.remedies, request)
+        context = max(gpu.context_bytes for gpu in virtual.gpus())
+        notes = () if program.world is None or Ranks.apart else (NO_GROUP,)
+        idle = {} if request.remedies else idle_in(vars(module))
+    failure = failure or next(iter(threads), None)
+    sent = sent_by(program, trace)
+    return _Ran(
+        trace, failure, refused, called, fullest, price, code, context, idle, changed, notes, sent
+    )
+
+
+def _refused(remedies: Sequence[Remedy], failure: Failure | None) -> str | None:
+    """Why a remedy did nothing; one that a failing program did not reach has not found nothing."""
+    failed = failure is not None and failure.kind == "other"
+    return next(filter(None, (r.why_not if failed else r.unapplied for r in remedies)), None)
+
+
+def _changed(
+    edit: Edit, program: Program, remedies: Sequence[Remedy], request: Request
+) -> str | None:
+    """The program's source with one remedy in it; None where it is not known where it belongs."""
+    if len(remedies) != 1 or program.file == CALL:
+        return None
+    (remedy,) = remedies
+    bound = program.binding
+    if remedy.parts > 1 and (bound is None or bound.line is None or request.value is None):
+        return None
+    if not remedy.put(edit, request.card):
+        return None
+    result = edit.result()
+    if remedy.parts > 1 and bound is not None and request.value is not None:
+        return variable_binding.written(result, bound, request.value)
+    return result
+
+
+def _phases(ran: _Ran) -> tuple[tuple[str, dict[str, int]], ...]:
+    """The categories at the peak of every phase, and at the highest of all."""
+    report = ran.trace.report()
+    rows = [(row.name, row.ledger_at_peak) for row in report.phases if not row.depth]
+    rows.append((report.peak.at.phase or "", report.ledger_at_peak))
+    return tuple((name, {c.label: ledger[c] for c in ACTIVE}) for name, ledger in rows)
+
+
+def _read(ran: _Ran, request: Request) -> Probe:
+    try:
+        report = ran.trace.report()
+    except NbmemError:
+        failure = ran.failure or Failure(kind="other", text=NO_TENSOR)
+        return Probe(
+            value=request.value, fits=False, allocated=0, reserved=0, process=0, wanted=0,
+            phase=None, failure=failure,
+        )  # fmt: skip
+    peak, ledger = report.peak, report.ledger_at_peak
+    # The libraries' handles only grow, so this is the highest figure that could be seen.
+    process = peak.reserved + ran.context
+    held = {category.label: ledger[category] for category in ACTIVE}
+    return Probe(
+        value=request.value,
+        fits=ran.failure is None,
+        allocated=peak.allocated,
+        reserved=peak.reserved,
+        process=process,
+        wanted=process,
+        phase=peak.at.phase,
+        held={name: count for name, count in held.items() if count},
+        failure=ran.failure,
+        notes=(*ran.notes, *report.notes),
+        sent=ran.sent,
+    )

@@ -1,0 +1,99 @@
+"""Runs estimates in a process of their own, so that the one that asks stays as it is.
+
+A virtual card in the kernel itself would answer every thread that asks torch.cuda meanwhile, could
+not stand beside a real context, and a program that takes all of the host's memory would end the
+kernel. A fork of it is no way out: autograd refuses to run in the fork of a process that used CUDA,
+and a fork of a process with threads may hang. So the names are sent to another Python.
+Random state, flags, the cards (real and virtual) and every variable here are not touched at all.
+
+Functions and classes of the notebook travel as code (by_value.py), tensors without their data
+(tensors.py); what cannot be copied raises by name when it is used.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from typing import TYPE_CHECKING, Any, Self
+
+from nbmem.core.errors import NbmemError
+from nbmem.estimates.programs import environment
+from nbmem.estimates.runs import pipe_messages, worker_processes
+from nbmem.estimates.runs.worker import Job
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from nbmem.estimates.programs.programs import Program
+
+
+class EstimateError(NbmemError):
+    """An estimate could not be made."""
+
+
+class Apart:
+    """A process that answers questions about a program; use it as a context manager."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stays = False
+
+    def __enter__(self) -> Self:
+        self._process = worker_processes.take()
+        try:
+            self._send(environment.taken())
+        except BaseException:  # Ctrl-C while it starts: nobody else would end it
+            self.__exit__(*sys.exc_info())
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        answered = kind is None or issubclass(kind, NbmemError)
+        if answered and self._stays:
+            worker_processes.give_back(process)
+        else:  # after Ctrl-C what it computes is of no use to anybody
+            worker_processes.end(process, worker_processes.PARTING if answered else 0.0)
+
+    def ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
+        """What `question(program, *arguments)` answers there.
+
+        Raises:
+            EstimateError: It failed there, or the process is gone.
+        """
+        assert self._process is not None  # noqa: S101 - entered
+        assert self._process.stdout is not None  # noqa: S101 - a pipe
+        try:
+            self._send(Job(question, self._program, arguments))
+            found = pipe_messages.read(self._process.stdout.fileno())
+        except (EOFError, BrokenPipeError):
+            self._stays = False
+            code = self._process.wait()
+            raise EstimateError(
+                f"The process of the estimate ended by itself ({_how(code)}). If the program makes "
+                "its data on the CPU, this machine may have too little memory for it: make less of "
+                "it, or bound the search with --between."
+            ) from None
+        self._stays, well, answer = pickle.loads(found)  # noqa: S301 - from our own process
+        if not well:
+            raise EstimateError(answer)
+        return answer
+
+    def _send(self, message: Any) -> None:
+        assert self._process is not None  # noqa: S101 - entered
+        assert self._process.stdin is not None  # noqa: S101 - a pipe
+        pipe_messages.write(self._process.stdin.fileno(), pickle.dumps(message))
+
+
+def _how(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {-code}"

@@ -1,0 +1,170 @@
+"""The process in which programs are estimated: `python -m nbmem.estimates.runs.worker`.
+
+It reads messages from its standard input and answers each question with one. What the programs
+print goes nowhere; they see no real card, so that they cannot disturb one.
+
+A question begins with how the asking process stands, and ends with None. Each has a fork of this
+process to itself: torch is imported there already, and what a program leaves behind (modules,
+patches, threads) goes with the fork. Where no fork is safe, the process answers one question.
+
+A process that kept programs would answer with modules that have been edited since.
+"""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import os
+import pickle
+import select
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbmem.core.errors import NbmemError
+from nbmem.estimates.programs import environment, programs
+from nbmem.estimates.runs import pipe_messages, worker_processes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbmem.estimates.programs.environment import Surroundings
+    from nbmem.estimates.programs.programs import Program
+
+PATIENCE = 300.0
+"""Seconds without a question after which it ends: it holds a quarter of a GiB for torch."""
+
+
+class Job(NamedTuple):
+    """One question: a function of nbmem's, the program and what the function needs beside it."""
+
+    ask: Callable[..., Any]
+    program: Program
+    arguments: tuple[Any, ...]
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    requests, answers = os.dup(0), os.dup(1)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    os.dup2(nowhere, 1)
+    sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115, PTH123 - it is the program's from here on
+    with suppress(EOFError, BrokenPipeError):
+        _serve(requests, answers)
+
+
+def _serve(requests: int, answers: int) -> None:
+    """Fork for each question; what is still cold is warmed while nobody asks."""
+    from nbmem.estimates.runs import prewarm
+
+    prewarm.load()  # numpy with it, in the environment that keeps it from threads
+    gc.freeze()  # each run collects what the one before left: only that, not all of torch
+    warm = False
+    while _can_fork():
+        if not warm and not _asked(requests, 0):
+            warm = True
+            with suppress(Exception):  # then the next question is as slow as the first
+                _warm_up()
+            continue
+        if not _asked(requests, PATIENCE):
+            return
+        _apart(_standing(requests), requests, answers)
+    _answer_all(_standing(requests), requests, answers, stays=False)
+
+
+def _asked(requests: int, patience: float) -> bool:
+    """Whether a question comes in that time, or the end of the one who asks."""
+    return bool(select.select([requests], [], [], patience)[0])
+
+
+def _standing(requests: int) -> Surroundings:
+    """What a question begins with."""
+    standing: Surroundings = pickle.loads(pipe_messages.read(requests))  # noqa: S301 - from who started it
+    return standing
+
+
+def _can_fork() -> bool:
+    """A fork of a process with threads may hang, and only Linux tells how many there are."""
+    tasks = Path("/proc/self/task")
+    return sys.platform == "linux" and threading.active_count() == len(list(tasks.iterdir())) == 1
+
+
+def _apart(begin: Surroundings, requests: int, answers: int) -> None:
+    """Answer a question in a fork; if that ends in a way of its own, end in the same."""
+    if sys.platform != "linux":  # nor is it called there
+        return
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    plans = tempfile.TemporaryDirectory(prefix="nbmem-plans-")
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            environment.Plans.folder = plans.name
+            os.setpgid(0, 0)  # so that what the program starts can be ended with it
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+            _answer_all(begin, requests, answers, stays=True)
+            code = 0
+        except (EOFError, BrokenPipeError):
+            pass
+        finally:
+            os._exit(code)
+    with suppress(OSError):
+        os.setpgid(child, child)  # whoever comes first
+
+    def ended(*_: Any) -> None:
+        worker_processes.end_group(child)
+        plans.cleanup()
+        os._exit(1)
+
+    before = signal.signal(signal.SIGTERM, ended)
+    signal.pthread_sigmask(signal.SIG_SETMASK, held)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    signal.signal(signal.SIGTERM, before)
+    worker_processes.end_group(child)  # a thread or process that the program left running
+    plans.cleanup()
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    if status:
+        os._exit(status)
+
+
+def _warm_up() -> None:
+    """Prepare what a run prepares, by one; a fork finds it done."""
+    from nbmem.estimates.runs import prewarm
+
+    environment.stand(environment.taken())
+    prewarm.run()
+    gc.collect()
+    gc.freeze()
+
+
+def _answer_all(begin: Surroundings, requests: int, answers: int, *, stays: bool) -> None:
+    """Answer what is asked about one program, and whether the next one may be asked here, too."""
+    begin.put()
+    builtins.input = programs.nobody_answers
+    environment.stand(environment.taken())
+    while True:
+        job: Job | None = pickle.loads(pipe_messages.read(requests))  # noqa: S301 - as above
+        if job is None:
+            return
+        pipe_messages.write(answers, pickle.dumps((stays, *_answer(job))))
+
+
+def _answer(job: Job) -> tuple[bool, Any]:
+    try:
+        return True, job.ask(job.program, *job.arguments)
+    except NbmemError as err:
+        return False, str(err)
+    except Exception:  # noqa: BLE001 - a fault of nbmem's, told to the one who asked
+        return False, f"It is a fault of nbmem's:\n{traceback.format_exc()}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""The processes of estimates: one waits between questions, with torch imported and nothing else.
+
+It knows nothing of any program: a question's names live in its fork and end with it. It ends by
+itself when nobody asks for a while, with the process that asked, and with `%unload_ext nbmem`. It
+starts with the first question, or as soon as one is being typed: torch takes seconds to import.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from functools import cache
+
+from nbmem.core.runtime.entry_points import entry
+from nbmem.estimates.programs import environment
+from nbmem.estimates.runs import pipe_messages
+
+PARTING = 2.0
+"""Seconds in which a process may end by itself."""
+
+_waiting: list[tuple[int, subprocess.Popen[bytes]]] = []
+"""The one that waits, with the process that started it: a fork of that must leave it alone."""
+
+
+def take() -> subprocess.Popen[bytes]:
+    """The process that waits, or a new one."""
+    while _waiting:
+        owner, process = _waiting.pop()
+        if _is_there(owner, process):
+            return process
+    return _started()
+
+
+@entry("prepare the process of estimates")
+def prepare() -> None:
+    """Start the process, if none waits: somebody is about to ask."""
+    if sys.platform == "linux" and not any(_is_there(*one) for one in _waiting):
+        end_all()
+        _keep(_started())
+
+
+def _is_there(owner: int, process: subprocess.Popen[bytes]) -> bool:
+    return owner == os.getpid() and process.poll() is None
+
+
+def _started() -> subprocess.Popen[bytes]:
+    own = {
+        environment.VISIBLE: environment.NO_CARD,
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        # Else numpy starts threads when it is imported, and a process with threads cannot fork.
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "nbmem.estimates.runs.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **own},
+        start_new_session=True,  # so that what the program starts can be ended with it
+    )
+
+
+def give_back(process: subprocess.Popen[bytes]) -> None:
+    """Let a worker wait for its next question; one that is gone is ended."""
+    assert process.stdin is not None  # noqa: S101 - a pipe
+    try:
+        pipe_messages.write(process.stdin.fileno(), pickle.dumps(None))
+    except OSError:
+        end(process)
+        return
+    if _waiting:  # two threads asked at the same time
+        end(process, PARTING)
+        return
+    _keep(process)
+
+
+@cache
+def _at_exit() -> None:
+    """Register once for the process: Python keeps the place of what is unregistered."""
+    atexit.register(end_all)
+
+
+def _keep(process: subprocess.Popen[bytes]) -> None:
+    _at_exit()
+    _waiting.append((os.getpid(), process))
+
+
+@entry("end the process of estimates")
+def end_all() -> None:
+    """No process waits any more."""
+    while _waiting:
+        owner, process = _waiting.pop()
+        if owner == os.getpid():
+            end(process)
+
+
+def end(process: subprocess.Popen[bytes], patience: float = 0.0) -> None:
+    """End a process with all that its program started.
+
+    Args:
+        process: Which one.
+        patience: Seconds in which it may finish what it does.
+    """
+    for pipe in (process.stdin, process.stdout):
+        with contextlib.suppress(OSError):
+            if pipe is not None:
+                pipe.close()
+    if patience:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
+    if process.poll() is None:
+        process.terminate()  # it ends its fork and what that started
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(PARTING)
+    end_group(process.pid)
+    process.kill()
+    process.wait()
+
+
+def end_group(leader: int) -> None:
+    """Kill what a process has started together with it. Windows has no such groups."""
+    if sys.platform != "win32":
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, signal.SIGKILL)

@@ -1,0 +1,1 @@
+"""Where people meet nbmem: the notebook, the sidebar, the command line."""

@@ -1,0 +1,131 @@
+"""The command line: `nbmem run`, `report`, `fit`, `plan`, `layers` and others.
+
+Exit codes: 0 all is well; 1 the script raised, a file that was asked for could not be written, a
+replay is not exact, or nbmem has a fault; 2 a wrong option, an unknown card, a missing or
+unreadable file; 130 interrupted. `nbmem run` passes on the code of a script that exits by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+import nbmem
+from nbmem.core.arguments import LineParser
+from nbmem.core.errors import NbmemError, NotWrittenError, UsageError
+from nbmem.frontends.cli import (
+    demo,
+    diff,
+    export,
+    fit,
+    gpus,
+    layers,
+    plan,
+    replay,
+    report,
+    run,
+    strip,
+    viewer,
+)
+from nbmem.frontends.cli.subcommand import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, say
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.frontends.cli.subcommand import Subcommand
+
+COMMANDS: tuple[Subcommand, ...] = (
+    run.COMMAND,
+    report.COMMAND,
+    replay.COMMAND,
+    diff.COMMAND,
+    export.COMMAND,
+    viewer.COMMAND,
+    strip.COMMAND,
+    fit.COMMAND,
+    plan.COMMAND,
+    layers.COMMAND,
+    gpus.COMMAND,
+    demo.COMMAND,
+)
+
+_EPILOG = """\
+exit codes: 0 all is well; 1 the script raised, a file could not be written, a replay is not
+exact, or nbmem has a fault; 2 a wrong option, an unknown card, a missing or unreadable file; 130
+interrupted; `run` passes on the code of a script that exits by itself."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = LineParser(
+        "nbmem",
+        description=nbmem.__doc__,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"nbmem {nbmem.__version__}")
+    commands = top.add_subparsers(metavar="COMMAND", required=True, parser_class=LineParser)
+    for command in COMMANDS:
+        sub = commands.add_parser(command.name, help=command.help, description=command.help)
+        command.configure(sub)
+        sub.set_defaults(run=command.run, parser=sub)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    given, script_arguments = _split(sys.argv[1:] if argv is None else list(argv))
+    try:
+        options = _read(given)
+        options.script_arguments = script_arguments
+        code: int = options.run(options)
+    except BrokenPipeError:  # `nbmem report x | head`: the reader has seen enough
+        sys.stdout = None
+        return 0
+    except (Exception, KeyboardInterrupt) as err:  # noqa: BLE001 - a sentence, whatever a file holds
+        sentence, code = _told(err)
+        say(sentence)
+    return code
+
+
+def _told(err: BaseException) -> tuple[str, int]:
+    """What ended a command, as a sentence and an exit code."""
+    if isinstance(err, KeyboardInterrupt):
+        return "interrupted.", EXIT_INTERRUPTED
+    if isinstance(err, NbmemError):
+        return str(err), EXIT_FAILED if isinstance(err, NotWrittenError) else EXIT_USAGE
+    return _fault(err), EXIT_FAILED
+
+
+def _fault(err: BaseException) -> str:
+    """The one sentence for what nobody foresaw."""
+    what = f"{type(err).__name__}: {err}".splitlines()[0][:200]
+    return (
+        f"nbmem could not go on ({what}). It is a fault of nbmem's: please report it with this "
+        "line, and with the file if you may hand it on."
+    )
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Arguments of ours, and behind `--` those of the script."""
+    if "--" not in arguments:
+        return arguments, []
+    at = arguments.index("--")
+    return arguments[:at], arguments[at + 1 :]
+
+
+def _read(arguments: list[str]) -> argparse.Namespace:
+    """Read arguments of ours.
+
+    Raises:
+        UsageError: They cannot be read.
+    """
+    options, unknown = parser().parse_known_args(arguments)
+    if unknown:
+        prog, hint = options.parser.prog, ""
+        if prog.endswith(" run"):
+            line = f"{prog} SCRIPT -- {' '.join(unknown)}"
+            hint = f"If that is for the script, put -- before it: `{line}`."
+        raise UsageError(options.parser.unknown(unknown, hint))
+    return options

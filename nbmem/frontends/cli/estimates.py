@@ -1,0 +1,51 @@
+"""What `fit`, `plan` and `layers` share on the command line: progress, and answers to files."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+from nbmem.frontends.cli.subcommand import EXIT_OK, write_out
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from nbmem.estimates.answers import FitAnswer, LayersAnswer, PlanAnswer, WorldsAnswer
+
+
+def finish(
+    answer: FitAnswer | PlanAnswer | LayersAnswer | WorldsAnswer, files: dict[str, Path]
+) -> int:
+    """Write the files that were asked for and print an answer."""
+    answer.write(**files)
+    write_out(str(answer))
+    return EXIT_OK
+
+
+class progress:  # noqa: N801 - reads as a function: `with progress("fit") as tell`
+    """One line on a terminal that says which run is done; nothing where nobody watches."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._runs = 0
+        self._watched = sys.stderr.isatty()
+
+    def __enter__(self) -> Callable[[str], None]:
+        self._show("starting")
+        return self._tell
+
+    def __exit__(self, *_exc: object) -> None:
+        if self._watched:
+            sys.stderr.write("\r\033[K")
+
+    def _tell(self, text: str) -> None:
+        self._runs += 1
+        self._show(f"run {self._runs}, {text}")
+
+    def _show(self, text: str) -> None:
+        if self._watched:
+            wide = shutil.get_terminal_size().columns - 1  # a second line could not be taken back
+            sys.stderr.write("\r\033[K" + f"{self._name}: {text}"[:wide])
+            sys.stderr.flush()

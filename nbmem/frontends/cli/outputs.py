@@ -1,0 +1,69 @@
+"""What `nbmem run` and `nbmem report` share: one card's report, printed and written to files."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nbmem.core.arguments import add_device, add_private
+from nbmem.core.errors import NbmemError, NotWrittenError
+from nbmem.frontends.cli.subcommand import say, write_out
+
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+
+    from nbmem.api.tracing import Trace
+    from nbmem.report.model import Report
+
+
+def add_outputs(parser: argparse.ArgumentParser) -> None:
+    """Which card's report, and the forms in which it can be written to a file."""
+    add_device(parser)
+    parser.add_argument("--json", metavar="FILE", help="write the report as JSON (a stable form)")
+    parser.add_argument("--html", metavar="FILE", help="write the report as a page of its own")
+    add_private(parser)
+
+
+def write_report(
+    trace: Trace, files: dict[str, Path], *, device: int | None, quiet: bool, private: bool
+) -> bool:
+    """Print one card's report and write the files asked for; False if one is missing then."""
+    try:
+        trace = trace.private() if private else trace
+        if "save" in files:
+            trace.save(files["save"])
+        report = _without_commands(trace.report(device))
+        if "json" in files:
+            from nbmem.views.exports import report as figures
+
+            figures.write(report, files["json"])
+        if "html" in files:
+            from nbmem.views.exports import page
+
+            page.write(report, files["html"])
+        if not quiet:
+            from nbmem.views.text import render_text
+
+            write_out(render_text(report))
+    except BrokenPipeError:  # `nbmem run x.py | head`: the reader has seen enough
+        sys.stdout = None
+    except NotWrittenError as err:
+        say(str(err))
+        return False
+    except NbmemError as err:
+        say(str(err))
+        return not files
+    except Exception as err:  # noqa: BLE001 - a fault of ours must not change how the script ended
+        say(
+            f"the report could not be made ({type(err).__name__}: {err}). It is a fault of "
+            "nbmem's: please report it with this line and what --save writes."
+        )
+        return False
+    return True
+
+
+def _without_commands(report: Report) -> Report:
+    """The process that failed is gone, or not a notebook: there is nothing left to free in it."""
+    return replace(report, ooms=tuple(replace(oom, command=None) for oom in report.ooms))

@@ -1,0 +1,76 @@
+"""`nbmem run` as one rank of a world: it writes into the world's folder, and only rank 0 speaks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.capture.distributed.rank import rank_by_environment
+from nbmem.core.errors import NbmemError, UsageError
+from nbmem.core.files.atomic_write import new_folder
+from nbmem.core.files.untrusted_input import is_folder
+from nbmem.frontends.cli.subcommand import say
+from nbmem.virtual import rank_messages
+
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+
+    from nbmem.api.rank_recording import RankFolder
+    from nbmem.api.tracing import Trace
+
+
+class RankRun:
+    """One run of a script, which may be a rank of many.
+
+    Args:
+        options: Those of `nbmem run`.
+        files: The files to be written, each checked; only rank 0 writes a report.
+
+    Raises:
+        UsageError: Every rank would write the same file.
+        NotWrittenError: The folder cannot be made.
+    """
+
+    def __init__(self, options: argparse.Namespace, files: dict[str, Path]) -> None:
+        rank = rank_by_environment(0)
+        self._number = None if rank is None else rank.number
+        self._folder: Path | None = None
+        self._writes: RankFolder | None = None
+        self._given = getattr(options, "save", None)
+        if self._given is not None and is_folder(self._given):
+            self._folder = new_folder(self._given)
+        elif "save" in files and rank is not None and rank.world > 1:
+            raise UsageError(
+                f"{rank.world} ranks would write the one file {self._given}. Name a folder, with a "
+                f"slash at its end: --save {files['save'].with_suffix('')}/"
+            )
+
+    @property
+    def silent(self) -> bool:
+        """Whether another rank speaks for all; a program may say late that it is one of many."""
+        return bool(self._number)
+
+    def begin(self, trace: Trace) -> None:
+        """Write into the folder from now on, if there is one; the trace has begun."""
+        if self._folder is not None:
+            from nbmem.api.rank_recording import RankFolder
+
+            self._writes = RankFolder(self._folder, trace)
+            self._writes.begin()
+
+    def end(self, trace: Trace) -> bool:
+        """Write this rank's session into the folder; False if it cannot be written."""
+        if trace.session is not None and trace.session.rank is not None:
+            self._number = trace.session.rank.number
+        if self._writes is None:
+            return True
+        try:
+            self._writes.save()
+        except NbmemError as err:
+            say(str(err))
+            return False
+        if not self.silent and rank_messages.folder() is None:
+            say(
+                f"the ranks write to {self._given}: `nbmem report {self._given}` reads them as one."
+            )
+        return True

@@ -1,0 +1,90 @@
+"""Runs a script as python would: as `__main__`, with its own arguments, folder and traceback."""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from nbmem.core.errors import UsageError
+from nbmem.frontends.cli.subcommand import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Script:
+    """A script, read but not yet run.
+
+    Attributes:
+        name: Its file's name.
+        namespace: Where its top-level names will live.
+    """
+
+    def __init__(self, path: str, arguments: Sequence[str]) -> None:
+        self._given = path
+        self._path = str(Path(path).absolute())  # what python makes of it for __file__
+        self._arguments = list(arguments)
+        self._source = _read(path)
+        self._module = ModuleType("__main__")
+        self.name = Path(path).name
+        self.namespace = self._module.__dict__
+
+    def prepare(self) -> None:
+        """Make this process look as it does to a script: `__main__`, sys.argv and sys.path."""
+        self._module.__file__ = self._path
+        self._module.__loader__ = SourceFileLoader("__main__", self._path)
+        self.namespace["__builtins__"] = sys.modules["builtins"]
+        sys.modules["__main__"] = self._module
+        sys.argv = [self._given, *self._arguments]
+        if not sys.flags.safe_path:
+            sys.path[0:1] = [str(Path(self._path).resolve().parent)]
+
+    def run(self) -> BaseException | None:
+        """Run it; returns what ended it, with nbmem's own frames taken off."""
+        try:
+            exec(compile(self._source, self._path, "exec"), self.namespace)  # noqa: S102 - the user's script
+            _join_threads()
+        except BaseException as err:  # noqa: BLE001 - SystemExit and Ctrl-C, too, end a script
+            inner = err.__traceback__.tb_next if err.__traceback__ is not None else None
+            return err.with_traceback(inner)
+        return None
+
+
+def _join_threads() -> None:
+    """Wait for the script's threads, as python does at its end: what they hold is recorded, too."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+
+
+def conclude(error: BaseException | None) -> int:
+    """Print what python would print for the end of a script, and return its exit code."""
+    if error is None:
+        return EXIT_OK
+    if isinstance(error, SystemExit):
+        if error.code is None or isinstance(error.code, int):
+            return error.code or EXIT_OK
+        sys.stderr.write(f"{error.code}\n")
+        return EXIT_FAILED
+    sys.stdout.flush()
+    sys.excepthook(type(error), error, error.__traceback__)
+    sys.stderr.flush()
+    return EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else EXIT_FAILED
+
+
+def _read(path: str) -> bytes:
+    source = Path(path)
+    if source.is_dir():
+        raise UsageError(f"{path} is a folder. Name the script inside it.")
+    try:
+        with io.open_code(str(source.absolute())) as file:
+            return file.read()
+    except FileNotFoundError:
+        raise UsageError(f"There is no script {path}. Check the path.") from None
+    except OSError as err:
+        raise UsageError(f"The script {path} cannot be read ({err.strerror}).") from err

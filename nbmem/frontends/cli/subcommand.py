@@ -1,0 +1,85 @@
+"""What a subcommand of `nbmem` is, and how it talks: results on stdout, the rest on stderr."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, NamedTuple, TextIO
+
+from nbmem.core.errors import UsageError
+from nbmem.core.files.untrusted_input import expanded, is_folder
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+    from pathlib import Path
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+"""The script raised, a file that was asked for could not be written, or a replay is not exact."""
+EXIT_USAGE = 2
+"""A wrong option, an unknown card, a missing or unreadable file: nothing was started."""
+EXIT_INTERRUPTED = 130
+
+
+class Subcommand(NamedTuple):
+    """One subcommand.
+
+    Attributes:
+        name: What the user types.
+        help: What it does, in one line.
+        configure: Declares its arguments.
+        run: Does it and returns the exit code; raises NbmemError with a sentence for the user.
+    """
+
+    name: str
+    help: str
+    configure: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def write_out(text: str) -> None:
+    """Write a result to stdout."""
+    _write(sys.stdout, text if text.endswith("\n") else f"{text}\n")
+
+
+def say(sentence: str) -> None:
+    """Tell the user something that is not a result."""
+    _write(sys.stderr, f"nbmem: {sentence}\n")
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """Write a text; `?` stands for what the stream's encoding lacks, as in a pipe on Windows."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    stream.write(text.encode(encoding, "replace").decode(encoding))
+    stream.flush()
+
+
+def targets(options: argparse.Namespace) -> dict[str, Path]:
+    """The files that the options name, each checked before anything runs; no folder is among them.
+
+    Raises:
+        UsageError: One cannot be written.
+    """
+    return {
+        name: writable(value, f"--{name}")
+        for name in ("json", "html", "save")
+        if (value := getattr(options, name, None)) is not None
+        and not (name == "save" and is_folder(value))
+    }
+
+
+def writable(path: str, option: str) -> Path:
+    """A file to be written later, checked now: a training run is too long to fail at its end.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
+    target = expanded(path)
+    if target.is_dir():
+        raise UsageError(f"{option} {path} is a folder. Name a file inside it.")
+    if not target.absolute().parent.is_dir():
+        raise UsageError(
+            f"{option} {path} cannot be written: there is no folder {target.absolute().parent}. "
+            "Make it first, or name another place."
+        )
+    return target

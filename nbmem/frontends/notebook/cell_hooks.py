@@ -1,0 +1,300 @@
+"""The hooks around every cell: a delta for each, a full trace for those that ask for one."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nbmem.core.errors import UsageError
+from nbmem.core.runtime.clock import CLOCK
+from nbmem.core.runtime.interrupts import held_back
+from nbmem.frontends.notebook.caller_context import running_cells
+from nbmem.frontends.notebook.deferred_interrupt import InterruptsTheCell
+from nbmem.frontends.notebook.error_boundary import guest, say, shell_entry
+from nbmem.frontends.notebook.failed_cells import FailureWatch, what_ended
+from nbmem.frontends.notebook.options import CellOptions, asks_for_help, parse_cell_line
+from nbmem.frontends.notebook.transformer import memtrace_line
+
+if TYPE_CHECKING:
+    from nbmem.api.tracing import Trace
+    from nbmem.capture.record.cell_deltas import DeltaReader
+    from nbmem.core.session.cell_delta import CellDelta, HostDelta
+    from nbmem.frontends.notebook.tracer import MemoryPeakExceededError, Tracer
+
+MAX_ROWS = 10_000
+"""Rows of the history that are kept: a bound for a notebook that runs for weeks."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RunningCell:
+    """A cell between its two events.
+
+    Attributes:
+        title: The trace's: the name that the user gave, or `In [3]`.
+        label: The history's: the name that the user gave, or the cell's first line.
+        code: Its source.
+        number: The 3 of `In [3]`; None for a cell that is not kept in IPython's history.
+        cell_id: The front end's id of the cell, if it sends one.
+        counted: Whether it gets a line in the history.
+        options: What its `%%memtrace` line asked for.
+        trace: The full trace, or None.
+        read: Whether the counters were read before it.
+        begun_ns: When it began, on the monotonic clock.
+    """
+
+    title: str
+    label: str
+    code: str
+    number: int | None
+    cell_id: str | None
+    counted: bool
+    options: CellOptions
+    trace: Trace | None
+    read: bool = False
+    begun_ns: int = field(default_factory=CLOCK.monotonic_ns)
+
+
+class CellListener(Protocol):
+    """Is told of cells (the sidebar's hub)."""
+
+    def cell_begun(self, cell: RunningCell) -> None:
+        """A cell is about to run."""
+
+    def peak_of(self, cell: RunningCell) -> int | None:
+        """Highest allocated bytes while it ran, as far as anybody saw; None if nobody did."""
+
+    def cell_ended(self, cell: RunningCell, delta: CellDelta | None) -> None:
+        """A cell has run, and its report is shown; `delta` is its line in the history, or None."""
+
+
+class CellHooks:
+    """`pre_run_cell` and `post_run_cell`; cells inside a cell fire both, too, and are passed over.
+
+    Attributes:
+        rows: One delta for each cell that touched a card.
+        host_rows: One for each other cell with torch.
+        deltas: Whether deltas are read (`%nbmem on` and `off`).
+        trace_next: Whether the next counted cell is traced without a `%%memtrace` line.
+        watcher: Who is told of the cells, if anybody.
+    """
+
+    def __init__(self, shell: Any, tracer: Tracer) -> None:
+        self.rows: deque[CellDelta] = deque(maxlen=MAX_ROWS)
+        self.host_rows: deque[HostDelta] = deque(maxlen=MAX_ROWS)
+        self.deltas = True
+        self.trace_next = False
+        self.watcher: CellListener | None = None
+        self._shell = shell
+        self._tracer = tracer
+        self._reader: DeltaReader | None = None
+        self._failures = FailureWatch(shell)
+        self._interrupt = InterruptsTheCell(shell)
+        # Between cells this is the next cell's number in every IPython; older ones raise it after
+        # pre_run_cell, newer ones before.
+        self._next: int = shell.execution_count
+        # One for each thread: ipykernel's subshells run cells beside the main one.
+        self._running: dict[int, RunningCell] = {}
+
+    @shell_entry("prepare this cell")
+    def pre_run_cell(self, info: Any) -> None:
+        """IPython is about to run a cell."""
+        if running_cells() > 1:
+            return
+        with held_back() as held, guest("prepare this cell"):
+            self._interrupt.disarm()
+            with guest("look who holds what"):
+                self._tracer.later.hurry()
+            self._abandon()
+            number = self._next if info.store_history else None
+            cell = RunningCell(
+                title=_title(number),
+                label=_first_line(info.raw_cell),
+                code=info.raw_cell,
+                number=number,
+                cell_id=getattr(info, "cell_id", None),
+                counted=self.deltas and info.store_history and not _is_ours(info.raw_cell),
+                options=CellOptions(),
+                trace=None,
+            )
+            self._running[threading.get_ident()] = cell
+            line = memtrace_line(info.raw_cell)
+            if line is not None and asks_for_help(line):
+                cell.counted, line = False, None
+            if cell.counted and self.trace_next:
+                self.trace_next, line = False, line or ""
+            if line is not None:
+                self._start(cell, line)
+            if cell.counted and _torch_is_there():
+                self._deltas().before()
+                cell.read = True
+            if _torch_is_there():
+                self._failures.begin()
+            if self.watcher is not None:
+                self.watcher.cell_begun(cell)
+            if cell.trace is not None:
+                self._tracer.users_time(begins=True)
+        if held.came:
+            self._interrupt.arm()
+
+    @shell_entry("finish this cell")
+    def _cell_is_over(self, result: Any) -> None:
+        with held_back():
+            if running_cells():
+                return
+            with guest("count the cells"):
+                self._next = self._shell.execution_count
+            cell = self._running.pop(threading.get_ident(), None)
+            if cell is None:  # the cell that loaded the extension
+                return
+            if cell.trace is not None:
+                self._tracer.users_time(begins=False)
+            with guest("finish this cell"):
+                exceeded = self._finish(cell, result)
+                if exceeded is not None and getattr(result, "success", False):
+                    self._fail(result, exceeded)
+            if cell.trace is not None:  # whatever failed above
+                self._tracer.let_go(cell.trace)
+
+    @shell_entry("finish this cell", otherwise=_cell_is_over)
+    def post_run_cell(self, result: Any) -> None:
+        """IPython has run a cell, well or not; the newest ipykernel may bring no result."""
+        self._cell_is_over(result)
+
+    def take_interrupt(self) -> None:
+        """Ctrl-C came to one of the two above: before the cell it is the cell's."""
+        inside = 1
+        with suppress(KeyboardInterrupt):  # the same, once more
+            inside = running_cells()
+        if inside:
+            self._interrupt.arm()
+        else:
+            say("interrupted as this cell ended; what was recorded is kept.")
+
+    def number(self) -> int | None:
+        """The 3 of `In [3]` for the cell that runs now, if it has one."""
+        cell = self._running.get(threading.get_ident())
+        return None if cell is None else cell.number
+
+    def title(self) -> str:
+        """What the cell that runs now is called where the user gave no name."""
+        return _title(self.number())
+
+    def close(self) -> None:
+        """Show what is being recorded and forget it: the extension goes."""
+        self._tracer.later.stop()
+        while self._running:
+            _, cell = self._running.popitem()
+            if cell.trace is not None:
+                with guest("end the trace"):
+                    self._tracer.end(cell.trace, cell.options, None)
+                self._tracer.let_go(cell.trace)
+        self._tracer.let_go_of_the_lost()
+        self._failures.close()
+        self._interrupt.disarm()
+
+    def _start(self, cell: RunningCell, line: str) -> None:
+        try:
+            cell.options = parse_cell_line(line)
+        except UsageError as err:
+            say(f"{err} This cell runs untraced.")
+            return
+        cell.title = cell.options.name or cell.title
+        cell.label = cell.options.name or cell.label
+        cell.trace = self._tracer.begin(cell.options, cell.title)
+
+    def _finish(self, cell: RunningCell, result: Any) -> MemoryPeakExceededError | None:
+        error = what_ended(result)
+        row = None
+        ran = getattr(result, "error_before_exec", None) is None
+        if cell.counted and _torch_is_there():
+            with guest("read this cell's delta"):
+                row = self._row(cell, type(error).__name__ if error else None)
+        row = row if ran else None  # its code took nothing: no line, no badge
+        exceeded = None
+        if cell.trace is not None and not ran:
+            self._tracer.drop(cell.trace, error)
+        elif cell.trace is not None:
+            cell.trace.cells, cell.trace.cell = tuple(self.rows), row
+            exceeded = self._tracer.end(cell.trace, cell.options, error)
+            self._tracer.kept.number(cell.trace, cell.number)
+            row = _with_peak(row, cell.trace)
+        elif row is not None and self.watcher is not None:
+            with guest("read this cell's peak"):
+                peak = self.watcher.peak_of(cell)
+                row = replace(row, peak=row.peak if peak is None else peak)
+        if row is not None:
+            self.rows.append(row)
+        elif ran and self._reader is not None:
+            self._reader.keep_of_host(self.host_rows, cell.trace)
+        with guest("explain how this cell failed"):
+            self._failures.explain(error, traced=cell.trace is not None, row=row)
+        if self.watcher is not None:
+            self.watcher.cell_ended(cell, row)
+        return exceeded
+
+    def _row(self, cell: RunningCell, error: str | None) -> CellDelta | None:
+        reader = self._deltas()
+        if not cell.read:
+            reader.before_torch(cell.begun_ns)
+        return reader.after(cell.label, error, cell.number)
+
+    def _fail(self, result: Any, exceeded: MemoryPeakExceededError) -> None:
+        """Make the cell a failed one: Run All stops, nbclient and nbconvert report it."""
+        result.error_in_exec = exceeded
+        self._shell.last_execution_succeeded = False
+        kind = type(exceeded)
+        self._shell._showtraceback(kind, exceeded, [f"{kind.__name__}: {exceeded}"])  # noqa: SLF001 - showtraceback() would print our frames
+
+    def _abandon(self) -> None:
+        """Close what an earlier cell left open, because its closing event never came."""
+        stale = self._running.pop(threading.get_ident(), None)
+        if stale is not None and stale.trace is not None:
+            self._tracer.end(stale.trace, stale.options, KeyboardInterrupt("the cell never ended"))
+            self._tracer.let_go(stale.trace)
+        if not any(cell.trace is not None for cell in self._running.values()):
+            self._tracer.let_go_of_the_lost()
+        if stale is not None and self.watcher is not None:
+            self.watcher.cell_ended(stale, None)
+
+    def _deltas(self) -> DeltaReader:
+        if self._reader is None:
+            from nbmem.capture.record.cell_deltas import DeltaReader
+
+            self._reader = DeltaReader()
+        return self._reader
+
+
+def _title(number: int | None) -> str:
+    return "cell" if number is None else f"In [{number}]"
+
+
+def _torch_is_there() -> bool:
+    """Whether the user has imported torch; without it there is nothing to read, nor to import."""
+    return "torch" in sys.modules
+
+
+def _is_ours(raw_cell: str) -> bool:
+    """Whether a cell only asks nbmem: noise in the history. Below `%%nbmem` nothing runs here."""
+    text = raw_cell.strip()
+    return text.startswith("%%nbmem") or (text.startswith("%nbmem") and "\n" not in text)
+
+
+def _first_line(raw_cell: str) -> str:
+    """The first line of code: what a person knows the cell by."""
+    lines = [line.strip() for line in raw_cell.splitlines() if line.strip()]
+    code = [line for line in lines if not line.startswith(("#", "%%"))]
+    return next(iter(code or lines), "")
+
+
+def _with_peak(row: CellDelta | None, trace: Trace) -> CellDelta | None:
+    """A traced cell's delta knows its peak, too."""
+    if row is None:
+        return None
+    try:
+        return replace(row, peak=trace.report().peak.allocated)
+    except Exception:  # noqa: BLE001 - said already, where the report was to be shown
+        return row

@@ -1,0 +1,96 @@
+"""The subcommands of `%nbmem`: one file and one line in the tuple for each."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+from nbmem.core.errors import UsageError
+from nbmem.frontends.notebook.commands import (
+    diff,
+    explain,
+    export,
+    fit,
+    free,
+    gpu,
+    gpus,
+    help,  # noqa: A004
+    history,
+    layers,
+    mute,
+    on_off,
+    open,  # noqa: A004
+    plan,
+    report,
+    save,
+    tips,
+    top,
+)
+from nbmem.frontends.notebook.options import asks_for_help
+
+if TYPE_CHECKING:
+    from nbmem.frontends.notebook.commands.base import MagicCommand, Notebook
+
+COMMANDS: tuple[MagicCommand, ...] = (
+    report.COMMAND,
+    history.COMMAND,
+    diff.COMMAND,
+    tips.COMMAND,
+    explain.COMMAND,
+    mute.MUTE,
+    mute.UNMUTE,
+    top.COMMAND,
+    free.COMMAND,
+    gpu.COMMAND,
+    gpus.COMMAND,
+    fit.COMMAND,
+    plan.COMMAND,
+    layers.COMMAND,
+    save.COMMAND,
+    export.COMMAND,
+    open.COMMAND,
+    on_off.ON,
+    on_off.OFF,
+    help.COMMAND,
+)
+
+
+def dispatch(notebook: Notebook, line: str, cell: str | None = None) -> None:
+    """Run `%nbmem LINE`, or `%%nbmem LINE` with the cell below it.
+
+    Raises:
+        NbmemError: The line cannot be carried out; the text says why and what to do.
+    """
+    name, _, argument = line.strip().partition(" ")
+    argument = argument.strip()
+    if asks_for_help(line):  # of a subcommand that there is, else of all
+        cell, argument = None, "" if name.startswith("-") else name
+        name = "help"
+    command = find(name or "report")
+    if argument and not command.argument:
+        raise UsageError(f"%nbmem {name} takes nothing after it; {argument!r} was not understood.")
+    if cell is None:
+        command.run(notebook, argument)
+    elif command.run_cell is None:
+        raise UsageError(
+            f"`%nbmem {name}` takes no cell; write it with one percent sign. The cell was not run."
+        )
+    else:
+        command.run_cell(notebook, argument, cell)
+
+
+def find(name: str) -> MagicCommand:
+    """The subcommand of a name.
+
+    Raises:
+        UsageError: There is none.
+    """
+    for command in COMMANDS:
+        if command.name == name:
+            return command
+    names = [command.name for command in COMMANDS]
+    near = difflib.get_close_matches(name, names, n=1)
+    meant = f"Did you mean `%nbmem {near[0]}`? " if near else ""
+    raise UsageError(
+        f"{name!r} is not a subcommand of %nbmem. {meant}There are: {', '.join(names)}."
+    )

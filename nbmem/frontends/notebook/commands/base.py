@@ -1,0 +1,88 @@
+"""What a subcommand of `%nbmem` is, and what it is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbmem.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nbmem.api.tracing import Trace
+    from nbmem.core.arguments import CommandOption
+    from nbmem.frontends.notebook.cell_hooks import CellHooks
+    from nbmem.frontends.notebook.tracer import Tracer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notebook:
+    """The parts of the extension that a subcommand may use."""
+
+    shell: Any
+    tracer: Tracer
+    hooks: CellHooks
+
+    def last(self) -> Trace:
+        """The last recording.
+
+        Raises:
+            UsageError: There is none yet.
+        """
+        if self.tracer.last is None:
+            raise UsageError(
+                "There is no report yet: no cell has been traced. "
+                "Put %%memtrace on the first line of a cell and run it."
+            )
+        return self.tracer.last
+
+
+class Asked(NamedTuple):
+    """Where Tab was pressed in a line of `%nbmem`.
+
+    Attributes:
+        notebook: Whose names, cells and files may be meant.
+        before: The words after the subcommand that stand before the cursor's.
+        word: As much of the cursor's word as is there.
+        below: The cell below the line.
+    """
+
+    notebook: Notebook
+    before: tuple[str, ...]
+    word: str
+    below: str
+
+
+class MagicCommand(NamedTuple):
+    """One subcommand.
+
+    Attributes:
+        name: What the user types after `%nbmem`.
+        argument: What may follow it, for the help; empty if nothing may.
+        help: What it does.
+        run: Does it; raises NbmemError with a sentence for the user.
+        run_cell: The same with the cell below `%%nbmem`; None where none may be.
+        options: What may follow it with dashes, for the help and for Tab.
+        offers: What else may stand where the cursor is; Tab keeps what begins as it does.
+    """
+
+    name: str
+    argument: str
+    help: str
+    run: Callable[[Notebook, str], None]
+    run_cell: Callable[[Notebook, str, str], None] | None = None
+    options: Callable[[], Iterable[CommandOption]] = tuple
+    offers: Callable[[Asked], Iterable[str]] = lambda _: ()
+
+
+def file_name(argument: str, command: str) -> str:
+    """The file that the user named, without quotes around it.
+
+    Raises:
+        UsageError: None was named.
+    """
+    name = argument.strip().strip("\"'")
+    if not name:
+        raise UsageError(f"%nbmem {command} needs a file: `%nbmem {command} run.nbmem`.")
+    return name

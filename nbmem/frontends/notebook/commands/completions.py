@@ -1,0 +1,149 @@
+"""What Tab may offer after the subcommands: names, cells, cards, rules, files."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from nbmem.core.arguments import CommandOption
+    from nbmem.frontends.notebook.commands.base import Asked, Notebook
+
+MOST_FILES = 200
+_RECORDINGS = (".nbmem", ".pickle", ".pkl")
+_NUMBER = re.compile(r"^[ \t]*([A-Za-z_]\w*)[ \t]*=[ \t]*\d+[ \t]*(?:#.*)?$", re.MULTILINE)
+_EMPTY = {type(None), bool, int, float, complex, str, bytes}
+"""What holds no tensor."""
+_CODE = (BuiltinFunctionType, FunctionType, ModuleType, type)
+
+
+def cards(_asked: Asked | None = None) -> Iterable[str]:
+    """The virtual cards and the other words of `%nbmem gpu`."""
+    return [*_cards(), "auto", "off"]
+
+
+def _cards() -> list[str]:
+    from nbmem.virtual.cards import CARDS
+
+    return [card.key.replace(" ", "-") for card in CARDS]  # a blank would end the word
+
+
+def formats(_asked: Asked | None = None) -> Iterable[str]:
+    """The forms for other programs."""
+    from nbmem.views.exports import FORMATS
+
+    return [known.name for known in FORMATS]
+
+
+def rules(_asked: Asked, *, muted: bool | None = None) -> Iterable[str]:
+    """The tips by name; with `muted`, only those that are (or are not)."""
+    from nbmem.report.tips import mutes
+    from nbmem.report.tips.rules import RULES
+
+    silent = mutes.muted()
+    return [rule.name for rule in RULES if muted is None or muted == (rule.name in silent)]
+
+
+def kept(asked: Asked) -> Iterable[str]:
+    """The traced cells that are kept, by number or by name."""
+    return [_quoted(name) for name in asked.notebook.tracer.kept.names()]
+
+
+def freeable(asked: Asked) -> Iterable[str]:
+    """What `%nbmem free` takes: its own words, and names that may hold a tensor."""
+    words = () if asked.before else ("cache", "frameworks", "traceback", "out")
+    return [*words, *(name for name, value in _names(asked.notebook) if _may_hold(value))]
+
+
+def modules(asked: Asked) -> Iterable[str]:
+    """The notebook's models."""
+    if "torch" not in sys.modules:
+        return []
+    from nbmem.capture.tensors.tensors import modules_in
+
+    return [name for name, _ in modules_in(asked.notebook.shell.user_ns)]
+
+
+def variables(asked: Asked) -> Iterable[str]:
+    """Whole numbers: those that the cell below sets, then the notebook's."""
+    of_notebook = (name for name, value in _names(asked.notebook) if type(value) is int)
+    return dict.fromkeys([*_NUMBER.findall(asked.below), *of_notebook])
+
+
+def recordings(asked: Asked) -> Iterable[str]:
+    """Folders, and files that nbmem opens."""
+    return [name for name in files(asked) if name.rstrip('"').endswith(("/", *_RECORDINGS))]
+
+
+def files(asked: Asked) -> Iterable[str]:
+    """The files and folders that begin as the word does."""
+    folder, slash, begin = asked.word.lstrip("\"'").rpartition("/")
+    try:
+        inside = sorted(Path(f"{folder}{slash}" or ".").expanduser().iterdir())
+        found = [(path.name, path.is_dir()) for path in inside if path.name.startswith(begin)]
+    except (OSError, RuntimeError):  # RuntimeError: no home folder
+        return []
+    shown = [one for one in found if begin.startswith(".") or not one[0].startswith(".")]
+    return [
+        _quoted(f"{folder}{slash}{name}{'/' if is_folder else ''}")
+        for name, is_folder in shown[:MOST_FILES]
+    ]
+
+
+def values(option: CommandOption, asked: Asked) -> Iterable[str]:
+    """What may follow an option."""
+    offer = _VALUES.get((option.flag, option.value))
+    return () if offer is None else offer(asked)
+
+
+def _ordinals(_asked: Asked) -> Iterable[str]:
+    from nbmem.api import device_selection
+
+    return [str(card.ordinal) for card in device_selection.cards_here()]
+
+
+def _columns(_asked: Asked) -> Iterable[str]:
+    from nbmem.views.layers import COLUMNS
+
+    return ["name", *COLUMNS]
+
+
+def _inputs(asked: Asked) -> Iterable[str]:
+    return [
+        name for name, value in _names(asked.notebook) if hasattr(type(value), "untyped_storage")
+    ]
+
+
+_VALUES: Mapping[tuple[str, str | None], Callable[[Asked], Iterable[str]]] = {
+    ("--gpu", "NAME"): lambda _: _cards(),
+    ("--device", "N"): _ordinals,
+    ("--save", "FILE"): files,
+    ("--json", "FILE"): files,
+    ("--html", "FILE"): files,
+    ("--batch", "NAME"): variables,
+    ("--input", "SHAPE"): _inputs,
+    ("--sort", "COLUMN"): _columns,
+}
+
+
+def _names(notebook: Notebook) -> Iterator[tuple[str, Any]]:
+    """The user's own names with their values; IPython's are not theirs."""
+    shell = notebook.shell
+    hidden = getattr(shell, "user_ns_hidden", {})
+    for name, value in list(shell.user_ns.items()):
+        if type(name) is str and not name.startswith("_") and name not in hidden:
+            yield name, value
+
+
+def _may_hold(value: object) -> bool:
+    kind = type(value)
+    return kind not in _EMPTY and not issubclass(kind, _CODE)
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"' if " " in name else name

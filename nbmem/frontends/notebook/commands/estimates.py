@@ -1,0 +1,109 @@
+"""What `fit`, `plan` and `layers` share in a notebook: progress that gives way to the answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from nbmem.frontends.notebook.display import show_bundle, text_bundle
+from nbmem.frontends.notebook.error_boundary import say
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+LINES = 12
+"""Runs that the progress shows; older ones scroll away."""
+
+
+def expect(shell: Any) -> None:
+    """Somebody types a question in a notebook: what answers it takes seconds to be ready."""
+    if getattr(shell, "kernel", None) is not None:
+        from nbmem.estimates.runs import worker_processes
+
+        worker_processes.prepare()
+
+
+class Progress:
+    """The cell's output while runs go on: what is known by now, until the answer takes its place.
+
+    After Ctrl-C what was known stays. A terminal cannot take output back: there each run is a line
+    on stderr.
+    """
+
+    def __init__(self, shell: Any, title: str) -> None:
+        self._lines: list[str] = []
+        self._title = title
+        self._live = getattr(shell, "kernel", None) is not None
+        self._handle: Any = None
+        self._known: Any = None
+
+    def __enter__(self) -> Self:
+        if self._live:
+            from IPython.display import display
+
+            self._handle = display(self._bundle(), raw=True, display_id=True)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        kept = kind is KeyboardInterrupt and self._known is not None
+        if kept:
+            left = f"interrupted after {self._runs()}"
+            self._put(_with_head(f"{self._title}: {left}", self._known._repr_mimebundle_()))
+        elif kind is not None and self._live:
+            from IPython.display import clear_output
+
+            clear_output(wait=True)
+        if kind is KeyboardInterrupt:
+            what = " What was known by then stands in the output." if kept else ""
+            say(
+                f"{self._title} was interrupted after {self._runs()}: its process is ended, and "
+                f"the notebook is as it was.{what}"
+            )
+
+    def tell(self, text: str) -> None:
+        """One more run is done."""
+        self._lines.append(text)
+        if self._handle is None:
+            say(f"{self._title}: {text}")
+        elif self._known is None:
+            self._handle.update(self._bundle(), raw=True)
+
+    def partial(self, answer: Any, left: str) -> None:
+        """The answer as far as it is known, and what is left to do."""
+        self._known = answer
+        if self._handle is not None:
+            self._put(_with_head(f"{self._title}: {left}", answer._repr_mimebundle_()))
+
+    def show(self, answer: Any) -> None:
+        """The answer instead."""
+        self._put(answer._repr_mimebundle_())
+
+    def _put(self, bundle: dict[str, str]) -> None:
+        if self._handle is None:
+            show_bundle(bundle)
+        else:
+            self._handle.update(bundle, raw=True)
+
+    def _runs(self) -> str:
+        return f"{len(self._lines)} run{'' if len(self._lines) == 1 else 's'}"
+
+    def _bundle(self) -> dict[str, str]:
+        head = f"{self._title}: {self._runs()} on the virtual card"
+        if not self._lines:
+            head = f"{self._title}: starting a virtual card in a process of its own"
+        return text_bundle("\n".join([head, *(f"  {text}" for text in self._lines[-LINES:])]))
+
+
+def _with_head(head: str, bundle: dict[str, str]) -> dict[str, str]:
+    """An answer below a line that says how far it is."""
+    line = text_bundle(head)
+    return {kind: "\n".join([line[kind], text]) for kind, text in bundle.items()}
+
+
+def source_of(shell: Any, cell: str) -> str:
+    """A cell's body as plain Python, numbered as the notebook does: the magic is line 1."""
+    return f"\n{shell.transform_cell(cell)}"

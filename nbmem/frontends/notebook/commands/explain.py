@@ -1,0 +1,35 @@
+"""`%nbmem explain NAME`: what a tip sees, what it costs, what to do, when to ignore it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.frontends.notebook.commands import completions
+from nbmem.frontends.notebook.commands.base import MagicCommand
+from nbmem.frontends.notebook.display import show_bundle, text_bundle
+
+if TYPE_CHECKING:
+    from nbmem.frontends.notebook.commands.base import Notebook
+
+
+def _run(_notebook: Notebook, argument: str) -> None:
+    from nbmem.report.tips.engine import rule_named
+    from nbmem.report.tips.mutes import muted
+    from nbmem.report.tips.rules import RULES
+    from nbmem.views.tip_catalogue import render_rule, render_rules
+
+    silent = muted()
+    if not argument:
+        show_bundle(text_bundle(render_rules(RULES, silent)))
+        return
+    rule = rule_named(argument)
+    show_bundle(text_bundle(render_rule(rule, muted=rule.name in silent)))
+
+
+COMMAND = MagicCommand(
+    "explain",
+    "[NAME]",
+    "what a tip means; without a name, all of them",
+    _run,
+    offers=completions.rules,
+)

@@ -1,0 +1,64 @@
+"""`%nbmem gpu`: which card the notebook runs on, and the virtual ones that can stand in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.core.arguments import parser_of
+from nbmem.core.errors import UsageError
+from nbmem.frontends.notebook.commands import completions
+from nbmem.frontends.notebook.commands.base import MagicCommand
+from nbmem.frontends.notebook.display import show_bundle, text_bundle
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nbmem.frontends.notebook.commands.base import Notebook
+
+
+def choose(notebook: Notebook, name: str) -> str:
+    """Put virtual cards in by name, or leave them: `off`; returns what to say.
+
+    Raises:
+        NbmemError: There is no such card, or what lives on the one in use would be lost.
+    """
+    from nbmem.api import device_selection
+
+    if name.lower() != "off":
+        return notebook.tracer.use_card(name)
+    told = device_selection.stop_virtual(notebook.shell.user_ns)
+    notebook.tracer.activated = False
+    return told
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="*")
+    parser.add_argument("--ranks", type=int, metavar="N", help="be one rank of so many")
+    parser.add_argument("--rank", type=int, metavar="N", help="which; the default is 0")
+
+
+def _run(notebook: Notebook, argument: str) -> None:
+    from nbmem.api import device_selection
+
+    options = parser_of("%nbmem gpu", _add).read(argument)
+    name = " ".join(options.name)
+    if options.ranks is not None:
+        told = notebook.tracer.use_world(
+            name or device_selection.AUTO, options.ranks, options.rank or 0
+        )
+    elif options.rank is not None:
+        raise UsageError("--rank says which of --ranks: %nbmem gpu H100 --ranks 64 --rank 37.")
+    else:
+        told = choose(notebook, name) if name else device_selection.table()
+    show_bundle(text_bundle(told))
+
+
+COMMAND = MagicCommand(
+    "gpu",
+    "[NAME|2xNAME|auto|off] [--ranks N]",
+    "list the cards; run on virtual ones (auto: only if there is no real one), also as one rank of "
+    "many; leave them",
+    _run,
+    offers=completions.cards,
+    options=lambda: parser_of("%nbmem gpu", _add).options(),
+)

@@ -1,0 +1,22 @@
+"""`%nbmem gpus`: who is on the real cards now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.frontends.notebook.commands.base import MagicCommand
+from nbmem.frontends.notebook.display import show_bundle, text_bundle
+
+if TYPE_CHECKING:
+    from nbmem.frontends.notebook.commands.base import Notebook
+
+
+def _run(_notebook: Notebook, _argument: str) -> None:
+    from nbmem.api.live_tensors import in_use_now
+
+    show_bundle(text_bundle(in_use_now()))
+
+
+COMMAND = MagicCommand(
+    "gpus", "", "list who is on the real cards now: processes, notebooks, other kernels", _run
+)

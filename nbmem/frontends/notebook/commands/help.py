@@ -1,0 +1,103 @@
+"""`%nbmem help`: every subcommand in one table, or one of them in full."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from nbmem.frontends.notebook.commands.base import MagicCommand
+from nbmem.frontends.notebook.display import show_bundle, text_bundle
+from nbmem.frontends.notebook.options import HELP, OPTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nbmem.core.arguments import CommandOption
+    from nbmem.frontends.notebook.commands.base import Asked, Notebook
+
+WIDTH = 80
+"""Of a terminal, in characters."""
+_LEFT = 22
+_MEMTRACE = (
+    "Trace the GPU memory of a cell or of one statement, and show the report under it. The cell "
+    "runs as it does without."
+)
+
+
+def help_text() -> str:
+    """What can be typed, and what it does."""
+    from nbmem.frontends.notebook.commands import COMMANDS
+
+    rows = [(_typed(command), command.help) for command in COMMANDS]
+    rows += [
+        ("%%memtrace [NAME] [OPTIONS]", "trace the cell below and show its report"),
+        ("%memtrace [OPTIONS] STATEMENT", "the same for one statement"),
+    ]
+    more = "`%nbmem help NAME` has one of them in full, `%%memtrace --help` the options of a trace."
+    return "\n".join([_columns(rows), "", _paragraph(more)])
+
+
+def command_help(command: MagicCommand) -> str:
+    """One subcommand: how it is written, what it does, its options."""
+    text = f"{command.help[:1].upper()}{command.help[1:]}."
+    return _page([_typed(command)], text, command.options())
+
+
+def memtrace_help() -> str:
+    """Write the help of `%%memtrace`."""
+    return _page(
+        ["%%memtrace [NAME] [OPTIONS]", "%memtrace [OPTIONS] STATEMENT"], _MEMTRACE, OPTIONS
+    )
+
+
+def _typed(command: MagicCommand) -> str:
+    percent = "%" if command.run_cell is None else "%%"
+    return f"{percent}nbmem {command.name} {command.argument}".rstrip()
+
+
+def _page(usage: Iterable[str], text: str, options: Iterable[CommandOption]) -> str:
+    rows = [(f"{one.flag} {one.value or ''}".rstrip(), one.help) for one in (*options, HELP)]
+    return "\n".join([*usage, "", _paragraph(text), "", _columns(rows)])
+
+
+def _columns(rows: Iterable[tuple[str, str]]) -> str:
+    """Two columns; where the left one is too long, its text begins on the next line."""
+    lines = []
+    for left, right in rows:
+        text = _paragraph(right, " " * (_LEFT + 2))
+        lines += [f"{left:<{_LEFT}}  {text.lstrip()}" if len(left) <= _LEFT else f"{left}\n{text}"]
+    return "\n".join(lines)
+
+
+def _paragraph(text: str, indent: str = "") -> str:
+    """Wrapped between words, never inside one."""
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _run(_notebook: Notebook, argument: str) -> None:
+    from nbmem.frontends.notebook.commands import find
+
+    name = argument.lstrip("%").removeprefix("nbmem ")
+    if not name:
+        text = help_text()
+    elif name == "memtrace":
+        text = memtrace_help()
+    else:
+        text = command_help(find(name))
+    show_bundle(text_bundle(text))
+
+
+def _names(_asked: Asked) -> Iterable[str]:
+    from nbmem.frontends.notebook.commands import COMMANDS
+
+    return [*(command.name for command in COMMANDS), "memtrace"]
+
+
+COMMAND = MagicCommand("help", "[NAME]", "this table; one of them in full", _run, offers=_names)

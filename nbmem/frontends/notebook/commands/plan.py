@@ -1,0 +1,66 @@
+"""`%%nbmem plan`: what would make the cell below it fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.arguments import parser_of
+from nbmem.core.errors import UsageError
+from nbmem.frontends.notebook.commands import estimates as asking
+from nbmem.frontends.notebook.commands.base import MagicCommand
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nbmem.frontends.notebook.commands.base import Notebook
+
+_USAGE = "%%nbmem plan"
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    from nbmem.estimates import options
+
+    options.add_plan(parser)
+    options.add_card(parser)
+    options.add_worlds(parser)
+    options.add_files(parser)
+
+
+def _run(_notebook: Notebook, _argument: str) -> None:
+    raise UsageError(
+        "`%%nbmem plan` stands on the first line of a cell, with two percent signs: it says what "
+        "would make the cell below it fit, each remedy run."
+    )
+
+
+def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
+    options = parser_of(_USAGE, _add).read(argument)
+    from nbmem import estimates
+    from nbmem.estimates.options import planned, with_batch, worlds
+    from nbmem.estimates.programs import programs
+
+    shell = notebook.shell
+    asked = planned(options)
+    names = shell.user_ns
+    plain = programs.cell(asking.source_of(shell, cell), names, title=notebook.hooks.title())
+    ranks = worlds(options)
+    program = plain if ranks else with_batch(plain, options.batch, names)
+    with asking.Progress(shell, "plan") as progress:
+        answer: Any
+        if ranks:
+            kept, tell = asked["margin"], progress.tell
+            answer = estimates.worlds(program, options.gpu, ranks, margin=kept, tell=tell)
+        else:
+            answer = estimates.plan(program, **asked, tell=progress.tell, show=progress.partial)
+        progress.show(answer)
+    answer.write(json=options.json, html=options.html)
+
+
+COMMAND = MagicCommand(
+    "plan",
+    "[--gpu NAME] [--ranks N,N] [--target BYTES] [--batch NAME] [--all]",
+    "with %%: what would make the cell fit, the cheapest first; run on a copy, files are yours",
+    _run,
+    _run_cell,
+    options=lambda: parser_of(_USAGE, _add).options(),
+)

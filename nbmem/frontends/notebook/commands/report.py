@@ -1,0 +1,29 @@
+"""`%nbmem report`: the last report again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.core.arguments import add_device, parser_of
+from nbmem.frontends.notebook.commands.base import MagicCommand
+from nbmem.frontends.notebook.display import readable, show
+
+if TYPE_CHECKING:
+    from nbmem.frontends.notebook.commands.base import Notebook
+
+_PARSER = parser_of("%nbmem report", add_device)
+
+
+def _run(notebook: Notebook, argument: str) -> None:
+    trace, device = notebook.last(), _PARSER.read(argument).device
+    readable(trace, device)  # says in one sentence why there is nothing to show
+    show(trace, device=device)
+
+
+COMMAND = MagicCommand(
+    "report",
+    "[--device N]",
+    "show the last report (`%nbmem` alone does the same), or that of card N",
+    _run,
+    options=_PARSER.options,
+)

@@ -1,0 +1,134 @@
+"""`%nbmem tips`: all advice of the last report, and how right nbmem has been."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nbmem.core.arguments import parser_of
+from nbmem.core.units import format_bytes
+from nbmem.frontends.notebook.commands.base import MagicCommand
+from nbmem.frontends.notebook.display import show_bundle, text_bundle
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Sequence
+
+    from nbmem.core.freed_memory import Freed
+    from nbmem.frontends.notebook.commands.base import Notebook
+    from nbmem.report.model import Finding, Report
+
+NOTHING = "No tips: nothing in this recording would bring memory back."
+EXPLAINED = (
+    "No tips beside the explanation of the out-of-memory error: it says what would have sufficed, "
+    "and `%nbmem report` shows it again."
+)
+FREED = "No tips beside the explanation of the out-of-memory error."
+_WHAT = {
+    "cache": "the cache",
+    "frameworks": "other frameworks' pools",
+    "traceback": "the traceback",
+    "out": "Out",
+}
+"""What the record calls the words of `%nbmem free`."""
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--all", action="store_true", help="also those for a card that is nearly full"
+    )
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="what was predicted, beside what `%%nbmem free` brought",
+    )
+
+
+_PARSER = parser_of("%nbmem tips", _add)
+
+
+def _run(notebook: Notebook, argument: str) -> None:
+    options = _PARSER.read(argument)
+    if options.record:
+        show_bundle(text_bundle(_record(notebook)))
+        return
+    show_bundle(_advice(notebook, everything=options.all))
+
+
+def _advice(notebook: Notebook, *, everything: bool) -> dict[str, str]:
+    """The tips of the last report, what was left out of them, and which are muted."""
+    from nbmem.api.render import read
+    from nbmem.report.tips.mutes import muted
+    from nbmem.views.mime_bundle import guarded_bundle, html_with, text_with
+    from nbmem.views.tips import render_tips
+    from nbmem.views.tips_html import render_tips_html
+
+    trace = notebook.last()
+    report = trace.report()
+    findings = report.findings
+    others: tuple[Finding, ...] = ()
+    left_out: tuple[str, ...] = ()
+    if (everything or not findings) and trace.session is not None:
+        more, left_out = read(trace.session, None, everything=True)
+        others = more.findings
+    if everything:
+        findings = others
+    findings = tuple(_measured(finding, notebook.tracer.freed) for finding in findings)
+    if not findings:
+        bundle = text_bundle(_nothing(report, others))
+    else:
+        bundle = guarded_bundle(
+            "The tips",
+            lambda: render_tips(findings, most=None),
+            lambda: str(render_tips_html(findings, most=None)),
+            lambda: "\n".join(f"{found.high:>20,} B  {found.rule}" for found in findings),
+        )
+    silent = () if everything else sorted(muted())
+    if silent:
+        left_out = (*left_out, f"Muted: {', '.join(silent)}. `%nbmem unmute NAME` ends that.")
+    return {
+        kind: html_with(text, left_out) if kind == "text/html" else text_with(text, left_out)
+        for kind, text in bundle.items()
+    }
+
+
+def _nothing(report: Report, others: Sequence[Finding]) -> str:
+    """Why there is no tip, so that nothing else that nbmem says contradicts it."""
+    from nbmem.views.oom import aftermath
+
+    if report.ooms and report.ooms[0].remedies:
+        return EXPLAINED
+    if report.ooms and (left := aftermath(report.ooms[0])) is not None:
+        return f"{FREED} {left}"
+    if others:
+        largest = max(finding.high for finding in others)
+        many = f"{len(others)} tips" if len(others) > 1 else "a tip"
+        return (
+            "No tips for a card with room. What is left has a price (time, other numbers, a "
+            f"restart) or is muted: `%nbmem tips --all` has {many}, up to {format_bytes(largest)}."
+        )
+    return NOTHING
+
+
+def _measured(finding: Finding, freed: Iterable[Freed]) -> Finding:
+    """The finding, with what it brought where it has been applied since."""
+    if finding.command is None:
+        return finding
+    what = " ".join(finding.command.arguments)
+    brought = [entry.measured for entry in freed if entry.what == _WHAT.get(what, what)]
+    return replace(finding, measured=brought[-1]) if brought else finding
+
+
+def _record(notebook: Notebook) -> str:
+    from nbmem.views.tips import render_record
+
+    return render_record(tuple(notebook.tracer.freed))
+
+
+COMMAND = MagicCommand(
+    "tips",
+    "[--all] [--record]",
+    "the last report's tips; --all: also those for a full card; --record: how right they were",
+    _run,
+    options=_PARSER.options,
+)

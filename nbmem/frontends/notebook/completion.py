@@ -1,0 +1,173 @@
+"""What Tab offers in `%nbmem` and `%%memtrace`: what may stand there, and nothing else.
+
+IPython asks several matchers and joins what they find, so beside nbmem's words there would be
+Python's (`--` begins `--abs`). Its completer is asked by two calls in every version; on nbmem's own
+lines these answer in its place.
+
+A command's options are listed once, for its help and for Tab.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbmem.core.runtime.warning_filter import pass_warnings
+from nbmem.frontends.notebook.commands import COMMANDS, estimates
+from nbmem.frontends.notebook.commands import completions as candidates
+from nbmem.frontends.notebook.commands.base import Asked
+from nbmem.frontends.notebook.error_boundary import shell_entry
+from nbmem.frontends.notebook.options import HELP, OPTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nbmem.core.arguments import CommandOption
+    from nbmem.frontends.notebook.commands.base import Notebook
+
+_LINE = re.compile(r"\s*(%%?)(nbmem|memtrace)[ \t]+(.*)")
+_WORD = re.compile(r"""(?:[^\s"']|"[^"]*(?:"|$)|'[^']*(?:'|$))+""")
+_CALLS = ("completions", "complete")
+QUESTION = "%%nbmem"
+"""With what a question about the cell below begins."""
+
+
+class Found(NamedTuple):
+    """What may stand where the cursor is.
+
+    Attributes:
+        word: As much of it as is there.
+        words: What it may become.
+        blanked: The text with nbmem's own part of the line blank, where Python is to be completed
+            there instead; else None.
+    """
+
+    word: str
+    words: list[str]
+    blanked: str | None = None
+
+
+class Completion:
+    """Completes nbmem's lines in one shell."""
+
+    def __init__(self, notebook: Notebook) -> None:
+        self._notebook = notebook
+        self._completer: Any = notebook.shell.Completer
+        self._theirs: dict[str, Any] = {}
+
+    def install(self) -> None:
+        """Offer completions from now on."""
+        for name in _CALLS:
+            self._theirs[name] = getattr(self._completer, name)
+            setattr(self._completer, name, getattr(self, name))
+
+    def remove(self) -> None:
+        """Offer none any more."""
+        for name in _CALLS:
+            if vars(self._completer).get(name) == getattr(self, name):
+                delattr(self._completer, name)
+
+    def _their_completions(self, text: str, offset: int) -> Any:
+        with pass_warnings():
+            return self._theirs["completions"](text, offset)
+
+    @shell_entry("complete this line", otherwise=_their_completions)
+    def completions(self, text: str, offset: int) -> Any:
+        """IPython's call of front ends: every completion at an offset of a text."""
+        found = find(self._notebook, text, offset)
+        if found is None:
+            return self._their_completions(text, offset)
+        if text.lstrip().startswith(QUESTION):
+            estimates.expect(self._notebook.shell)
+        if found.blanked is not None:
+            return self._their_completions(found.blanked, offset)
+        from IPython.core.completer import Completion as Offered
+
+        return iter([Offered(offset - len(found.word), offset, word) for word in found.words])
+
+    def _their_complete(self, *arguments: Any, **named: Any) -> Any:
+        with pass_warnings():
+            return self._theirs["complete"](*arguments, **named)
+
+    @shell_entry("complete this line", otherwise=_their_complete)
+    def complete(
+        self, text: str | None = None, line_buffer: str | None = None, cursor_pos: int | None = None
+    ) -> Any:
+        """IPython's older call: the completed word, and what it may become."""
+        line = (line_buffer if line_buffer is not None else text) or ""
+        found = find(self._notebook, line, len(line) if cursor_pos is None else cursor_pos)
+        if found is None:
+            return self._their_complete(text, line_buffer, cursor_pos)
+        if found.blanked is not None:
+            return self._their_complete(text, found.blanked, cursor_pos)
+        return found.word, found.words
+
+
+def find(notebook: Notebook, text: str, offset: int) -> Found | None:
+    """What may stand at an offset of a cell; None outside of nbmem's lines."""
+    start = text.rfind("\n", 0, offset) + 1
+    line = _LINE.fullmatch(text[start:offset])
+    if line is None or (line[1] == "%%" and text[:start].strip()):
+        return None
+    before, word = _split(line[3])
+    below = text[offset:].partition("\n")[2]
+    if line[2] == "memtrace":
+        asked = Asked(notebook, before, word, below)
+        if line[1] == "%" and _is_statement(asked):
+            blank = offset - len(line[3])
+            return Found(word, [], " " * blank + text[blank:])
+        return _in_line(asked, OPTIONS, tuple)
+    if not before:
+        return Found(word, _beginning(word, [command.name for command in COMMANDS], [HELP.flag]))
+    command = next((one for one in COMMANDS if one.name == before[0]), None)
+    if command is None:
+        return Found(word, [])
+    asked = Asked(notebook, before[1:], word, below)
+    return _in_line(asked, tuple(command.options()), lambda: command.offers(asked))
+
+
+def _split(line: str) -> tuple[tuple[str, ...], str]:
+    """The words before the cursor's, and as much of that as is there."""
+    words = [(match.end(), match[0]) for match in _WORD.finditer(line)]
+    last = words.pop()[1] if words and words[-1][0] == len(line) else ""
+    return tuple(word for _, word in words), last
+
+
+def _in_line(
+    asked: Asked, options: tuple[CommandOption, ...], offers: Callable[[], Iterable[str]]
+) -> Found:
+    """A flag, the value of one, or what else may stand there."""
+    known = {option.flag: option for option in options}
+    flag, equals, value = asked.word.partition("=")
+    if equals and flag in known:
+        asked = asked._replace(word=value)
+        return Found(value, _beginning(value, candidates.values(known[flag], asked)))
+    option = known.get(asked.before[-1]) if asked.before else None
+    if option is not None and option.value is not None:
+        return Found(asked.word, _beginning(asked.word, candidates.values(option, asked)))
+    flags = [flag for flag in (*known, HELP.flag) if flag not in asked.before]
+    if asked.word.startswith("-"):
+        return Found(asked.word, _beginning(asked.word, flags))
+    fresh = [word for word in offers() if word not in asked.before]
+    return Found(asked.word, _beginning(asked.word, fresh, () if asked.word else flags))
+
+
+def _is_statement(asked: Asked) -> bool:
+    """Whether the cursor is in the statement of `%memtrace`, past its options."""
+    takes_value = {option.flag for option in OPTIONS if option.value is not None}
+    previous = ""
+    for word in (*asked.before, asked.word):
+        if word and not word.startswith("--") and previous not in takes_value:
+            return True
+        previous = word
+    return False
+
+
+def _beginning(word: str, *offered: Iterable[str]) -> list[str]:
+    """Words that begin as the one at the cursor, upper case or lower."""
+    return [
+        one
+        for some in offered
+        for one in some
+        if one.lower().startswith(word.lower()) or one.startswith(f'"{word}')
+    ]

@@ -1,0 +1,114 @@
+"""Shows reports and other bundles in a cell's output."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.errors import NbmemError, UsageError
+
+if TYPE_CHECKING:
+    from nbmem.api.tracing import Trace
+
+logger = logging.getLogger("nbmem")
+_STYLE = "line-height:1.35;margin:0;white-space:pre-wrap;word-break:normal"
+
+
+def why_nothing(trace: Trace, device: int | None) -> str | None:
+    """The one sentence why a recording has nothing to show; None where it has something."""
+    try:
+        readable(trace, device)
+    except NbmemError as err:
+        return str(err)
+    return None
+
+
+def readable(trace: Trace, device: int | None) -> None:
+    """Raise the one sentence why there is nothing to show; a fault is said by what is shown.
+
+    Raises:
+        UsageError: The recording has no such card, or none at all.
+    """
+    try:
+        trace.report(device)
+    except UsageError:
+        raise
+    except Exception:
+        logger.debug("the report cannot be made", exc_info=True)
+
+
+def show(
+    trace: Trace,
+    *,
+    device: int | None = None,
+    widget: bool = True,
+    display_id: str | None = None,
+) -> None:
+    """Show a recording's report in the cell's output: as HTML and as text, the front end picks.
+
+    Args:
+        trace: The recording.
+        device: CUDA ordinal of the card; None for the one that held the most.
+        widget: Whether to show more than the plain text.
+        display_id: Of the output that the report replaces; None for a new one.
+    """
+    bundles = [(bundle_of(trace, device, widget=widget), display_id)]
+    with suppress(Exception):  # nothing to report of, or a ledger that fails: its bundle says so
+        ooms = trace.report(device).ooms
+        if ooms:
+            from nbmem.views.mime_bundle import oom_bundle
+
+            bundles.insert(0, (_forms(oom_bundle(ooms), widget=widget), None))
+    for bundle, place in bundles:
+        show_bundle(bundle, display_id=place, update=place is not None)
+
+
+def bundle_of(trace: Trace, device: int | None, *, widget: bool) -> dict[str, Any]:
+    """A recording's report as an output; an out-of-memory error has an output of its own."""
+    return _forms(trace._repr_mimebundle_(device=device, ooms=False), widget=widget)
+
+
+def _forms(bundle: dict[str, Any], *, widget: bool) -> dict[str, Any]:
+    return bundle if widget else {"text/plain": bundle["text/plain"]}
+
+
+def show_bundle(
+    bundle: dict[str, Any], *, display_id: str | None = None, update: bool = False
+) -> None:
+    """Show a MIME bundle in the cell's output (a terminal prints its text).
+
+    Args:
+        bundle: What to show.
+        display_id: A name of the output, by which it can be replaced.
+        update: Replace the output of that name.
+    """
+    from IPython.display import display
+
+    if display_id is None:
+        display(bundle, raw=True)
+    else:
+        display(bundle, raw=True, display_id=display_id, update=update)
+
+
+NEVER_RAN = "its code never ran."
+FAULT = "what could not be done is said on its standard error."
+
+
+def no_report(trace: Trace, why: str) -> dict[str, str]:
+    """What stands where a report would.
+
+    Args:
+        trace: The recording.
+        why: The reason, a sentence.
+    """
+    return {"text/plain": f"{trace.name}: no report: {why}"}
+
+
+def text_bundle(text: str) -> dict[str, str]:
+    """Plain text for a notebook, in a fixed-width font."""
+    return {
+        "text/plain": text,
+        "text/html": f'<pre style="{_STYLE}">{escape(text)}</pre>',
+    }

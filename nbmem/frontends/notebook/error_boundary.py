@@ -1,0 +1,94 @@
+"""A guest's manners: whatever goes wrong inside nbmem, the user's cell never sees an exception."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from nbmem.core.errors import NbmemError
+from nbmem.core.runtime.entry_points import dealt_with, entry
+from nbmem.core.runtime.fault_isolation import error_of
+from nbmem.core.runtime.interrupts import let_pass
+from nbmem.core.runtime.warning_filter import suppress_warnings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+logger = logging.getLogger("nbmem")
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def say(sentence: str) -> None:
+    """Tell the user something that is not a result: on stderr, beside the cell's own output."""
+    with suppress(Exception):  # a stream that the user has replaced, or closed
+        sys.stderr.write(f"nbmem: {sentence}\n")
+
+
+@contextmanager
+def guest(doing: str, *, in_cell: bool = False) -> Iterator[None]:
+    """Run nbmem's own code in the user's kernel; turn a failure into one sentence.
+
+    Args:
+        doing: What the code is for, after "could not": "show the report".
+        in_cell: Whether a line of the user's own asked for it, which an interrupt then ends.
+    """
+    try:
+        with suppress_warnings(outer=2):  # contextlib's `__enter__` is between
+            yield
+    except NbmemError as err:
+        say(str(err))
+        dealt_with(err)
+    except KeyboardInterrupt as err:
+        if in_cell:
+            raise
+        say(
+            f"interrupted before it could {doing}. "
+            "What was recorded is kept; `%nbmem report` shows it."
+        )
+        dealt_with(err)
+    except Exception as err:
+        let_pass(err)
+        logger.debug("could not %s", doing, exc_info=True)
+        say(
+            f"could not {doing} ({error_of(err)}). Your code is not affected. "
+            "It is a fault of nbmem's: please report it with this line."
+        )
+        dealt_with(err)
+
+
+def insist(doing: str, release: Callable[[], _R]) -> _R | None:
+    """Take something out, with a second try: what stays in, stays for good.
+
+    Args:
+        doing: As for `guest`.
+        release: Takes it out; called again where it failed, so it must bear that.
+    """
+    for _ in range(2):
+        with guest(doing):
+            return release()
+    return None
+
+
+def shell_entry(
+    doing: str, otherwise: Callable[..., Any] | None = None, *, in_cell: bool = False
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Mark a function that IPython calls: `entry_points`, with its note on stderr.
+
+    Args:
+        doing: As for `guest`.
+        otherwise: As for `entry`.
+        in_cell: Whether a line of the user's own calls it, which an interrupt then ends.
+    """
+
+    def lost(_part: str, err: Exception) -> None:
+        say(f"could not {doing} ({error_of(err)}). Your code is not affected.")
+
+    def interrupted() -> None:  # IPython would print it as a fault of the callback's
+        say(f"interrupted before it could {doing}.")
+
+    told = None if in_cell else interrupted
+    return entry(doing, otherwise=otherwise, lost=lost, interrupted=told)

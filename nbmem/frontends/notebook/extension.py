@@ -1,0 +1,152 @@
+"""`%load_ext nbmem` and `%unload_ext nbmem`: what is put in is taken out again."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from nbmem.frontends.notebook.caller_context import reloads
+from nbmem.frontends.notebook.cell_hooks import CellHooks
+from nbmem.frontends.notebook.commands.base import Notebook
+from nbmem.frontends.notebook.completion import Completion
+from nbmem.frontends.notebook.engines import show_engines
+from nbmem.frontends.notebook.error_boundary import guest, insist, shell_entry
+from nbmem.frontends.notebook.kernel_status import Telling
+from nbmem.frontends.notebook.magics import Magics
+from nbmem.frontends.notebook.tracer import Tracer
+from nbmem.frontends.notebook.transformer import insert_before_cell_magic, strip_memtrace_line
+
+if TYPE_CHECKING:
+    from nbmem.frontends.notebook.sidebar.sidebar import Sidebar
+    from nbmem.frontends.sidebar.hub_state import HubState
+
+_LOADED: dict[Any, Extension] = {}
+_RELOADING: dict[Any, Extension] = {}
+"""Unloaded by `%reload_ext`, which IPython advises where an extension is loaded already: it must
+not cost the user the last report, the history, or the card that their tensors are on."""
+
+
+class Extension:
+    """nbmem in one shell."""
+
+    def __init__(self, shell: Any, before: Extension | None = None) -> None:
+        self._shell = shell
+        self.tracer = Tracer(shell)
+        self.hooks = CellHooks(shell, self.tracer)
+        if before is not None:
+            self.tracer.last = before.tracer.last
+            self.tracer.kept = before.tracer.kept
+            self.tracer.activated = before.tracer.activated
+            self.tracer.freed.extend(before.tracer.freed)
+            self.hooks.rows.extend(before.hooks.rows)
+        notebook = Notebook(shell=shell, tracer=self.tracer, hooks=self.hooks)
+        self._telling = Telling(shell, self.tracer)
+        self._magics = Magics(notebook)
+        self._completion = Completion(notebook)
+        self._sidebar = _sidebar(notebook, None if before is None else before.sidebar_memory())
+
+    def load(self) -> None:
+        """Put in the transformer, the hooks and the magics."""
+        insert_before_cell_magic(self._chains(), strip_memtrace_line)
+        self._shell.events.register("pre_run_cell", self.hooks.pre_run_cell)
+        self._shell.events.register("post_run_cell", self.hooks.post_run_cell)
+        self._shell.events.register("post_run_cell", self._telling.post_run_cell)
+        self._shell.events.register("post_run_cell", show_engines)
+        self._magics.install()
+        self._completion.install()
+        if self._sidebar is not None:
+            with guest("reach the sidebar"):
+                self._sidebar.open()
+
+    def unload(self) -> None:
+        """Take all of it out, whatever becomes of a part; a trace that runs is shown."""
+        insist("end what is traced", self.hooks.close)
+        if self._sidebar is not None:
+            insist("leave the sidebar", self._sidebar.close)
+        insist("fall silent", self._telling.close)
+        insist("take the completion out", self._completion.remove)
+        insist("take the magics out", self._magics.remove)
+        insist("end the process of estimates", _end_estimates)
+        insist("forget what models are made of", _forget_trees)
+        events = self._shell.events
+        for name, callback in (
+            ("pre_run_cell", self.hooks.pre_run_cell),
+            ("post_run_cell", self.hooks.post_run_cell),
+            ("post_run_cell", self._telling.post_run_cell),
+            ("post_run_cell", show_engines),
+        ):
+            if callback in events.callbacks.get(name, ()):
+                events.unregister(name, callback)
+        for chain in self._chains():
+            if strip_memtrace_line in chain:
+                chain.remove(strip_memtrace_line)
+
+    def sidebar_memory(self) -> HubState | None:
+        """What the sidebar shall know after a reload of the extension."""
+        return None if self._sidebar is None else self._sidebar.hub.state()
+
+    def take_card_out(self) -> None:
+        """Leave the virtual card, if it was put in from this notebook."""
+        if self.tracer.activated:
+            with guest("take the virtual card out"):
+                from nbmem.api import device_selection
+
+                device_selection.stop_virtual()
+
+    def _chains(self) -> list[list[Any]]:
+        manager = self._shell.input_transformer_manager
+        return [manager.cleanup_transforms, getattr(manager, "line_transforms", [])]
+
+
+def _forget_trees() -> None:
+    """Forget what traces have remembered of models, if there was one."""
+    trees: Any = sys.modules.get("nbmem.capture.tensors.module_tree")
+    if trees is not None:
+        trees.forget_trees()
+
+
+def _end_estimates() -> None:
+    """The process that waits for the next question, if one was ever asked."""
+    processes = sys.modules.get("nbmem.estimates.runs.worker_processes")
+    if processes is not None:
+        processes.end_all()
+
+
+def _sidebar(notebook: Notebook, before: HubState | None) -> Sidebar | None:
+    """The sidebar's side in this kernel; None in a terminal, where nobody could see it."""
+    if getattr(notebook.shell, "kernel", None) is None:
+        return None
+    with guest("prepare the sidebar"):
+        from nbmem.frontends.notebook.sidebar.sidebar import Sidebar
+
+        return Sidebar(notebook, before)
+    return None
+
+
+@shell_entry("load the extension", in_cell=True)
+def load_ipython_extension(shell: Any) -> None:
+    """What `%load_ext nbmem` calls; loading twice changes nothing."""
+    if shell in _LOADED:
+        return
+    extension = Extension(shell, _RELOADING.pop(shell, None))
+    _LOADED[shell] = extension
+    try:
+        extension.load()
+    except BaseException:
+        del _LOADED[shell]
+        extension.unload()
+        raise
+
+
+@shell_entry("unload the extension", in_cell=True)
+def unload_ipython_extension(shell: Any) -> None:
+    """What `%unload_ext nbmem` calls: everything is undone."""
+    extension = _LOADED.get(shell)
+    if extension is None:
+        return
+    extension.unload()
+    del _LOADED[shell]
+    if reloads():
+        _RELOADING[shell] = extension
+    else:
+        extension.take_card_out()

@@ -1,0 +1,119 @@
+"""What nobody waits for: the rest of a look at the heap, while the kernel rests after a cell.
+
+A person who waits for the prompt gets the report after a few milliseconds of looking. What is not
+found by then is looked for when the kernel is idle, in pieces between which it takes requests, and
+the report is renewed. The next cell may change what is looked at: if it comes before the look is
+over ("Run All" does), it waits a moment for the rest, and ends what is left then.
+
+Front ends that execute for nobody (`allow_stdin` is off) get all of it at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.runtime.clock import CLOCK
+from nbmem.frontends.notebook.error_boundary import guest, shell_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbmem.api.tracing import Trace
+
+WAIT_S = 0.01
+"""For so long a look keeps a person waiting, where it can go on later."""
+TERMINAL_S = 0.015
+"""And where it cannot."""
+REST_S = 0.05
+"""So long the kernel is left alone after a cell: its reply is sent from the same loop, after a
+sleep of its own (`Kernel._execute_sleep`), and a piece that came between would hold it up."""
+PIECE_S = 0.02
+"""So long a piece keeps a request waiting afterwards."""
+NEXT_S = 0.3
+"""And so long the next cell waits for the rest, at most."""
+
+
+class Later:
+    """Goes on with the look of the last trace.
+
+    Args:
+        shell: The shell; where it has no kernel with a loop, there is no later.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._kernel: Any = getattr(shell, "kernel", None)
+        self._trace: Trace | None = None
+        self._renew: Callable[[], None] | None = None
+
+    def enough(self) -> Callable[[float], bool] | None:
+        """Says when the look has kept a person waiting; None where none waits.
+
+        A front end that executes a notebook for nobody (nbconvert, papermill) answers no input.
+        """
+        if self._kernel is not None:
+            waits = bool(getattr(self._kernel, "_allow_stdin", False))
+        else:
+            waits = hasattr(self._shell, "mainloop")  # a terminal
+        if not waits:
+            return None
+        if self.possible:
+            return _until(WAIT_S)
+        over = _until(TERMINAL_S)
+        return lambda _coming: over(0)  # a long part is taken: it will not be looked at later
+
+    @property
+    def possible(self) -> bool:
+        """Whether there is a loop that calls back when the kernel rests."""
+        return hasattr(getattr(self._kernel, "io_loop", None), "add_callback")
+
+    def go_on(self, trace: Trace, renew: Callable[[], None]) -> None:
+        """Look on when the cell is over.
+
+        Args:
+            trace: Its look was left.
+            renew: Called when the look is over; the report has more names then.
+        """
+        self._trace, self._renew = trace, renew
+        # A cell of a subshell ends in a thread of its own, and timers are the loop's.
+        self._kernel.io_loop.add_callback(self._rest, trace)
+
+    def hurry(self) -> None:
+        """Look at the rest at once, as far as the next cell can wait for it, and leave the others.
+
+        Nothing has run since the traced cell that could have changed what is looked at.
+        """
+        if self._trace is not None and self._trace.look_on(_until(NEXT_S)):
+            self._show()
+        self.stop()
+
+    def stop(self) -> None:
+        """Leave it: what is looked at is about to change."""
+        trace, self._trace, self._renew = self._trace, None, None
+        if trace is not None:
+            trace.look_no_more()
+
+    @shell_entry("look who holds what")
+    def _rest(self, trace: Trace) -> None:
+        self._kernel.io_loop.call_later(REST_S, self._piece, trace)
+
+    @shell_entry("look who holds what")
+    def _piece(self, trace: Trace) -> None:
+        if trace is not self._trace or self._renew is None:
+            return  # the next cell has begun, perhaps with a look of its own
+        if not trace.look_on(_until(PIECE_S)):
+            self._kernel.io_loop.add_callback(self._piece, trace)
+            return
+        self._show()
+
+    def _show(self) -> None:
+        renew = self._renew
+        self.stop()
+        if renew is not None:
+            with guest("renew the report"):
+                renew()
+
+
+def _until(seconds: float) -> Callable[[float], bool]:
+    end = CLOCK.monotonic() + seconds
+    return lambda coming: CLOCK.monotonic() + coming > end

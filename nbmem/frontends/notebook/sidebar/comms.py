@@ -1,0 +1,107 @@
+"""The comms of a kernel: one that pushes to every page, and one for each page that asks.
+
+What a page asks for is done in the thread that runs cells, between two of them: requests arrive in
+a subshell's thread, but a virtual card is put in for the thread that asks. The answer goes out from
+the subshell's, because ipykernel sends what comes for a comm to the shell that last sent on it.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.errors import UsageError
+from nbmem.core.runtime.entry_points import entry
+from nbmem.frontends.sidebar.messages import TARGET
+from nbmem.frontends.sidebar.requests import RPC_TARGET
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATIENCE_S = 5
+"""How long a request waits for its place between two cells."""
+
+
+class Comms:
+    """Opens and closes them.
+
+    The pushing comm is never announced (`primary=False`): front ends that do not know nbmem stay
+    quiet, and `comm_info` lists it. Requests need comms of their own: ipykernel sends what comes
+    for a comm to the (sub)shell that last sent on it, and the hub's thread counts as the main one.
+    """
+
+    def __init__(self) -> None:
+        import comm
+
+        self._manager = comm.get_comm_manager()
+        self._push = comm.create_comm(target_name=TARGET, primary=False)
+        self._pages: list[Any] = []
+
+    def open(self, answer: Callable[[Any], dict[str, Any]]) -> None:
+        """Let pages find the comm, and take their requests.
+
+        Args:
+            answer: Turns a request's data into an answer's.
+        """
+        self._manager.register_comm(self._push)
+
+        @entry("the sidebar's requests", lost=_unheard)
+        def opened(page: Any, _message: Any) -> None:
+            @entry("a request of the sidebar's", lost=_unheard)
+            def asked(message: Any) -> None:
+                page.send(answer(message["content"]["data"]))
+
+            @entry("a page's end", lost=_unheard)
+            def closed(_message: Any) -> None:
+                self._pages = [other for other in self._pages if other is not page]
+
+            self._pages.append(page)
+            page.on_msg(asked)
+            page.on_close(closed)
+
+        self._manager.register_target(RPC_TARGET, opened)
+
+    def send(self, data: dict[str, Any]) -> None:
+        """Push to every page."""
+        self._push.send(data)
+
+    def close(self) -> None:
+        """Undo all of it."""
+        self._manager.targets.pop(RPC_TARGET, None)
+        pages, self._pages = self._pages, []
+        for comm in (*pages, self._push):
+            comm.close()
+
+
+def _unheard(_part: str, _err: Exception) -> None:
+    """There is no page to tell, and no cell: the log has it."""
+
+
+def between_cells(kernel: Any, action: Callable[[], str]) -> str:
+    """Call something in the kernel's main thread, where cells run, and wait for what it returns.
+
+    Requests of a page come in a subshell's thread, but a virtual card, for one, is put in for the
+    thread that asks.
+
+    Raises:
+        UsageError: The main thread was busy for too long.
+    """
+    if threading.current_thread() is threading.main_thread():
+        return action()
+    future: Future[str] = Future()
+
+    def call() -> None:
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(action())
+            except BaseException as err:  # noqa: BLE001 - raised below, where the page is answered
+                future.set_exception(err)
+
+    kernel.io_loop.add_callback(call)
+    try:
+        return future.result(timeout=PATIENCE_S)
+    except TimeoutError:
+        if future.cancel():
+            raise UsageError("The kernel is busy. Ask again when the cell has ended.") from None
+        return future.result()

@@ -1,0 +1,73 @@
+"""An output of a cell that can be replaced from anywhere, also when its cell is over."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from typing import Any
+
+from nbmem.core.runtime.entry_points import entry
+
+
+class Output:
+    """Where a cell's output stands: its display id and the request that it belongs to.
+
+    Args:
+        shell: The kernel's shell, in which the cell runs.
+
+    Attributes:
+        id: The display id; None once the cell has cleared its output: updates would go nowhere.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self.id: str | None = f"nbmem-{uuid.uuid4().hex}"
+        self._publisher = shell.display_pub
+        self._parent = shell.kernel.get_parent()
+        self._lock = threading.Lock()
+
+    def update(self, bundle: dict[str, Any]) -> None:
+        """Replace what stands there.
+
+        Not by publish(): it would flush the user's streams and take a subshell's parent.
+        """
+        with self._lock:
+            if self.id is not None:
+                content = {
+                    "data": bundle,
+                    "metadata": {},
+                    "transient": {"display_id": self.id},
+                }
+                self._publisher.session.send(
+                    self._publisher.pub_socket,
+                    "update_display_data",
+                    content,
+                    parent=self._parent,
+                    ident=self._publisher.topic,
+                )
+
+    def watch(self) -> None:
+        """See the cell clear its output, from here on."""
+        self._publisher.register_hook(self._notice)
+
+    def unwatch(self) -> None:
+        """The cell ends: nothing clears its output any more."""
+        self._publisher.unregister_hook(self._notice)
+
+    def lost(self, _part: str, _err: Exception) -> None:
+        """Leave it as it is; the report does without."""
+        self.id = None
+
+    @entry("the output's place", otherwise=lambda _self, message: message)
+    def _notice(self, message: dict[str, Any]) -> dict[str, Any]:
+        """See the cell clear its output."""
+        if message["header"]["msg_type"] == "clear_output":
+            with self._lock:
+                self.id = None
+        return message
+
+
+def can_be_replaced(shell: Any) -> bool:
+    """Whether outputs have places: not in a terminal, nor while a cell's output is captured."""
+    return getattr(shell, "kernel", None) is not None and hasattr(
+        shell.display_pub, "register_hook"
+    )

@@ -1,0 +1,175 @@
+"""The sidebar's side in a kernel: tells the hub of cells and traces, and does what a page asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.frontends.notebook.commands import estimates
+from nbmem.frontends.notebook.engines import ranks_folders
+from nbmem.frontends.notebook.sidebar.comms import Comms, between_cells
+from nbmem.frontends.notebook.sidebar.output import can_be_replaced
+from nbmem.frontends.notebook.sidebar.status_line import StatusLine
+from nbmem.frontends.sidebar.hub import Hub
+from nbmem.frontends.sidebar.messages import Cell
+from nbmem.frontends.sidebar.request_handler import RequestHandler
+from nbmem.frontends.sidebar.sample_reader import now_ms
+
+if TYPE_CHECKING:
+    from nbmem.api.tracing import Trace
+    from nbmem.capture.record.recorder import Recorder
+    from nbmem.core.session.cell_delta import CellDelta
+    from nbmem.frontends.notebook.cell_hooks import RunningCell
+    from nbmem.frontends.notebook.commands.base import Notebook
+    from nbmem.frontends.notebook.options import CellOptions
+    from nbmem.frontends.notebook.sidebar.output import Output
+    from nbmem.frontends.sidebar.hub_state import HubState
+    from nbmem.report.model import Command
+
+
+class Sidebar:
+    """Watches the cells and traces of a shell that has a kernel.
+
+    Args:
+        notebook: The parts of the extension.
+        before: What was remembered before a reload of the extension.
+    """
+
+    def __init__(self, notebook: Notebook, before: HubState | None = None) -> None:
+        self._notebook = notebook
+        self._comms = Comms()
+        self.hub = Hub(self._comms.send, _recorder, before)
+        self._cells: dict[int, Cell] = {}
+        self._progress: StatusLine | None = None
+
+    def open(self) -> None:
+        """Let pages find this kernel, and watch."""
+        kernel = self._notebook.shell.kernel
+        answers = RequestHandler(
+            self.hub, NotebookActions(self._notebook), lambda action: between_cells(kernel, action)
+        )
+        self._comms.open(answers.to)
+        self._notebook.hooks.watcher = self
+        self._notebook.tracer.watcher = self
+        self.hub.open()
+
+    def close(self) -> None:
+        """Watch no more, and let no page find this kernel."""
+        self._notebook.hooks.watcher = None
+        self._notebook.tracer.watcher = None
+        try:
+            self.hub.close()
+        finally:
+            self._comms.close()
+
+    # --- told by the hooks
+
+    def cell_begun(self, cell: RunningCell) -> None:
+        """A cell is about to run."""
+        self._cells[id(cell)] = begun = Cell(
+            number=cell.number,
+            cell_id=cell.cell_id,
+            label=cell.label,
+            traced=cell.trace is not None,
+            begun_ms=now_ms(),
+        )
+        self.hub.cell_begun(begun, lambda: ranks_folders(cell.code))
+
+    def peak_of(self, cell: RunningCell) -> int | None:
+        """The highest that was read or that torch counts for this cell; its badge says the same."""
+        begun = self._cells.get(id(cell))
+        return None if begun is None else self.hub.peak_of(begun)
+
+    def cell_ended(self, cell: RunningCell, delta: CellDelta | None) -> None:
+        """A cell has run, and its report is shown."""
+        begun = self._cells.pop(id(cell), None)
+        if begun is not None:
+            self.hub.cell_ended(begun, delta)
+
+    # --- told by the tracer
+
+    def trace_begun(self, title: str, options: CellOptions) -> None:
+        """A trace has begun."""
+        shell = self._notebook.shell
+        if can_be_replaced(shell):
+            self._progress = StatusLine(shell, title, html=options.widget)
+            self.hub.watchers.append(self._progress.renew)
+
+    def trace_ended(self) -> Output | None:
+        """A trace has ended; returns where the line stands that its report is to replace."""
+        progress = self._progress
+        if progress is None:
+            return None
+        self.hub.watchers[:] = [one for one in self.hub.watchers if one != progress.renew]
+        place = progress.end()
+        self._progress = None
+        return place
+
+    def reported(self, trace: Trace, device: int | None) -> None:
+        """A trace's report is shown."""
+        from nbmem.frontends.sidebar.report_summary import summary
+
+        known = self.hub.state()
+        cell = next((cell for cell in self._cells.values() if cell.traced), known.cell)
+        if cell is None and known.report is not None:  # between cells the last report is renewed
+            cell = known.report.cell
+        self.hub.show(summary(trace.report(device), cell, now_ms()))
+
+
+class NotebookActions:
+    """What a page may have done in a notebook."""
+
+    def __init__(self, notebook: Notebook) -> None:
+        self._notebook = notebook
+
+    @property
+    def tracing_next(self) -> bool:
+        """Whether the next cell is traced without `%%memtrace`."""
+        return self._notebook.hooks.trace_next
+
+    @tracing_next.setter
+    def tracing_next(self, on: bool) -> None:
+        self._notebook.hooks.trace_next = on
+
+    def choose_card(self, card: str) -> str:
+        """Put a virtual card in; `off` leaves it, unless a slip in a menu would lose tensors."""
+        if card.lower() == "off":
+            from nbmem.api import device_selection
+
+            device_selection.refuse_to_lose(self._notebook.shell.user_ns)
+        from nbmem.frontends.notebook.commands.gpu import choose
+
+        return choose(self._notebook, card)
+
+    def expect_question(self) -> None:
+        """Start what answers, if nothing waits."""
+        estimates.expect(self._notebook.shell)
+
+    def free(self, command: Command) -> tuple[str, int]:
+        """Free what a command names; returns what to say, and the bytes that it brought."""
+        from nbmem.api.freeing import perform
+        from nbmem.views.freed_memory import sentences
+
+        done = perform(command)
+        self._notebook.tracer.freed.extend(done)
+        told = " ".join(sentence for freed in done for sentence in sentences(freed))
+        return told, sum(freed.measured for freed in done)
+
+    def mute(self, rule: str, *, muted: bool) -> str:
+        """Show no more (or again) what a rule finds."""
+        from nbmem.frontends.notebook.commands import mute
+
+        return mute.mute(rule) if muted else mute.unmute(rule)
+
+    def muted(self) -> tuple[str, ...]:
+        """The rules that are muted."""
+        from nbmem.report.tips.mutes import muted
+
+        return tuple(sorted(muted()))
+
+
+def _recorder() -> Recorder | None:
+    """The recorder that runs now; nothing is imported to find that there is none."""
+    import sys
+
+    api = sys.modules.get("nbmem.api.tracing")
+    return None if api is None else api.running_recorder()

@@ -1,0 +1,83 @@
+"""The line under a traced cell while it runs; the report takes its place.
+
+The report takes its place by the display id. A cell that clears its output gets the report anew,
+for an update of an output that is gone would be lost.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.runtime.clock import CLOCK
+from nbmem.core.runtime.entry_points import entry
+from nbmem.core.units import format_bytes
+from nbmem.frontends.notebook.display import show_bundle
+from nbmem.frontends.notebook.sidebar.output import Output
+from nbmem.views.markup import element
+
+if TYPE_CHECKING:
+    from nbmem.frontends.sidebar.messages import Sample
+
+INTERVAL_S = 0.5
+_STYLE = "font-variant-numeric:tabular-nums;opacity:0.8"
+
+
+class StatusLine:
+    """One traced cell's line: shown in the cell's thread, renewed from the hub's.
+
+    Args:
+        shell: The kernel's shell.
+        title: The trace's.
+        html: Whether there is more than plain text.
+    """
+
+    def __init__(self, shell: Any, title: str, *, html: bool) -> None:
+        self._title = title
+        self._html = html
+        self._output: Output | None = Output(shell)
+        self._text = f"{title}: traced"
+        self._due = CLOCK.monotonic() + INTERVAL_S
+        show_bundle(self._bundle(), display_id=self._output.id)
+        self._output.watch()
+
+    @entry("the line under the cell")
+    def renew(self, sample: Sample) -> None:
+        """Write what was read, if it is time and it says something else."""
+        output, text = self._output, _line(self._title, sample)
+        if output is None or CLOCK.monotonic() < self._due or text == self._text:
+            return
+        self._due = CLOCK.monotonic() + INTERVAL_S
+        self._text = text
+        output.update(self._bundle())
+
+    def end(self) -> Output | None:
+        """Write no more; returns where the line stands, for what takes its place."""
+        output = self._output
+        if output is not None:
+            output.unwatch()
+        self._output = None
+        return output
+
+    def lost(self, _part: str, _err: Exception) -> None:
+        """The line is not renewed any more; the report takes its place all the same."""
+        self._due = float("inf")
+
+    def _bundle(self) -> dict[str, str]:
+        bundle = {"text/plain": self._text}
+        if self._html:
+            bundle["text/html"] = str(element("div", self._text, style=_STYLE))
+        return bundle
+
+
+def _line(title: str, sample: Sample) -> str:
+    """`train: forward, step 3; 2.10 GiB allocated, peak 3.40 GiB`."""
+    where = [sample.phase] if sample.phase else []
+    where += [f"step {sample.step}"] if sample.step is not None else []
+    bytes_ = [
+        f"{f'card {card.index} ' if len(sample.cards) > 1 else ''}"
+        f"{format_bytes(card.allocated)} allocated, peak {format_bytes(card.peak)}"
+        for card in sample.cards
+    ]
+    if (host := sample.host) is not None:
+        bytes_ = [f"{format_bytes(host.process)} resident, peak {format_bytes(host.peak)}"]
+    return f"{title}: {'; '.join([*([', '.join(where)] if where else []), *bytes_]) or 'traced'}"

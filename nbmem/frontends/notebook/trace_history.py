@@ -1,0 +1,86 @@
+"""The last traced cells, kept so that two of them can be compared: as many as a bound allows."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nbmem.core.errors import UsageError
+from nbmem.core.runtime.data_size import held_bytes
+from nbmem.core.units import MIB
+
+if TYPE_CHECKING:
+    from nbmem.api.tracing import Trace
+
+MOST_BYTES = 256 * MIB
+"""Host memory that kept recordings may hold together; a million events are 41 MiB."""
+MOST_CELLS = 50
+_CELL = re.compile(r"In \[(\d+)\]")
+
+
+@dataclass(slots=True)
+class _Kept:
+    trace: Trace
+    size: int
+    number: str | None = None
+
+
+class KeptTraces:
+    """Finished traces, the newest last; the newest is kept whatever its size.
+
+    Only the newest keeps its reports, which are larger than what they are made of.
+    """
+
+    def __init__(self) -> None:
+        self._traces: deque[_Kept] = deque()
+
+    def add(self, trace: Trace) -> None:
+        """Keep a finished trace; older ones go where the bound asks for it."""
+        if trace.session is None:
+            return
+        for earlier in self._traces:
+            earlier.trace.release_reports()
+        self._traces.append(_Kept(trace, held_bytes((trace.session, trace.cells))))
+        while len(self._traces) > 1 and (
+            len(self._traces) > MOST_CELLS or sum(kept.size for kept in self._traces) > MOST_BYTES
+        ):
+            self._traces.popleft()
+
+    def number(self, trace: Trace, number: int | None) -> None:
+        """Let a cell that has a name be found by its number, too."""
+        for kept in self._traces:
+            if kept.trace is trace and number is not None:
+                kept.number = str(number)
+
+    def names(self) -> list[str]:
+        """What `find` knows them by, the newest first: names, and the numbers of their cells."""
+        newest = tuple(reversed(self._traces))
+        names = [kept.trace.name for kept in newest]
+        plain = [match[1] if (match := _CELL.fullmatch(name)) else name for name in names]
+        numbers = [kept.number for kept in newest if kept.number is not None]
+        return list(dict.fromkeys([*plain, *numbers]))
+
+    def find(self, name: str) -> Trace | None:
+        """The newest with a name; `3` is the cell In [3], whatever it is called."""
+        names = {name, f"In [{name}]"}
+        newest = reversed(self._traces)
+        found = (kept.trace for kept in newest if kept.trace.name in names or kept.number == name)
+        return next(found, None)
+
+    def get(self, name: str) -> Trace:
+        """Find a kept trace by its cell's number or its name.
+
+        Raises:
+            UsageError: There is none.
+        """
+        found = self.find(name)
+        if found is None:
+            names = ", ".join(dict.fromkeys(kept.trace.name for kept in self._traces))
+            raise UsageError(
+                f"No traced cell {name!r} is kept, and there is no such file. "
+                f"Kept are: {names or 'none yet'}. Older ones go when they hold more than "
+                f"{MOST_BYTES // MIB} MiB together; `%nbmem save FILE` keeps one for good."
+            )
+        return found

@@ -1,0 +1,268 @@
+"""Traces a cell or a statement, shows its report, and keeps the last one."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nbmem.core.files.untrusted_input import is_folder
+from nbmem.core.runtime.interrupts import held_back
+from nbmem.frontends.notebook.display import (
+    FAULT,
+    NEVER_RAN,
+    bundle_of,
+    no_report,
+    show,
+    show_bundle,
+    why_nothing,
+)
+from nbmem.frontends.notebook.engines import is_silent, writes_into
+from nbmem.frontends.notebook.error_boundary import guest, insist, say
+from nbmem.frontends.notebook.idle_tasks import Later
+from nbmem.frontends.notebook.trace_history import KeptTraces
+
+if TYPE_CHECKING:
+    from nbmem.api.rank_recording import RankFolder
+    from nbmem.api.tracing import Trace
+    from nbmem.core.freed_memory import Freed
+    from nbmem.frontends.notebook.options import CellOptions
+    from nbmem.frontends.notebook.sidebar.output import Output
+
+logger = logging.getLogger("nbmem")
+
+MAX_FREED = 1_000
+"""Actions that are remembered."""
+
+
+class MemoryPeakExceededError(Exception):
+    """A cell's peak is above its `--max-peak`: the one exception that nbmem raises into a cell."""
+
+
+class TraceListener(Protocol):
+    """Follows the traces (the sidebar, where the shell has a kernel)."""
+
+    def trace_begun(self, title: str, options: CellOptions) -> None:
+        """A trace has begun; a line may be shown in its cell until its report is there."""
+
+    def trace_ended(self) -> Output | None:
+        """A trace has ended; returns where that line stands, if there is one to replace."""
+
+    def reported(self, trace: Trace, device: int | None) -> None:
+        """A trace's report is shown."""
+
+
+class Tracer:
+    """Starts and ends traces, one at a time.
+
+    Attributes:
+        last: The last finished (or opened) recording, or None.
+        kept: The last traced cells, as many as a bound allows, for `%nbmem diff`.
+        activated: Whether a virtual card was put in through this extension.
+        freed: What `%nbmem free` did, the latest.
+        watcher: Who follows the traces, if anybody.
+        later: Goes on with a look when nobody waits.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self.last: Trace | None = None
+        self.kept = KeptTraces()
+        self.activated = False
+        self.freed: deque[Freed] = deque(maxlen=MAX_FREED)
+        self.watcher: TraceListener | None = None
+        self.later = Later(shell)
+        self._shell = shell
+        self._running: str | None = None
+        self._writes: RankFolder | None = None
+        self._begun: Trace | None = None  # the last one, whoever else knows of it
+
+    @property
+    def running(self) -> str | None:
+        """Title of the trace that runs now, or None."""
+        return self._running
+
+    def use_card(self, name: str) -> str:
+        """Put a virtual card in; returns the sentence to show.
+
+        Raises:
+            NbmemError: There is no such card, it cannot be used, or it would lose what lives.
+        """
+        from nbmem.api import device_selection
+
+        choice = device_selection.use(name, names=self._shell.user_ns)
+        self.activated |= choice.virtual
+        return choice.sentence
+
+    def use_world(self, name: str, ranks: int, rank: int) -> str:
+        """Be a rank of a world of virtual cards; returns the sentence to show.
+
+        Raises:
+            NbmemError: As for `use_card`, or there is no such world or rank.
+        """
+        from nbmem.api import device_selection
+
+        choice = device_selection.use_world(name, ranks, rank=rank, names=self._shell.user_ns)
+        self.activated = True
+        return choice.sentence
+
+    def begin(self, options: CellOptions, title: str) -> Trace | None:
+        """Start a trace; None (and a sentence on stderr) if that is not possible.
+
+        None also after an interrupt, which whoever holds interrupts back hands on.
+        """
+        if self._running is not None:
+            say(
+                f"{title} runs while {self._running} is traced, and one trace runs at a time: "
+                f"its memory is in the report of {self._running}."
+            )
+            return None
+        trace: Trace | None = None
+        with held_back() as held, guest("start the trace"):
+            if options.gpu is not None:
+                self.use_card(options.gpu)
+            from nbmem.api import tracing
+
+            trace = tracing.trace(
+                title,
+                stacks=options.stacks,
+                device=options.device,
+                namespace=self._shell.user_ns,
+            )
+            self._begun = trace
+            trace.start()
+            self._writes = writes_into(trace, options.save)
+            if not trace.runs and not held.came:
+                trace.report()  # says why
+            self._running = title
+            if self.watcher is not None:
+                with guest("show the progress line"):
+                    self.watcher.trace_begun(title, options)
+            if trace.runs and not held.came:
+                return trace
+        if trace is not None:  # it may have begun all the same
+            self.let_go(trace)
+        self._running = None
+        if not held.came:
+            say("this cell runs untraced.")
+        return None
+
+    @staticmethod
+    def users_time(*, begins: bool) -> None:
+        """A traced cell's own code begins now, or has ended: the rest is nbmem's time."""
+        with guest("tell the cell's time from nbmem's"):
+            from nbmem.capture.record.recording import users_time
+
+            users_time(begins=begins)
+
+    def end(
+        self, trace: Trace, options: CellOptions, error: BaseException | None
+    ) -> MemoryPeakExceededError | None:
+        """Stop a trace, save and show it.
+
+        Returns:
+            The error to fail the cell with, if its peak is above the limit that the user set.
+        """
+        with held_back() as held:
+            exceeded = self._end(trace, options, error)
+        if held.came:
+            say("interrupted; what was recorded is kept.")
+        return exceeded
+
+    def _end(
+        self, trace: Trace, options: CellOptions, error: BaseException | None
+    ) -> MemoryPeakExceededError | None:
+        over, place = self._stop(trace, error)
+        self._keep(trace)
+        self._save(trace, options.save, private=options.private)
+        shown, exceeded, why = False, None, FAULT
+        if options.save is not None and is_folder(options.save) and is_silent(self._shell, trace):
+            trace.look_no_more()
+            return None
+        with guest("show the report"):
+            nothing = why_nothing(trace, options.device)
+            if nothing is None:
+                show(trace, widget=options.widget, display_id=None if place is None else place.id)
+                shown = True
+                if options.max_peak is not None:
+                    exceeded = _exceeded(trace, options.max_peak, options.device)
+            elif place is None:
+                say(nothing)
+            else:
+                why = nothing
+        if shown and self.watcher is not None:
+            with guest("tell the sidebar"):
+                self.watcher.reported(trace, options.device)
+        if not shown and place is not None:
+            show_bundle(no_report(trace, why), display_id=place.id, update=True)
+        if over or not shown or place is None or not self.later.possible:
+            trace.look_no_more()
+        else:
+            self.later.go_on(trace, partial(self._renew, trace, options, place))
+        return exceeded
+
+    def _save(self, trace: Trace, place: str | None, *, private: bool) -> None:
+        """Save the session where the user asked for it: a file, or a folder of ranks."""
+        writes, self._writes = self._writes, None
+        with guest("save the session"):
+            if writes is not None:
+                writes.save()
+            elif place is not None:
+                say(f"the session is in {trace.save(place, private=private)}.")
+
+    def let_go(self, trace: Trace) -> None:
+        """Where `end` has failed: nothing of the trace stays in."""
+        self._running = None
+        with held_back():
+            if trace.session is None or trace.runs:  # not a look that is left for later
+                trace.stop()
+            if trace is self._begun and trace.session is not None:
+                self._keep(trace)
+        if self.watcher is not None:
+            insist("end the progress line", self.watcher.trace_ended)
+
+    def _keep(self, trace: Trace) -> None:
+        """What `%nbmem report` and `diff` show from now on."""
+        if self.last is not trace:
+            self.last = trace
+            self.kept.add(trace)
+
+    def let_go_of_the_lost(self) -> None:
+        """End what was begun and never ended, where an interrupt came before anybody knew of it."""
+        if self._begun is not None and self._running is not None:
+            self.let_go(self._begun)
+
+    def drop(self, trace: Trace, error: BaseException | None) -> None:
+        """Stop a trace that has nothing to show: its cell never ran."""
+        self._begun = None
+        _, place = self._stop(trace, error)
+        trace.look_no_more()
+        if place is not None:
+            show_bundle(no_report(trace, NEVER_RAN), display_id=place.id, update=True)
+
+    def _stop(self, trace: Trace, error: BaseException | None) -> tuple[bool, Output | None]:
+        """Stop a trace; returns whether it was looked to the end, and what its report replaces."""
+        self._running = None
+        over, place, enough = True, None, None
+        with guest("know who waits"):
+            enough = self.later.enough()
+        with guest("stop the trace"):
+            over = trace.end(error, enough)
+        if self.watcher is not None:
+            place = insist("end the progress line", self.watcher.trace_ended)
+        return over, place
+
+    def _renew(self, trace: Trace, options: CellOptions, place: Output) -> None:
+        """Show the report anew: more of it has names now."""
+        place.update(bundle_of(trace, options.device, widget=options.widget))
+        if self.watcher is not None:
+            self.watcher.reported(trace, options.device)
+
+
+def _exceeded(trace: Trace, limit: int, device: int | None) -> MemoryPeakExceededError | None:
+    from nbmem.report.analysis.peak_limit import over_limit
+
+    if trace.session is None:
+        return None
+    sentences = over_limit(trace.session, limit, what=trace.name, device=device)
+    return None if sentences is None else MemoryPeakExceededError(sentences)

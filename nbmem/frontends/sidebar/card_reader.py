@@ -1,0 +1,172 @@
+"""Reads the cards for the sidebar: raw counters and what the driver says, never a new context."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from nbmem.api.tracing import virtual_card
+from nbmem.capture import torch_cuda
+from nbmem.capture.devices import resident_memory
+from nbmem.capture.devices.nvml import NvmlProbe
+from nbmem.capture.devices.unified_memory import memory_without_nvml
+from nbmem.core.errors import ProbeUnavailableError
+from nbmem.frontends.sidebar.framework_reader import FrameworkReader
+from nbmem.frontends.sidebar.loop_categories import by_category
+from nbmem.frontends.sidebar.messages import CardSample, Process
+
+if TYPE_CHECKING:
+    from nbmem.capture.record.progress import LoopProgress
+    from nbmem.frontends.sidebar.messages import Entry
+
+RETRIES = 3
+"""The reserved bytes must be the same before and after the driver's reading."""
+
+
+class CardReader:
+    """Reads every card from which torch holds memory."""
+
+    def __init__(self) -> None:
+        self._nvml: NvmlProbe | None = NvmlProbe()
+        self._frameworks = FrameworkReader()
+        self._answering: Any = None
+        self._counter: dict[int, int] = {}
+        self._peak: dict[int, int] = {}
+        self._progress: LoopProgress | None = None
+        self._named: dict[int, tuple[int, tuple[Entry, ...]]] = {}
+        self._names: dict[int, str] | None = None
+
+    def begin(self) -> None:
+        """A cell begins: peaks are counted from here."""
+        self._counter.clear()
+        self._peak.clear()
+        self._named.clear()
+        for index in range(torch_cuda.device_count()):
+            counters = torch_cuda.read_counters(index)
+            if counters is not None:
+                self._counter[index] = counters.peak_allocated
+            if counters is not None and counters.reserved:
+                self._peak[index] = counters.allocated
+
+    def read(self, progress: LoopProgress | None = None) -> tuple[CardSample, ...]:
+        """One reading of each card.
+
+        Args:
+            progress: Of the trace that runs: it knows what some of the bytes are.
+        """
+        self._follow_virtual_card()
+        self._progress = progress
+        return tuple(
+            sample
+            for index in range(torch_cuda.device_count())
+            if (sample := self._card(index)) is not None
+        )
+
+    def torchs_peak(self, sample: CardSample) -> int:
+        """The peak that torch counts, as the user resets it; a sample has the peak of a cell."""
+        counters = torch_cuda.read_counters(sample.index)
+        return sample.peak if counters is None else counters.peak_allocated
+
+    def processes(self) -> tuple[Process, ...]:
+        """The other processes on these cards, as far as the driver names them; largest first."""
+        if self._nvml is None:
+            return ()
+        found = []
+        for index in range(torch_cuda.device_count()):
+            try:
+                others = self._nvml.other_processes(index)
+            except ProbeUnavailableError:
+                continue
+            found += [
+                Process(
+                    card=index,
+                    pid=pid,
+                    name=resident_memory.program_name(pid),
+                    notebook=resident_memory.notebook_of(pid),
+                    used=used,
+                )
+                for pid, used in others.items()
+            ]
+        return tuple(sorted(found, key=lambda process: (-process.used, process.pid)))
+
+    def close(self) -> None:
+        """Let NVML go."""
+        if self._nvml is not None:
+            self._nvml.close()
+
+    def _card(self, index: int) -> CardSample | None:
+        counters = torch_cuda.read_counters(index)
+        if counters is None or not counters.reserved:
+            return None
+        for _ in range(RETRIES):
+            before = counters.reserved
+            total, free, process, driver, shared = self._driver(index)
+            counters = torch_cuda.read_counters(index) or counters
+            if counters.reserved == before:
+                break
+        else:  # the cell takes memory too fast just now: its counters, and nothing beside them
+            free = process = None
+        return CardSample(
+            index=index,
+            name=self._name(index),
+            virtual=self._answering is not None,
+            total=total,
+            allocated=counters.allocated,
+            reserved=counters.reserved,
+            process=process,
+            free=free,
+            driver=driver,
+            shared=shared,
+            peak=self._raise_peak(index, counters),
+            by_category=self._by_category(index, counters.allocated),
+            frameworks=self._frameworks.read(
+                index, None if process is None else max(0, process - counters.reserved)
+            ),
+        )
+
+    def _by_category(self, index: int, allocated: int) -> tuple[Entry, ...]:
+        """What the trace knows; once it has ended, for as long as nothing was taken or freed."""
+        if self._progress is not None:
+            self._named[index] = allocated, by_category(self._progress, index, allocated)
+        was, named = self._named.get(index, (allocated, ()))
+        return named if was == allocated else ()
+
+    def _raise_peak(self, index: int, counters: torch_cuda.Counters) -> int:
+        """The peak counter is the user's: it counts for this cell once the cell has moved it."""
+        moved = counters.peak_allocated != self._counter.get(index, 0)
+        reached = counters.peak_allocated if moved else counters.allocated
+        self._peak[index] = max(self._peak.get(index, 0), reached)
+        return self._peak[index]
+
+    def _driver(self, index: int) -> tuple[int | None, int | None, int | None, int, bool]:
+        """(total, free, process, kept by the driver) bytes, and whether they are the host's."""
+        if self._nvml is not None:
+            try:
+                reading = self._nvml.read(index)
+            except ProbeUnavailableError:
+                self._nvml = None
+            else:
+                free = reading.total - reading.used
+                return reading.total, free, reading.process, reading.driver, reading.shared
+        card = memory_without_nvml(index)
+        if card is None:
+            return None, None, None, 0, False
+        return card.total, card.free, None, 0, card.shared
+
+    def _name(self, index: int) -> str | None:
+        """What the driver calls a card, asked once: names stay."""
+        if self._names is None:
+            self._names = {}
+            with suppress(ProbeUnavailableError):
+                cards = () if self._nvml is None else self._nvml.cards()
+                self._names = {card.index: card.name for card in cards}
+        return self._names.get(index)
+
+    def _follow_virtual_card(self) -> None:
+        """Another card answers as NVML once a virtual one was put in or taken out."""
+        answering = virtual_card()
+        if answering is not self._answering:
+            self._answering = answering
+            self._nvml, self._names = NvmlProbe(), None
+            self._counter.clear()
+            self._peak.clear()

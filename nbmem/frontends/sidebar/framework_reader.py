@@ -1,0 +1,38 @@
+"""What other frameworks of this process hold of a card, for the sidebar."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.capture.frameworks.readings import Owners
+from nbmem.core.session.categories import Category
+
+if TYPE_CHECKING:
+    from nbmem.frontends.sidebar.messages import Entry
+
+
+class FrameworkReader:
+    """Asks the frameworks that are loaded; what one cannot say, the notes of a trace say."""
+
+    def __init__(self) -> None:
+        self._owners = Owners(lambda _: None)
+
+    def read(self, device: int, most: int | None) -> tuple[Entry, ...]:
+        """What they use and what they keep beside that, each all together.
+
+        Args:
+            device: CUDA ordinal.
+            most: Bytes that they can hold together; None where nobody knows.
+        """
+        if most is None:
+            return ()
+        shares = self._owners.read_in_time(device)
+        held, cached = sum(share.held for share in shares), sum(share.cached for share in shares)
+        names = " and ".join(sorted(share.label for share in shares if share.held))
+        if not held or held > most:
+            return ()
+        sizes = (
+            (Category.FRAMEWORKS, "", held - cached),
+            (Category.FRAMEWORKS_CACHED, ", cached", cached),
+        )
+        return tuple((c.key, f"{names}{what}", size) for c, what, size in sizes if size)

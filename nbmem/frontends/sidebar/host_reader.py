@@ -1,0 +1,83 @@
+"""Reads the host's memory for the sidebar, where torch has no card to use."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from nbmem.api.tracing import virtual_card
+from nbmem.capture.devices.accelerators import accelerator
+from nbmem.capture.devices.host import Host, total_bytes
+from nbmem.capture.frameworks.framework import is_whole
+from nbmem.capture.torch_cuda import device_count
+from nbmem.core.session.host_memory import MachineParts
+from nbmem.frontends.sidebar.loop_categories import by_category, parts_of
+from nbmem.frontends.sidebar.messages import HostSample
+
+if TYPE_CHECKING:
+    from nbmem.capture.record.progress import LoopProgress
+
+ON_THE_ROLL = -1
+"""The host's number among the devices, see capture/record/storage_registry_log.py."""
+
+
+class HostReader:
+    """Reads what this process has resident, and what the machine has left."""
+
+    def __init__(self) -> None:
+        self._host = Host()
+        self._card: bool | None = None
+        self._peak = 0
+
+    def begin(self) -> None:
+        """A cell begins: the peak is counted from here."""
+        self._peak = 0
+
+    def read(self, progress: LoopProgress | None = None) -> HostSample | None:
+        """One reading; None where torch has a card or an accelerator, and before it is imported.
+
+        Nor is there one where the system does not say what a process has resident.
+
+        Args:
+            progress: Of the trace that runs: it knows what some of the bytes are.
+        """
+        torch = sys.modules.get("torch")
+        if not is_whole(torch):  # as long as it is being imported it answers with faults
+            return None
+        if device_count() or virtual_card() is not None or accelerator(torch) is not None:
+            return None  # one may have come
+        if self._card is None:
+            self._card = _is_a_card_here()
+        if self._card:
+            return None
+        told = self._host.read(None, 0, whole=True)
+        if told.process is None:
+            return None
+        total, files = total_bytes(), _at_most(told.files, told.process)
+        shared = _at_most(told.shared, told.process - (files or 0))
+        self._peak = max(self._peak, told.process)
+        return HostSample(
+            total=total,
+            process=told.process,
+            peak=self._peak,
+            free=None if told.used is None else total - told.used,
+            by_category=by_category(progress, ON_THE_ROLL, told.process) if progress else (),
+            parts=parts_of(
+                MachineParts(tensors=None, files=files, shared=shared, cache=told.cache)
+            ),
+        )
+
+
+def _at_most(part: int | None, whole: int) -> int | None:
+    """A part that was read a moment after its whole."""
+    return None if part is None else min(part, whole)
+
+
+def _is_a_card_here() -> bool:
+    """Whether this torch could use a card of this machine; asking does not bring it up."""
+    version: Any = sys.modules["torch"].version
+    if version.cuda is None and getattr(version, "hip", None) is None:
+        return False
+    from nbmem.api.device_selection import cards_here
+
+    return bool(cards_here())

@@ -1,0 +1,291 @@
+"""The hub: one thread that reads the memory while a cell runs, and pushes what has changed.
+
+Between cells it sleeps and nothing is sent: a server takes each message for activity, so a kernel
+that spoke while idle would never be culled.
+
+The sidebar is told and does not ask, since a request would wait for the cell; and on iopub, for a
+`comm_open` from the kernel makes front ends without nbmem warn. This thread touches no tensor.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import nbmem
+from nbmem.core.runtime.clock import CLOCK
+from nbmem.core.runtime.entry_points import entry
+from nbmem.core.runtime.fault_isolation import error_of
+from nbmem.core.runtime.warning_filter import suppress_warnings
+from nbmem.frontends.sidebar.hub_state import HubState
+from nbmem.frontends.sidebar.message_codec import encode
+from nbmem.frontends.sidebar.messages import (
+    USUAL_HZ,
+    CellBegun,
+    CellEnded,
+    Loaded,
+    Note,
+    Processes,
+    Sample,
+    Unloaded,
+)
+from nbmem.frontends.sidebar.requests import MOST_CELLS
+from nbmem.frontends.sidebar.sample_reader import Readings, now_ms, says_something
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbmem.capture.record.recorder import Recorder
+    from nbmem.core.session.cell_delta import CellDelta
+    from nbmem.frontends.sidebar.messages import CardSample, Cell, LastReport, Push
+    from nbmem.frontends.sidebar.sample_reader import Folders
+    from nbmem.report.model import Command
+
+logger = logging.getLogger("nbmem")
+
+KEPT_MS = 60_000
+"""Samples that a page is given when it comes: a minute of them."""
+PROCESSES_S = 5
+"""How often the other processes are asked for: that costs ten times a reading."""
+
+
+class Hub:
+    """The kernel's side of every sidebar that looks at it.
+
+    Args:
+        send: Sends one message to all of them; what it raises ends the readings.
+        recorder: The recorder that runs now, or None.
+        before: What an earlier hub remembered.
+
+    Attributes:
+        hz: Readings a second while a cell runs.
+        watchers: Called with each reading, from the hub's thread, also if nothing has changed.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[dict[str, Any]], None],
+        recorder: Callable[[], Recorder | None],
+        before: HubState | None = None,
+    ) -> None:
+        self.hz: float = USUAL_HZ
+        self.watchers: list[Callable[[Sample], None]] = []
+        self._send = send
+        self._readings = Readings(recorder)
+        before = before or HubState()
+        self._samples = deque(before.samples)
+        self._cells = deque(before.cells, maxlen=MOST_CELLS)
+        self._report, self._processes = before.report, before.processes
+        self._ranks = before.ranks
+        self._notes: list[str] = []
+        self._running: list[Cell] = []
+        self._announced: Cell | None = None
+        self._processes_due = 0.0
+        self._lock = threading.Lock()
+        self._awake, self._closed = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+
+    def open(self) -> None:
+        """Say that nbmem is here."""
+        self._talk(lambda: self._push(Loaded(t_ms=now_ms(), package=nbmem.__version__)))
+
+    def cell_begun(self, cell: Cell, folders: Folders = tuple) -> None:
+        """A cell begins: from here on there are readings.
+
+        Args:
+            cell: Which.
+            folders: Says where it lets ranks write by now.
+        """
+        self._talk(self._begin, cell, folders)
+
+    def cell_ended(self, cell: Cell, delta: CellDelta | None) -> None:
+        """A cell has run; nothing is sent after this returns.
+
+        Args:
+            cell: Which.
+            delta: What it took and left, or None.
+        """
+        self._talk(self._end, cell, delta)
+
+    def peak_of(self, cell: Cell) -> int | None:
+        """Highest allocated bytes on any card since a cell began, as read; None without a card."""
+        found: list[CardSample] = []
+        self._talk(lambda: found.extend(self._readings.read_cards()))
+        return max((card.peak for card in found), default=None) if cell in self._running else None
+
+    def look(self) -> None:
+        """Read the cards between two cells, where something that a page asked for changed them.
+
+        Nothing is pushed: the page asks for the state once it is told that it was done.
+        """
+        self._talk(self._look)
+
+    def show(self, report: LastReport) -> None:
+        """A trace has a report."""
+        self._talk(self._show, report)
+
+    def brought(self, command: Command, size: int) -> None:
+        """A command of a finding was carried out, and brought so many bytes."""
+        with self._lock:
+            if self._report is not None:
+                findings = tuple(
+                    replace(finding, measured=size) if finding.command == command else finding
+                    for finding in self._report.findings
+                )
+                self._report = replace(self._report, findings=findings)
+
+    def close(self) -> None:
+        """Say that nbmem goes, and end the thread."""
+        try:
+            self._talk(lambda: self._push(Unloaded(t_ms=now_ms())))
+        finally:
+            self._closed.set()
+            self._awake.set()
+        if self._thread is not None and os.getpid() == self._pid:
+            self._thread.join(timeout=2)
+            self._readings.close()
+
+    def state(self) -> HubState:
+        """What is remembered now."""
+        with self._lock:
+            return HubState(
+                cell=next(iter(self._running), None),
+                samples=tuple(self._samples),
+                cells=tuple(self._cells),
+                report=self._report,
+                processes=self._processes,
+                ranks=self._ranks,
+                notes=tuple(self._notes),
+            )
+
+    # --- one at a time
+
+    def _talk(self, do: Callable[..., None], *arguments: Any) -> None:
+        """Read and send by one thread at a time, so that after a cell's end nothing comes.
+
+        A fault ends the readings and never reaches the user's cell. A forked child has no thread
+        and does not talk.
+        """
+        if self._closed.is_set() or os.getpid() != self._pid:
+            return
+        with self._lock:
+            try:
+                do(*arguments)
+            except Exception as err:
+                logger.debug("the live readings stopped", exc_info=True)
+                self._give_up(err)
+
+    def _begin(self, cell: Cell, folders: Folders) -> None:
+        if not self._running:
+            self._readings.begin(folders)
+        self._running.append(cell)
+        self._awake.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="nbmem live", daemon=True)
+            self._thread.start()
+
+    def _end(self, cell: Cell, delta: CellDelta | None) -> None:
+        if cell not in self._running:
+            return
+        self._running.remove(cell)
+        if not self._running:
+            self._awake.clear()
+        self._push_ranks(cell, final=True)
+        if says_something(last := self._readings.read(cell)):
+            self._push_sample(last)
+        elif self._announced is not cell:
+            return
+        peak = (delta.peak if delta else None) or max((c.peak for c in last.cards), default=None)
+        ended = CellEnded(t_ms=now_ms(), cell=cell, peak=peak, delta=delta)
+        if delta is not None:
+            self._cells.append(ended)
+        self._push(ended)
+
+    def _look(self) -> None:
+        if self._samples and not self._running:
+            self._samples.append(self._readings.read(self._samples[-1].cell))
+
+    def _show(self, report: LastReport) -> None:
+        self._report = report
+        self._push(report)  # also of a cell that has ended: it may be renewed when nobody waits
+
+    # --- the thread
+
+    @entry("the live readings", lost=lambda _part, _err: None, lasts=True)
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            self._awake.wait()
+            if not self._closed.wait(1 / self.hz):
+                with suppress_warnings():
+                    self._talk(self._tick)
+
+    def _tick(self) -> None:
+        if not self._running:
+            return
+        cell = self._running[0]
+        sample = self._readings.read(cell)
+        if says_something(sample):
+            self._announce(cell)
+            self._push_sample(sample)
+            self._look_around()
+        self._push_ranks(cell)
+        for watcher in tuple(self.watchers):
+            watcher(sample)
+
+    def _announce(self, cell: Cell) -> None:
+        if self._announced is not cell:
+            self._announced = cell
+            self._push(CellBegun(t_ms=now_ms(), cell=cell))
+
+    def _push_ranks(self, cell: Cell, *, final: bool = False) -> None:
+        """Push what ranks wrote, also from a notebook that has no torch: engines have theirs."""
+        if (ranks := self._readings.ranks(final=final)) is not None:
+            self._announce(cell)
+            self._ranks = ranks
+            self._push(ranks)
+
+    def _push_sample(self, sample: Sample) -> None:
+        """Push a reading, unless it says what the last one of this cell said."""
+        if self._samples and _content(self._samples[-1]) == _content(sample):
+            return
+        self._samples.append(sample)
+        while self._samples[0].t_ms < sample.t_ms - KEPT_MS:
+            self._samples.popleft()
+        self._push(sample)
+
+    def _look_around(self) -> None:
+        if CLOCK.monotonic() < self._processes_due:
+            return
+        self._processes_due = CLOCK.monotonic() + PROCESSES_S
+        processes = self._readings.processes()
+        if processes != self._processes:
+            self._processes = processes
+            self._push(Processes(t_ms=now_ms(), processes=processes))
+
+    def _push(self, message: Push) -> None:
+        self._send(encode(message))
+
+    def _give_up(self, err: Exception) -> None:
+        """No more readings in this kernel, and one note."""
+        self._closed.set()
+        self._awake.set()
+        sentence = (
+            f"The live readings stopped: {error_of(err)}. Your code and the reports "
+            "are not affected. `%reload_ext nbmem` starts them again."
+        )
+        self._notes.append(sentence)
+        try:
+            self._push(Note(t_ms=now_ms(), sentence=sentence))
+        except Exception:
+            logger.debug("nor can the note be sent", exc_info=True)
+
+
+def _content(sample: Sample) -> tuple[object, ...]:
+    """All of it but its time, and what other programs did on the host: that is never still."""
+    host = sample.host and (sample.host.process, sample.host.by_category)
+    return sample.cell, sample.phase, sample.step, sample.cards, host

@@ -1,0 +1,31 @@
+"""The hub's state, for a page that comes later and for a reload of the extension."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from nbmem.frontends.sidebar.messages import Cell, CellEnded, LastReport, Process, Sample
+    from nbmem.frontends.sidebar.rank_messages import RanksNow
+
+
+class HubState(NamedTuple):
+    """All of it at one moment.
+
+    Attributes:
+        cell: The cell that runs; the first one where a subshell runs another beside it.
+        samples: Those that were pushed in the last minute.
+        cells: The last cells.
+        report: Of the last trace.
+        processes: The other processes on the cards, as last seen.
+        ranks: What a cell's ranks wrote last; None if none has started any.
+        notes: Faults, one sentence each.
+    """
+
+    cell: Cell | None = None
+    samples: tuple[Sample, ...] = ()
+    cells: tuple[CellEnded, ...] = ()
+    report: LastReport | None = None
+    processes: tuple[Process, ...] = ()
+    ranks: RanksNow | None = None
+    notes: tuple[str, ...] = ()

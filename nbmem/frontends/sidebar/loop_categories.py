@@ -1,0 +1,60 @@
+"""A card's allocated bytes (a process's, on the host) by category while a traced loop runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.core.session.categories import OF_TRAINING, Category
+from nbmem.core.session.host_memory import PARTS
+from nbmem.views.rows import HOST_PARTS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nbmem.capture.record.progress import LoopProgress
+    from nbmem.core.session.host_memory import MachineParts
+    from nbmem.frontends.sidebar.messages import Entry
+
+REST = ("rest", "activations etc.")
+REST_OF_HOST = ("rest", "activations, Python etc.")
+
+
+def by_category(progress: LoopProgress, device: int, allocated: int) -> tuple[Entry, ...]:
+    """Say what is known of a card's allocated bytes, the rest last; empty where nothing is.
+
+    Args:
+        progress: What the recorder has seen.
+        device: The card's CUDA ordinal; that of the host is below 0, as on the roll.
+        allocated: Its allocated bytes, read after that.
+    """
+    sums = {c: progress.known.get((device, c), 0) for c in OF_TRAINING}
+    sums[Category.GRADIENTS] -= progress.freed.get(device, 0)
+    return stacked(sums, allocated, REST if device >= 0 else REST_OF_HOST)
+
+
+def stacked(
+    known: Mapping[Category, int], allocated: int, rest: tuple[str, str]
+) -> tuple[Entry, ...]:
+    """The categories of a training loop in the order to stack them, and the rest of the bytes.
+
+    Args:
+        known: Bytes by category; what is less than 0 or more than there are is none.
+        allocated: The bytes that they are of.
+        rest: Key and label of what has no category.
+    """
+    sums = {c: known.get(c, 0) for c in OF_TRAINING}
+    gradients = sums.pop(Category.GRADIENTS)
+    beside = allocated - sum(sums.values())
+    # zero_grad() frees one after the other, and only its end is seen: no more than there are.
+    sums[Category.GRADIENTS] = max(0, min(gradients, beside))
+    left = beside - sums[Category.GRADIENTS]
+    if left < 0 or left == allocated:  # seen before something went, or nothing seen
+        return ()
+    named = tuple((c.key, c.label, sums[c]) for c in OF_TRAINING if sums[c])
+    return (*named, (*rest, left))
+
+
+def parts_of(machine: MachineParts | None) -> tuple[Entry, ...]:
+    """What the host's memory is of, as the report calls it; empty of a card."""
+    said = ((key, getattr(machine, key, None)) for key in PARTS)
+    return tuple((key, HOST_PARTS[key][0], size) for key, size in said if size)

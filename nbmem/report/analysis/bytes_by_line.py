@@ -1,0 +1,144 @@
+"""Allocated bytes by the line of the recorded code that took them: what a line profiler shows.
+
+An allocation belongs to the innermost frame of the recorded code, so what a helper or a library
+takes is charged to the line that called it. Autograd's thread has no frames of Python's; what it
+takes in a backward belongs to the line that called the engine last.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.errors import LedgerImbalanceError
+from nbmem.core.session.source_files import TOP_LEVEL
+from nbmem.report.analysis.source_lines import name_of
+from nbmem.report.exploration import LineRow, Lines
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.core.session.events import Stack
+    from nbmem.core.session.session import Source
+    from nbmem.report.ledger.card_ledger import Books
+
+    Ints = NDArray[np.int64]
+
+MOST_CODE, AROUND = 400, 3
+"""Lines of code that are shown as a whole; of longer code those around the ones that took memory,
+so many before and behind."""
+
+MOST_ROWS = 200
+"""Lines that are told one by one, the largest."""
+
+_BEFORE, _BACKWARD, _OTHERS, _REST = -1, -2, -3, -4
+_REASONS = {
+    _REST: "its other lines",
+    _BEFORE: "there before it began",
+    _BACKWARD: "autograd, called by no line that is known",
+    _OTHERS: "code that no line of it called",
+}
+_CALLS_ENGINE = ("_engine_run_backward", "_make_grads")
+"""Functions of torch.autograd that run in the thread that calls backward() or grad()."""
+_STARTS = (*TOP_LEVEL, "_run_module_as_main", "_bootstrap")
+"""Where the stack of a program or of a thread of Python's begins; the engine's has none of them."""
+
+
+def lines_of(books: Books, top: int) -> Lines | None:
+    """Charge every allocation to its line.
+
+    Args:
+        books: The card's books.
+        top: Position of the recording's peak.
+
+    Returns:
+        The lines; None where no stack shows a line of the recorded code.
+
+    Raises:
+        LedgerImbalanceError: They do not add up to what is allocated.
+    """
+    source = books.session.source
+    if source is None:
+        return None
+    a = books.allocations
+    charged = _charged(books, source)
+    numbers, index = np.unique(charged, return_inverse=True)
+    if not (numbers > 0).any():
+        return None
+    table = np.zeros((len(numbers), 3), np.int64)
+    born = np.flatnonzero(a.born >= 0)
+    for column, rows in enumerate((books.live(top), books.live(books.events), born)):
+        np.add.at(table[:, column], index.reshape(-1)[rows], a.block[rows])
+    _check(books, top, table)
+    bytes_of = _largest(dict(zip(numbers.tolist(), table.tolist(), strict=True)))
+    return Lines(
+        file=name_of(source.file),
+        code=tuple(enumerate(source.lines, 1)),
+        rows=tuple(
+            LineRow(number, _text(source, number), *found)
+            for number, found in bytes_of.items()
+            if number > 0
+        ),
+        elsewhere=tuple(
+            LineRow(None, reason, *bytes_of[number])
+            for number, reason in _REASONS.items()
+            if number in bytes_of
+        ),
+    ).shortened(MOST_CODE, AROUND)
+
+
+def _largest(bytes_of: dict[int, list[int]]) -> dict[int, list[int]]:
+    """The largest lines, and the others as one."""
+    lines = sorted((n for n in bytes_of if n > 0), key=lambda number: -max(bytes_of[number]))
+    left = set(lines[MOST_ROWS:])
+    kept = {number: found for number, found in bytes_of.items() if number not in left}
+    rest = [bytes_of[number] for number in left]
+    return {**kept, _REST: list(map(sum, zip(*rest, strict=True)))} if rest else kept
+
+
+def _charged(books: Books, source: Source) -> Ints:
+    """For each allocation its line, or one of the reasons."""
+    a = books.allocations
+    stacks = books.session.stacks
+    # By stack: the line, 0 where it has none; the last place is that of no stack (-1).
+    line = np.array([*(_line(stack, source.file) for stack in stacks), 0], np.int64)
+    calls = np.array([*map(_calls_engine, stacks), False], np.bool_)
+    programs = np.array([*map(_begins, stacks), False], np.bool_)
+    charged = line[a.stack]
+    in_backward = books.phases.named(books.born_in, "backward")
+    # The engine's: in a backward, without a line, and from no thread of Python's.
+    engines = in_backward & (charged == 0) & ~programs[a.stack]
+    # Who called the engine last; what another stack of a program shows in between ends that.
+    told = np.where(programs[a.stack] & (a.born >= 0), np.arange(len(a)), -1)
+    last = np.maximum.accumulate(told) if len(told) else told
+    caller = np.where((last >= 0) & calls[a.stack[last]], charged[last], 0)
+    charged = np.where(engines & (caller > 0), caller, charged)
+    unknown = np.where(engines, _BACKWARD, _OTHERS)
+    return np.where(a.born < 0, _BEFORE, np.where(charged > 0, charged, unknown))
+
+
+def _line(stack: Stack, file: str) -> int:
+    return next((frame.line for frame in stack if frame.file == file), 0)
+
+
+def _calls_engine(stack: Stack) -> bool:
+    return any(frame.function in _CALLS_ENGINE for frame in stack)
+
+
+def _begins(stack: Stack) -> bool:
+    return bool(stack) and stack[-1].function.startswith(_STARTS)
+
+
+def _text(source: Source, number: int) -> str:
+    return source.lines[number - 1].strip() if number <= len(source.lines) else ""
+
+
+def _check(books: Books, top: int, table: Ints) -> None:
+    peak, kept, _ = table.sum(axis=0).tolist()
+    for position, found in ((top, peak), (books.events, kept)):
+        allocated = int(books.allocated[position])
+        if found != allocated:
+            raise LedgerImbalanceError(
+                f"At event {position} the lines hold {found} B, the allocator {allocated} B"
+            )

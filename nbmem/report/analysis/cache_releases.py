@@ -1,0 +1,78 @@
+"""When cached memory went back to the driver, and whether the user or a request asked for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.allocator.recordings.inference import emptied_by_user
+from nbmem.allocator.recordings.recording import CardRecording
+from nbmem.core.session.events import GIVES_BACK, TAKES, Action
+
+if TYPE_CHECKING:
+    from nbmem.core.session.session import DeviceTrace
+    from nbmem.report.ledger.card_ledger import Books
+
+
+def released_by_need(trace: DeviceTrace) -> tuple[int, ...]:
+    """Where cached memory went back because a request found no room (not by empty_cache())."""
+    return tuple(at for at, by_user in releases(recording_of(trace)).items() if not by_user)
+
+
+def had_room(books: Books, at: int) -> bool:
+    """Whether the card had room for what was taken behind a release: then no request needed it.
+
+    cuDNN's benchmark mode empties the cache itself, in the middle of a call. Known limit: a release
+    under a memory fraction of the user's looks the same.
+    """
+    events, ledger = books.trace.events, books.ledger(at)
+    takes = np.flatnonzero(np.isin(events.action[at:], TAKES))
+    size = int(events.size[at + takes[0]]) if len(takes) else ledger.total_bytes
+    return ledger.used + size <= ledger.total_bytes
+
+
+def emptied(trace: DeviceTrace) -> tuple[int, ...]:
+    """Where the user called torch.cuda.empty_cache() and it gave something back."""
+    return tuple(at for at, by_user in releases(recording_of(trace)).items() if by_user)
+
+
+def recording_of(trace: DeviceTrace) -> CardRecording:
+    """What the allocator's own tools read, of a session's card."""
+    return CardRecording(
+        name="",
+        device=trace.info.index,
+        events=trace.events,
+        start=trace.start,
+        end=trace.end,
+        settings=trace.settings,
+    )
+
+
+def releases(recording: CardRecording) -> dict[int, bool]:
+    """Where each run of releases begins, and whether the user called for it.
+
+    It was for a request if the next event takes memory and there was never room for both: else
+    only empty_cache() explains it (see Prediction._may_be_for).
+    """
+    events = recording.events
+    gives = np.isin(events.action, GIVES_BACK)
+    if not gives.any():
+        return {}
+    takes = np.isin(events.action, TAKES)
+    change = np.where(takes, events.size, 0) - np.where(gives, events.size, 0)
+    held = np.concatenate([[0], np.cumsum(change)])
+    highest = held.max()
+    starts = np.flatnonzero(gives & ~np.concatenate([[False], gives[:-1]]))
+    called = emptied_by_user(recording) if recording.stacks else frozenset()
+    found = {}
+    for start in starts.tolist():
+        end = start
+        while end < len(events) and gives[end]:
+            end += 1
+        follows = int(events.action[end]) if end < len(events) else -1
+        for_request = follows == Action.OOM or (
+            end < len(events) and bool(takes[end]) and held[start] + events.size[end] > highest
+        )
+        found[start] = start in called or not for_request
+    return found

@@ -1,0 +1,159 @@
+"""Two runs, cells or steps side by side: what changed, by category, holder and line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from nbmem.core.errors import UsageError
+from nbmem.core.session.cards import fullest
+from nbmem.core.session.categories import BESIDE, RESERVED
+from nbmem.core.session.tensor_names import root_of
+from nbmem.report.analysis.totals_by_name import sums
+from nbmem.report.ledger.card_ledger import Books
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nbmem.core.session.session import Session
+    from nbmem.report.analysis.totals_by_name import Account
+
+Kind = Literal["category", "holder", "line"]
+NO_LINES = (
+    "Lines are compared where stacks were taken on both sides (%%memtrace --stacks, "
+    "nbmem run --stacks, a snapshot with context)."
+)
+OTHER_CARD = "The sides ran on different cards ({a} and {b}): blocks and workspaces may differ."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One thing of which the sides hold different amounts at their peaks.
+
+    Attributes:
+        kind: What it is.
+        name: A category, a holder's name or a line.
+        a: Bytes on the first side.
+        b: Bytes on the second.
+    """
+
+    kind: Kind
+    name: str
+    a: int
+    b: int
+
+    @property
+    def change(self) -> int:
+        """Bytes that the second side holds more."""
+        return self.b - self.a
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One side of a comparison: bytes at its peak, and what it left.
+
+    Attributes:
+        label: What it is called.
+        card: The card's name.
+        allocated: Highest allocated bytes.
+        reserved: Highest reserved bytes.
+        left: Allocated bytes at its end.
+        held: Bytes at the peak by kind and name.
+        lines: Whether stacks were taken.
+    """
+
+    label: str
+    card: str
+    allocated: int
+    reserved: int
+    left: int
+    held: Mapping[tuple[Kind, str], int]
+    lines: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Two sides and what changed between them.
+
+    Attributes:
+        a: The first side.
+        b: The second.
+        changes: What differs, the largest difference first.
+        notes: One sentence each.
+    """
+
+    a: Side
+    b: Side
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...]
+
+
+def compare(a: Side, b: Side) -> Comparison:
+    """Everything in which two sides differ."""
+    both = a.lines and b.lines
+    keys = [key for key in {**a.held, **b.held} if both or key[0] != "line"]
+    changes = [
+        Change(kind=kind, name=name, a=a.held.get((kind, name), 0), b=b.held.get((kind, name), 0))
+        for kind, name in keys
+    ]
+    notes = [] if both else [NO_LINES]
+    if a.card != b.card:
+        notes.append(OTHER_CARD.format(a=a.card, b=b.card))
+    return Comparison(
+        a=a,
+        b=b,
+        changes=tuple(sorted((c for c in changes if c.change), key=lambda c: -abs(c.change))),
+        notes=tuple(notes),
+    )
+
+
+def side(session: Session, *, label: str | None = None, step: int | None = None) -> Side:
+    """A recording, or one step of it, on the card that held the most memory.
+
+    Args:
+        session: What was recorded.
+        label: What it is called; None for the session's name.
+        step: The step to look at; None for everything.
+
+    Raises:
+        UsageError: The session used no card, or has no such step.
+    """
+    if not session.devices:
+        raise UsageError(f"{session.name!r} used no GPU memory, so there is nothing to compare.")
+    index = fullest(session.devices)
+    books = Books(session, index)
+    first, last = (0, books.events) if step is None else _bounds(books, index, step)
+    top = books.peak(first, last)
+    ledger = books.ledger(top)
+    held: Counter[tuple[Kind, str]] = Counter()
+    for category in (*RESERVED, *BESIDE):
+        held["category", category.label] = ledger[category]
+    for account, size in sums(books, top).items():
+        held["holder", root_of(account.holder) if account.holder else _unnamed(account)] += size
+        if account.line is not None:
+            held["line", account.line] += size
+    return Side(
+        label=label or session.name,
+        card=books.trace.info.name,
+        allocated=int(books.allocated[top]),
+        reserved=int(books.reserved[first : last + 1].max()),
+        left=int(books.allocated[last]),
+        held=held,
+        lines=bool(session.stacks),
+    )
+
+
+def _unnamed(account: Account) -> str:
+    born = f", born in {account.born_in}" if account.born_in else ""
+    return f"unnamed {account.category.label}{born}"
+
+
+def _bounds(books: Books, index: int, step: int) -> tuple[int, int]:
+    spans = [s for s in books.session.spans if s.kind == "phase" and s.step is not None]
+    mine = [span for span in spans if span.step == step]
+    if not mine:
+        known = sorted({span.step for span in spans if span.step is not None})
+        there = f"It has the steps {known[0]} to {known[-1]}" if known else "It has none"
+        raise UsageError(f"{books.session.name!r} has no step {step}. {there}.")
+    return min(s.first[index] for s in mine), max(s.last[index] for s in mine)

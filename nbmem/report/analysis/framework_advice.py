@@ -1,0 +1,89 @@
+"""What another framework would leave to torch, and what to type so that it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from nbmem.core.units import format_bytes
+from nbmem.report.model import Command, Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.core.session.frameworks import Share
+
+FREE = Command(name="free", arguments=("frameworks",))
+GIVES_BACK = {
+    "cupy": "import cupy\n\ncupy.get_default_memory_pool().free_all_blocks()   # what is not used",
+}
+"""What gives an owner's unused bytes back at once, for those that have such a call."""
+NO_PREALLOCATION = (
+    'import os\n\nos.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"   # before jax is imported'
+)
+GROWTH = (
+    "import tensorflow as tf\n\n"
+    'for gpu in tf.config.list_physical_devices("GPU"):   # before its first operation\n'
+    "    tf.config.experimental.set_memory_growth(gpu, True)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How an owner's unused bytes become free: the tip's rule, its words, its code."""
+
+    rule: str
+    title: str
+    code: str
+    command: Command | None
+
+
+_WAYS = {
+    name: _Way("framework_cache", "Let {}'s pool give back {} that it does not use", code, FREE)
+    for name, code in GIVES_BACK.items()
+} | {
+    "jax": _Way(
+        "preallocated",
+        "Let {} not preallocate: {} of its pool are not used",
+        NO_PREALLOCATION,
+        None,
+    )
+}
+
+
+def can_leave(share: Share) -> int:
+    """Bytes that an owner holds for nothing, where there is a way to have them."""
+    return share.cached if share.name in _WAYS else 0
+
+
+def remedy(share: Share, ground: Literal["simulated", "estimated"]) -> Finding:
+    """Say how a request is served that fits beside what an owner uses; it `can_leave` some.
+
+    Args:
+        share: What it holds.
+        ground: How it is known that the request then fits.
+    """
+    way, size = _WAYS[share.name], format_bytes(share.cached)
+    return Finding(
+        rule=way.rule,
+        title=way.title.format(share.label, size),
+        evidence=f"{share.label} holds {format_bytes(share.held)} of the card and uses "
+        f"{format_bytes(share.held - share.cached)} of it; with the rest free the request is "
+        "served.",
+        low=share.cached,
+        high=share.cached,
+        ground=ground,
+        code=way.code,
+        command=way.command,
+    )
+
+
+def beside_torch(shares: Sequence[Share]) -> str:
+    """Say who else in this process holds memory, with a blank before it; empty for nobody."""
+    listed = " and ".join(
+        f"{share.label} {format_bytes(share.held)}"
+        + (f" ({format_bytes(share.cached)} of it unused)" if share.cached else "")
+        for share in shares
+        if share.held
+    )
+    return f" Beside torch, this process holds memory of the card by {listed}." if listed else ""

@@ -1,0 +1,111 @@
+"""What FSDP2 gathers while a program runs: each all-gather with what was copied out of it.
+
+A unit's buffer and the whole parameters are told by the names that the probes gave them when they
+saw them; that they belong together, by their bytes to the last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_names import ALL_GATHER, GATHERED, common_path, without_form
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from nbmem.report.ledger.card_ledger import Books
+
+    Ints = NDArray[np.int64]
+
+_BUFFER, _WHOLE = f" {ALL_GATHER}", f" {GATHERED}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """One unit, gathered once.
+
+    Attributes:
+        unit: What the paths of its parameters have in common: `model.layers.3`.
+        phase: Index of the phase in which its parameters became whole.
+        buffer: The row of the all-gather's output.
+        whole: The rows of the parameters that were copied out of it, in the order of birth.
+    """
+
+    unit: str
+    phase: int
+    buffer: int
+    whole: tuple[int, ...]
+
+
+class Move(NamedTuple):
+    """An allocation that would live at another time, or be of another size.
+
+    Attributes:
+        row: Which.
+        born: Index of the event that would make it; None if there were no such allocation.
+        freed: Index of the event that would free it.
+        block: The bytes that it would take; None: as many as it took.
+    """
+
+    row: int
+    born: int | None = None
+    freed: int = 0
+    block: int | None = None
+
+
+def gathers(books: Books) -> list[Gather]:
+    """The all-gathers of a recording whose parameters were seen, in the order of those."""
+    a = books.allocations
+    rows = np.flatnonzero(books.category == Category.COMMUNICATION)
+    rows = rows[np.argsort(a.born[rows], kind="stable")]
+    waiting: list[tuple[str, int]] = []
+    parts: list[tuple[str, int]] = []
+    found: list[Gather] = []
+    for row in rows.tolist():
+        name = without_form(books.name(row) or "")
+        if name.endswith(_BUFFER):
+            waiting.append((name.removesuffix(_BUFFER), row))
+            parts = []
+        elif name.endswith(_WHOLE):
+            parts.append((name.removesuffix(_WHOLE), row))
+            copied = _copied(books, waiting, parts)
+            if copied is not None:
+                waiting.remove((copied.unit, copied.buffer))
+                found.append(copied)
+                parts = []
+    return found
+
+
+def _copied(
+    books: Books, waiting: list[tuple[str, int]], parts: list[tuple[str, int]]
+) -> Gather | None:
+    """The buffer that holds just these parameters, the oldest of equals."""
+    size = books.allocations.requested
+    whole = tuple(row for _, row in parts)
+    unit, total = common_path(path for path, _ in parts), int(size[list(whole)].sum())
+    for name, row in waiting:
+        if name == unit and int(size[row]) == total:
+            return Gather(unit, int(books.born_in[whole[0]]), row, whole)
+    return None
+
+
+def allocated_with(books: Books, moves: Iterable[Move]) -> Ints:
+    """The curve of allocated bytes, had some allocations lived at another time or size."""
+    a = books.allocations
+    change = np.zeros(books.events + 2, np.int64)
+    for move in moves:
+        block = int(a.block[move.row])
+        change[max(int(a.born[move.row]), -1) + 1] -= block
+        change[int(a.freed[move.row]) + 1] += block
+        if move.born is not None:
+            would = block if move.block is None else move.block
+            change[move.born + 1] += would
+            change[move.freed + 1] -= would
+    with_moves: Ints = books.allocated + np.cumsum(change)[: books.events + 1]
+    return with_moves

@@ -1,0 +1,151 @@
+"""What grows from step to step: who holds it, which line makes it, how many bytes a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.report.analysis.totals_by_name import accounts
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.report.analysis.totals_by_name import Account
+    from nbmem.report.ledger.card_ledger import Books
+
+    Ints = NDArray[np.int64]
+
+FEWEST_STEPS = 3
+"""Ends of steps that must be compared: two differences, so that one jump is no growth."""
+
+NEARLY_EVERY = 0.75
+"""Part of the steps in which it must grow: what is kept may be left out now and then."""
+
+ALIKE = 0.99
+"""Part of the largest step's peak from which on another step is as large."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """Something of which more lives at the update of nearly every step, and never less.
+
+    Attributes:
+        account: Who holds it and what made it.
+        slope: Bytes that it grows by in a step (the median of the steps compared).
+        steps: How many steps were compared.
+        first: Bytes at the update of the first of them.
+        last: Bytes at the update of the last.
+    """
+
+    account: Account
+    slope: int
+    steps: int
+    first: int
+    last: int
+
+
+def growth(books: Books) -> tuple[Growth, ...]:
+    """What grows from step to step of a recording, the steepest first.
+
+    The first step is left out: it makes the gradients, the optimizer's state and the workspaces.
+    What a step makes once and the next one replaces does not grow.
+    """
+    ends = updates(books)[1:]
+    if len(ends) < FEWEST_STEPS:
+        return ()
+    a = books.allocations
+    first = np.searchsorted(ends, a.born, "right")
+    gone = np.searchsorted(ends, a.freed, "right")
+    rows = np.flatnonzero(gone > first)
+    if not len(rows):
+        return ()
+    last = np.where(gone[rows] == len(ends), a.block[rows], 0)
+    found, index = _by_holder(*accounts(books, rows), last)
+    held, asked = (
+        _at_ends(size[rows], index, first[rows], gone[rows], (len(found), len(ends)))
+        for size in (a.block, a.requested)
+    )
+    # What is made anew at each step may get larger blocks each time, and is no more for it.
+    more, steps = np.diff(asked, axis=1), np.diff(held, axis=1)
+    still = (more >= 0).all(axis=1) & (more[:, -2:] > 0).any(axis=1)
+    growing = np.flatnonzero(still & ((more > 0).mean(axis=1) >= NEARLY_EVERY)).tolist()
+    lines = [
+        Growth(
+            account=found[row],
+            slope=int(np.median(steps[row])),
+            steps=len(ends),
+            first=int(held[row, 0]),
+            last=int(held[row, -1]),
+        )
+        for row in growing
+    ]
+    return tuple(sorted(lines, key=lambda line: -line.slope))
+
+
+def _at_ends(size: Ints, index: Ints, first: Ints, gone: Ints, shape: tuple[int, int]) -> Ints:
+    """Bytes that each account holds at each end: rows are there from their first to their last."""
+    change = np.zeros((shape[0], shape[1] + 1), np.int64)
+    np.add.at(change, (index, first), size)
+    np.subtract.at(change, (index, gone), size)
+    held: Ints = np.cumsum(change, axis=1)[:, :-1]
+    return held
+
+
+def _by_holder(found: list[Account], index: Ints, last: Ints) -> tuple[list[Account], Ints]:
+    """One account for each holder, wherever in a step its tensors are made: a list is one thing.
+
+    It is what most of its bytes are of those that are left at the end (`last`).
+    """
+    left = np.bincount(index, last, len(found))
+    first: dict[str | int, int] = {}
+    kept: list[Account] = []
+    place = np.zeros(max(1, len(found)), np.int64)
+    for at in np.argsort(-left, kind="stable").tolist():
+        account = found[at]
+        key = at if account.holder is None else account.holder
+        if key not in first:
+            first[key] = len(kept)
+            kept.append(account)
+        place[at] = first[key]
+    return kept, place[index]
+
+
+def updates(books: Books) -> Ints:
+    """Where each step's last update began; the steps' own ends where no optimizer ever stepped.
+
+    A step's end moves, and so does an optimizer's: what the loop does behind it counts to it, to
+    the next batch or to an evaluation. Before the update is the same place in all.
+    """
+    begins = _by_step(books, "optimizer", at_end=False)
+    return begins if len(begins) else step_ends(books)
+
+
+def step_ends(books: Books) -> Ints:
+    """The position at which each step ends, ascending."""
+    return _by_step(books, None, at_end=True)
+
+
+def step_peaks(books: Books) -> list[int]:
+    """Allocated bytes at the peak of each step, what came before the first one included."""
+    ends = pairwise([0, *step_ends(books).tolist()])
+    return [int(books.allocated[first : last + 1].max()) for first, last in ends]
+
+
+def steps_are_alike(books: Books) -> bool:
+    """Whether most steps allocate as much as the largest: no batch is the longest."""
+    tops = step_peaks(books)
+    return 2 * sum(top >= ALIKE * max(tops) for top in tops) > len(tops)
+
+
+def _by_step(books: Books, name: str | None, *, at_end: bool) -> Ints:
+    """Of the last phase of each step, of that name if one is given, where it ends or begins."""
+    found: dict[int, int] = {}
+    for span in books.session.spans:
+        if span.kind == "phase" and span.step is not None and name in (None, span.name):
+            place = books.bounds(span)[at_end]
+            found[span.step] = max(found.get(span.step, 0), place)
+    places = np.array([found[step] for step in sorted(found)], np.int64)
+    return np.maximum.accumulate(places)  # a file may number them as it likes

@@ -1,0 +1,172 @@
+"""Lifetimes of allocations, and the pool's layout, over time: of a recording's books."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import LIVE, Category
+from nbmem.core.session.holders import held_storages
+from nbmem.report.analysis.pool_history import pool_history
+from nbmem.report.analysis.source_lines import users_line, users_stack
+from nbmem.report.analysis.visible_phases import shown_spans
+from nbmem.report.exploration import CellSpan, Details, Life
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from nbmem.report.ledger.card_ledger import Books
+
+    Ints = NDArray[np.int64]
+
+LIVES = 800
+"""Allocations that are told one by one; the others are counted."""
+AT_PEAK, AT_END, AT_MOMENT = 160, 80, 8
+"""Of those, how many are the largest at the peak, at the end, and at moments spread between."""
+SPREAD = 48
+"""How many such moments."""
+
+HOLDERS, FRAMES = 12, 24
+"""Ways to an allocation, and lines of its stack, that are told at most."""
+
+MOST_PIECES = 60_000
+"""Pieces in the map of the pool at all moments together: some 30 kB in a notebook."""
+
+
+def details(books: Books, moments: Ints, peak: int, t0_ns: int) -> Details:
+    """Gather what the views need of moments and single allocations.
+
+    Args:
+        books: The card's books.
+        moments: Positions of the timeline.
+        peak: Position of the recording's peak.
+        t0_ns: Start of the recording, nanoseconds since the epoch.
+    """
+    spans = shown_spans(books, peak)
+    return Details(
+        phases=tuple(books.bounds(span) for span in spans),
+        cells=tuple(
+            CellSpan(
+                name=span.name,
+                t0_ns=span.t0_ns - t0_ns,
+                t1_ns=span.t1_ns - t0_ns,
+                first=first,
+                last=last,
+            )
+            for span in books.session.spans
+            if span.kind == "cell"
+            for first, last in (books.bounds(span),)
+        ),
+        live=live_counts(books, moments),
+        lines=lines_at(books, moments),
+        lives=lives(books, peak),
+        pool=pool_history(books, moments, most=MOST_PIECES),
+    )
+
+
+def live_counts(books: Books, positions: Ints) -> Ints:
+    """How many allocations of each live category live at each position, shape (n, len(LIVE))."""
+    a = books.allocations
+    table = np.zeros((len(positions), len(LIVE)), np.int64)
+    for category in LIVE:
+        rows = np.flatnonzero(books.category == category)
+        table[:, category] = np.searchsorted(np.sort(a.born[rows]), positions)
+        table[:, category] -= np.searchsorted(np.sort(a.freed[rows]), positions)
+    return table
+
+
+def lives(books: Books, peak: int) -> tuple[Life, ...]:
+    """The allocations that matter: the largest at the moments that are looked at, then the rest.
+
+    The rest is chosen by bytes times life, the area that it takes in the picture.
+    """
+    return lives_of(books, chosen_rows(books, peak).tolist())
+
+
+def chosen_rows(books: Books, peak: int, most: int = LIVES) -> Ints:
+    """Rows of at most `most` allocations, in the order of their birth."""
+    a = books.allocations
+    if len(a) <= most:
+        return np.arange(len(a), dtype=np.int64)
+    wanted: dict[int, None] = {}
+    moments = [(peak, AT_PEAK), (books.events, AT_END)]
+    spread = np.linspace(0, books.events, SPREAD, dtype=np.int64)
+    moments += [(position, AT_MOMENT) for position in spread.tolist()]
+    for position, count in moments:
+        rows = books.live(position)
+        largest = rows[np.argsort(-a.requested[rows], kind="stable")][:count]
+        wanted.update(dict.fromkeys(largest.tolist()))
+    area = a.requested.astype(np.float64) * (np.minimum(a.freed, books.events) - a.born)
+    for row in np.argsort(-area, kind="stable").tolist():
+        if len(wanted) >= most:
+            break
+        wanted.setdefault(row)
+    return np.array(sorted(list(wanted)[:most]), np.int64)
+
+
+def born_in(books: Books, row: int) -> str | None:
+    """Phase and step of an allocation's birth; None before the recording and between phases."""
+    return phase_text(books, int(books.born_in[row]))
+
+
+def phase_at(books: Books, position: int) -> str | None:
+    """Phase and step of the event that led to a position; None between phases."""
+    return phase_text(books, int(books.phases.of(np.array([position - 1], np.int64))[0]))
+
+
+def phase_text(books: Books, index: int) -> str | None:
+    """A phase and its step, by its place in the books' phases; None for NOWHERE."""
+    if index < 0:
+        return None
+    span = books.phases.spans[index][1]
+    return span.name if span.step is None else f"{span.name}, step {span.step}"
+
+
+def stack_line(books: Books, stack: int) -> str | None:
+    """The user's line of a stack, by its index; None where none was taken."""
+    return users_line(books.session.stacks[stack]) if stack >= 0 else None
+
+
+def life_of(books: Books, row: int) -> Life:
+    """What is known of one allocation."""
+    (found,) = lives_of(books, [row])
+    return found
+
+
+def lives_of(books: Books, rows: Sequence[int]) -> tuple[Life, ...]:
+    """What is known of some allocations."""
+    held = held_storages(books.session, books.trace) or ()
+    holders = {
+        storage.addr: tuple(holder.path for holder in storage.holders[:HOLDERS]) for storage in held
+    }
+    return tuple(_life(books, row, holders) for row in rows)
+
+
+def _life(books: Books, row: int, holders: Mapping[int, tuple[str, ...]]) -> Life:
+    a = books.allocations
+    stack, freed = int(a.stack[row]), int(a.freed[row])
+    return Life(
+        number=row,
+        born=int(a.born[row]),
+        freed=freed,
+        name=books.name(row),
+        category=Category(int(books.category[row])),
+        requested=int(a.requested[row]),
+        block=int(a.block[row]),
+        born_in=born_in(books, row),
+        line=stack_line(books, stack),
+        stack=users_stack(books.session.stacks[stack])[:FRAMES] if stack >= 0 else (),
+        holders=holders.get(int(a.addr[row]), ()) if freed >= books.events else (),
+    )
+
+
+def lines_at(books: Books, positions: Ints) -> tuple[str | None, ...]:
+    """The user's line whose event led to each position; None where no stack was taken."""
+    stacks = books.trace.events.stack
+    return tuple(
+        stack_line(books, int(stacks[position - 1])) if position else None
+        for position in positions.tolist()
+    )

@@ -1,0 +1,66 @@
+"""A position in a card's books as a person would tell it: when, in which phase, from which line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from nbmem.report.analysis.lifetimes import stack_line
+from nbmem.report.model import Moment
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.report.ledger.card_ledger import Books
+
+    Ints = NDArray[np.int64]
+
+
+def times_at(books: Books, positions: Ints, t0_ns: int) -> Ints:
+    """When positions begin, nanoseconds since the recording began; position 0 has done so there.
+
+    Args:
+        books: The card's books.
+        positions: Indices of the next event, ascending.
+        t0_ns: Start of the recording, nanoseconds since the epoch. Clocks differ a little: what
+            would lie before it, or before an earlier position, is moved there.
+    """
+    since = np.maximum.accumulate(np.maximum(books.times(positions) - t0_ns, 0))
+    return np.where(positions == 0, 0, since)
+
+
+class PhaseThen(NamedTuple):
+    """The phase of a position and its step; None outside of one."""
+
+    phase: str | None
+    step: int | None
+
+
+def phase_at(books: Books, position: int) -> PhaseThen:
+    """The phase of the last event before a position."""
+    index = int(books.phases.of(np.array([position - 1], np.int64))[0])
+    if index < 0:
+        return PhaseThen(None, None)
+    span = books.phases.spans[index][1]
+    return PhaseThen(span.name, span.step)
+
+
+def moment_at(books: Books, position: int, t0_ns: int) -> Moment:
+    """What had just happened at a position.
+
+    Args:
+        books: The card's books.
+        position: Index of the next event.
+        t0_ns: Start of the recording, nanoseconds since the epoch.
+    """
+    events = books.trace.events
+    stack = int(events.stack[position - 1]) if position else -1
+    phase, step = phase_at(books, position)
+    return Moment(
+        event=position,
+        t_ns=int(times_at(books, np.array([position]), t0_ns)[0]),
+        phase=phase,
+        step=step,
+        line=stack_line(books, stack),
+    )

@@ -1,0 +1,7 @@
+"""An out-of-memory error taken apart: what was asked, why it failed, what would have sufficed."""
+
+from nbmem.report.analysis.oom.autopsy import autopsies, said_already
+from nbmem.report.analysis.oom.caught_errors import passed_over_note
+from nbmem.report.analysis.oom.untraced import left_by_traceback, untraced
+
+__all__ = ["autopsies", "left_by_traceback", "passed_over_note", "said_already", "untraced"]

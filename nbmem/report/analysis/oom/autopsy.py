@@ -1,0 +1,178 @@
+"""A recording's out-of-memory errors, ready to draw: the one that ended it in full."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nbmem.core.errors import NbmemError
+from nbmem.core.runtime.fault_isolation import UNGUARDED
+from nbmem.core.session.categories import Category
+from nbmem.core.session.holders import HolderKind, roots
+from nbmem.core.units import format_bytes
+from nbmem.report.analysis.framework_advice import beside_torch
+from nbmem.report.analysis.moments import moment_at
+from nbmem.report.analysis.oom.failed_request import Case, cases, free_pieces, layout
+from nbmem.report.analysis.oom.live_groups import groups
+from nbmem.report.analysis.oom.remedies import remedies
+from nbmem.report.analysis.source_lines import users_line
+from nbmem.report.model import Autopsy, Command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.core.runtime.fault_isolation import Faults
+    from nbmem.report.analysis.oom.live_groups import Group
+    from nbmem.report.ledger.balance import Ledger
+    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.model import Finding, Moment
+
+ANSWERED = {"batch_size", "framework_cache", "preallocated", "traceback_kept"}
+"""Rules of nbmem/report/tips whose advice an explained error gives with its own figures."""
+LARGEST = 5
+MOST = 20
+"""Failed requests that a report keeps; only the chief one is explained in full."""
+
+
+def autopsies(books: Books, t0_ns: int, faults: Faults = UNGUARDED) -> tuple[Autopsy, ...]:
+    """Every out-of-memory error of a recording, the one that ended it (or the last) first.
+
+    Args:
+        books: The card's books.
+        t0_ns: Start of the recording, nanoseconds since the epoch.
+        faults: Takes what fails and leaves it out; by default it is raised.
+    """
+    found = cases(books)
+    if not found:
+        return ()
+    *others, chief = found
+    brief = _brief(chief, t0_ns)
+    return (
+        faults.part("Who held the memory", lambda: _full(chief, brief, faults), brief),
+        *faults.part(
+            "The other errors", lambda: [_brief(case, t0_ns) for case in others[: MOST - 1]], []
+        ),
+    )
+
+
+def said_already(ooms: tuple[Autopsy, ...]) -> frozenset[str]:
+    """Keys of the tips that an error which ended the recording answers better itself."""
+    if not ooms or ooms[0].caught:
+        return frozenset()
+    return frozenset({"traceback_kept", *(r.rule for r in ooms[0].remedies)} & ANSWERED)
+
+
+def _brief(case: Case, t0_ns: int) -> Autopsy:
+    """Where, what and why, without what would have helped."""
+    seen = case.refusal
+    pieces = free_pieces(case, layout(case))
+    return Autopsy(
+        at=_moment(case, t0_ns),
+        device=case.books.trace.info.index,
+        asked=case.size,
+        wanted=case.wanted,
+        layer=seen.layer if seen else None,
+        operator=seen.operator if seen else None,
+        thread=seen.thread if seen else None,
+        caught=case.caught,
+        free=case.free,
+        limit=case.limit,
+        allocated=int(case.books.allocated[case.index]),
+        reserved=case.reserved,
+        given_back=case.given_back,
+        largest=int(pieces.max(initial=0)),
+        pieces=int(pieces.sum()),
+        reason=_reason(case, int(pieces.sum()), int(pieces.max(initial=0)), len(pieces)),
+    )
+
+
+def _full(case: Case, brief: Autopsy, faults: Faults) -> Autopsy:
+    held = faults.part("The largest holders", lambda: groups(case), [])
+    found, notes = faults.part("The remedies", lambda: _tried(case, held, brief), ((), ()))
+    ledger = faults.part("The card at that moment", lambda: _ledger(case), None)
+    fatal = not case.caught
+    return replace(
+        brief,
+        ledger=ledger,
+        others=ledger[Category.OTHER_PROCESSES] if ledger and ledger.process_known else None,
+        holders=tuple(group.held for group in held[:LARGEST]),
+        remedies=found,
+        left=faults.part("What the failure left", lambda: _left(case), None) if fatal else None,
+        command=Command(name="free", arguments=("traceback",)) if fatal else None,
+        notes=notes,
+    )
+
+
+def _tried(
+    case: Case, held: Sequence[Group], brief: Autopsy
+) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """What would have sufficed, and a note where there is none."""
+    try:
+        found = remedies(case, held, brief.at.phase)
+    except NbmemError as err:
+        return (), (f"Remedies could not be tried: {err}",)
+    if found:
+        return found, ()
+    nothing = (
+        "Nothing that was tried in the simulator would have sufficed by itself: other allocator "
+        "settings, freeing what has a name, a smaller batch."
+    )
+    return (), (nothing,)
+
+
+def _moment(case: Case, t0_ns: int) -> Moment:
+    """When the request failed: its own event is the last that happened."""
+    found = moment_at(case.books, case.index + 1, t0_ns)
+    line = users_line(case.refusal.stack) if case.refusal is not None else None
+    return replace(found, event=case.index, line=line or found.line)
+
+
+def _reason(case: Case, pieces: int, largest: int, count: int) -> str:
+    """Why the allocator could not serve the request."""
+    wanted, free = format_bytes(case.wanted), format_bytes(case.free)
+    cached = (
+        f"The free pieces of torch's cache that may serve it ({format_bytes(pieces)} in {count}, "
+        f"the largest {format_bytes(largest)}) are too small"
+        if count
+        else "torch's cache has no free piece that may serve it"
+    )
+    if case.limited:
+        allowed = "" if case.limit is None else f" of {format_bytes(case.limit)}"
+        return (
+            f"A memory limit{allowed} for this process: {format_bytes(case.reserved)} were "
+            f"reserved, {wanted} more were needed, and the card itself had {free} free. {cached}."
+        )
+    room = case.capacity - case.reserved
+    if pieces and pieces + room >= case.wanted:
+        return (
+            f"Fragmentation: {format_bytes(pieces + room)} were free for it, but in pieces. "
+            f"{cached}, lie between live tensors and cannot be given back; the card had {free} "
+            f"free and {wanted} were needed in one piece."
+        )
+    return (
+        f"Too little memory: {wanted} were needed from the card, which had {free} free: "
+        f"{format_bytes(case.missing)} too few. {cached}."
+        f"{beside_torch(case.books.ledger(case.index).owners)}"
+    )
+
+
+def _ledger(case: Case) -> Ledger | None:
+    """The card then, with the free bytes that torch itself was told; None without readings."""
+    books = case.books
+    if not len(books.trace.samples):
+        return None
+    ledger = books.ledger(case.index)
+    held = list(ledger.held)
+    context = held[Category.CONTEXT] + held[Category.FREE] - case.free
+    if context < 0:
+        return ledger
+    held[Category.CONTEXT], held[Category.FREE] = context, case.free
+    return replace(ledger, held=tuple(held))
+
+
+def _left(case: Case) -> int | None:
+    """Bytes that only the failed cell's traceback keeps; None where nobody looked."""
+    found = roots(case.books.session, case.books.trace)
+    if found is None:
+        return None
+    return sum(root.alone for root in found if root.kind is HolderKind.TRACEBACK)

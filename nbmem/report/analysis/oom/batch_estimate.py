@@ -1,0 +1,95 @@
+"""The batch that would have fitted: estimated from what the step held, then tried."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.report.model import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.report.analysis.oom.trial import Trial
+
+_SHARES = 16
+"""Parts of the batch by which it shrinks until the simulator serves the request."""
+_MARGIN = 0.05
+"""Part of the room that an estimated batch leaves: for gradients under way and free pieces."""
+_WITH_BATCH = (Category.INPUTS, Category.ACTIVATIONS, Category.OUTPUT_GRADIENTS)
+STEP_PHASES = ("input", "forward", "backward", "inference")
+_FIRST_DIMENSION = re.compile(r" \((\d+)[,)]")
+
+
+def batch(trial: Trial) -> Iterator[Finding]:
+    """A smaller batch, with room for what the step had still to come to."""
+    if trial.phase not in STEP_PHASES or not trial.rerun.faithful:
+        return
+    share = _share_that_fits(trial)
+    grows = _grows_with_batch(trial)
+    while share > 0:
+        resized = {at: max(int(size * share), 1) for at, size in grows.items()}
+        if trial.rerun.served(resized=resized):
+            break
+        share -= 1 / _SHARES
+    rows = _batch_size(trial)
+    size = math.floor(share * (rows or _SHARES))
+    if size < 1:
+        return
+    smaller = f"a batch of about {size}, not {rows}" if rows else f"{size}/{_SHARES} of the batch"
+    saved = int(trial.bytes_of(trial.new_rows(*_WITH_BATCH)) * (1 - share))
+    yield Finding(
+        rule="batch_size",
+        title=f"Take {smaller}",
+        evidence="With inputs, activations and temporaries in proportion, the request is served; "
+        "of what would have come after it in the step, room was left for activations "
+        "(by the layers still to run) and gradients.",
+        low=saved,
+        high=saved,
+        ground="estimated",
+    )
+
+
+def _share_that_fits(trial: Trial) -> float:
+    """Part of the batch with which the forward fits to its end, and the gradients behind it."""
+    case, books = trial.case, trial.case.books
+    live = books.live(case.index)
+    growing = trial.bytes_of(trial.new_rows(*_WITH_BATCH)) + case.size
+    fixed = trial.bytes_of(live) - growing + case.size
+    if trial.phase in ("input", "forward") and not len(trial.rows(Category.GRADIENTS)):
+        fixed += trial.bytes_of(trial.rows(Category.WEIGHTS))
+    activations = trial.new_rows(Category.ACTIVATIONS)
+    if trial.phase == "forward":  # backward begins with two gradients of the largest result
+        blocks = books.allocations.block[activations]
+        growing += 2 * max(case.size, int(blocks.max(initial=0)))
+    if trial.phase == "forward" and case.refusal is not None and case.refusal.progress:
+        growing += int(trial.bytes_of(activations) * (1 / case.refusal.progress - 1))
+    room = (1 - _MARGIN) * (case.capacity - fixed)
+    return min(max(room / growing, 0), 1 - 1 / _SHARES)
+
+
+def _grows_with_batch(trial: Trial) -> dict[int, int]:
+    """Bytes by event where they are in proportion to the batch, the failed request among them."""
+    books, case = trial.case.books, trial.case
+    a = books.allocations
+    born = (a.born >= 0) & (a.born < case.index) & case.of_this_step(np.arange(len(a)))
+    of_step = books.phases.named(books.born_in, *STEP_PHASES)
+    temporary = (books.category == Category.TEMPORARIES) & of_step
+    grows = born & (np.isin(books.category, _WITH_BATCH) | temporary)
+    events = [*a.born[grows].tolist(), case.index]
+    return {event: trial.rerun.requested(event) for event in events}
+
+
+def _batch_size(trial: Trial) -> int | None:
+    """First dimension of the largest input; None if no input was seen."""
+    a = trial.case.books.allocations
+    rows = trial.new_rows(Category.INPUTS)
+    for row in rows[np.argsort(-a.block[rows], kind="stable")].tolist():
+        match = _FIRST_DIMENSION.search(trial.case.books.name(row) or "")
+        if match:
+            return int(match[1])
+    return None

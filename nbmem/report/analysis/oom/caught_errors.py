@@ -1,0 +1,24 @@
+"""A sentence about requests that failed, and that the program went on without noticing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.core.units import format_bytes
+
+if TYPE_CHECKING:
+    from nbmem.report.ledger.card_ledger import Books
+
+
+def passed_over_note(books: Books) -> str | None:
+    """What torch asked for less of, where the card was full; None if nothing was."""
+    rows = sorted(books.refused.passed_over)
+    if not rows:
+        return None
+    most = format_bytes(int(books.trace.events.size[rows].max()))
+    count = "A request" if len(rows) == 1 else f"{len(rows):,} requests"
+    return (
+        f"{count} found no room (up to {most}), and the same lines went on with less: on a full "
+        "card torch takes kernels of convolutions whose work areas are smaller, and which may be "
+        "slower."
+    )

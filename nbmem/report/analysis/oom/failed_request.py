@@ -1,0 +1,164 @@
+"""The figures of one failed request: what the allocator had, and what it could not get."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.allocator.recordings.undo_events import tiled, undo_with_notes
+from nbmem.allocator.rounding import LARGE_STEP, SMALL_LIMIT, segment_bytes
+from nbmem.core.session.events import GIVES_BACK, BlockState, Layout
+from nbmem.core.session.oom import is_oom_text, read_message
+from nbmem.core.units import GIB
+from nbmem.report.analysis.what_if import in_force
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.allocator.settings import AllocatorSettings
+    from nbmem.core.session.oom import Refusal
+    from nbmem.report.ledger.card_ledger import Books
+
+    Ints = NDArray[np.int64]
+
+_ROUNDED = 0.005
+"""Part of a GiB by which the limit in torch's message may be off: it has two decimals."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One failed request.
+
+    Attributes:
+        books: The card's books.
+        index: Its OOM event; the position at which it failed.
+        refusal: How it was seen to fail, or None.
+        caught: Whether the program went on.
+        settings: The allocator's settings.
+        size: Bytes of the block.
+        stream: The stream that asked.
+        wanted: Bytes that the driver was asked for.
+        free: Bytes free on the card, as torch's history has it.
+        limit: Bytes that may be reserved; None without a memory fraction.
+        capacity: Bytes that this process could have reserved at that moment, at least.
+        reserved: Held from the driver then.
+        given_back: Cached bytes that torch gave back first.
+    """
+
+    books: Books
+    index: int
+    refusal: Refusal | None
+    caught: bool
+    settings: AllocatorSettings
+    size: int
+    stream: int
+    wanted: int
+    free: int
+    limit: int | None
+    capacity: int
+    reserved: int
+    given_back: int
+
+    @property
+    def limited(self) -> bool:
+        """Whether the card had room, so that only a memory limit explains the failure."""
+        return self.free >= self.wanted + LARGE_STEP
+
+    @property
+    def missing(self) -> int:
+        """Bytes that the driver would have had to have more."""
+        return max(0, self.reserved + self.wanted - self.capacity)
+
+    def of_this_step(self, rows: Ints) -> NDArray[np.bool_]:
+        """Which allocations were born in the step of the failure or behind it (before any: all)."""
+        books = self.books
+        steps = np.array([*(max(0, step) for step in books.phases.passes), -1], np.int64)
+        phase = int(books.phases.of(np.array([self.index], np.int64))[0])
+        now: NDArray[np.bool_] = steps[books.born_in[rows]] >= steps[phase]
+        return now
+
+
+def cases(books: Books) -> list[Case]:
+    """Every failed request that the program had to do without, in order."""
+    fatal = is_oom_text(books.session.error or "")
+    last = max(books.refused.seen, default=None)
+    return [
+        _case(books, index, books.refused.seen[index], caught=not (fatal and index == last))
+        for index in books.refused.failed
+    ]
+
+
+def _case(books: Books, index: int, refusal: Refusal | None, *, caught: bool) -> Case:
+    events, settings = books.trace.events, in_force(books.trace)
+    size, free = int(events.size[index]), int(events.addr[index])
+    reserved = int(books.reserved[index])
+    begun = index
+    while begun and events.action[begun - 1] in GIVES_BACK:
+        begun -= 1
+    wanted = segment_bytes(size, settings.large_segment_size)
+    if refusal is not None:
+        wanted = refusal.wanted
+    limit, least = _limit(books, refusal, caught=caught)
+    capacity = reserved + free
+    if least is not None:
+        capacity = min(capacity, least)
+    elif free >= wanted + LARGE_STEP:  # a limit that nobody names: at least what was reserved
+        capacity = int(books.reserved[: index + 1].max())
+    return Case(
+        books=books,
+        index=index,
+        refusal=refusal,
+        caught=caught,
+        settings=settings,
+        size=size,
+        stream=int(events.stream[index]),
+        wanted=wanted,
+        free=free,
+        limit=limit,
+        capacity=max(capacity, reserved),
+        reserved=reserved,
+        given_back=int(events.size[begun:index].sum()),
+    )
+
+
+def _limit(books: Books, refusal: Refusal | None, *, caught: bool) -> tuple[int | None, int | None]:
+    """The memory limit, and the least that it can be."""
+    if refusal is not None:
+        return refusal.limit, refusal.limit
+    message = None if caught else read_message(books.session.error or "")
+    if message is None or message.limit is None:
+        return None, None
+    return message.limit, message.limit - int(_ROUNDED * GIB)
+
+
+def layout(case: Case) -> Layout:
+    """Every segment and block when the request failed."""
+    books, index = case.books, case.index
+    after, _ = undo_with_notes(books.trace.end, books.trace.events[index:], case.settings)
+    a = books.allocations
+    rows = np.flatnonzero((a.born < index) & (a.died >= index))
+    rows = rows[np.argsort(a.addr[rows], kind="stable")]
+    state = np.where(a.freed[rows] < index, BlockState.PENDING, BlockState.ALLOCATED)
+    segments = after.segments
+    rest = (a.requested[rows], state.astype(np.int64), a.stack[rows])
+    blocks = tiled(segments.addr, segments.size, a.addr[rows], a.block[rows], rest)
+    return Layout(segments=segments, blocks=blocks)
+
+
+def free_pieces(case: Case, at: Layout) -> Ints:
+    """Bytes of the free cached blocks that may serve the request: its pool, its stream."""
+    blocks, segments = at.blocks, at.segments
+    free = blocks[blocks.state == BlockState.INACTIVE]
+    if not len(free):
+        return np.zeros(0, np.int64)
+    home = np.searchsorted(segments.addr, free.addr, "right") - 1
+    small = case.size <= SMALL_LIMIT
+    mine = (
+        (segments.small[home] == small)
+        & (segments.stream[home] == case.stream)
+        & (segments.pool[home] == 0)
+    )
+    found: Ints = free.size[mine]
+    return found

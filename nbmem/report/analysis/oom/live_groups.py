@@ -1,0 +1,100 @@
+"""What lived when a request failed, by the name that a person knows it by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.core.session.holders import HolderKind, held_storages
+from nbmem.core.session.tensor_names import is_place, of_graph, root_of
+from nbmem.report.analysis.source_lines import users_line
+from nbmem.report.model import HeldGroup
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.report.analysis.oom.failed_request import Case
+
+    Ints = NDArray[np.int64]
+
+TRACEBACK, OUT = "traceback", "out"
+"""What `%nbmem free` calls the traceback of a failed cell, and IPython's results."""
+_FREE_AS = {
+    HolderKind.TRACEBACK: TRACEBACK,
+    HolderKind.OUT: OUT,
+    HolderKind.UNDERSCORE: OUT,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Allocations under one name or line, and how they would be let go of.
+
+    Attributes:
+        held: What a view shows of them.
+        rows: The allocations.
+        free: What `%nbmem free` takes to let them go; None if nothing that it knows holds them.
+    """
+
+    held: HeldGroup
+    rows: Ints
+    free: str | None
+
+
+def groups(case: Case) -> list[Group]:
+    """Everything that lived at the moment of the failure, the largest group first."""
+    books, a = case.books, case.books.allocations
+    late = _held_at_the_end(case)
+    found: dict[tuple[str | None, Category, str | None, bool, str | None], list[int]] = {}
+    live = books.live(case.index)
+    for row, now in zip(live.tolist(), case.of_this_step(live).tolist(), strict=True):
+        category = Category(int(books.category[row]))
+        name, free = books.name(row), None
+        stack, place = int(a.stack[row]), is_place(name)
+        root = None if name is None or place else root_of(name)
+        if a.freed[row] == books.events and (holder := late.get(int(a.addr[row]))):
+            root = (holder[0] or root) if of_graph(name) else (root or holder[0])
+            free = holder[1]
+            if free == TRACEBACK and a.born[row] >= 0:
+                free = None  # of this very failure, whose line came before it
+        elif category is Category.USER_TENSORS:
+            free = root
+        line = None if root or stack < 0 else users_line(books.session.stacks[stack])
+        if name is not None and place and root is line is None:
+            root = root_of(name)
+        older = category is Category.ACTIVATIONS and not now
+        found.setdefault((root, category, line, older, free), []).append(row)
+    made = [
+        Group(
+            held=HeldGroup(
+                name=root,
+                category=category,
+                requested=int(a.requested[rows].sum()),
+                count=len(rows),
+                line=line,
+                older=older,
+            ),
+            rows=np.array(rows, np.int64),
+            free=free,
+        )
+        for (root, category, line, older, free), rows in found.items()
+    ]
+    return sorted(made, key=lambda group: -group.held.requested)
+
+
+def _held_at_the_end(case: Case) -> dict[int, tuple[str | None, str | None]]:
+    """By address: the name that holds a storage, and what `%nbmem free` takes to let it go.
+
+    A traceback is no name to know a tensor by; the line that made it says more.
+    """
+    books = case.books
+    found: dict[int, tuple[str | None, str | None]] = {}
+    for held in held_storages(books.session, books.trace) or ():
+        best, free = held.holders[0], None
+        if all(holder.root == best.root for holder in held.holders):
+            free = _FREE_AS.get(best.kind, best.root if best.kind is HolderKind.NAME else None)
+        found[held.addr] = (None if free == TRACEBACK else best.root, free)
+    return found

@@ -1,0 +1,52 @@
+"""What the remedies for one failed request look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from nbmem.core.session.categories import Category
+    from nbmem.report.analysis.oom.failed_request import Case
+    from nbmem.report.analysis.oom.live_groups import Group
+    from nbmem.report.analysis.oom.request_replay import FailureReplay
+
+    Ints = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Trial:
+    """One failed request, and ways to try it again.
+
+    Attributes:
+        case: Its figures.
+        held: What lived at that moment.
+        phase: The phase in which it was made.
+        rerun: The recording, replayed up to it.
+    """
+
+    case: Case
+    held: Sequence[Group]
+    phase: str | None
+    rerun: FailureReplay
+
+    def rows(self, *categories: Category) -> Ints:
+        """Live allocations of some categories, in the order of birth."""
+        case = self.case
+        rows = case.books.live(case.index)
+        return rows[np.isin(case.books.category[rows], categories)]
+
+    def new_rows(self, *categories: Category) -> Ints:
+        """Live allocations of some categories that were born in this step."""
+        rows = self.rows(*categories)
+        return rows[self.case.of_this_step(rows)]
+
+    def bytes_of(self, rows: Ints) -> int:
+        """Their block bytes."""
+        return int(self.case.books.allocations.block[rows].sum())

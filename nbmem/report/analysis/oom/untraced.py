@@ -1,0 +1,135 @@
+"""An out-of-memory error in a cell that was not traced: what was seen of it, or its message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.core.session.holders import HolderKind, roots_of
+from nbmem.core.units import format_bytes
+from nbmem.report.analysis.framework_advice import beside_torch, can_leave, remedy
+from nbmem.report.analysis.source_lines import users_line
+from nbmem.report.model import Autopsy, Command, HeldGroup, Moment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.core.session.events import Stack
+    from nbmem.core.session.frameworks import Share
+    from nbmem.core.session.holders import HeldStorage
+    from nbmem.core.session.oom import OomMessage, Refusal
+
+TRACE_IT = (
+    "The cell was not traced. With %%memtrace on its first line, nbmem says what held the memory, "
+    "and tries in its simulator what would have sufficed."
+)
+TRACE_IT_THERE = (
+    "The cell was not traced. With %%memtrace on its first line, nbmem says what held the memory; "
+    "what would have sufficed it cannot try, for torch takes its memory from another allocator "
+    "here ({})."
+)
+LARGEST = 5
+
+
+def untraced(  # noqa: PLR0913 - each is known or not by itself
+    refusal: Refusal | None,
+    message: OomMessage | None,
+    *,
+    stack: Stack,
+    layer: str | None,
+    storages: Sequence[HeldStorage],
+    caught: bool,
+    shares: Sequence[Share] = (),
+    allocator: str = "native",
+) -> Autopsy:
+    """Explain what can be known without the allocator's events.
+
+    Args:
+        refusal: How it was seen to fail; None where no observer was there.
+        message: The figures of the exception's text, rounded; None where the program kept it.
+        stack: Where the exception came from, innermost first.
+        layer: The module that ran then.
+        storages: What lives now, with its holders.
+        caught: Whether the program went on.
+        shares: What other frameworks of this process hold of the card now.
+        allocator: Whose memory torch hands out: its own is simulated where a cell is traced.
+    """
+    line = users_line(refusal.stack) if refusal else None
+    wanted = refusal.wanted if refusal else message.wanted if message else None
+    free = refusal.free if refusal else message.free if message else None
+    limit = refusal.limit if refusal else message.limit if message else None
+    reserved = refusal.reserved if refusal else message.reserved if message else None
+    allocated = refusal.allocated if refusal else message.allocated if message else None
+    return Autopsy(
+        at=Moment(event=0, t_ns=0, line=line or users_line(stack)),
+        device=refusal.device if refusal else (message.device if message else None) or 0,
+        asked=None,
+        wanted=wanted,
+        layer=(refusal.layer if refusal else None) or layer,
+        operator=refusal.operator if refusal else None,
+        thread=refusal.thread if refusal else None,
+        caught=caught,
+        free=free,
+        limit=limit,
+        allocated=allocated,
+        reserved=reserved,
+        others=message.others if message else None,
+        reason=_reason(wanted, free, reserved, allocated, limit) + beside_torch(shares),
+        holders=() if caught else _holders(storages),
+        remedies=tuple(
+            remedy(share, "estimated")
+            for share in shares
+            if limit is None
+            and free is not None
+            and free < (wanted or 0) <= free + can_leave(share)
+        ),
+        left=None if caught else left_by_traceback(storages),
+        command=None if caught else Command(name="free", arguments=("traceback",)),
+        notes=(TRACE_IT if allocator == "native" else TRACE_IT_THERE.format(allocator),),
+    )
+
+
+def left_by_traceback(storages: Sequence[HeldStorage]) -> int:
+    """Bytes that only the traceback of a failed cell keeps."""
+    held = roots_of(tuple(storages))
+    return sum(root.alone for root in held if root.kind is HolderKind.TRACEBACK)
+
+
+def _holders(storages: Sequence[HeldStorage]) -> tuple[HeldGroup, ...]:
+    """What lives now, each storage under its best holder."""
+    sizes: dict[str, list[int]] = {}
+    for held in storages:
+        sizes.setdefault(held.holders[0].root, []).append(held.size)
+    found = [
+        HeldGroup(name=root, category=None, requested=sum(mine), count=len(mine))
+        for root, mine in sizes.items()
+    ]
+    return tuple(sorted(found, key=lambda group: -group.requested)[:LARGEST])
+
+
+def _reason(
+    wanted: int | None,
+    free: int | None,
+    reserved: int | None,
+    allocated: int | None,
+    limit: int | None,
+) -> str:
+    """What the counters alone can say."""
+    if wanted is None or free is None:
+        return "torch's message has no figures."
+    if limit is not None and free >= wanted:
+        held = "" if reserved is None else f": {format_bytes(reserved)} were reserved already"
+        return (
+            f"A memory limit of {format_bytes(limit)} for this process{held}. The card itself had "
+            f"{format_bytes(free)} free."
+        )
+    cached = 0 if reserved is None or allocated is None else reserved - allocated
+    text = (
+        f"{format_bytes(wanted)} were needed from the card, which had {format_bytes(free)} free: "
+        f"{format_bytes(wanted - free)} too few."
+    )
+    if cached + free >= wanted:
+        return (
+            f"{text} torch had {format_bytes(cached)} cached, but in pieces between live tensors: "
+            "fragmentation."
+        )
+    return f"{text} torch had {format_bytes(cached)} cached; with it there was too little still."

@@ -1,0 +1,114 @@
+"""What went above a limit: by how much, where, and what was held at that moment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+
+from nbmem.core.errors import UsageError
+from nbmem.core.session.categories import LIVE, PROCESS
+from nbmem.core.units import format_bytes
+from nbmem.report.analysis.lifetimes import lines_at, phase_at
+from nbmem.report.analysis.totals_by_name import sums
+from nbmem.report.ledger.card_ledger import Books
+
+if TYPE_CHECKING:
+    from nbmem.core.session.session import Session
+    from nbmem.core.session.spans import Span
+    from nbmem.report.analysis.totals_by_name import Account
+
+Figure = Literal["allocated", "reserved", "active", "requested", "process"]
+FIGURES: tuple[Figure, ...] = get_args(Figure)
+LARGEST = 3
+
+
+def over_limit(  # noqa: PLR0913 - each is an option of assert_peak's
+    session: Session,
+    limit: int,
+    *,
+    what: str,
+    which: Figure = "allocated",
+    device: int | None = None,
+    within: Span | None = None,
+) -> str | None:
+    """The sentences to fail with if a figure went above a limit on any card; None if none did.
+
+    Args:
+        session: What was recorded.
+        limit: Bytes.
+        what: What is said to have peaked: `In [3]`, `test_forward`.
+        which: The figure.
+        device: CUDA ordinal of the one card to look at; None for all.
+        within: The block to look at; None for everything.
+
+    Raises:
+        UsageError: Nobody knows the figure.
+    """
+    for index, trace in enumerate(session.devices):
+        if device is None or trace.info.index == device:
+            books = Books(session, index)
+            first, last = (0, None) if within is None else (within.first[index], within.last[index])
+            position = _highest(books, which, first, books.events if last is None else last)
+            if which == "process":
+                peak = _process(books, first, last)
+            else:
+                peak = int(getattr(books, which)[position])
+            if peak > limit:
+                said = _sentences(books, position, what, which, peak, limit)
+                return said + _before(books, which, first)
+    return None
+
+
+def _highest(books: Books, which: Figure, first: int, last: int) -> int:
+    """The position of the peak."""
+    # What this process holds beyond the reserved bytes changes little, so reserved leads to it.
+    curve = getattr(books, "reserved" if which == "process" else which)
+    highest = first + np.flatnonzero(curve[first : last + 1] == curve[first : last + 1].max())
+    # Of several such moments the one that says most: that in which most lived.
+    return int(highest[np.argmax(books.allocated[highest])])
+
+
+def _process(books: Books, first: int, last: int | None) -> int:
+    process = books.peak_process(first, last)
+    if process is None:
+        raise UsageError(
+            "The driver does not say what this process holds (common in containers), so its peak "
+            'cannot be held to a limit. Assert which="reserved".'
+        )
+    return process
+
+
+def _sentences(  # noqa: PLR0913, PLR0917 - what the sentences name
+    books: Books, position: int, what: str, which: Figure, peak: int, limit: int
+) -> str:
+    ledger = books.ledger(position)
+    shown = LIVE if which in ("allocated", "active", "requested") else PROCESS
+    held = sorted(((ledger[c], c) for c in shown if ledger[c]), reverse=True)
+    accounts = sorted(sums(books, position).items(), key=lambda item: -item[1])
+    categories = ", ".join(f"{format_bytes(size)} {c.label}" for size, c in held[: 2 * LARGEST])
+    largest = "; ".join(f"{format_bytes(size)} {_name(one)}" for one, size in accounts[:LARGEST])
+    return (
+        f"{what} peaked at {format_bytes(peak)} {which}{_where(books, position)}, "
+        f"{format_bytes(peak - limit)} above the limit of {format_bytes(limit)}.\n"
+        f"Held at that moment: {categories}." + (f"\nLargest: {largest}." if largest else "")
+    )
+
+
+def _before(books: Books, which: Figure, first: int) -> str:
+    """What others had left before it began: without them it may be within its limit."""
+    before = 0 if which == "process" else int(getattr(books, which)[first])
+    return f"\nBefore it began: {format_bytes(before)} {which}." if before else ""
+
+
+def _where(books: Books, position: int) -> str:
+    phase, line = phase_at(books, position), lines_at(books, np.array([position], np.int64))[0]
+    parts = [f"in {phase}" if phase else None, f"at {line}" if line else None]
+    known = ", ".join(part for part in parts if part)
+    return f" ({known})" if known else ""
+
+
+def _name(account: Account) -> str:
+    born = f" born in {account.born_in}" if account.born_in and not account.holder else ""
+    name = account.holder or account.line
+    return f"{account.category.label}{born}" + (f" ({name})" if name else "")

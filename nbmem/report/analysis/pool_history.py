@@ -1,0 +1,289 @@
+"""The allocator's map at any moments: segments, and the blocks that tile them.
+
+A training loop comes back to the same few hundred tilings of segments, so each is laid out and
+written once, and a segment's list says which it had when: 2 to 30 kB for 1,500 moments. XOR over a
+number for each block tells them apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.allocator.recordings.address_ranges import AddressRanges
+from nbmem.allocator.rounding import SMALL_SEGMENT
+from nbmem.allocator.settings import AllocatorSettings
+from nbmem.core.session.events import Action, Columns
+from nbmem.report.exploration import (
+    GONE,
+    MIXED,
+    PENDING,
+    RELEASABLE,
+    STUCK,
+    PoolHistory,
+    PoolSegment,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from nbmem.report.ledger.card_ledger import Books
+
+    Ints = NDArray[np.int64]
+
+IN_SIGHT = 8000
+"""Parts of the pool that a picture can tell from each other: rows of pixels."""
+BATCH = 100_000
+"""Blocks that are laid out at once, for the sake of memory."""
+_DRIVERS = (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)
+
+Row = tuple[int, int, int, int, int, int]
+"""One row of Segments: address, bytes, stream, small, expandable, pool."""
+
+
+def pool_history(books: Books, positions: Ints, most: int | None = None) -> PoolHistory:
+    """Lay out what torch held from the driver; empty of the host, which keeps no pool.
+
+    Args:
+        books: The card's books.
+        positions: The moments, ascending.
+        most: Pieces that may stand in all tilings together: neighbours too narrow to be seen become
+            one mixed piece, wider ones where that is not enough. None for every block as it lies.
+    """
+    if books.trace.info.is_host:  # each tensor would be a segment of its own, and none is drawn
+        return PoolHistory(event=positions, segments=(), tilings=(), states=())
+    stays = _stays(books, positions)
+    tilings = _Tilings(books, _blocks(books, positions), len(positions))
+    states = tuple(tuple(tilings.over(row, inside)) for row, inside in stays.items())
+    highest = int(books.reserved[positions].max(initial=0))
+    least = 0 if most is None else highest // IN_SIGHT
+    laid = tilings.laid_out(least)
+    while most is not None and least < highest and sum(map(len, laid)) > most:
+        least = 4 * least + 1
+        laid = tilings.laid_out(least)
+    return PoolHistory(
+        event=positions,
+        segments=tuple(
+            PoolSegment(
+                size=size, small=bool(small), expandable=bool(expandable), stream=stream, pool=pool
+            )
+            for _, size, stream, small, expandable, pool in stays
+        ),
+        states=states,
+        tilings=tuple(laid),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Blocks(Columns):
+    """Blocks as rectangles of addresses and moments, by address.
+
+    Attributes:
+        addr: Address.
+        size: Bytes.
+        kind: Its category, with PENDING if it is freed but awaited by a stream.
+        first: The first moment at which it was there.
+        last: The one after the last.
+    """
+
+    addr: Ints
+    size: Ints
+    kind: Ints
+    first: Ints
+    last: Ints
+
+
+def _blocks(books: Books, positions: Ints) -> _Blocks:
+    """The blocks that are there at one of the positions; one that waits for a stream is another."""
+    a = books.allocations
+    born, freed, died = (
+        np.searchsorted(positions, events, side="right") for events in (a.born, a.freed, a.died)
+    )
+    used, waits = np.flatnonzero(born < freed), np.flatnonzero(freed < died)
+    rows = np.concatenate([used, waits])
+    kind = books.category[rows].astype(np.int64)
+    kind[len(used) :] += PENDING
+    found = _Blocks(
+        addr=a.addr[rows],
+        size=a.block[rows],
+        kind=kind,
+        first=np.concatenate([born[used], freed[waits]]),
+        last=np.concatenate([freed[used], died[waits]]),
+    )
+    return found[np.argsort(found.addr, kind="stable")]
+
+
+def _stays(books: Books, positions: Ints) -> dict[Row, list[tuple[int, int]]]:
+    """Each segment with the moments, from and to, at which it was there; those of the end first."""
+    events = books.trace.events
+    stretches = AddressRanges(books.trace.end.segments)
+    drivers = np.flatnonzero(np.isin(events.action, _DRIVERS))
+    before, first = np.unique(np.searchsorted(drivers, positions), return_index=True)
+    stays: dict[Row, list[tuple[int, int]]] = {}
+    left, end = len(drivers), len(positions)
+    for count, begin in zip(before.tolist()[::-1], first.tolist()[::-1], strict=True):
+        for row in drivers[count:left].tolist()[::-1]:  # back in time
+            stretches.take_back(
+                int(events.action[row]),
+                int(events.addr[row]),
+                int(events.size[row]),
+                int(events.stream[row]),
+            )
+        columns = (column.tolist() for _, column in stretches.segments().columns())
+        for segment in zip(*columns, strict=True):
+            inside = stays.setdefault(segment, [])
+            if inside and inside[0][0] == end:
+                inside[0] = (begin, inside[0][1])
+            else:
+                inside.insert(0, (begin, end))
+        left, end = count, begin
+    return stays
+
+
+class _Tilings:
+    """The different tilings, each laid out once: a training loop repeats them in every step."""
+
+    def __init__(self, books: Books, blocks: _Blocks, moments: int) -> None:
+        settings = AllocatorSettings.from_torch(books.trace.settings, books.trace.release)
+        self._large = settings.large_segment_size
+        self._kept = frozenset(books.trace.kept_pools)
+        self._blocks = blocks
+        self._moments = moments
+        self._index: dict[tuple[int, int, int], int] = {}
+        self._rows: list[Ints] = []
+        self._starts: list[int] = []
+
+    def over(self, row: Row, stays: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """How one segment is tiled: (moment, tiling) wherever that changes."""
+        addr, size, _, small, expandable, pool = row
+        granule = (SMALL_SEGMENT if small else self._large) if expandable else 0
+        if pool in self._kept:
+            granule = 2 * size  # no page of that size is free: nothing goes back to the driver
+        low, high = map(int, np.searchsorted(self._blocks.addr, [addr, addr + size]))
+        inside = self._blocks[slice(low, high)]
+        marks = _marks(inside.addr - addr, inside.size, inside.kind)
+        for begin, end in stays:
+            now = np.maximum(inside.first, begin)
+            then = np.minimum(inside.last, end)
+            here = np.flatnonzero(now < then)
+            for moment, mark in _sums(begin, end, now[here], then[here], marks[here]):
+                key = (size, granule, mark)
+                if key not in self._index:
+                    self._index[key] = len(self._rows)
+                    self._rows.append(low + np.flatnonzero((now <= moment) & (then > moment)))
+                    self._starts.append(addr)
+                yield moment, self._index[key]
+            if end < self._moments:
+                yield end, GONE
+
+    def laid_out(self, least: int) -> list[Ints]:
+        """All that were met, in the order of their indices; see PoolHistory.tilings."""
+        counts = np.array([len(rows) for rows in self._rows], np.int64)
+        batches = np.unique(np.cumsum(counts) // BATCH, return_index=True)[1].tolist()
+        return [
+            tiling
+            for low, high in pairwise([*batches, len(counts)])
+            for tiling in self._batch(slice(low, high), counts[low:high], least)
+        ]
+
+    def _batch(self, which: slice, counts: Ints, least: int) -> list[Ints]:
+        sizes, granules = np.array([key[:2] for key in list(self._index)[which]], np.int64).T
+        blocks = self._blocks[np.concatenate(self._rows[which])]
+        group = np.arange(len(counts))
+        ends = np.cumsum(counts)
+        starts = np.repeat(np.array(self._starts[which], np.int64), counts)
+        # Behind the last block of each stands one of no bytes, so that every gap is before a block.
+        pieces, group = _pieces(
+            granules,
+            np.insert(np.repeat(group, counts), ends, group),
+            np.insert(blocks.addr - starts, ends, sizes),
+            np.insert(blocks.size, ends, 0),
+            np.insert(blocks.kind, ends, GONE),
+        )
+        pieces, group = _merged(pieces, group, least)
+        return np.split(pieces, np.searchsorted(group, np.arange(1, len(counts))))
+
+
+def _marks(*columns: Ints) -> NDArray[np.uint64]:
+    """A number for each different row, so that XOR tells sets of them apart (Zobrist's hashing)."""
+    mark = np.zeros(len(columns[0]), np.uint64)
+    for column in columns:  # the steps of splitmix64: https://prng.di.unimi.it/splitmix64.c
+        mark += column.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        mark = (mark ^ (mark >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mark = (mark ^ (mark >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mark ^= mark >> np.uint64(31)
+    return mark
+
+
+def _sums(
+    begin: int, end: int, first: Ints, last: Ints, marks: NDArray[np.uint64]
+) -> Iterator[tuple[int, int]]:
+    """The XOR of what is there, wherever it changes from `begin` to before `end`."""
+    moments = np.concatenate([[begin], first, last])
+    order = np.argsort(moments, kind="stable")
+    all_marks = np.concatenate([np.zeros(1, np.uint64), marks, marks])
+    sums = np.bitwise_xor.accumulate(all_marks[order])
+    moments = moments[order]
+    final = np.flatnonzero(np.append(moments[1:] != moments[:-1], True) & (moments < end))
+    return zip(moments[final].tolist(), sums[final].tolist(), strict=True)
+
+
+def _pieces(granules: Ints, group: Ints, offset: Ints, size: Ints, kind: Ints) -> tuple[Ints, Ints]:
+    """Blocks of many tilings, and the gaps before them, as pieces; and the tiling of each."""
+    end = offset + size
+    other = np.diff(group, prepend=-1) != 0
+    new = other.copy()  # alike neighbours are one piece
+    new[1:] |= (offset[1:] != end[:-1]) | (kind[1:] != kind[:-1])
+    first = np.flatnonzero(new)
+    count = np.diff(first, append=len(group))
+    group, high, end, kind = group[first], offset[first], end[first + count - 1], kind[first]
+    low = np.where(other[first], 0, np.roll(end, 1))
+    begin, finish = _whole_pages(low, high, other[first] & (kind == GONE), granules[group])
+    sizes = np.stack([begin - low, finish - begin, high - finish, end - high], axis=1)
+    kinds = np.empty_like(sizes)
+    kinds[:, :3] = STUCK, RELEASABLE, STUCK
+    kinds[:, 3] = kind
+    counts = np.zeros_like(sizes)
+    counts[:, 3] = count
+    columns = (sizes, kinds, counts, np.zeros_like(sizes))
+    pieces = np.stack([column.ravel() for column in columns], axis=1)
+    there = pieces[:, 0] > 0
+    return pieces[there], np.repeat(group, 4)[there]
+
+
+def _whole_pages(
+    low: Ints, high: Ints, empty: NDArray[np.bool_], granule: Ints
+) -> tuple[Ints, Ints]:
+    """What of each gap goes back to the driver: whole segments, or whole pages if it has any."""
+    page = np.maximum(granule, 1)
+    first = np.where(granule > 0, -(-low // page) * page, np.where(empty, low, high))
+    last = np.where(granule > 0, high // page * page, high)
+    none = last <= first
+    return np.where(none, high, first), np.where(none, high, last)
+
+
+def _merged(pieces: Ints, group: Ints, least: int) -> tuple[Ints, Ints]:
+    """Pieces, with the narrow ones that lie in the same `least` bytes of a segment as one."""
+    narrow = (pieces[:, 0] < least) & (pieces[:, 1] != RELEASABLE)
+    if not narrow.any():
+        return pieces, group
+    offset = np.cumsum(pieces[:, 0]) - pieces[:, 0]
+    starts = np.flatnonzero(np.diff(group, prepend=-1))
+    cell = (offset - np.repeat(offset[starts], np.diff(starts, append=len(group)))) // least
+    new = np.ones(len(pieces), bool)
+    new[1:] = ~(narrow[1:] & narrow[:-1]) | (cell[1:] != cell[:-1]) | (group[1:] != group[:-1])
+    first = np.flatnonzero(new)
+    several = np.diff(first, append=len(pieces)) > 1
+    stuck = pieces[:, 1] == STUCK
+    merged = pieces[first]
+    free = np.where(stuck, pieces[:, 0], 0)
+    for column, values in ((0, pieces[:, 0]), (2, pieces[:, 2]), (3, free)):
+        merged[several, column] = np.add.reduceat(values, first)[several]
+    largest = np.lexsort((free - pieces[:, 0], np.cumsum(new)))[first]
+    merged[several, 1] = pieces[largest[several], 1] | MIXED
+    return merged, group[first]

@@ -1,0 +1,124 @@
+"""What a program is made of, and what its own names for it are: the user's code, never ours."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nbmem.core.session.session import Session
+
+    Thing = Mapping[str, Any]
+
+_EXPRESSION = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*|\[\d+\]|\['[\w. -]*'\])*")
+
+_OF_ANOTHER = re.compile("test|eval|val", re.IGNORECASE)
+"""In the name of a batch that is not the training's."""
+
+
+def chief_model(session: Session) -> dict[str, Any] | None:
+    """The largest module that was called; None where nobody looked or none lives."""
+    called = [m for m in session.facts.get("modules") or [] if m.get("called")]
+    return max(called, key=lambda m: int(m["bytes"]), default=None)
+
+
+def chief_sharded(session: Session) -> dict[str, Any] | None:
+    """The module whose FSDP units have the most bytes, all ranks' together; None without one."""
+    sharded = [m for m in session.facts.get("modules") or [] if m.get("fsdp_units")]
+    return max(sharded, key=lambda m: sum(m["fsdp_units"]), default=None)
+
+
+def chief_optimizer(session: Session) -> dict[str, Any] | None:
+    """The optimizer with the most parameters; None where nobody looked or none lives."""
+    optimizers = session.facts.get("optimizers") or []
+    return max(optimizers, key=lambda o: sum(o["parameters"]), default=None)
+
+
+def batch_set_to(session: Session, rows: int, wanted: int) -> str:
+    """The line that sets the batch, by the program's own name for it where that is known.
+
+    Args:
+        session: What was recorded.
+        rows: The rows of a batch as it ran.
+        wanted: Those that it shall have.
+    """
+    found = session.facts.get("batches") or []
+    names = [b["name"] for b in found if b["value"] == rows and expression(b["name"])]
+    trained = [name for name in names if not _OF_ANOTHER.search(name)] or names
+    if len(trained) == 1:
+        return f"{trained[0]} = {wanted}"
+    return f"batch_size = {wanted}   # by whatever name your program has for it"
+
+
+def typed(thing: Thing | None) -> str | None:
+    """A module or an optimizer as it may stand in code; None if only its class is known.
+
+    Names are the user's, and may be anything.
+    """
+    if thing is None or thing["name"] == thing["class"]:
+        return None
+    name = str(thing["name"])
+    return name if expression(name) else None
+
+
+def expression(text: str) -> bool:
+    """Whether a text may stand in code as it is: a name, with attributes, numbers, plain keys."""
+    return _EXPRESSION.fullmatch(text) is not None
+
+
+def items_of(place: str, paths: Iterable[str]) -> int | None:
+    """How many items `place[0]`, `place[1]`, ... these paths are; None if one is anything else.
+
+    A list, a deque and a dictionary of numbers are written alike: each item is set by itself.
+    """
+    item = re.compile(re.escape(place) + r"\[(\d+)\]")
+    found = [item.fullmatch(path) for path in paths]
+    numbers = sorted(int(match[1]) for match in found if match is not None)
+    whole = len(numbers) == len(found) and numbers == list(range(len(numbers)))
+    return len(numbers) if whole else None
+
+
+def blocks_of(model: Thing | None, path: str) -> str | None:
+    """The list of blocks at a path inside of a model, as code; None where it has no name."""
+    name = typed(model)
+    if name is None or not path:
+        return name
+    if all(part.isidentifier() for part in path.split(".")):
+        return f"{name}.{path}"
+    return f'{name}.get_submodule("{path}")'  # of a Sequential: `model.0` is no code
+
+
+# --- lines that advice and remedies both give
+
+
+def without_gradients(model: str | None) -> str:
+    """Turns gradients off while a model is in eval mode; at a place of the user's without one."""
+    if model is None:
+        return (
+            "import torch\n\n"
+            "torch.set_grad_enabled(False)   # before the evaluation; True again behind it"
+        )
+    return (
+        f"import torch\n\ntorch.set_grad_enabled({model}.training)"
+        f"   # behind {model}.eval() and {model}.train()"
+    )
+
+
+def zeroed(optimizer: str | None) -> str | None:
+    """Lets the gradients go; None where the notebook has no name for the optimizer."""
+    if optimizer is None:
+        return None
+    return f"{optimizer}.zero_grad(set_to_none=True)   # behind {optimizer}.step()"
+
+
+def checkpointed(blocks: str | None) -> str | None:
+    """Computes each block of a list again in backward; None where the notebook has no name."""
+    if blocks is None:
+        return None
+    return (
+        "import functools\n\nfrom torch.utils.checkpoint import checkpoint\n\n"
+        f"for block in {blocks}:\n"
+        "    block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)"
+    )

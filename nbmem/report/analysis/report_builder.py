@@ -1,0 +1,281 @@
+"""A session read into the one view-model that every view draws."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.errors import UsageError
+from nbmem.core.runtime.fault_isolation import UNGUARDED
+from nbmem.core.session.cards import fullest
+from nbmem.core.session.categories import Category
+from nbmem.core.session.holders import HolderKind, held_storages
+from nbmem.core.session.tensor_names import of_graph
+from nbmem.core.units import MIB, format_bytes
+from nbmem.report.analysis.bytes_by_line import lines_of
+from nbmem.report.analysis.external_storages import borrowed_note
+from nbmem.report.analysis.lifetimes import born_in, details, stack_line
+from nbmem.report.analysis.moments import moment_at
+from nbmem.report.analysis.oom import autopsies, passed_over_note
+from nbmem.report.analysis.other_cards import other_cards
+from nbmem.report.analysis.private_pools import private_pools
+from nbmem.report.analysis.timeline import timeline
+from nbmem.report.analysis.visible_phases import note_of_shown, shown_spans
+from nbmem.report.ledger.card_ledger import Books
+from nbmem.report.model import Holding, Moment, Peak, PhaseRow, Report, Timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.core.runtime.fault_isolation import Faults
+    from nbmem.core.session.holders import HeldStorage
+    from nbmem.core.session.session import Session
+    from nbmem.report.ledger.balance import Ledger
+
+LARGEST = 50
+"""Holdings in a report."""
+UNKNOWN_SHARE = 0.01
+"""Above this part of the active bytes at the peak, unknown bytes are worth a note."""
+
+
+def build_report(session: Session, device: int | None = None) -> Report:
+    """Read a session.
+
+    Args:
+        session: What was recorded.
+        device: CUDA ordinal of the card; None for the one that held the most.
+
+    Raises:
+        UsageError: The session has no such card, or none at all.
+    """
+    return report_of(books_of(session, device))
+
+
+def books_of(session: Session, device: int | None = None) -> Books:
+    """The books of one card; the same arguments and errors."""
+    return Books(session, _index_of(session, device))
+
+
+def report_of(books: Books, faults: Faults = UNGUARDED) -> Report:
+    """A card's books as a report; the tips are found later, in what is then there.
+
+    Args:
+        books: The card's books.
+        faults: Takes what fails and leaves it out, where a report can be without it; by default
+            it is raised.
+    """
+    session, trace, part = books.session, books.trace, faults.part
+    t0_ns, t1_ns = recorded_times(books)
+    top = books.peak(0, books.events)
+    at_peak, at_end = books.ledger(top), books.ledger(books.events)
+    curves = part("The timeline", lambda: timeline(books, t0_ns), None)
+    rows = part("The phases", lambda: _phase_rows(books, session, t0_ns, top), None)
+    return Report(
+        title=session.name,
+        device=trace.info,
+        duration_ns=t1_ns - t0_ns,
+        peak=Peak(
+            at=part("The moment of the peak", lambda: moment_at(books, top, t0_ns), None)
+            or Moment(event=top, t_ns=0),
+            allocated=int(books.allocated[top]),
+            reserved=int(books.reserved.max()),
+            active=int(books.active.max()),
+            requested=int(books.requested.max()),
+            process=books.peak_process(),
+            reserved_at=part(
+                "The moment of the most reserved bytes",
+                lambda: moment_at(books, int(books.reserved.argmax()), t0_ns),
+                None,
+            ),
+            process_at=part(
+                "The moment of the largest process", lambda: _moment_of_process(books, t0_ns), None
+            ),
+        ),
+        ledger_at_start=books.ledger(0),
+        ledger_at_peak=at_peak,
+        ledger_at_end=at_end,
+        phases=rows or (),
+        holdings=part("The largest tensors", lambda: _holdings(books, top), ()),
+        timeline=bare_timeline(books, top, t1_ns - t0_ns) if curves is None else curves,
+        events=books.events,
+        dropped_events=trace.dropped,
+        error=session.error,
+        notes=part("The notes", lambda: _notes(session, books, at_peak, at_end), session.notes),
+        ooms=part("The explanation of the error", lambda: autopsies(books, t0_ns, faults), ()),
+        details=None  # they refer to the curves' moments, and to the phases by number
+        if curves is None or rows is None
+        else part("The single tensors", lambda: details(books, curves.event, top, t0_ns), None),
+        lines=part("The lines of the code", lambda: lines_of(books, top), None),
+        rank=session.rank,
+    )
+
+
+def bare_timeline(books: Books, top: int, duration_ns: int) -> Timeline:
+    """Three moments where no curve could be made: start, peak (in the middle) and end."""
+    positions = np.array([0, top, books.events], np.int64)
+    return Timeline(
+        t_ns=np.array([0, duration_ns // 2, duration_ns], np.int64),
+        event=positions,
+        held=books.held(positions),
+        reserved=books.reserved[positions],
+        parts=books.parts(positions),
+        bands=(),
+    )
+
+
+def _index_of(session: Session, device: int | None) -> int:
+    ordinals = [trace.info.index for trace in session.devices]
+    if not ordinals and session.error is not None:
+        raise UsageError(
+            f"There is nothing to report of {session.name!r}: it ended by {session.error} before "
+            "anything was put on a card."
+        )
+    if not ordinals:
+        why = session.notes[0] if session.notes else "no tensor was seen while it was recorded."
+        raise UsageError(
+            f"There is nothing to report of {session.name!r}: {why} "
+            "Trace a cell that uses torch's tensors, on a card or on the CPU; without a card, a "
+            "virtual one can be chosen (%nbmem gpu lists them)."
+        )
+    if device is None:
+        return fullest(session.devices)
+    if device not in ordinals:
+        raise UsageError(
+            f"Card {device} was not used while {session.name!r} was recorded; "
+            f"these were: {', '.join(map(str, ordinals))}."
+        )
+    return ordinals.index(device)
+
+
+def recorded_times(books: Books) -> tuple[int, int]:
+    """Start and end of the recording, nanoseconds since the epoch."""
+    session = books.session
+    if session.spans:
+        return session.spans[0].t0_ns, session.spans[0].t1_ns
+    times = books.trace.events.t_ns
+    return (int(times[0]), int(times[-1])) if len(times) else (0, 0)
+
+
+def _moment_of_process(books: Books, t0_ns: int) -> Moment | None:
+    """The event at which the process was largest; None where it was read larger between two."""
+    position = books.largest_process()
+    return None if position is None else moment_at(books, position, t0_ns)
+
+
+def _phase_rows(books: Books, session: Session, t0_ns: int, peak: int) -> tuple[PhaseRow, ...]:
+    spans = shown_spans(books, peak)
+    bounds = [books.bounds(span) for span in spans]
+    peaks = [books.peak(first, last) for first, last in bounds]
+    at_peaks = books.ledgers(peaks)
+    at_ends = books.ledgers([last for _, last in bounds])
+    return tuple(
+        PhaseRow(
+            name=span.name,
+            step=span.step,
+            depth=int(span.parent is not None and session.spans[span.parent].kind != "cell"),
+            t0_ns=span.t0_ns - t0_ns,
+            t1_ns=span.t1_ns - t0_ns,
+            allocated_before=int(books.allocated[first]),
+            allocated=int(books.allocated[last]),
+            reserved=int(books.reserved[last]),
+            peak_allocated=int(books.allocated[peak]),
+            peak_reserved=int(books.reserved[first : last + 1].max()),
+            ledger_at_peak=at_peak,
+            ledger_at_end=at_end,
+        )
+        for span, (first, last), peak, at_peak, at_end in zip(
+            spans, bounds, peaks, at_peaks, at_ends, strict=True
+        )
+    )
+
+
+def _holdings(books: Books, position: int) -> tuple[Holding, ...]:
+    a = books.allocations
+    rows = books.live(position)
+    rows = rows[np.argsort(-a.requested[rows], kind="stable")][:LARGEST]
+    held = {h.addr: h for h in held_storages(books.session, books.trace) or ()}
+    lasting = {row: held.get(int(a.addr[row])) for row in rows if a.freed[row] >= books.events}
+    return tuple(
+        Holding(
+            name=_name(books.name(row), lasting.get(row)),
+            category=Category(int(books.category[row])),
+            requested=int(a.requested[row]),
+            block=int(a.block[row]),
+            born_in=born_in(books, row),
+            line=stack_line(books, int(a.stack[row])),
+            form=found.form if (found := lasting.get(row)) else None,
+            holders=found.holders if found else (),
+        )
+        for row in map(int, rows)
+    )
+
+
+def _name(seen: str | None, held: HeldStorage | None) -> str | None:
+    """A holder names what nothing else does, and what it has kept of a graph.
+
+    But a traceback is no name to know a tensor by: the module says more.
+    """
+    if held is None or (seen is not None and not of_graph(seen)):
+        return seen
+    if seen is not None and held.holders[0].kind is HolderKind.TRACEBACK:
+        return seen
+    return f"{held.name} {held.form}".rstrip()
+
+
+def _pinned(session: Session) -> Iterator[str]:
+    """What torch holds of the host's memory for a card, where that is worth a word."""
+    pinned = session.facts.get("pinned") or {"held": 0}
+    if pinned["held"] >= MIB:
+        held, used = format_bytes(pinned["held"]), pinned["used"]
+        in_use = "" if used is None else f", of them {format_bytes(used)} in use"
+        yield (
+            f"Of the host's memory torch holds {held} pinned for copies at the end{in_use}; "
+            "they are in no line of the card."
+        )
+
+
+def _with_the_host(books: Books) -> Iterator[str]:
+    """Say what of a card's memory is the host's."""
+    info = books.trace.info
+    if info.shared:
+        yield (
+            "The card has no memory of its own and shares the host's: total and free bytes are the "
+            "machine's, and beside this process stands what all programs of the machine use."
+        )
+    if info.spilled_bytes:
+        spilled, own = format_bytes(info.spilled_bytes), format_bytes(info.own_bytes)
+        whose = "Windows' driver (WDDM)" if info.wddm else "the driver"
+        yield (
+            f"At least {spilled} of what torch held lay in the host's memory at one time. The card "
+            f"of {own} had no room for it, and {whose} does not run out of memory then. The card "
+            "reaches it over the bus, many times slower. The ledger's total is what both hold."
+        )
+
+
+def _notes(session: Session, books: Books, at_peak: Ledger, at_end: Ledger) -> tuple[str, ...]:
+    notes = [*session.notes, *books.notes, *other_cards(books)]
+    shown_only = note_of_shown(session)
+    notes += [] if shown_only is None else [shown_only]
+    shared = borrowed_note(books, at_end.owners)
+    notes += [] if shared is None else [shared]
+    went_on = passed_over_note(books)
+    notes += [] if went_on is None else [went_on]
+    notes += [*_pinned(session), *_with_the_host(books), *private_pools(session, books.trace)]
+    unknown = at_peak[Category.UNKNOWN]
+    if books.phases.spans and unknown > UNKNOWN_SHARE * at_peak.active:
+        share = 100 * unknown / at_peak.active
+        notes.append(
+            f"{share:.1f}% of the active bytes at the peak are unknown: no module, optimizer or "
+            "variable that nbmem met held them. A variable that still holds them when the cell "
+            "ends gives them a name; `--stacks` shows the lines that made them."
+        )
+    if len(books.trace.samples) and not books.process_known:
+        why = (
+            "Windows manages its memory: WDDM" if books.trace.info.wddm else "common in containers"
+        )
+        notes.append(
+            f"The driver does not say what this process holds ({why}), so the row "
+            "'context and libraries' holds all that the card has in use beyond the reserved bytes."
+        )
+    return tuple(dict.fromkeys(notes))

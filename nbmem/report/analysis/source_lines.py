@@ -1,0 +1,57 @@
+"""Which line of the user's own code an event came from."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from nbmem.core.session.source_files import TOP_LEVEL, is_library, is_ours, is_users, with_slashes
+
+if TYPE_CHECKING:
+    from nbmem.core.session.events import Frame, Stack
+
+KERNEL_CELL = re.compile(r"[\\/](?:ipykernel_\d+[\\/]|ipython-input-)\d+\.py$")
+"""A cell of a kernel that is gone, or of an IPython that does not say its number."""
+NUMBERED_CELL = re.compile(r"(?:^<|[\\/])ipython-input-(\d+)-")
+"""A terminal's cell, Colab's, and what `probes.cells` makes of a kernel's."""
+
+
+def users_line(stack: Stack) -> str | None:
+    """`train.py:12 in step`: the innermost frame outside of libraries.
+
+    Where there is none (the engine's thread has no Python frames of the user's), the innermost of a
+    library; None for an empty stack.
+    """
+    others = [frame for frame in stack if not is_ours(frame.file)]
+    for frame in others:
+        if not is_library(frame.file):
+            return _text(frame)
+    return _text(others[0]) if others else None
+
+
+def users_stack(stack: Stack) -> tuple[str, ...]:
+    """The user's own lines of a stack, the innermost first; of a library's none."""
+    return tuple(_text(frame) for frame in stack if is_users(frame))
+
+
+def name_of(file: str) -> str:
+    """A recorded file as a person knows it: `train.py`, `In [7]`, `the cell`."""
+    if KERNEL_CELL.search(file):
+        return "the cell"
+    match = NUMBERED_CELL.search(file)
+    return f"In [{match[1]}]" if match else with_slashes(file).rpartition("/")[2]
+
+
+def frame_line(frame: Frame) -> str:
+    """`train.py:12`, `In [7], line 3`: where a frame stands, without its function."""
+    if KERNEL_CELL.search(frame.file):  # a file that exists only in the kernel's head
+        return f"line {frame.line} of the cell"
+    name = name_of(frame.file)
+    return (
+        f"{name}, line {frame.line}" if NUMBERED_CELL.search(frame.file) else f"{name}:{frame.line}"
+    )
+
+
+def _text(frame: Frame) -> str:
+    where = frame_line(frame)
+    return where if frame.function.startswith(TOP_LEVEL) else f"{where} in {frame.function}"

@@ -1,0 +1,79 @@
+"""A million events reduced to what a screen can show, without losing a peak."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.events import Action
+from nbmem.report.analysis.moments import times_at
+from nbmem.report.model import Timeline
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.report.ledger.card_ledger import Books
+
+    Ints = NDArray[np.int64]
+
+BINS = 400
+"""Stretches of the timeline; each keeps its highest and lowest allocated and highest reserved."""
+MOST_PHASES = 100
+
+
+def timeline(books: Books, t0_ns: int, bins: int = BINS) -> Timeline:
+    """The curves of a recording.
+
+    Args:
+        books: The card's books.
+        t0_ns: Start of the recording, nanoseconds since the epoch.
+        bins: Stretches of which each keeps its extremes.
+    """
+    positions = chosen_positions(books, bins)
+    return Timeline(
+        t_ns=times_at(books, positions, t0_ns),
+        event=positions,
+        held=books.held(positions),
+        reserved=books.reserved[positions],
+        parts=books.parts(positions),
+        bands=tuple(
+            (span.t0_ns - t0_ns, span.t1_ns - t0_ns, span.name, span.step)
+            for _, span in books.phases.spans
+        ),
+    )
+
+
+def chosen_positions(books: Books, bins: int = BINS) -> Ints:
+    """Ascending positions: the extremes of every stretch, and of the first phases peak and ends."""
+    n = books.events
+    if n <= 4 * bins:
+        return _settled(books, np.arange(n + 1, dtype=np.int64))
+    edges = np.linspace(0, n + 1, bins + 1).astype(np.int64)
+    chosen: list[int] = [0, n]
+    for curve, extreme in (
+        (books.allocated, np.argmax),
+        (books.allocated, np.argmin),
+        (books.reserved, np.argmax),
+    ):
+        chosen.extend(int(low + extreme(curve[low:high])) for low, high in pairwise(edges))
+    for _, span in books.phases.spans[:MOST_PHASES]:
+        first, last = books.bounds(span)
+        chosen.extend((first, books.peak(first, last), last))
+    return _settled(books, np.array(chosen, np.int64))
+
+
+def _settled(books: Books, positions: Ints) -> Ints:
+    """Positions, none of them between the halves of one change: a block would seem pending."""
+    events = books.trace.events
+    halfway = np.zeros(books.events + 1, bool)
+    halfway[1:-1] = (
+        (events.action[:-1] == Action.FREE_REQUESTED)
+        & (events.action[1:] == Action.FREE_COMPLETED)
+        & (events.addr[:-1] == events.addr[1:])
+    )
+    found = np.unique(positions + halfway[positions])
+    if books.trace.info.is_host:  # where nothing is cached, a tensor and its segment are one thing
+        found = found[books.reserved[found] == books.active[found]]
+    return found

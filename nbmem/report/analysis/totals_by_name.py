@@ -1,0 +1,89 @@
+"""Live allocations summed up by what a person knows them by: a name, a line, a category."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_names import without_form, without_numbers
+from nbmem.report.analysis.source_lines import users_line
+from nbmem.report.ledger.allocation_facts import NO_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from nbmem.report.ledger.card_ledger import Books
+
+    Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What tells allocations apart in a sum.
+
+    Attributes:
+        holder: Name without shape and with its numbers left out (`losses[...]`); None if unnamed.
+        category: Their category.
+        born_in: Name of the phase of their birth; None before the recording and between phases.
+        line: `file.py:12 in function` that made them; None where no stack was taken.
+    """
+
+    holder: str | None
+    category: Category
+    born_in: str | None
+    line: str | None
+
+
+def accounts(books: Books, rows: Ints) -> tuple[list[Account], Ints]:
+    """Which account each allocation belongs to.
+
+    Args:
+        books: The card's books.
+        rows: Allocations.
+
+    Returns:
+        The accounts, and for each allocation the index of its own.
+    """
+    named, name_of = _texts(books.names[rows], lambda i: _plain(books.texts[i]))
+    placed, place_of = _texts(
+        books.allocations.stack[rows], lambda i: users_line(books.session.stacks[i])
+    )
+    born, birth_of = _texts(books.born_in[rows], lambda i: books.phases.spans[i][1].name)
+    codes = np.stack([name_of, books.category[rows].astype(np.int64), birth_of, place_of], axis=1)
+    kinds, index = np.unique(codes, axis=0, return_inverse=True)
+    return [
+        Account(
+            holder=named[name], category=Category(category), born_in=born[birth], line=placed[place]
+        )
+        for name, category, birth, place in kinds.tolist()
+    ], index.reshape(-1).astype(np.int64)
+
+
+def sums(books: Books, position: int) -> dict[Account, int]:
+    """Block bytes of what lives at a position, by account."""
+    rows = books.live(position)
+    if not len(rows):
+        return {}
+    found, index = accounts(books, rows)
+    held = np.zeros(len(found), np.int64)
+    np.add.at(held, index, books.allocations.block[rows])
+    return dict(zip(found, held.tolist(), strict=True))
+
+
+def _texts(codes: Ints, text: Callable[[int], str | None]) -> tuple[list[str | None], Ints]:
+    """The texts of some codes, each once, and for each code the index of its text."""
+    known, index = np.unique(codes, return_inverse=True)
+    texts = [None if code == NO_NAME else text(code) for code in known.tolist()]
+    unique = list(dict.fromkeys(texts))
+    place = {found: at for at, found in enumerate(unique)}
+    return unique, np.array([place[found] for found in texts], np.int64)[index.reshape(-1)]
+
+
+def _plain(name: str) -> str:
+    """A name as it is from step to step and from layer to layer: without its shape, too."""
+    return without_numbers(without_form(name))

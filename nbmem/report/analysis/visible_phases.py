@@ -1,0 +1,48 @@
+"""Which phases a report shows: all, or of a long loop those that a person can still look at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nbmem.core.session.session import Session
+    from nbmem.core.session.spans import Span
+    from nbmem.report.ledger.card_ledger import Books
+
+FIRST_PHASES = 1_000
+"""Phases at the beginning that are shown in any case: warm-up and first steps."""
+LAST_PHASES = 4_000
+"""... and at the end. What is drawn and written stays bounded, however long the loop runs."""
+
+
+def shown_spans(books: Books, peak: int) -> list[Span]:
+    """Phases and blocks in order; of too many the first, the last and those of the peak's step.
+
+    Args:
+        books: The card's books.
+        peak: Position of the recording's peak.
+    """
+    spans = _phases(books.session)
+    spans.sort(key=lambda span: (books.bounds(span)[0], span.t0_ns, -books.bounds(span)[1]))
+    if len(spans) <= FIRST_PHASES + LAST_PHASES:
+        return spans
+    middle = spans[FIRST_PHASES:-LAST_PHASES]
+    over = [first <= peak <= last for first, last in map(books.bounds, middle)]
+    steps = {span.step for span, is_over in zip(middle, over, strict=True) if is_over} - {None}
+    there = [s for s, is_over in zip(middle, over, strict=True) if is_over or s.step in steps]
+    return [*spans[:FIRST_PHASES], *there[:LAST_PHASES], *spans[-LAST_PHASES:]]
+
+
+def note_of_shown(session: Session) -> str | None:
+    """What is said where not all are shown; None where they are."""
+    phases = len(_phases(session))
+    if phases <= FIRST_PHASES + LAST_PHASES:
+        return None
+    return (
+        f"Of {phases} phases the first {FIRST_PHASES} and the last {LAST_PHASES} are shown, and "
+        "those of the step with the highest moment; the peak and all sums are of all."
+    )
+
+
+def _phases(session: Session) -> list[Span]:
+    return [span for span in session.spans if span.kind != "cell"]

@@ -1,0 +1,166 @@
+"""What the allocator would have done: other settings, another order, tried on the recorded events.
+
+Only the requests are replayed (every alloc and free, in their order); where memory lies, and how
+much is taken from the driver for it, is the simulated allocator's answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.allocator.caching import CachingAllocator
+from nbmem.allocator.recordings.restore import restore
+from nbmem.allocator.settings import AllocatorSettings
+from nbmem.report.analysis.replay_variants import NO_LIMIT, Rerun
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from nbmem.core.session.session import DeviceTrace
+    from nbmem.report.analysis.replay_variants import Outcome
+    from nbmem.report.ledger.allocation_facts import Ints
+    from nbmem.report.ledger.card_ledger import Books
+
+ALIKE = 0.02
+"""Part of the recorded reserved peak by which a replay of the run as it was may be off."""
+MOST_EVENTS = 100_000
+"""Events that are replayed at most (a fifth of a second); figures then speak of these alone."""
+
+
+def try_settings(  # noqa: PLR0913 - each names one thing that could have been otherwise
+    books: Books,
+    conf: str | None = None,
+    *,
+    limit: int | None = None,
+    empty_at: Collection[int] = (),
+    resized: Mapping[int, int] | None = None,
+    last: int | None = None,
+    at_once: bool = False,
+) -> Outcome:
+    """Replay the recorded requests.
+
+    What lived before the recording is taken anew, in the order of its addresses.
+
+    Args:
+        books: The card's books.
+        conf: Text of PYTORCH_CUDA_ALLOC_CONF that is added to what is in force; None: nothing.
+        limit: Bytes that may be reserved; None: as many as it takes.
+        empty_at: Positions at which torch.cuda.empty_cache() is called, too.
+        resized: Other bytes for the requests at these positions; 0 leaves one out.
+        last: Position at which to stop; None: at the end, or after MOST_EVENTS.
+        at_once: No block that is freed waits for a stream that used it.
+
+    Raises:
+        UsageError: torch refuses the text.
+    """
+    trace = books.trace
+    run = Rerun(trace, _settings(trace, conf), limit, at_once=at_once)
+    run.begin(_old(books))
+    count = min(len(trace.events), MOST_EVENTS if last is None else last)
+    return run.go(count, frozenset(empty_at), resized or {})
+
+
+def is_as_recorded(books: Books, replay: Outcome) -> bool:
+    """Whether a replay of the run as it was takes what the run took: else no other says anything.
+
+    Where a request was refused it cannot, since it has all the memory that it wants.
+    """
+    took = int(books.reserved[: replay.events + 1].max())
+    return abs(replay.peak_reserved - took) <= ALIKE * took
+
+
+def try_longest_first(books: Books, first: int, last: int) -> Outcome:
+    """Replay with the stretch `first` to `last` (the largest step) run once before everything.
+
+    Known as warming up with the longest batch: every later one finds blocks that are large enough.
+    """
+    trace = books.trace
+    run = Rerun(trace, _settings(trace, None), None)
+    run.begin(_old(books))
+    run.rehearse(first, last)
+    return run.go(min(len(trace.events), MOST_EVENTS), frozenset(), {})
+
+
+def try_freeing(books: Books, rows: Ints, positions: Ints) -> int | None:
+    """Bytes by which the allocated peak falls if these blocks go at these positions, sooner.
+
+    What is freed sooner lets others lie elsewhere, so that what their blocks round up to differs,
+    too. None where the unchanged replay is not the recording to the byte, or there is too much.
+
+    Args:
+        books: The card's books.
+        rows: The blocks, as rows of the books' allocations; each is born before its position.
+        positions: Where each goes.
+    """
+    count, peak = len(books.trace.events), int(books.allocated.max())
+    if count > MOST_EVENTS or try_settings(books).peak_allocated != peak:
+        return None
+    sooner: dict[int, list[int]] = {}
+    for at, addr in zip(positions.tolist(), books.allocations.addr[rows].tolist(), strict=True):
+        sooner.setdefault(at, []).append(addr)
+    run = Rerun(books.trace, _settings(books.trace, None), None)
+    run.begin(_old(books))
+    return peak - run.go(count, frozenset(), {}, sooner).peak_allocated
+
+
+def try_again(
+    books: Books, first: int, last: int, *, once: Collection[int], instead: Mapping[int, int]
+) -> Outcome:
+    """Replay the recording up to `last`, and its stretch from `first` (an iteration) once more.
+
+    Args:
+        books: The card's books.
+        first: Position at which the iteration begins.
+        last: Position at which it ends.
+        once: Positions of requests of the stretch that are not made again (a state, a workspace).
+        instead: Position of a request whose block outlived the stretch, to that at which the block
+            of the first iteration goes, since the name or the gradient gets the new one.
+    """
+    trace = books.trace
+    run = Rerun(trace, _settings(trace, None), None)
+    run.begin(_old(books))
+    run.go(last, frozenset(), {})
+    run.repeat(first, last, once, instead)
+    return run.outcome(last, None)
+
+
+def with_conf(trace: DeviceTrace, conf: str) -> str:
+    """The whole text of PYTORCH_CUDA_ALLOC_CONF: what is in force, with `conf` added."""
+    now = str(trace.settings.get("PYTORCH_CUDA_ALLOC_CONF") or "")
+    keys = {part.partition(":")[0].strip() for part in conf.split(",")}
+    kept = [p for p in now.split(",") if p and p.partition(":")[0].strip() not in keys]
+    return ",".join([*kept, conf])
+
+
+def in_force(trace: DeviceTrace) -> AllocatorSettings:
+    """The settings under which the recording was made."""
+    return AllocatorSettings.from_torch(trace.settings, trace.release)
+
+
+def _settings(trace: DeviceTrace, conf: str | None) -> AllocatorSettings:
+    now = in_force(trace)
+    now = replace(now, per_process_memory_fraction=None, garbage_collection_threshold=0.0)
+    return now if conf is None else now.updated(with_conf(trace, conf), trace.release)
+
+
+def _old(books: Books) -> list[tuple[int, int]]:
+    """(address, bytes asked for) of what lived before the recording, by address."""
+    a = books.allocations
+    rows = np.flatnonzero((a.born < 0) & (a.freed >= 0))
+    return list(zip(a.addr[rows].tolist(), a.requested[rows].tolist(), strict=True))
+
+
+def try_more(books: Books, sizes: Sequence[int]) -> tuple[int, int]:
+    """Bytes by which allocated and reserved grow if these requests come after the recording."""
+    trace = books.trace
+    allocator = CachingAllocator(
+        total_bytes=NO_LIMIT, release=trace.release, settings=_settings(trace, None)
+    )
+    restore(allocator, trace.end)
+    allocated, reserved = allocator.allocated, allocator.reserved
+    for size in sizes:
+        allocator.malloc(size, 0)
+    return allocator.allocated - allocated, allocator.reserved - reserved

@@ -1,0 +1,5 @@
+"""The files of a world's ranks read as one report."""
+
+from nbmem.report.analysis.world.world_builder import read_world
+
+__all__ = ["read_world"]

@@ -1,0 +1,186 @@
+"""One rank's file as a row of its world: a session whole, a journal as far as it came."""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.files.rank_journal import Journal
+from nbmem.core.session.cards import fullest
+from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_names import without_form, without_numbers
+from nbmem.report.analysis.moments import phase_at
+from nbmem.report.analysis.report_builder import books_of
+from nbmem.report.analysis.timeline import timeline
+from nbmem.report.analysis.world.world_report import HeldThen, RankRow
+
+if TYPE_CHECKING:
+    from nbmem.core.files.rank_folder import RankFile
+    from nbmem.core.files.rank_journal import CardNow, Entry
+    from nbmem.core.session.session import Session
+    from nbmem.report.analysis.world.world_report import State
+    from nbmem.report.ledger.card_ledger import Books
+
+BINS = 80
+"""Stretches of a rank's small timeline: half as many as its picture has columns."""
+SILENT_S = 10.0
+"""Seconds without a line, of one a second, after which a rank does not run as it should."""
+_BY_KEY = {category.key: category for category in Category}
+
+
+def row_of(file: RankFile) -> RankRow:
+    """A rank's row."""
+    found = file.found
+    return _of_journal(file, found) if isinstance(found, Journal) else _of_session(file, found)
+
+
+def held_at(file: RankFile, t_ns: int) -> HeldThen:
+    """What a rank held at a moment, or as shortly before it as was written down.
+
+    Args:
+        file: Its file.
+        t_ns: The moment, nanoseconds since the epoch.
+    """
+    found, number = file.found, file.rank.number
+    if isinstance(found, Journal):
+        entry = next((e for e in reversed(found.entries) if e.t_ns <= t_ns), None)
+        card = None if entry is None else fullest_of(entry)
+        if entry is None or card is None:
+            return HeldThen(rank=number, t_ns=None)
+        return HeldThen(
+            rank=number,
+            t_ns=entry.t_ns,
+            allocated=card.allocated,
+            reserved=card.reserved,
+            held={_BY_KEY[key]: size for key, size in card.known.items() if key in _BY_KEY},
+            phase=entry.phase,
+            step=entry.step,
+        )
+    if not found.devices:
+        return HeldThen(rank=number, t_ns=None)
+    books = books_of(found)
+    position = int(np.searchsorted(books.trace.events.t_ns, t_ns))
+    phase, step = phase_at(books, position)
+    return HeldThen(
+        rank=number,
+        t_ns=t_ns,
+        allocated=int(books.allocated[position]),
+        reserved=int(books.reserved[position]),
+        held=_held(books, position),
+        phase=phase,
+        step=step,
+    )
+
+
+def _held(books: Books, position: int) -> dict[Category, int]:
+    ledger = books.ledger(position)
+    return {category: ledger[category] for category in Category}
+
+
+def _largest(books: Books, position: int) -> dict[Category, tuple[str, int]]:
+    """By live category, the name that most bytes have: layers and items of a list together."""
+    sums: dict[Category, dict[str, int]] = {}
+    for row in books.live(position).tolist():
+        if (name := books.name(row)) is not None:
+            named = sums.setdefault(Category(int(books.category[row])), {})
+            text = without_numbers(without_form(name))
+            named[text] = named.get(text, 0) + int(books.allocations.requested[row])
+    return {category: max(named.items(), key=itemgetter(1)) for category, named in sums.items()}
+
+
+def _of_session(file: RankFile, session: Session) -> RankRow:
+    rank = file.rank
+    state: State = "failed" if rank.ended == "failed" else "finished"
+    refusal = min(session.refusals, key=lambda one: one.t_ns, default=None)
+    if not session.devices:
+        return RankRow(
+            rank=rank,
+            path=file.path,
+            title=session.name,
+            state=state,
+            device=None,
+            own_peak=rank.own_peak,
+            last_ns=session.created_ns,
+            refusal=refusal,
+            error=session.error,
+        )
+    books = books_of(session)
+    top = books.peak(0, books.events)
+    phase, step = phase_at(books, top)
+    return RankRow(
+        rank=rank,
+        path=file.path,
+        title=session.name,
+        state=state,
+        device=session.devices[fullest(session.devices)].info,
+        allocated=int(books.allocated[top]),
+        reserved=int(books.reserved.max()),
+        process=books.peak_process(),
+        phase=phase,
+        step=step,
+        held=_held(books, top),
+        largest=_largest(books, top),
+        own_peak=rank.own_peak,
+        last_ns=rank.ended_ns or session.created_ns,
+        refusal=refusal,
+        error=session.error,
+        timeline=timeline(books, session.created_ns, BINS),
+    )
+
+
+def _of_journal(file: RankFile, journal: Journal) -> RankRow:
+    last = journal.entries[-1] if journal.entries else None
+    device, top = None, None
+    for entry in journal.entries:
+        card = fullest_of(entry)
+        if card is not None and (top is None or card.peak > top[1].peak):
+            top = entry, card
+    if top is not None:
+        device = next((d for d in journal.devices if d.index == top[1].index), None)
+    return RankRow(
+        rank=file.rank,
+        path=file.path,
+        title=journal.name,
+        state=state_of(file),
+        device=device,
+        allocated=None if top is None else top[1].peak,
+        reserved=max((c.reserved for e in journal.entries for c in e.cards), default=None),
+        own_peak=max((e.own for e in journal.entries if e.own is not None), default=None),
+        # The counter says how high it was, and the line by which it had been so: not where.
+        last_ns=last.t_ns if last else file.rank.started_ns,
+        last_step=last.step if last else None,
+        place=last.place if last else (),
+        place_ns=_since(journal.entries),
+        refusal=journal.refusals[0] if journal.refusals else None,
+        error=journal.error,
+    )
+
+
+def fullest_of(entry: Entry) -> CardNow | None:
+    """The card on which a rank had held the most by then; None if it had used none."""
+    return max(entry.cards, key=lambda card: card.peak, default=None)
+
+
+def _since(entries: tuple[Entry, ...]) -> int | None:
+    """The first of the last lines in which nothing changed any more."""
+    since = None
+    for entry in reversed(entries):
+        same = entry.place == entries[-1].place and entry.step == entries[-1].step
+        if not same or entry.cards != entries[-1].cards:
+            break
+        since = entry.t_ns
+    return since
+
+
+def state_of(file: RankFile) -> State:
+    """How a rank is, of which there is a journal."""
+    ended = file.rank.ended
+    if ended is not None:
+        return ended
+    if file.lives is False:
+        return "lost"
+    if file.silent_s < SILENT_S:
+        return "running"
+    return "silent" if file.lives else "lost"

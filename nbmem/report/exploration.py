@@ -1,0 +1,219 @@
+"""Lifetimes of allocations and the pool's layout over time, for views that a person explores."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from nbmem.core.session.categories import Category
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """One allocation and when it lived: at every position p with born < p <= freed.
+
+    Attributes:
+        number: Which allocation of the recording it is, counted in the order of birth.
+        born: Event of its birth; -1 before the recording.
+        freed: Event of its free; the number of events if never.
+        name: What is known of it (`model.conv1.weight (64, 3, 7, 7) float32`), or None.
+        category: Its category.
+        requested: Bytes asked for.
+        block: Bytes taken for it.
+        born_in: Phase and step of its birth (`forward, step 0`), or None before the recording.
+        line: `file.py:12 in function` that made it, if a stack was taken.
+        stack: The user's lines that led to its birth, the innermost first; empty without a stack.
+        holders: What kept it alive at the end, the best first: `checkpoint['model']['weight']`;
+            empty where nobody looked or it was gone.
+    """
+
+    number: int
+    born: int
+    freed: int
+    name: str | None
+    category: Category
+    requested: int
+    block: int
+    born_in: str | None
+    line: str | None
+    stack: tuple[str, ...] = ()
+    holders: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LineRow:
+    """What one line of the recorded code took, in bytes of blocks.
+
+    Attributes:
+        number: The line, from 1; None for what none of them took.
+        text: Its code, or why no line is known.
+        peak: Of what it took, the bytes that were alive at the recording's peak.
+        kept: The same at the end.
+        taken: All that it took, in all passes together.
+    """
+
+    number: int | None
+    text: str
+    peak: int
+    kept: int
+    taken: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """Allocated bytes by the line of the recorded code that took them.
+
+    What a line's calls took is the line's, and so is the backward that it starts. Lines and the
+    rest add up: `peak` to the report's peak of allocated, `kept` to allocated at its end.
+
+    Attributes:
+        file: The recorded code's file, as a person knows it: `train.py`, `In [7]`.
+        code: Numbers and texts of the lines that are shown; empty where nobody has the text.
+        rows: The lines that took memory, in the order of the code.
+        elsewhere: What none of them took, by reason.
+    """
+
+    file: str
+    code: tuple[tuple[int, str], ...]
+    rows: tuple[LineRow, ...]
+    elsewhere: tuple[LineRow, ...]
+
+    def shortened(self, most: int, around: int) -> Lines:
+        """With the code near the lines that took memory, if it is longer than `most` lines.
+
+        Args:
+            most: Lines up to which the code stays whole.
+            around: Lines before and behind each that are kept of a longer one.
+        """
+        if len(self.code) <= most:
+            return self
+        steps = range(-around, around + 1)
+        near = {row.number + step for row in self.rows if row.number for step in steps}
+        return replace(self, code=tuple(line for line in self.code if line[0] in near))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellSpan:
+    """A cell inside the recording, by time and by event.
+
+    Attributes:
+        name: Its label.
+        t0_ns: Start, since the start of the recording.
+        t1_ns: End.
+        first: Its first event.
+        last: The event after its last.
+    """
+
+    name: str
+    t0_ns: int
+    t1_ns: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSegment:
+    """Memory that torch took from the driver in one piece.
+
+    Attributes:
+        size: Bytes.
+        small: Whether it serves requests up to 1 MiB.
+        expandable: Whether its pages are mapped on demand.
+        stream: The stream that owns it.
+        pool: 0 for the default pool; else a private one (CUDA graphs).
+    """
+
+    size: int
+    small: bool
+    expandable: bool
+    stream: int
+    pool: int
+
+
+RELEASABLE, STUCK = -2, -1
+"""Kinds of free pieces: given back by empty_cache(); free between blocks in use, which it cannot
+give back. The kind of other pieces is their category, with these added:"""
+PENDING, MIXED = 64, 128
+"""Freed but awaited by a stream; several narrow pieces drawn as one, as the largest of them."""
+GONE = -1
+"""In place of a tiling: the segment is not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PoolHistory:
+    """The allocator's map at some moments: segments come, are tiled anew, and go.
+
+    Attributes:
+        event: The moments: index of the next event, ascending, shape (n,).
+        segments: Every segment that was there at one of them.
+        tilings: The different ways in which a segment was tiled: in the order of their addresses
+            rows of bytes, kind, number of blocks, and, in a mixed piece, free bytes.
+        states: For each segment (moment, tiling) wherever its tiling changed, as indices; GONE in
+            place of a tiling. Before the first of them it is not there.
+    """
+
+    event: NDArray[np.int64]
+    segments: tuple[PoolSegment, ...]
+    tilings: tuple[NDArray[np.int64], ...]
+    states: tuple[tuple[tuple[int, int], ...], ...]
+
+    def at(self, row: int) -> list[tuple[PoolSegment, NDArray[np.int64]]]:
+        """The segments at one of the moments, the largest first, each with what tiles it."""
+        found = []
+        for segment, states in zip(self.segments, self.states, strict=True):
+            index = bisect_right(states, row, key=lambda state: state[0])
+            tiling = states[index - 1][1] if index else GONE
+            if tiling != GONE:
+                found.append((segment, self.tilings[tiling]))
+        return sorted(found, key=lambda item: -item[0].size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Details:
+    """What leads from the peak to any other moment, for views that a person explores.
+
+    Attributes:
+        phases: First event, and the one after the last, of each of the report's phases.
+        cells: The cells that were recorded.
+        live: Allocations of each live category at each of the timeline's moments, (n, len(LIVE)).
+        lines: The user's line whose event led to each moment; None where no stack was taken.
+        lives: The allocations that are told one by one, in the order of birth.
+        pool: The allocator's map at each of the timeline's moments.
+    """
+
+    phases: tuple[tuple[int, int], ...]
+    cells: tuple[CellSpan, ...]
+    live: NDArray[np.int64]
+    lines: tuple[str | None, ...]
+    lives: tuple[Life, ...]
+    pool: PoolHistory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Closeup:
+    """Single moments as exactly as they were recorded, where a view has only the timeline's.
+
+    Attributes:
+        t_ns: Nanoseconds since the start of the recording, ascending, shape (n,).
+        event: Index of the next event at each moment, shape (n,).
+        held: Bytes by category, shape (n, len(Category)).
+        live: Allocations of each live category, shape (n, len(LIVE)).
+        lines: The user's line whose event led to each moment; None where no stack was taken.
+        lives: The largest allocations that live at the moment that matters, by birth.
+        pool: The allocator's map at that moment, every block as it lay.
+        parts: What the host's memory is of, (n, len(core.machine.PARTS)); None of a card.
+    """
+
+    t_ns: NDArray[np.int64]
+    event: NDArray[np.int64]
+    held: NDArray[np.int64]
+    live: NDArray[np.int64]
+    lines: tuple[str | None, ...]
+    lives: tuple[Life, ...]
+    pool: PoolHistory
+    parts: NDArray[np.int64] | None = None

@@ -1,0 +1,177 @@
+"""What is known of every allocation before anybody says what it is for.
+
+What an unwinding exception frees in a forward is no temporary. Without the failure it would have
+lived on to backward, so at the moment of a caught error it counts as activations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.core.session.events import BEYOND
+from nbmem.report.ledger.allocation_sites import within_steps
+from nbmem.report.ledger.compiled_buffers import planned_names
+from nbmem.report.ledger.cublas_workspaces import first_in_backward, taken_once
+from nbmem.report.ledger.cudnn_benchmark import SEARCH, searched
+from nbmem.report.ledger.ddp_buckets import buckets
+from nbmem.report.ledger.gradients import gradient_names
+from nbmem.report.ledger.grown_variables import grown
+from nbmem.report.ledger.observations import NO_NAME, among_those_like, sightings_of
+from nbmem.report.ledger.phase_map import NOWHERE
+from nbmem.report.ledger.reduction_staging import NAME, nothing_within, staging
+from nbmem.report.ledger.repeated_steps import alike
+from nbmem.report.ledger.retained_results import kept
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from nbmem.allocator.recordings.follow import Allocations
+    from nbmem.core.session.session import Session
+    from nbmem.report.ledger.failed_requests import Unserved
+    from nbmem.report.ledger.phase_map import PhaseMap
+
+    Ints = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+__all__ = ["NO_NAME", "Facts", "facts_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Facts:
+    """What the passes look at: one row for each allocation.
+
+    Attributes:
+        allocations: Births, deaths and bytes.
+        events: Number of events.
+        phases: Where the phases lie.
+        born_in: Index of the phase of birth; NOWHERE before the recording, between phases, and of
+            what no tensor is: no pass goes by the birth of a sum of counters.
+        died_in: Index of the phase of death; NOWHERE between phases and if it never died.
+        within_one_phase: Born and dead inside one phase, or inside one gap between phases; by an
+            optimizer's step, whatever phases its closure has.
+        seen_as: For each category that a probe saw, which allocations it saw as that, themselves
+            or those like them in another pass of the loop.
+        fresh: Which inputs the loop made itself, between two calls of modules.
+        reached: Which allocations Python reached at the end; None where nobody looked.
+        kept: Which of a forward's results outlive the next pass of the loop, or are a variable's
+            that is larger in each.
+        calm: Whether nothing was allocated between its birth and its death, or only what a kernel
+            had beside it.
+        threads: How many threads trained at the same time; 1 where the phases tell who computed.
+    """
+
+    allocations: Allocations
+    events: int
+    phases: PhaseMap
+    born_in: Ints
+    died_in: Ints
+    within_one_phase: Mask
+    seen_as: dict[Category, Mask]
+    fresh: Mask
+    reached: Mask | None
+    kept: Mask
+    calm: Mask
+    threads: int
+
+    def seen(self, category: Category) -> Mask:
+        """Which allocations a probe saw as that."""
+        return self.seen_as[category]
+
+    @property
+    def unseen(self) -> Mask:
+        """Which allocations no probe saw."""
+        seen: Mask = np.any(list(self.seen_as.values()), axis=0)
+        return ~seen
+
+
+def facts_of(
+    allocations: Allocations, session: Session, device: int, phases: PhaseMap, refused: Unserved
+) -> tuple[Facts, Ints, tuple[str, ...]]:
+    """Gather the facts.
+
+    Args:
+        allocations: Every allocation of the recording.
+        session: What was recorded.
+        device: Index of the card in the session's devices.
+        phases: Where the phases lie.
+        refused: The requests that failed.
+
+    Returns:
+        The facts; for each allocation the index of its name (NO_NAME if it has none); and the texts
+        that these are indices of, the session's first.
+    """
+    trace, names = session.devices[device], session.names
+    events = trace.events
+    born, freed, count = allocations.born, allocations.freed, len(events)
+    born_in, died_in = _born_in(allocations, phases), phases.of(freed)
+    # What a caught out-of-memory error freed in a forward would have lived on without it.
+    unwound = np.searchsorted(refused.failed, born) != np.searchsorted(refused.failed, freed)
+    unwound &= phases.named(born_in, "forward") & (born_in == died_in)
+    died_in = np.where((freed < count) & ~unwound, died_in, NOWHERE)
+    within = _within(allocations, born_in, died_in, phases, count)
+    if trace.calls is not None:
+        within |= within_steps(allocations, born_in, phases, trace.calls, names)
+    seen = sightings_of(allocations, trace, names)
+    scratch = staging(allocations, events) & within & seen.nobody
+    seen.call(dict.fromkeys(np.flatnonzero(scratch).tolist(), NAME))
+    seen.call(dict.fromkeys(searched(allocations, session, device), SEARCH))
+    calm = nothing_within(allocations, events)
+    once = taken_once(allocations, seen.nobody, count)
+    others = scratch | first_in_backward(once, allocations, phases.named(born_in, "backward"))
+    known = (allocations, np.where(others, NOWHERE, born_in), phases, trace.identities)
+    seen.call(gradient_names(*known, of_parameters=seen.seen(Category.GRADIENTS), texts=names))
+    seen.call(planned_names(*known, calm=calm, texts=names))
+    kept_apart = buckets(allocations, trace.identities, seen.nobody & ~within, born_in, phases)
+    seen.add(Category.COMMUNICATION, *kept_apart)
+    variables = grown(allocations, *seen.variables, count)
+    seen.name_like(variables)
+    # What grows is of another size in each pass, in which all else may be as it was.
+    counts = ~once & ~_rows(variables, len(born))
+    standing = alike(allocations, born_in, phases, within, counts)
+    facts = Facts(
+        allocations=allocations,
+        events=count,
+        phases=phases,
+        born_in=born_in,
+        died_in=died_in,
+        within_one_phase=within,
+        seen_as=seen.as_those_like(standing),
+        fresh=among_those_like(seen.fresh, standing),
+        reached=seen.reached,
+        kept=kept(allocations, born_in, phases, standing, count) | _rows(variables, len(born)),
+        calm=calm | scratch,
+        threads=session.facts.get("threads", 1),
+    )
+    return facts, seen.named_like(standing), seen.texts
+
+
+def _born_in(a: Allocations, phases: PhaseMap) -> Ints:
+    """The phase of each birth; a sum of counters is born nowhere."""
+    born_in: Ints = np.where(a.addr < BEYOND, phases.of(a.born), NOWHERE)
+    return born_in
+
+
+def _within(a: Allocations, born_in: Ints, died_in: Ints, phases: PhaseMap, count: int) -> Mask:
+    """Which allocations live inside one phase, or inside one gap.
+
+    What makes the first batch of all begins in `load`, and ends in the `input` behind it: there
+    alone a batch begins with the tensor that the model is given.
+    """
+    within: Mask = (born_in == died_in) & (born_in != NOWHERE)
+    first_batch = phases.named(born_in, "load") & phases.named(died_in, "input")
+    within |= first_batch & (died_in == born_in + 1)
+    loose = (born_in == NOWHERE) & (a.addr < BEYOND) & (a.born >= 0) & (a.freed < count)
+    within |= loose & (phases.gap_of(a.born) == phases.gap_of(a.freed))
+    return within
+
+
+def _rows(found: Iterable[int], count: int) -> Mask:
+    mask = np.zeros(count, bool)
+    mask[list(found)] = True
+    return mask

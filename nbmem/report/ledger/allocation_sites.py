@@ -1,0 +1,165 @@
+"""Where a tensor was made that nobody saw: by which call, or near which module.
+
+Temporaries are gone before anybody looks: what an optimizer's lists hold within a step, a result
+that no backward reads. What is known of them is their place in the order of births: inside a call
+whose beginning and end were read, or beside something that a graph has named.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.core.session.session import NOT_KNOWN
+from nbmem.core.session.tensor_names import MADE, STEP, TEMPORARY, of_graph, path_in, user_of
+from nbmem.report.ledger.observations import NO_NAME
+from nbmem.report.ledger.phase_map import CALLS, NOWHERE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from nbmem.allocator.recordings.follow import Allocations
+    from nbmem.core.session.session import Calls
+    from nbmem.report.ledger.allocation_facts import Facts, Ints, Mask
+    from nbmem.report.ledger.phase_map import PhaseMap
+
+    _Columns = tuple[Ints, Ints, Ints]
+
+NEAR = 4
+"""Births between something and its neighbour, at most: a kernel's scratch, a module's own steps."""
+_GRADIENT = re.compile(r"([^\s\[]+\.[^.\s]+)\.grad ")
+"""The parameter in the name of its gradient."""
+
+
+def within_steps(
+    allocations: Allocations, born_in: Ints, phases: PhaseMap, calls: Calls, texts: Sequence[str]
+) -> Mask:
+    """What an optimizer's step has made itself and lets go of before it returns.
+
+    Within a step that is given a closure, forwards and backwards have phases of their own.
+    """
+    begins, ends, _ = _steps(calls, texts)
+    own = np.flatnonzero(phases.named(born_in, "optimizer"))
+    at = np.searchsorted(ends, allocations.born[own], side="right")
+    own, at = own[at < len(ends)], at[at < len(ends)]
+    inside = (begins[at] != NOT_KNOWN) & (begins[at] <= allocations.born[own])
+    found = np.zeros(len(allocations), bool)
+    found[own] = inside & (allocations.freed[own] < ends[at])
+    return found
+
+
+def _steps(calls: Calls, texts: Sequence[str]) -> _Columns:
+    known = np.unique(calls.name).tolist()
+    mine = np.isin(calls.name, [i for i in known if texts[i].endswith(STEP)])
+    return calls.first[mine], calls.last[mine], calls.name[mine]
+
+
+class Birthplaces:
+    """Says where allocations were made.
+
+    Args:
+        facts: What is known of each allocation.
+        names: Index of each one's name, NO_NAME if it has none.
+        texts: What these are indices of.
+        category: Of each one, as a number.
+        calls: What the loop called; None where nobody looked.
+    """
+
+    def __init__(
+        self,
+        facts: Facts,
+        names: Ints,
+        texts: Sequence[str],
+        category: NDArray[np.uint8],
+        calls: Calls | None,
+    ) -> None:
+        self._facts, self._names, self._texts, self._category = facts, names, texts, category
+        self._calls = None if calls is None else _Calls(calls, texts, facts.phases)
+
+    def name(self, row: int) -> str | None:
+        """`temporary of adamw.step()`; None where nothing tells."""
+        facts = self._facts
+        phase = int(facts.born_in[row])
+        if phase == NOWHERE:
+            return None
+        kind = str(facts.phases.names[phase])
+        where = None
+        if kind in (*CALLS, "backward"):
+            path = self._neighbour(row)
+            where = None if path is None else f"near {path}"
+        if where is None and self._calls is not None:
+            where = self._calls.where(int(facts.allocations.born[row]), kind, phase)
+        if where is None:
+            return None
+        if facts.within_one_phase[row]:
+            return f"{TEMPORARY}{where}"
+        return f"{MADE}by {where[3:]}" if where.startswith("of ") else f"{MADE}{where}"
+
+    def _neighbour(self, row: int) -> str | None:
+        """The module of what was born just before it in its phase, else just behind it."""
+        born_in = self._facts.born_in
+        for step in (-1, 1):
+            for at in range(row + step, row + step * (NEAR + 1), step):
+                if not 0 <= at < len(born_in) or born_in[at] != born_in[row]:
+                    break
+                index = int(self._names[at])
+                path = None if index == NO_NAME else self._module(at, self._texts[index])
+                if path is not None:
+                    return path
+        return None
+
+    def _module(self, row: int, name: str) -> str | None:
+        if of_graph(name):
+            return path_in(name)
+        found = _GRADIENT.match(name) if self._category[row] == Category.GRADIENTS else None
+        return user_of(found[1]) if found else None
+
+
+class _Calls:
+    """The calls, modules and steps apart."""
+
+    def __init__(self, calls: Calls, texts: Sequence[str], phases: PhaseMap) -> None:
+        self._steps = _steps(calls, texts)
+        modules = ~np.isin(calls.name, self._steps[2])
+        self._modules = calls.first[modules], calls.last[modules], calls.name[modules]
+        self._texts, self._phases = texts, phases
+
+    def where(self, born: int, kind: str, phase: int) -> str | None:
+        """Which call a birth lies in, or between which it does."""
+        if kind == "backward":
+            return "of backward()"
+        first, last = self._phases.bounds(phase)
+        if kind == "optimizer":
+            return self._place(self._steps, born, first, last) or "of an update"
+        if kind in CALLS:
+            return self._place(self._modules, born, first, last)
+        return self._coming(born) if kind == "input" else None
+
+    def _place(
+        self, calls: tuple[Ints, Ints, Ints], born: int, first: int, last: int
+    ) -> str | None:
+        """In a phase: inside of a call, before the next one, or behind the last."""
+        begins, ends, names = calls
+        at = int(np.searchsorted(ends, born, side="right"))
+        if at < len(ends):
+            known, name = begins[at] != NOT_KNOWN, self._texts[names[at]]
+            if known and begins[at] <= born:
+                return f"of {name}"  # it may go on behind the phase: a closure runs inside it
+            if (begins[at] if known else ends[at] - 1) < last:
+                return f"{'before' if known else 'near'} {name}"
+        if at and ends[at - 1] > first:
+            return f"after {self._texts[names[at - 1]]}"
+        return None
+
+    def _coming(self, born: int) -> str | None:
+        """What is called next, where its beginning is known."""
+        begins, ends, names = self._modules
+        at = int(np.searchsorted(ends, born, side="right"))
+        if at == len(ends) or begins[at] < born:
+            return None
+        return f"before {self._texts[names[at]]}"

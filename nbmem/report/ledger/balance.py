@@ -1,0 +1,156 @@
+"""The ledger: the bytes of each category at one moment, which add up to the card exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nbmem.core.errors import LedgerImbalanceError
+from nbmem.core.session.categories import ACTIVE, PROCESS, RESERVED, Category
+
+if TYPE_CHECKING:
+    from nbmem.core.session.frameworks import Share
+    from nbmem.core.session.host_memory import MachineParts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Managed:
+    """Managed memory (cudaMallocManaged) at one moment, as far as the driver says; bytes.
+
+    Its pages are counted for the card and for no process:
+    https://github.com/rapidsai/rmm/issues/2259, https://github.com/Syllo/nvtop/issues/213.
+
+    Attributes:
+        size: What exists, wherever it is.
+        place: The category in which its part on the card stands.
+        most_on_card: What of it can be on the card.
+        least_away: What of it cannot, for want of room.
+    """
+
+    size: int
+    place: Category
+    most_on_card: int
+    least_away: int
+
+    def to_json(self) -> dict[str, str | int]:
+        """Bytes by stable keys."""
+        return {
+            "bytes": self.size,
+            "within": self.place.key,
+            "on_card_at_most": self.most_on_card,
+            "away_at_least": self.least_away,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """Where every byte of a card was at one moment.
+
+    Attributes:
+        total_bytes: The card's bytes.
+        held: Bytes of each category, in the order of Category.
+        process_known: Whether the driver says what this process holds. If not (containers, no
+            NVML), `context` holds all that the card has in use beyond the reserved bytes.
+        owners: The other frameworks, the largest first: they add up to their two categories.
+        machine: Parts of the host's memory across the categories; None of a card.
+    """
+
+    total_bytes: int
+    held: tuple[int, ...]
+    process_known: bool = True
+    owners: tuple[Share, ...] = ()
+    machine: MachineParts | None = None
+
+    def __getitem__(self, category: Category) -> int:
+        """Bytes of one category."""
+        return self.held[category]
+
+    @property
+    def active(self) -> int:
+        """Bytes of blocks in use, pending ones included."""
+        return sum(self.held[c] for c in ACTIVE)
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of live blocks: what torch.cuda.memory_allocated() says."""
+        return self.active - self.held[Category.PENDING]
+
+    @property
+    def reserved(self) -> int:
+        """Bytes held from the driver: what torch.cuda.memory_reserved() says."""
+        return sum(self.held[c] for c in RESERVED)
+
+    @property
+    def process(self) -> int | None:
+        """Bytes that nvidia-smi shows for this process; None where the driver does not say."""
+        return sum(self.held[c] for c in PROCESS) if self.process_known else None
+
+    @property
+    def managed(self) -> Managed | None:
+        """Managed memory of other frameworks; None where there is none that they count."""
+        size = sum(share.managed for share in self.owners)
+        if not size:
+            return None
+        place = Category.OTHER_PROCESSES if self.process_known else Category.CONTEXT
+        most = self.held[place]
+        return Managed(
+            size=size,
+            place=place,
+            most_on_card=min(size, most),
+            least_away=max(0, size - most - self.held[Category.FREE]),
+        )
+
+    @property
+    def outside(self) -> int:
+        """Bytes that torch's allocator cannot have: others', the context's and the driver's."""
+        return self.used - self.reserved
+
+    @property
+    def used(self) -> int:
+        """Bytes of the card in use by anybody."""
+        return self.total_bytes - self.held[Category.FREE]
+
+    def check(self, *, allocated: int | None = None, reserved: int | None = None) -> None:
+        """Raise unless every byte of the card is in exactly one category.
+
+        Args:
+            allocated: What the allocator itself reports; None to leave it out.
+            reserved: The same for the bytes held from the driver.
+
+        Raises:
+            LedgerImbalanceError: The books do not balance.
+        """
+        cached = sum(share.cached for share in self.owners)
+        used = sum(share.held for share in self.owners) - cached
+        for name, parts, whole in (
+            ("the card", sum(self.held), self.total_bytes),
+            ("other frameworks", self.held[Category.FRAMEWORKS], used),
+            ("other frameworks' pools", self.held[Category.FRAMEWORKS_CACHED], cached),
+            ("allocated", self.allocated, allocated),
+            ("reserved", self.reserved, reserved),
+        ):
+            if whole is not None and parts != whole:
+                raise LedgerImbalanceError(
+                    f"The categories hold {parts} B of {name}, which has {whole} B "
+                    f"({parts - whole:+} B). The figures of this report are not to be trusted; "
+                    "please report it with the session's file (%nbmem save)."
+                )
+        if min(self.held) < 0:
+            name = Category(self.held.index(min(self.held))).label
+            raise LedgerImbalanceError(f"The category {name} holds {min(self.held)} B.")
+
+    def to_json(self) -> dict[str, int]:
+        """Bytes by the categories' stable keys; their sum is `total_bytes`."""
+        return {category.key: self.held[category] for category in Category}
+
+    def owners_json(self) -> list[dict[str, str | int | None]]:
+        """What each other framework holds, the largest first; null where it does not say."""
+        return [
+            {
+                "name": share.name,
+                "held": share.held,
+                "used": share.used,
+                "managed": share.managed,
+            }
+            for share in self.owners
+        ]

@@ -1,0 +1,291 @@
+"""The books of one recorded card: the ledger at any moment, the highest moment of any span."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.allocator.recordings.undo_events import undo_with_notes
+from nbmem.allocator.recordings.used_private_pools import follow_used
+from nbmem.allocator.settings import AllocatorSettings
+from nbmem.core.errors import LedgerImbalanceError
+from nbmem.core.session.categories import LIVE, OUTSIDE, Category
+from nbmem.core.session.host_memory import MachineParts
+from nbmem.report.ledger.allocation_facts import NO_NAME, facts_of
+from nbmem.report.ledger.allocation_sites import Birthplaces
+from nbmem.report.ledger.attribution import attribute
+from nbmem.report.ledger.balance import Ledger
+from nbmem.report.ledger.failed_requests import refused_of
+from nbmem.report.ledger.host_parts import parts_at
+from nbmem.report.ledger.outside_torch import Outside
+from nbmem.report.ledger.phase_map import PhaseMap
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from nbmem.allocator.recordings.follow import Allocations, Followed
+    from nbmem.core.session.session import DeviceTrace, Session
+    from nbmem.core.session.spans import Span
+
+    Ints = NDArray[np.int64]
+
+
+WORKSPACE = "cuBLAS workspace"
+
+
+class Books:
+    """Every allocation of one card with its category, and the sums.
+
+    A *position* i is the moment before event i; position `events` is the end. Curves are in bytes,
+    one value for each position, shape (events + 1,).
+
+    Args:
+        session: What was recorded.
+        device: Index of the card in the session's devices (not the CUDA ordinal).
+
+    Attributes:
+        session: What was recorded.
+        device: The card's index among the session's devices.
+        trace: What was recorded of the card.
+        events: How many events it has.
+        phases: Which phase an event lies in.
+        refused: The requests that failed.
+        notes: What is doubtful, one sentence each.
+        allocations: Every allocation that lived in the recording, in the order of birth: a *row*.
+        category: Of each row, as a number.
+        born_in: Index of each row's phase in `phases`.
+    """
+
+    def __init__(self, session: Session, device: int = 0) -> None:
+        self.session = session
+        self.device = device
+        self.trace: DeviceTrace = session.devices[device]
+        self.notes: list[str] = []
+        self.phases = PhaseMap(session.spans, device)
+        self._followed = self._follow()
+        self.allocations = self._followed.allocations
+        self.events = len(self.trace.events)
+        self.refused = refused_of(session, device)
+        facts, self.names, self.texts = facts_of(
+            self.allocations, session, device, self.phases, self.refused
+        )
+        self.born_in = facts.born_in
+        self.category = attribute(facts)
+        self._births = Birthplaces(facts, self.names, self.texts, self.category, self.trace.calls)
+        self._sums = _Sums(self.allocations, self.category)
+        self._outside = Outside(self.trace, session.names)
+        self._check_marks()
+
+    def _follow(self) -> Followed:
+        trace = self.trace
+        settings = AllocatorSettings.from_torch(trace.settings, trace.release)
+        start = trace.start
+        if start is None:
+            start, notes = undo_with_notes(trace.end, trace.events, settings)
+            self.notes.extend(notes)
+        followed = follow_used(start, trace.events, settings, trace.end.segments, trace.kept_pools)
+        self.notes.extend(followed.notes)
+        return followed
+
+    @property
+    def allocated(self) -> Ints:
+        """The curve of what is in allocated blocks."""
+        return self._followed.allocated
+
+    @property
+    def active(self) -> Ints:
+        """The curve of what is in allocated and pending blocks."""
+        return self._followed.active
+
+    @property
+    def requested(self) -> Ints:
+        """The curve of what was asked for, of active blocks."""
+        return self._followed.requested
+
+    @property
+    def reserved(self) -> Ints:
+        """The curve of what is held from the driver."""
+        return self._followed.reserved
+
+    @property
+    def releasable(self) -> Ints:
+        """The curve of what empty_cache() would give back: whole free segments and free pages.
+
+        Those of private pools in use stay, and so do pieces of used segments.
+        """
+        return self._followed.releasable
+
+    def bounds(self, span: Span) -> tuple[int, int]:
+        """The positions on this card between which a span lies, both included."""
+        return span.first[self.device], span.last[self.device]
+
+    @property
+    def process_known(self) -> bool:
+        """Whether the driver says what this process holds."""
+        return self._outside.process_known
+
+    def held(self, positions: Ints) -> Ints:
+        """Bytes by category at each position, shape (len(positions), len(Category))."""
+        table = np.zeros((len(positions), len(Category)), np.int64)
+        for category in LIVE:
+            table[:, category] = self._sums.at(category, positions)
+        pending = self._sums.pending(positions)
+        table[:, Category.PENDING] = pending
+        table[:, Category.ROUNDING] = self.active[positions] - pending - table[:, LIVE].sum(axis=1)
+        releasable = self.releasable[positions]
+        table[:, Category.CACHED_RELEASABLE] = releasable
+        table[:, Category.CACHED_STUCK] = (
+            self.reserved[positions] - self.active[positions] - releasable
+        )
+        outside = self._outside.at(self._lasting(positions), self.reserved[positions])
+        table[:, OUTSIDE] = np.stack(outside, axis=1)
+        table[:, Category.FREE] = self.trace.info.total_bytes - table.sum(axis=1)
+        return table
+
+    def ledger(self, position: int) -> Ledger:
+        """The card at one position, checked against the followed counters."""
+        (ledger,) = self.ledgers([position])
+        ledger.check(allocated=int(self.allocated[position]), reserved=int(self.reserved[position]))
+        return ledger
+
+    def ledgers(self, positions: Sequence[int]) -> list[Ledger]:
+        """The card at each position."""
+        at = np.array(positions, np.int64)
+        when, held = self._lasting(at), self.held(at)
+        owners = self._outside.shares(when, self.reserved[at])
+        machine = parts_at(self.trace.machine, when, held)
+        parts = [None] * len(at) if machine is None else map(MachineParts.of, machine.tolist())
+        return [
+            Ledger(
+                total_bytes=self.trace.info.total_bytes,
+                held=tuple(row),
+                process_known=self.process_known,
+                owners=shares,
+                machine=part,
+            )
+            for row, shares, part in zip(held.tolist(), owners, parts, strict=True)
+        ]
+
+    def parts(self, positions: Ints) -> Ints | None:
+        """What the host's memory is of at each position, (n, len(PARTS)); None of a card."""
+        return parts_at(self.trace.machine, self._lasting(positions), self.held(positions))
+
+    def peak(self, first: int, last: int) -> int:
+        """The position between two (both included) at which most is allocated; the earliest."""
+        return first + int(np.argmax(self.allocated[first : last + 1]))
+
+    def peak_process(self, first: int = 0, last: int | None = None) -> int | None:
+        """Highest process figure between two positions, read or at any event.
+
+        Args:
+            first: Position; 0 takes in what was read before the first event.
+            last: Position; None takes in what was read after the last event.
+
+        Returns:
+            Bytes; None where the driver does not say.
+        """
+        if not self.process_known:
+            return None
+        positions = np.arange(first, (self.events if last is None else last) + 1)
+        begin = int(self.times(positions[:1])[0]) if first else 0
+        end = int(self.times(positions[-1:])[0]) if last is not None else np.iinfo(np.int64).max
+        return max(self._outside.highest_read(begin, end), int(self._processes(positions).max()))
+
+    def largest_process(self) -> int | None:
+        """The first position with the highest process figure; None if it was read elsewhere."""
+        if not self.process_known:
+            return None
+        held = self._processes(np.arange(self.events + 1))
+        position = int(held.argmax())
+        read = self._outside.highest_read(0, np.iinfo(np.int64).max)
+        return position if held[position] >= read else None
+
+    def _processes(self, positions: Ints) -> Ints:
+        """The process figure at positions."""
+        reserved = self.reserved[positions]
+        used, cached, context, *_ = self._outside.at(self.times(positions), reserved)
+        held: Ints = reserved + used + cached + context
+        return held
+
+    def _lasting(self, positions: Ints) -> Ints:
+        """The positions' times; the last one lasts: what was read after it belongs to it."""
+        return np.where(positions < self.events, self.times(positions), np.iinfo(np.int64).max)
+
+    def times(self, positions: Ints) -> Ints:
+        """When each position begins, nanoseconds since the epoch."""
+        times = self.trace.events.t_ns
+        if not len(times):
+            return np.full(len(positions), self.session.created_ns, np.int64)
+        return times[np.clip(positions - 1, 0, len(times) - 1)]
+
+    def name(self, row: int) -> str | None:
+        """What an allocation is called, or where it was made; None where nothing tells."""
+        if self.category[row] == Category.WORKSPACE:  # also where a gradient is as large
+            return WORKSPACE
+        index = int(self.names[row])
+        return self.texts[index] if index != NO_NAME else self._births.name(row)
+
+    def live(self, position: int) -> Ints:
+        """Rows of the allocations that live at a position."""
+        a = self.allocations
+        return np.flatnonzero((a.born < position) & (a.freed >= position))
+
+    def _check_marks(self) -> None:
+        """The followed events must say what the allocator's own counters said."""
+        marks, f = self.trace.marks, self._followed
+        if self.trace.dropped or not len(marks):
+            return
+        wrong = np.flatnonzero(
+            (f.allocated[marks.position] != marks.allocated)
+            | (f.reserved[marks.position] != marks.reserved)
+        )
+        if len(wrong):
+            where = int(wrong[0])
+            imbalance = LedgerImbalanceError(
+                f"At reading {where} the allocator had {marks.allocated[where]} B allocated and "
+                f"{marks.reserved[where]} B reserved; its history gives "
+                f"{f.allocated[marks.position[where]]} B and "
+                f"{f.reserved[marks.position[where]]} B. {len(wrong)} of {len(marks)} readings "
+                "differ; phases around them may be misplaced."
+            )
+            self.notes.append(str(imbalance))
+
+
+class _Sums:
+    """Requested bytes by category at any position, in O(log n) a position."""
+
+    def __init__(self, a: Allocations, category: NDArray[np.uint8]) -> None:
+        self._parts = {
+            c: _Curve(a.born[rows], a.freed[rows], a.requested[rows])
+            for c in LIVE
+            if len(rows := np.flatnonzero(category == c))
+        }
+        waits = np.flatnonzero(a.died > a.freed)
+        self._pending = _Curve(a.freed[waits], a.died[waits], a.block[waits])
+
+    def at(self, category: Category, positions: Ints) -> Ints | int:
+        curve = self._parts.get(category)
+        return 0 if curve is None else curve.at(positions)
+
+    def pending(self, positions: Ints) -> Ints:
+        return self._pending.at(positions)
+
+
+class _Curve:
+    """A sum of sizes over the positions in (begin, end]."""
+
+    def __init__(self, begin: Ints, end: Ints, size: Ints) -> None:
+        self._begin, self._up = _cumulative(begin, size)
+        self._end, self._down = _cumulative(end, size)
+
+    def at(self, positions: Ints) -> Ints:
+        up = self._up[np.searchsorted(self._begin, positions)]
+        return up - self._down[np.searchsorted(self._end, positions)]
+
+
+def _cumulative(at: Ints, size: Ints) -> tuple[Ints, Ints]:
+    order = np.argsort(at, kind="stable")
+    return at[order], np.concatenate([np.zeros(1, np.int64), np.cumsum(size[order])])

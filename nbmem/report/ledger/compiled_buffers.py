@@ -1,0 +1,105 @@
+"""Names for what compiled regions took: their wrappers' buffers, found again among the births.
+
+The probes list what a region's forward and backward take, with their bytes, in the wrapper's order
+(compiled_regions.py). Names are given only if all of that list is found in its order among what was
+allocated then; what lies between is a kernel's scratch, or of what was not compiled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.report.ledger.phase_map import NOWHERE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from nbmem.allocator.recordings.follow import Allocations
+    from nbmem.core.session.session import Identities
+    from nbmem.report.ledger.phase_map import PhaseMap
+
+    Ints = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+_OF_FORWARD = ("forward", "load", "input", "inference")
+
+
+def planned_names(  # noqa: PLR0913 - the facts as far as they are known then
+    allocations: Allocations,
+    born_in: Ints,
+    phases: PhaseMap,
+    identities: Identities,
+    *,
+    calm: Mask,
+    texts: Sequence[str],
+) -> dict[int, str]:
+    """The names of what compiled regions took, by row.
+
+    Args:
+        allocations: Every allocation of the recording.
+        born_in: Index of the phase of each one's birth.
+        phases: The phases.
+        identities: What the probes saw; at address 0, where a backward begins, what the regions
+            of its graph take: activations in the forward before it, temporaries in itself.
+        calm: Which allocations died before anything else was allocated.
+        texts: What the identities' names are.
+    """
+    names: dict[int, str] = {}
+    for category, within in (
+        (Category.ACTIVATIONS, _before),
+        (Category.TEMPORARIES, lambda phase, _: [phase]),
+    ):
+        listed = np.flatnonzero((identities.addr == 0) & (identities.category == category))
+        found = phases.of(identities.position[listed])
+        for phase in np.unique(found[found != NOWHERE]).tolist():
+            mine = listed[found == phase]
+            rows = np.flatnonzero(np.isin(born_in, within(phase, phases)))
+            sizes = allocations.requested[rows]
+            for row, one in _in_order(sizes, identities.size[mine], calm[rows]).items():
+                names[int(rows[row])] = texts[identities.name[mine[one]]]
+    return names
+
+
+def _before(phase: int, phases: PhaseMap) -> list[int]:
+    """The phases of the forward that a backward follows."""
+    found: list[int] = []
+    while phase > 0 and phases.names[phase - 1] in _OF_FORWARD:
+        phase -= 1
+        found.append(phase)
+    return found
+
+
+def _in_order(made: Ints, listed: Ints, calm: Mask) -> dict[int, int]:
+    """What was made by what it must be of a list that lies among it in its order.
+
+    It must be where it is the same one however early or late the list is laid. What a first launch
+    copies to time a kernel is gone before anything else is made: without that it is tried again.
+    """
+    certain: dict[int, int] = {}
+    for kept in (np.ones(len(made), bool), ~calm):
+        at = np.flatnonzero(kept)
+        early = _earliest(made[at], listed)
+        late = _earliest(made[at][::-1], listed[::-1])
+        if early is None or late is None:
+            continue
+        for one, (first, last) in enumerate(zip(early, reversed(late), strict=True)):
+            if first == len(at) - 1 - last:
+                certain.setdefault(int(at[first]), one)
+    return certain
+
+
+def _earliest(made: Ints, listed: Ints) -> list[int] | None:
+    """Where each of a list is found at the earliest; None if not all of it is, in order."""
+    found: list[int] = []
+    sizes = enumerate(made.tolist())
+    for wanted in listed.tolist():
+        at = next((at for at, size in sizes if size == wanted), None)
+        if at is None:
+            return None
+        found.append(at)
+    return found

@@ -1,0 +1,141 @@
+"""The rule for cuBLAS workspaces: kept from a thread's first matrix product on a stream to the end.
+
+Or until somebody clears them, as Lightning does when its training ends: all threads' at once. Where
+only one thread has any (an evaluation), one allocation of the odd size that cards before Hopper
+have is it; a loop's results would be several. A handle has one for each stream, and a graph is
+captured on a stream of its own:
+https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/cuda/CublasHandlePool.cpp
+
+Where several threads trained at the same time there are no phases: each has its own, and the engine
+one for all. By their odd size these are cuBLAS's, and by 32 MiB where Python does not have them.
+
+With a cuBLASLt epilogue (addmm) its own, once. Recorded on an H100: each once in the forward
+thread, once in the engine's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.allocator.cublas import WORKSPACE, WORKSPACE_HOPPER, WORKSPACE_LT
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.allocator.recordings.follow import Allocations
+    from nbmem.report.ledger.allocation_facts import Facts
+
+    Ints = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+CUBLAS = (WORKSPACE_HOPPER, WORKSPACE)
+CUBLASLT = WORKSPACE_LT
+THREADS = (("forward", "inference"), ("backward",))
+"""Phases that the forward thread and the engine's thread compute."""
+
+
+def workspaces(facts: Facts) -> Mask:
+    """Allocations that are cuBLAS's: the first of the size in each thread, kept."""
+    a = facts.allocations
+    kept = facts.unseen & ((a.freed >= facts.events) | _cleared(facts))
+    found: Mask = np.zeros(len(a), bool)
+    places = [a.born < 0, *(facts.phases.named(facts.born_in, *names) for names in THREADS)]
+    found |= kept & places[0] & np.isin(a.requested, CUBLAS)  # an earlier cell's, both threads'
+    for place in (*places, _elsewhere(facts, places[-1])):
+        inside = kept & place
+        of_size = inside & np.isin(a.requested, CUBLAS)
+        for stream in np.unique(a.stream[of_size]).tolist():
+            first = _first(of_size & (a.stream == stream), a.born)
+            if first is not None:
+                found[first] = True
+                near = inside & (facts.born_in == facts.born_in[first]) & (a.stream == stream)
+                beside = _first(near & (a.requested == CUBLASLT), a.born)
+                if beside is not None:
+                    found[beside] = True
+    return found | _of_threads(facts, kept)
+
+
+def _of_threads(facts: Facts, kept: Mask) -> Mask:
+    """One for each of several threads that trained at the same time, and one for the engine."""
+    a = facts.allocations
+    found: Mask = np.zeros(len(a), bool)
+    if facts.threads > 1:
+        unheld = np.zeros(len(a), bool) if facts.reached is None else ~facts.reached
+        unheld |= a.requested == WORKSPACE
+        mine = kept & unheld & (a.born >= 0) & np.isin(a.requested, CUBLAS)
+        for stream in np.unique(a.stream[mine]).tolist():
+            rows = np.flatnonzero(mine & (a.stream == stream))
+            found[rows[np.argsort(a.born[rows], kind="stable")][: facts.threads + 1]] = True
+    return found
+
+
+def taken_once(allocations: Allocations, unseen: Mask, events: int) -> Mask:
+    """Allocations that may be cuBLAS's, by their sizes alone: the first pass has them, no other."""
+    lasting = unseen & (allocations.freed >= events)
+    mine: Mask = lasting & np.isin(allocations.requested, (*CUBLAS, CUBLASLT))
+    return mine
+
+
+def first_in_backward(once: Mask, allocations: Allocations, in_backward: Mask) -> Mask:
+    """Of what may be cuBLAS's the first that each stream's backwards made: no gradient, then.
+
+    Args:
+        once: What may be cuBLAS's, as `taken_once` says.
+        allocations: Every allocation of the recording.
+        in_backward: Which of them a backward made.
+    """
+    found: Mask = np.zeros(len(once), bool)
+    rows = np.flatnonzero(once & in_backward)
+    rows = rows[np.argsort(allocations.born[rows], kind="stable")]
+    found[rows[np.unique(allocations.stream[rows], return_index=True)[1]]] = True
+    return found
+
+
+def unheld_workspaces(requested: Ints, stream: Ints) -> Mask:
+    """Blocks that are cuBLAS's, of those that live at one moment and Python does not have.
+
+    Each stream has one of each thread; where more have the size, sizes do not tell which.
+
+    Args:
+        requested: What was asked for, of each.
+        stream: The stream of each.
+    """
+    found: Mask = np.isin(requested, CUBLAS)
+    for one in np.unique(stream[found]).tolist():
+        mine = found & (stream == one)
+        found &= ~mine | (mine.sum() <= len(THREADS))
+    return found
+
+
+def _elsewhere(facts: Facts, in_engine: Mask) -> Mask:
+    """Outside of the engine, whatever the phase, where Python was searched and does not have it.
+
+    A bare product takes its workspace as a module's does, but there sizes alone show nothing: 32
+    MiB are a plain tensor's size, too.
+    """
+    if facts.reached is None:
+        return np.zeros(len(in_engine), bool)
+    elsewhere: Mask = ~in_engine & (facts.allocations.born >= 0) & ~facts.reached
+    return elsewhere
+
+
+def _cleared(facts: Facts) -> Mask:
+    """What was freed where both threads' workspaces were, with no allocation in between."""
+    a, phases = facts.allocations, facts.phases
+    moment = np.searchsorted(np.sort(a.born), a.freed)
+    dead = facts.unseen & (a.freed < facts.events) & ~facts.within_one_phase
+    at_last = moment == len(a)  # behind an error that a forward ended in, too
+    dead &= ~phases.named(facts.died_in, "forward", "backward") | at_last
+    of_size = dead & np.isin(a.requested, CUBLAS)
+    forward, backward = (phases.named(facts.born_in, *names) for names in THREADS)
+    both = np.intersect1d(moment[of_size & forward], moment[of_size & backward])
+    single = of_size & forward & (a.requested == WORKSPACE)
+    cleared: Mask = dead & (np.isin(moment, both) | (single & (single.sum() == 1)))
+    return cleared
+
+
+def _first(which: Mask, born: NDArray[np.int64]) -> int | None:
+    rows = np.flatnonzero(which)
+    return int(rows[np.argmin(born[rows])]) if len(rows) else None

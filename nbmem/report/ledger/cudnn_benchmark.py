@@ -1,0 +1,34 @@
+"""Work areas in which cuDNN tried its kernels (`torch.backends.cudnn.benchmark`).
+
+torch takes as much as the largest of them wants, frees it at once, and then empties the cache:
+https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/cudnn/Conv_v8.cpp
+(generate_and_filter_plans, run_single_conv)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.events import GIVES_BACK, Action
+
+if TYPE_CHECKING:
+    from nbmem.allocator.recordings.follow import Allocations
+    from nbmem.core.session.session import Session
+
+SEARCH = "cuDNN's search for the fastest kernel"
+
+
+def searched(allocations: Allocations, session: Session, device: int) -> list[int]:
+    """Rows of those allocations; none where the program did not ask for the search."""
+    if not session.facts.get("cudnn_benchmark"):
+        return []
+    a, action = allocations, session.devices[device].events.action
+    brief = np.flatnonzero((a.born >= 0) & (a.freed - a.born == 1))
+    # A request to free that is carried out at once leaves one more entry behind it.
+    others = np.flatnonzero(action != Action.FREE_COMPLETED)
+    behind = np.searchsorted(others, a.freed[brief] + 1)
+    brief, behind = brief[behind < len(others)], behind[behind < len(others)]
+    rows: list[int] = brief[np.isin(action[others[behind]], GIVES_BACK)].tolist()
+    return rows

@@ -1,0 +1,89 @@
+"""DistributedDataParallel's buckets, which no Python object has: told by their bytes to the last.
+
+The reducer makes them at once, without another allocation between, and together they are as large
+as the gradients of one type: one for the first pass or as many as its limits say, and new ones for
+the rest before the second forward.
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/distributed/c10d/reducer.cpp
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.report.ledger.cublas_workspaces import CUBLAS, CUBLASLT
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.allocator.recordings.follow import Allocations
+    from nbmem.core.session.session import Identities
+    from nbmem.report.ledger.phase_map import PhaseMap
+
+    Ints = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+_MADE_IN = ("load", "input", "forward")
+
+
+def buckets(
+    allocations: Allocations,
+    identities: Identities,
+    lasting: Mask,
+    born_in: Ints,
+    phases: PhaseMap,
+) -> tuple[Ints, Ints]:
+    """The allocations that are buckets.
+
+    Args:
+        allocations: Every allocation of the recording.
+        identities: What the probes saw; at address 0 what they only know to be somewhere.
+        lasting: Which allocations no probe saw and outlive the phase of their birth.
+        born_in: Index of the phase of each one's birth.
+        phases: The phases.
+
+    Returns:
+        Their rows, and for each the index of its name.
+    """
+    rows: list[int] = []
+    names: list[int] = []
+    listed = (identities.addr == 0) & (identities.category == Category.COMMUNICATION)
+    wanted = zip(identities.size[listed].tolist(), identities.name[listed].tolist(), strict=True)
+    for total, name in dict(wanted).items():
+        mine = _kept_from_before(allocations, lasting, total)
+        may_be = lasting & phases.named(born_in, *_MADE_IN)
+        mine += _runs(allocations, may_be, total)
+        rows += mine
+        names += [name] * len(mine)
+    return np.array(rows, np.int64), np.array(names, np.int64)
+
+
+def _kept_from_before(a: Allocations, lasting: Mask, total: int) -> list[int]:
+    """What was there when the recording began, if it is as large in all."""
+    cublas = np.isin(a.requested, (*CUBLAS, CUBLASLT))
+    old = np.flatnonzero(lasting & (a.born < 0) & ~cublas)
+    single = old[a.requested[old] == total]
+    if len(single) == 1:
+        return [int(single[0])]
+    found: list[int] = old.tolist() if int(a.requested[old].sum()) == total else []
+    return found
+
+
+def _runs(a: Allocations, may_be: Mask, total: int) -> list[int]:
+    """Births in a row that are as large together, and live together."""
+    order = np.flatnonzero(a.born >= 0)
+    order = order[np.argsort(a.born[order])]
+    sizes = np.where(may_be[order], a.requested[order], total + 1)  # no run goes over another's
+    sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+    ends = np.searchsorted(sums, sums[:-1] + total)
+    first = np.flatnonzero(
+        (ends < len(sums)) & (sums[np.minimum(ends, len(sums) - 1)] == sums[:-1] + total)
+    )
+    found: list[int] = []
+    for begin in first.tolist():
+        run = order[begin : int(ends[begin])]
+        if len(run) and int(a.freed[run].min()) > int(a.born[run[-1]]) + 1:
+            found += run.tolist()
+    return found

@@ -1,0 +1,137 @@
+"""Which failed requests a program had to do without, and which it passed over at once.
+
+torch itself asks again: of a convolution's kernels it takes the first whose workspace fits
+(try_configs and generate_and_filter_plans of Conv_v8.cpp), and nobody sees the error.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.events import Action
+from nbmem.core.session.oom import is_oom_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from nbmem.core.session.events import Events
+    from nbmem.core.session.oom import Refusal
+    from nbmem.core.session.session import Session
+
+_ASKED = (Action.ALLOC, Action.OOM, Action.FREE_REQUESTED)
+"""What a program asks of the allocator; the rest is what the allocator does about it."""
+_CONVOLVES = re.compile(r"^ConvolutionBackward|\((Lazy)?Conv(Transpose)?\dd\)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Unserved:
+    """The requests of one card that failed.
+
+    Attributes:
+        seen: Each one's place in the history, and how it was seen; early ones by nobody.
+        passed_over: Places behind which the same convolution asked for less at once.
+        lost: Whether some were seen that the history does not have.
+    """
+
+    seen: dict[int, Refusal | None]
+    passed_over: frozenset[int]
+    lost: bool
+
+    @property
+    def failed(self) -> list[int]:
+        """Where requests failed that the program had to do without."""
+        return [at for at in self.seen if at not in self.passed_over]
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether there was such a request; one that the history lost counts, too."""
+        return bool(self.failed) or self.lost
+
+
+def refused_of(session: Session, device: int) -> Unserved:
+    """The failed requests of one of a session's cards, by its index there."""
+    trace = session.devices[device]
+    rows = np.flatnonzero(trace.events.action == Action.OOM).tolist()
+    told = [refusal for refusal in session.refusals if refusal.device == trace.info.index]
+    known = told[-len(rows) :]
+    seen = dict(zip(rows, [*[None] * (len(rows) - len(known)), *known], strict=False))
+    return Unserved(seen, _passed_over(session, trace.events, seen), len(told) > len(rows))
+
+
+def _passed_over(
+    session: Session, events: Events, seen: dict[int, Refusal | None]
+) -> frozenset[int]:
+    """Where requests failed behind which the same convolution asked for less at once.
+
+    Its result was there, nothing was freed in between, as there would be where an error unwinds a
+    call, and what it got was freed at once. The last of several sizes that failed in a row may have
+    been followed by a kernel without a workspace, where the place is known for a convolution: one
+    that a program calls with less and less, on nothing new, looks the same. What ended the
+    recording was not passed over.
+    """
+    asked = np.flatnonzero(np.isin(events.action, _ASKED)) if seen else np.zeros(0, np.int64)
+    found: set[int] = set()
+    for first, behind in _rows(events, asked, seen):
+        row = asked[first:behind].tolist()
+        if not first or not _served(events, int(asked[first - 1])):
+            continue
+        sizes = set(events.size[row].tolist())
+        if _works(events, seen, row[-1], asked[behind : behind + 2].tolist()) or (
+            len(sizes) > 1 and _convolves(seen[row[0]])
+        ):
+            found.update(row)
+    if is_oom_text(session.error or ""):
+        found.discard(max(seen, default=-1))
+    return frozenset(found)
+
+
+def _rows(
+    events: Events, asked: NDArray[np.int64], seen: dict[int, Refusal | None]
+) -> Iterator[tuple[int, int]]:
+    """Requests that failed one behind the other, at one place: from which in `asked` to which."""
+    failures = np.searchsorted(asked, [*seen]).tolist()
+    at = 0
+    while at < len(failures):
+        first, count = failures[at], 1
+        refusal = seen[int(asked[first])]
+        while failures[at + count : at + count + 1] == [first + count] and _goes_on(
+            events, refusal, int(asked[first + count - 1]), int(asked[first + count])
+        ):
+            count += 1
+        yield first, first + count
+        at += count
+
+
+def _served(events: Events, at: int) -> bool:
+    return at >= 0 and bool(events.action[at] == Action.ALLOC)
+
+
+def _works(events: Events, seen: dict[int, Refusal | None], failed: int, then: list[int]) -> bool:
+    """Whether less was served to the same place, and freed at once, as a work area is."""
+    if len(then) < 2:
+        return False
+    got, freed = then
+    return (
+        _served(events, got)
+        and bool(events.size[got] < events.size[failed])
+        and bool(events.action[freed] == Action.FREE_REQUESTED)
+        and bool(events.addr[freed] == events.addr[got])
+        and _goes_on(events, seen[failed], failed, got)
+    )
+
+
+def _goes_on(events: Events, refusal: Refusal | None, one: int, then: int) -> bool:
+    """Whether the line of two stacks is the same; where none is known, a convolution's is."""
+    failed, next_ = events.stack[[one, then]].tolist()
+    return failed == next_ if failed != next_ or failed >= 0 else _convolves(refusal)
+
+
+def _convolves(refusal: Refusal | None) -> bool:
+    place = (refusal.operator or refusal.layer or "") if refusal is not None else ""
+    return bool(_CONVOLVES.search(place))

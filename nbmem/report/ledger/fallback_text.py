@@ -1,0 +1,52 @@
+"""The figures of a recording with next to no code: what stands where no view could be made.
+
+Whole bytes and no arithmetic, so that nothing in it can go wrong but the figures themselves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.core.session.categories import LABELS, Category
+from nbmem.core.session.events import BlockState
+
+if TYPE_CHECKING:
+    from nbmem.core.session.session import DeviceTrace
+    from nbmem.report.ledger.balance import Ledger
+
+
+def ledger_lines(peak: Ledger, end: Ledger) -> str:
+    """Bytes by category at the peak and at the end; what is empty in both drops out."""
+    lines = [f"  {'bytes at the peak':>20}  {'at the end':>20}"]
+    lines += [
+        f"  {peak.held[category]:>20,}  {end.held[category]:>20,}  {LABELS[category]}"
+        for category in Category
+        if peak.held[category] or end.held[category]
+    ]
+    lines.append(f"  {peak.total_bytes:>20,}  {end.total_bytes:>20,}  = the card")
+    return "\n".join(lines)
+
+
+def counter_lines(trace: DeviceTrace) -> str:
+    """What was read of a card while it was recorded, where its ledger cannot be made.
+
+    Of a recording without readings (a snapshot of the user's own), the state at its end.
+    """
+    if len(trace.marks):
+        marks = trace.marks
+        rows = [
+            ("allocated", int(marks.allocated.max()), int(marks.allocated[-1])),
+            ("reserved", int(marks.reserved.max()), int(marks.reserved[-1])),
+        ]
+        lines = [f"  {'highest bytes read':>20}  {'last read':>20}"]
+        lines += [f"  {high:>20,}  {last:>20,}  {name}" for name, high, last in rows]
+        return "\n".join(lines)
+    blocks, segments = trace.end.blocks, trace.end.segments
+    allocated = int(blocks.size[blocks.state == BlockState.ALLOCATED].sum())
+    return "\n".join(
+        (
+            f"  {'bytes at the end':>20}",
+            f"  {allocated:>20,}  allocated",
+            f"  {int(segments.size.sum()):>20,}  reserved",
+        )
+    )

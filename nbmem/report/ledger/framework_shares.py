@@ -1,0 +1,76 @@
+"""What other allocators of this process held of a card at any time, by their latest readings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.frameworks import Share
+from nbmem.core.session.session import NOT_KNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from nbmem.core.session.frameworks import OwnerReadings
+
+    Ints = NDArray[np.int64]
+
+
+class Owned:
+    """The owners of a recording; an owner holds nothing before it was first read.
+
+    Args:
+        readings: What they said; None where nobody asked.
+        names: The session's texts.
+
+    Attributes:
+        names: Their keys; columns of the tables below are in this order.
+    """
+
+    def __init__(self, readings: OwnerReadings | None, names: Sequence[str]) -> None:
+        codes = [] if readings is None else np.unique(readings.owner).tolist()
+        self.names = tuple(names[code] for code in codes)
+        self._rows = [] if readings is None else [readings[readings.owner == c] for c in codes]
+
+    def at(self, t_ns: Ints, most: Ints) -> tuple[Ints, Ints]:
+        """Held and unused bytes of each owner at each time, both of shape (times, owners).
+
+        Args:
+            t_ns: The times, nanoseconds since the epoch.
+            most: Bytes at each time beyond which all together cannot hold any.
+        """
+        held, cached = (np.zeros((len(t_ns), len(self._rows)), np.int64) for _ in range(2))
+        left = most
+        for at, rows in enumerate(self._rows):
+            index = np.searchsorted(rows.t_ns, t_ns, side="right") - 1
+            size = np.where(index < 0, 0, rows.held[np.maximum(index, 0)])
+            used = np.where(rows.used == NOT_KNOWN, rows.held, rows.used)[np.maximum(index, 0)]
+            held[:, at] = np.minimum(size, left)
+            cached[:, at] = np.maximum(held[:, at] - used, 0)
+            left = left - held[:, at]
+        return held, cached
+
+    def shares(self, t_ns: Ints, most: Ints) -> list[tuple[Share, ...]]:
+        """The owners at each time, the largest first; arguments as of `at`.
+
+        Those that hold nothing drop out.
+        """
+        found: list[list[Share]] = [[] for _ in t_ns]
+        held, cached = self.at(t_ns, most)
+        for at, (name, rows) in enumerate(zip(self.names, self._rows, strict=True)):
+            index = np.searchsorted(rows.t_ns, t_ns, side="right") - 1
+            for time in np.flatnonzero(index >= 0).tolist():
+                row, size = index[time], int(held[time, at])
+                silent = rows.used[row] == NOT_KNOWN
+                share = Share(
+                    name=name,
+                    held=size,
+                    used=None if silent else size - int(cached[time, at]),
+                    managed=int(rows.managed[row]),
+                )
+                if share.held or share.managed:
+                    found[time].append(share)
+        return [tuple(sorted(one, key=lambda share: (-share.held, share.name))) for one in found]

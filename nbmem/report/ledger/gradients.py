@@ -1,0 +1,122 @@
+"""Names for what a backward made: the gradients that its graph was about to make, found again.
+
+The probes list the gradients that a backward will make, with their bytes, in the engine's order
+(expected_gradients.py). Of a size of which as many were allocated as are listed, each is the one
+that it must be. Else a common name is what is certain: the module whose results
+have that size.
+A sum of two gradients of one result takes memory of its own or not; it is listed as possible.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_names import (
+    ADDED_TO,
+    BACKWARD_OF,
+    GRADIENT_IN,
+    GRADIENT_OF,
+    without_numbers,
+)
+from nbmem.report.ledger.phase_map import NOWHERE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from nbmem.allocator.recordings.follow import Allocations
+    from nbmem.core.session.session import Identities
+    from nbmem.report.ledger.phase_map import PhaseMap
+
+    Ints = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+_PARTS = re.compile(r"(\S+)(?: \([^()]+\))?( \([\d, ]*\) \w+)$")
+
+
+def gradient_names(  # noqa: PLR0913 - the facts as far as they are known then
+    allocations: Allocations,
+    born_in: Ints,
+    phases: PhaseMap,
+    identities: Identities,
+    *,
+    of_parameters: Mask,
+    texts: Sequence[str],
+) -> dict[int, str]:
+    """The names of allocations that a backward made, by row.
+
+    Args:
+        allocations: Every allocation of the recording.
+        born_in: Index of the phase of each one's birth.
+        phases: The phases.
+        identities: What the probes saw; at address 0 what was about to be made.
+        of_parameters: Which allocations were seen as gradients of parameters.
+        texts: What the identities' names are.
+    """
+    coming = (Category.GRADIENTS, Category.OUTPUT_GRADIENTS)
+    listed = np.flatnonzero((identities.addr == 0) & np.isin(identities.category, coming))
+    within = phases.of(identities.position[listed])
+    names: dict[int, str] = {}
+    for phase in np.unique(within[within != NOWHERE]).tolist():
+        mine = listed[within == phase]
+        rows = np.flatnonzero(born_in == phase)
+        sizes = identities.size[mine]
+        for size in np.unique(sizes).tolist():
+            found = rows[allocations.requested[rows] == size]
+            words = [texts[name] for name in identities.name[mine[sizes == size]].tolist()]
+            names.update(_matched(found.tolist(), words, of_parameters))
+    return names
+
+
+def _matched(rows: list[int], words: list[str], of_parameters: Mask) -> dict[int, str]:
+    """Allocations of one size beside the gradients of that size that were listed, in order."""
+    certain = [word for word in words if not word.startswith(GRADIENT_IN)]
+    for listed in (certain, [_of(word) for word in words]):
+        pairs = list(zip(rows, listed, strict=False))
+        known = (_is_added(word) for row, word in pairs if of_parameters[row])
+        if len(rows) == len(listed) and all(known):
+            return {row: word for row, word in pairs if word and not of_parameters[row]}
+    if len(certain) <= len(rows) <= len(words):  # some of the sums were made in place
+        alike = {without_numbers(_of(word)) for word in words}
+        if len(alike) == 1 and _is_added(word := alike.pop()) and word:
+            return {row: word for row in rows if not of_parameters[row]}
+    named = [_of(word) for word in words if not _is_added(_of(word))]
+    common = _common(named, most=len(rows) > len(words)) if named else None
+    return {} if common is None else {row: common for row in rows if not of_parameters[row]}
+
+
+def _of(word: str) -> str:
+    """The name of a sum that takes memory of its own."""
+    if word.startswith(f"{GRADIENT_IN}{ADDED_TO}"):
+        return word.removeprefix(GRADIENT_IN)
+    return word.replace(GRADIENT_IN, GRADIENT_OF, 1)
+
+
+def _is_added(word: str) -> bool:
+    """Whether it is of a parameter's gradient; recordings of before have no word for it."""
+    return not word or word.startswith(ADDED_TO)
+
+
+def _common(names: Sequence[str], *, most: bool) -> str | None:
+    """`gradient in model.h.* (8, 1024, 768) float32`: what all of some names say.
+
+    Args:
+        names: Gradients of one size.
+        most: Whether some of what was allocated is none of them: then all that is certain is in
+            whose backward it was made.
+    """
+    found = [match for name in names if (match := _PARTS.match(name.removeprefix(GRADIENT_OF)))]
+    paths = [without_numbers(match[1]).split(".") for match in found]
+    same = takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))
+    shared = ".".join(parts[0] for parts in same)
+    forms = {match[2] for match in found}
+    if not shared or len(found) < len(names):
+        return None
+    form = forms.pop() if len(forms) == 1 and not most else ""
+    return f"{BACKWARD_OF if most else GRADIENT_IN}{shared}{form}"

@@ -1,0 +1,98 @@
+"""What a variable was before it grew: `seen = torch.cat([seen, more])` in a loop, a cache of keys.
+
+Nobody looks at the variables in every pass, and what such a variable was in another is of another
+size. But each is let go of as soon as the next one is there, which is larger by the same bytes as
+the one before it was: where this happens time after time, they are one variable's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.events import BEYOND
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.allocator.recordings.follow import Allocations
+
+    Ints = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+NOBODY = -1
+FEWEST = 3
+"""Times that it must have grown, so that chance is none."""
+
+
+def grown(allocations: Allocations, may_be: Mask, names: Ints, events: int) -> dict[int, int]:
+    """The allocations that a variable was before or after it was seen.
+
+    Args:
+        allocations: Every allocation of the recording.
+        may_be: Which of them were seen as nothing, or as a variable's and nothing else.
+        names: Index of the variable's name; negative where none is known.
+        events: Number of events.
+
+    Returns:
+        For each row that belongs to a variable the row from which it has its name, maybe itself.
+    """
+    before = _before(allocations, may_be & (allocations.addr < BEYOND), events)
+    more = np.where(before == NOBODY, 0, allocations.requested - allocations.requested[before])
+    again = (before != NOBODY) & (more > 0) & (more == more[before])
+    found: dict[int, int] = {}
+    entered: set[int] = set()
+    after = {int(one): row for row, one in enumerate(before.tolist()) if one != NOBODY}
+    for row in np.flatnonzero(again).tolist():
+        if row in entered:
+            continue
+        chain = _chain(row, before, after)
+        entered.update(chain)
+        links = len(chain) - 1
+        if links >= FEWEST and 2 * int(again[chain].sum()) >= links:
+            found.update(_nearest(chain, names))
+    return found
+
+
+def _before(a: Allocations, may_be: Mask, events: int) -> Ints:
+    """For each allocation the smaller one that is freed before the next is made.
+
+    Of several it is the largest, then the oldest: with what had grown, its graph may go as well.
+    """
+    born = np.flatnonzero(a.born >= 0)
+    born = born[np.argsort(a.born[born], kind="stable")]
+    before = np.full(len(a), NOBODY, np.int64)
+    if not len(born):
+        return before
+    gone = np.flatnonzero(may_be & (a.freed < events))
+    at = np.searchsorted(a.born[born], a.freed[gone]) - 1  # whose birth came last before its end
+    gone, at = gone[at >= 0], at[at >= 0]
+    larger = born[at]
+    fits = may_be[larger] & (a.requested[gone] < a.requested[larger]) & (larger != gone)
+    gone, larger = gone[fits], larger[fits]
+    last_counts = np.lexsort((-a.born[gone], a.requested[gone]))
+    before[larger[last_counts]] = gone[last_counts]
+    return before
+
+
+def _chain(row: int, before: Ints, after: dict[int, int]) -> list[int]:
+    """All that a variable was, in order."""
+    chain = [row]
+    while (one := int(before[chain[-1]])) != NOBODY:
+        chain.append(one)
+    chain.reverse()
+    while (next_one := after.get(chain[-1])) is not None:
+        chain.append(next_one)
+    return chain
+
+
+def _nearest(chain: list[int], names: Ints) -> dict[int, int]:
+    """For each the next one from it on that has a name, else the last before it."""
+    found: dict[int, int] = {}
+    known: int | None = None
+    for row in (*chain, *reversed(chain)):  # what stands behind is looked up last, and stays
+        known = row if names[row] >= 0 else known
+        if known is not None:
+            found[row] = known
+    return found

@@ -1,0 +1,46 @@
+"""The host's parts at any time, by the latest readings, never more than what they are parts of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import ACTIVE, PROCESS, Category
+from nbmem.core.session.session import NOT_KNOWN
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.core.session.host_memory import MachineReadings
+
+    Ints = NDArray[np.int64]
+
+
+def parts_at(readings: MachineReadings | None, t_ns: Ints, held: Ints) -> Ints | None:
+    """The parts at each time, (n, len(PARTS)); the first reading stands for what came before it.
+
+    NOT_KNOWN where nobody says; None where it is no host's memory.
+
+    Args:
+        readings: What was read; None where it is no host's memory.
+        t_ns: The times, nanoseconds since the epoch.
+        held: Bytes by category at each time, (n, len(Category)).
+    """
+    if readings is None or not len(readings):
+        return None
+    at = np.maximum(np.searchsorted(readings.t_ns, t_ns, side="right") - 1, 0)
+
+    def most(column: Ints, whole: Ints) -> Ints:
+        read: Ints = column[at]
+        return np.where(read == NOT_KNOWN, read, np.minimum(read, whole))
+
+    process = held[:, list(PROCESS)].sum(axis=1)
+    files = most(readings.files, process)
+    columns = (
+        most(readings.tensors, held[:, list(ACTIVE)].sum(axis=1)),
+        files,
+        most(readings.shared, process - np.maximum(files, 0)),
+        most(readings.cache, held[:, Category.FREE]),
+    )
+    return np.stack(columns, axis=1)

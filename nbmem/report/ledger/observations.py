@@ -1,0 +1,280 @@
+"""What the probes saw of each allocation: as what, and under which name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import OF_TRAINING, Category
+from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.tensor_names import DTENSOR, ZERO_BUCKET, shown, without_form
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from nbmem.allocator.recordings.follow import Allocations
+    from nbmem.core.session.session import DeviceTrace
+
+    Ints = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+NO_NAME = -1
+
+IDENTITY = (
+    Category.WEIGHTS,
+    Category.BUFFERS,
+    Category.GRADIENTS,
+    Category.OPTIMIZER_STATE,
+    Category.INPUTS,
+    Category.COMMUNICATION,
+    Category.USER_TENSORS,
+    Category.ACTIVATIONS,
+)
+"""Categories that a probe can see, the one that counts most first. As ACTIVATIONS is seen what a
+graph has saved, whoever has made it."""
+_OF_A_CALL = (Category.INPUTS, Category.ACTIVATIONS)
+"""What was given to a module, and what its graph has saved: the names that say least."""
+_ASSIGNED = (Category.USER_TENSORS, Category.BUFFERS)
+"""What one name may be given anew in each pass."""
+_PERSONS = (
+    HolderKind.NAME,
+    HolderKind.OUT,
+    HolderKind.UNDERSCORE,
+    HolderKind.TRACEBACK,
+    HolderKind.CLOSURE,
+    HolderKind.GENERATOR,
+    HolderKind.DATALOADER,
+    HolderKind.FRAME,
+    HolderKind.THREAD,
+    HolderKind.MODULE,
+)
+"""Holders that a person has written; a graph is torch's, and a cycle nobody's."""
+_NO_NAMES = (HolderKind.TRACEBACK, HolderKind.UNSEEN)
+"""Ways that are no names to know a tensor by."""
+
+
+class Sightings:
+    """What the probes saw, one row for each allocation.
+
+    Attributes:
+        nobody: Which allocations no probe saw.
+        fresh: Which inputs the loop made itself, between the call before and the one that was given
+            them first (a GAN's noise); what comes out of a module is born inside of a call.
+        reached: Which allocations Python reached at the end; None where nobody looked.
+    """
+
+    def __init__(self, count: int, texts: Sequence[str]) -> None:
+        self.reached: Mask | None = None
+        self.fresh = np.zeros(count, bool)
+        self._texts = list(texts)
+        self._place: dict[str, int] = {}
+        self._as = {category: np.zeros(count, bool) for category in IDENTITY}
+        self._names = {category: np.full(count, NO_NAME, np.int64) for category in IDENTITY}
+        self._around = np.full(count, NO_NAME, np.int64)
+        self._held = np.full(count, NO_NAME, np.int64)
+        self._made = np.full(count, NO_NAME, np.int64)
+
+    def add(self, category: Category, rows: Ints, names: Ints) -> None:
+        """See some allocations as something; a later name replaces an earlier one."""
+        self._as[category][rows] = True
+        self._names[category][rows] = names
+
+    def add_made(self, rows: Ints, names: Ints) -> None:
+        """See what a collective has made for whoever else names it: a saved input, a state dict."""
+        self._as[Category.COMMUNICATION][rows] = True
+        self._made[rows] = names
+
+    def send(self, what: str) -> None:
+        """See what a collective sends from as that alone: gradients are slices of it meanwhile."""
+        mine = self._names[Category.COMMUNICATION]
+        sent = np.isin(mine, [n for n, text in enumerate(self._texts) if what in text])
+        for category in (Category.GRADIENTS, Category.USER_TENSORS):
+            self._as[category][sent] = False
+            self._names[category][sent] = NO_NAME
+
+    def meet(self, rows: Ints, names: Ints) -> None:
+        """See what functions called some allocations while they ran: the notebook knows better."""
+        self._as[Category.USER_TENSORS][rows] = True
+        self._around[rows] = names
+
+    def hold(self, rows: Ints, kinds: Ints, ways: Sequence[str]) -> None:
+        """See who holds some allocations at the end.
+
+        Args:
+            rows: The allocations.
+            kinds: What the best of each one's holders is.
+            ways: The path of it, with the tensor's form.
+        """
+        self.reached = np.zeros(len(self._held), bool)
+        self.reached[rows] = True
+        self._as[Category.USER_TENSORS][rows[np.isin(kinds, _PERSONS)]] = True
+        for row, kind, way in zip(rows.tolist(), kinds.tolist(), ways, strict=True):
+            if kind not in _NO_NAMES:
+                self._held[row] = self._index(way)
+
+    def call(self, names: Mapping[int, str]) -> None:
+        """Name allocations that nobody saw, by row."""
+        for row, name in names.items():
+            self._made[row] = self._index(name)
+
+    @property
+    def variables(self) -> tuple[Mask, Ints]:
+        """Which allocations were seen as a variable's, a buffer's or as nothing, and their names.
+
+        A buffer that a forward assigns anew is a variable as any other.
+        """
+        mine = np.any([self._as[category] for category in _ASSIGNED], axis=0)
+        names = np.full(len(mine), NO_NAME, np.int64)
+        own = (self._names[category] for category in _ASSIGNED)
+        for known in (self._held, self._around, *own):
+            names = np.where(mine & (known != NO_NAME), known, names)
+        others = [seen for category, seen in self._as.items() if category not in _ASSIGNED]
+        return ~np.any(others, axis=0), names
+
+    def name_like(self, rows: Mapping[int, int]) -> None:
+        """See allocations as the variable that others were seen as, whose form is another."""
+        _, names = self.variables
+        for row, known in rows.items():
+            if row == known:
+                continue
+            is_buffer = self._as[Category.BUFFERS][known]
+            self._as[Category.BUFFERS if is_buffer else Category.USER_TENSORS][row] = True
+            self._made[row] = self._index(without_form(self._texts[names[known]]))
+
+    def _index(self, text: str) -> int:
+        place = self._place.setdefault(text, len(self._texts))
+        if place == len(self._texts):
+            self._texts.append(shown(text))
+        return place
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The session's names, and behind them those that were put together here."""
+        return tuple(self._texts)
+
+    def seen(self, category: Category) -> Mask:
+        """Which allocations were seen as something, themselves."""
+        return self._as[category]
+
+    @property
+    def nobody(self) -> Mask:
+        """Which allocations no probe saw."""
+        seen: Mask = np.any(list(self._as.values()), axis=0)
+        return ~seen
+
+    def as_those_like(self, standing: Ints) -> dict[Category, Mask]:
+        """What each allocation was seen as, itself or in those like it.
+
+        What was seen as an input itself becomes no weight, gradient or state by those like it: the
+        picture that a loop begins with has the size of the one that it optimizes.
+        """
+        return {
+            category: among_those_like(mask, standing) & (mask | self._open_to(category))
+            for category, mask in self._as.items()
+        }
+
+    def _open_to(self, category: Category) -> Mask:
+        if category not in OF_TRAINING:
+            return np.ones(len(self._held), bool)
+        itself = (category, Category.USER_TENSORS)
+        seen: Mask = np.any([mask for c, mask in self._as.items() if c not in itself], axis=0)
+        return ~seen
+
+    def named_like(self, standing: Ints) -> Ints:
+        """Each allocation's name: its own, or that of one like it in the latest pass."""
+        names = np.full(len(standing), NO_NAME, np.int64)
+        known = [(n, self._open_to(c)) for c, n in self._names.items() if c not in _OF_A_CALL]
+        # `input args[0]`: a person's name says more
+        rest = (self._around, *(self._names[c] for c in _OF_A_CALL), self._held, self._made)
+        anybody = np.ones(len(standing), bool)
+        for own, may_share in (*known, *((one, anybody) for one in rest)):
+            shared = np.full(len(standing), NO_NAME, np.int64)
+            there = np.flatnonzero(own != NO_NAME)
+            shared[standing[there]] = own[there]
+            found = np.where((own == NO_NAME) & may_share, shared[standing], own)
+            names = np.where(names == NO_NAME, found, names)
+        return names
+
+
+def among_those_like(mask: Mask, standing: Ints) -> Mask:
+    """Of which allocations something holds, of themselves or of one like them."""
+    among = np.zeros(len(mask), bool)
+    among[standing[mask]] = True
+    found: Mask = among[standing]
+    return found
+
+
+def sightings_of(allocations: Allocations, trace: DeviceTrace, names: tuple[str, ...]) -> Sightings:
+    """Place what was seen at an address at a moment.
+
+    Args:
+        allocations: Every allocation of the recording.
+        trace: The card's recording.
+        names: The session's texts.
+    """
+    seen = Sightings(len(allocations), names)
+    identities, holders, events = trace.identities, trace.holders, len(trace.events)
+    rows = rows_at(allocations, identities.addr, identities.position, events)
+    between = (identities.position > 0) & (identities.position < events)
+    between &= identities.category == Category.USER_TENSORS
+    around = np.flatnonzero((rows >= 0) & between)
+    seen.meet(rows[around], identities.name[around])
+    made = np.isin(identities.name, [n for n, text in enumerate(names) if text.startswith(DTENSOR)])
+    made &= (rows >= 0) & (identities.category == Category.COMMUNICATION)
+    seen.add_made(rows[made], identities.name[made])
+    for category in IDENTITY:
+        mine = np.flatnonzero((rows >= 0) & (identities.category == category) & ~between & ~made)
+        seen.add(category, rows[mine], identities.name[mine])
+    given = np.flatnonzero((rows >= 0) & (identities.category == Category.INPUTS))
+    seen.fresh = _fresh(allocations, rows[given], identities.position[given], trace.marks.position)
+    if holders is not None:
+        best = np.unique(holders.addr, return_index=True)[1]  # a storage's best holder is first
+        rows = rows_at(allocations, holders.addr[best], np.full(len(best), events), events)
+        best, rows = best[rows >= 0], rows[rows >= 0]
+        ways = zip(holders.path[best].tolist(), holders.form[best].tolist(), strict=True)
+        texts = [f"{names[path]} {names[form]}".rstrip() for path, form in ways]
+        seen.hold(rows, holders.kind[best].astype(np.int64), texts)
+    seen.send(ZERO_BUCKET)
+    return seen
+
+
+def _fresh(allocations: Allocations, rows: Ints, given: Ints, marks: Ints) -> Mask:
+    """Which inputs were born after the last call before their first: each call's end is a mark.
+
+    Args:
+        allocations: Every allocation of the recording.
+        rows: What modules were given.
+        given: The position at the end of each such call.
+        marks: Positions of the marks, ascending.
+    """
+    first = np.full(len(allocations), np.iinfo(np.int64).max)
+    np.minimum.at(first, rows, given)
+    fresh = np.zeros(len(allocations), bool)
+    mine = np.unique(rows)
+    before, until = np.searchsorted(marks, [allocations.born[mine], first[mine]], side="right")
+    fresh[mine] = (allocations.born[mine] >= 0) & (until - before == 1)  # the first call's own end
+    return fresh
+
+
+def rows_at(allocations: Allocations, addr: Ints, position: Ints, events: int) -> Ints:
+    """The allocation that lived at each address at a position; -1 if none did."""
+    if not len(allocations):
+        return np.full(len(addr), -1, np.int64)
+    addrs, place = np.unique(allocations.addr, return_inverse=True)
+    width = events + 3
+    keys = place * width + allocations.born + 1
+    order = np.argsort(keys)
+    at = np.minimum(np.searchsorted(addrs, addr), len(addrs) - 1)
+    wanted = at * width + position  # born before the position: born + 1 <= position
+    index = np.searchsorted(keys[order], wanted, side="right") - 1
+    row = order[np.maximum(index, 0)]
+    lives = (
+        (index >= 0)
+        & (allocations.addr[row] == addr)
+        & (allocations.born[row] < position)
+        & (allocations.freed[row] >= position)
+    )
+    return np.where(lives, row, -1)

@@ -1,0 +1,55 @@
+"""A reduction's staging buffer, told by the semaphores that are taken and given back beside it.
+
+A reduction that several blocks share takes its result, a buffer for what each block has found, and
+a semaphore for each column of blocks; behind the kernel the semaphores go, then the buffer:
+https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/Reduce.cuh#L1216
+In a backward it is no gradient, though something was allocated while it lived. A list of tensors
+that goes from its end on, as an optimizer's of weights and biases, is none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.events import Action
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.allocator.recordings.follow import Allocations
+    from nbmem.core.session.events import Events
+
+    Mask = NDArray[np.bool_]
+
+NAME = "staging of a reduction"
+SEMAPHORE = 4
+"""Bytes; the buffer has at least as many for each column."""
+MOST_COLUMNS = 65_535
+"""Blocks of a grid across."""
+
+
+def nothing_within(allocations: Allocations, events: Events, others: int = 0) -> Mask:
+    """Between whose birth and death so many others were allocated."""
+    allocs = np.flatnonzero(events.action == Action.ALLOC)
+    inside = np.searchsorted(allocs, allocations.freed)
+    inside -= np.searchsorted(allocs, allocations.born, side="right")
+    found: Mask = (inside == others) & (allocations.born >= 0)
+    return found
+
+
+def staging(allocations: Allocations, events: Events) -> Mask:
+    """Which allocations are such buffers."""
+    size = allocations.requested
+    frees = np.flatnonzero(events.action == Action.FREE_REQUESTED)
+    goes = np.searchsorted(frees, allocations.freed)
+    beside = np.append(np.arange(1, len(size)), 0)[: len(size)]  # the one that is born next
+    semaphores = (size[beside] % SEMAPHORE == 0) & (size[beside] <= SEMAPHORE * MOST_COLUMNS)
+    found: Mask = semaphores & (size[beside] <= size) & (goes[beside] + 1 == goes)
+    found &= nothing_within(allocations, events, others=1)
+    result, earlier = (np.maximum(np.arange(len(size)) - before, 0) for before in (1, 2))
+    made = np.searchsorted(frees, allocations.born)
+    found &= made[result] == made  # nothing went between the result's birth and the buffer's
+    found &= ~((goes[result] == goes + 1) & (goes[earlier] == goes + 2))
+    return found

@@ -1,0 +1,305 @@
+"""One view-model for all: what every view draws, and nothing that only one of them needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from nbmem.core.units import format_bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from nbmem.core.session.categories import Category
+    from nbmem.core.session.holders import Holder
+    from nbmem.core.session.ranks import Rank
+    from nbmem.core.session.session import DeviceInfo
+    from nbmem.report.exploration import Details, Lines
+    from nbmem.report.ledger.balance import Ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A place in the recording, described for a person.
+
+    Attributes:
+        event: Index of the next event.
+        t_ns: Nanoseconds since the start of the recording.
+        phase, step: Innermost phase and its step; None outside of one.
+        line: `file.py:12 in function` of the allocation that made the peak, if a stack was taken.
+    """
+
+    event: int
+    t_ns: int
+    phase: str | None = None
+    step: int | None = None
+    line: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The highest figures of a recording, each with its own moment; None where nobody knows.
+
+    Attributes:
+        at: Where `allocated` was highest; the ledger at the peak is the one of this moment.
+        process: Highest process figure: reserved peak plus context; None without NVML.
+        reserved_at, process_at: Where each was reached first; None where that is not known.
+    """
+
+    at: Moment
+    allocated: int
+    reserved: int
+    active: int
+    requested: int
+    process: int | None
+    reserved_at: Moment | None = None
+    process_at: Moment | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseRow:
+    """One phase: what it found, peaked at and left.
+
+    Attributes:
+        name: A phase as core.spans.Span has it (or the user's own name for a block).
+        step: From 0; None outside of a step.
+        depth: 0, or 1 for a phase inside another (recompute in backward).
+        t0_ns: Start, since the start of the recording.
+        t1_ns: End.
+        allocated_before: Allocated bytes at its start.
+        allocated: Allocated bytes at its end.
+        reserved: Reserved bytes at its end.
+        peak_allocated: Highest allocated bytes inside.
+        peak_reserved: Highest reserved bytes inside.
+        ledger_at_peak: The card at the highest allocated moment inside.
+        ledger_at_end: The card at its end.
+    """
+
+    name: str
+    step: int | None
+    depth: int
+    t0_ns: int
+    t1_ns: int
+    allocated_before: int
+    allocated: int
+    reserved: int
+    peak_allocated: int
+    peak_reserved: int
+    ledger_at_peak: Ledger
+    ledger_at_end: Ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """One live allocation at the peak.
+
+    Attributes:
+        name: What is known of it (`model.conv1.weight (64, 3, 7, 7) float32`), or None.
+        category: Its category.
+        requested: Bytes asked for: its size, in every view. What the block takes beyond that is
+            the category `rounding`.
+        block: Bytes by which allocated falls when it goes.
+        born_in: Phase and step of its birth (`forward, step 0`), or None before the recording.
+        line: `file.py:12 in function` that made it, if a stack was taken.
+        form: Shape and dtype, where Python showed it: `(64, 3, 7, 7) float32`.
+        holders: What kept it alive at the end, the best first; empty where nobody looked, or where
+            it was gone by then.
+    """
+
+    name: str | None
+    category: Category
+    requested: int
+    block: int
+    born_in: str | None
+    line: str | None
+    form: str | None = None
+    holders: tuple[Holder, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """Something that nbmem itself can do, chosen from a fixed list: never code made of strings.
+
+    Attributes:
+        name: The subcommand of `%nbmem` ("free").
+        arguments: Its words ("cache",).
+    """
+
+    name: str
+    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One piece of advice, with what this run showed for it.
+
+    Attributes:
+        rule: Key of the rule that found it (`checkpoint_kept`).
+        title: One sentence: what to do and what it brings.
+        evidence: What this run showed, in one or two sentences with figures.
+        low: Bytes that it saves at least.
+        high: Bytes that it saves at most; equal to `low` where that is known.
+        ground: Where the bytes come from: counted, simulated on the recorded events, estimated.
+        code: Code to paste, or None.
+        command: What nbmem can do about it, or None where only the user can.
+        measured: Bytes that it brought once it was applied, or None.
+    """
+
+    rule: str
+    title: str
+    evidence: str
+    low: int
+    high: int
+    ground: Literal["exact", "simulated", "estimated"]
+    code: str | None = None
+    command: Command | None = None
+    measured: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldGroup:
+    """Live allocations that one name, or one line, accounts for.
+
+    Attributes:
+        name: What a person knows them by (`model`, `checkpoint`, `Out[12]`), or None.
+        category: None where nobody traced.
+        requested: Bytes asked for, as everywhere.
+        count: How many there are.
+        line: `file.py:12 in function` that made the unnamed, if stacks were taken.
+        older: Whether they are activations of a step before the one that failed.
+    """
+
+    name: str | None
+    category: Category | None
+    requested: int
+    count: int
+    line: str | None = None
+    older: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Autopsy:
+    """An out-of-memory error explained; None where nobody could know.
+
+    Attributes:
+        at: Where it happened; its line is the one that asked.
+        device: CUDA ordinal.
+        asked: Bytes of the block that was asked for.
+        wanted: Bytes that the driver was asked for, since no cached block served.
+        layer: The module that ran: `model.layer3.0.conv1 (Conv2d)`.
+        operator: The node of backward that ran: `ConvolutionBackward0`.
+        thread: Name of the thread, if not the main one.
+        caught: Whether the program went on.
+        free: Free on the card, after torch had given back what it could.
+        limit: Bytes that this process may reserve, where a memory fraction is set.
+        allocated: In live blocks.
+        reserved: Held from the driver.
+        others: Held by other processes, what the driver keeps for itself included.
+        given_back: Cached bytes that torch gave back before it gave up.
+        largest: The largest free cached block that may serve such a request.
+        pieces: All free cached blocks that may.
+        reason: Why it could not be served, in one or two sentences.
+        ledger: The card at that moment.
+        holders: The largest, descending.
+        remedies: What would have sufficed, each tried in the simulator.
+        left: Bytes that only the failure keeps alive.
+        command: Gives those back.
+        notes: One sentence each.
+    """
+
+    at: Moment
+    device: int
+    asked: int | None
+    wanted: int | None
+    layer: str | None = None
+    operator: str | None = None
+    thread: str | None = None
+    caught: bool = False
+    free: int | None = None
+    limit: int | None = None
+    allocated: int | None = None
+    reserved: int | None = None
+    others: int | None = None
+    given_back: int | None = None
+    largest: int | None = None
+    pieces: int | None = None
+    reason: str
+    ledger: Ledger | None = None
+    holders: tuple[HeldGroup, ...] = ()
+    remedies: tuple[Finding, ...] = ()
+    left: int | None = None
+    command: Command | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Timeline:
+    """The curves of a recording at chosen moments: the peak of every stretch is among them.
+
+    Attributes:
+        t_ns: Nanoseconds since the start of the recording, ascending, shape (n,).
+        event: Index of the next event at each moment, shape (n,).
+        held: Bytes by category, shape (n, len(Category)).
+        reserved: Bytes held from the driver, shape (n,).
+        bands: Phases as (t0_ns, t1_ns, name, step), depth 0 only.
+        parts: What the host's memory is of, (n, len(core.machine.PARTS)); None of a card.
+    """
+
+    t_ns: NDArray[np.int64]
+    event: NDArray[np.int64]
+    held: NDArray[np.int64]
+    reserved: NDArray[np.int64]
+    bands: tuple[tuple[int, int, str, int | None], ...]
+    parts: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Everything that a view draws of one recording on one card.
+
+    Attributes:
+        title: The cell's or script's label.
+        device: The card.
+        duration_ns: How long it was recorded.
+        peak: The highest figures.
+        ledger_at_start: The card before the first event.
+        ledger_at_peak: The card at the highest allocated moment.
+        ledger_at_end: The card after the last event.
+        phases: In order of their start.
+        holdings: The largest live allocations at the peak, descending.
+        timeline: The curves.
+        events: How many events were recorded.
+        dropped_events: How many were lost before the first of them.
+        error: The exception that ended the recording, or None.
+        notes: One sentence each.
+        findings: Advice, the largest saving first.
+        ooms: Its out-of-memory errors, the one that counts most first.
+        details: What leads to moments other than the peak; None where nobody gathered it.
+        lines: What each line of the recorded code took; None without stacks.
+        rank: Which rank of a world it is of; None for a program of one process.
+    """
+
+    title: str
+    device: DeviceInfo
+    duration_ns: int
+    peak: Peak
+    ledger_at_start: Ledger
+    ledger_at_peak: Ledger
+    ledger_at_end: Ledger
+    phases: tuple[PhaseRow, ...]
+    holdings: tuple[Holding, ...]
+    timeline: Timeline
+    events: int
+    dropped_events: int
+    error: str | None
+    notes: tuple[str, ...]
+    findings: tuple[Finding, ...] = ()
+    ooms: tuple[Autopsy, ...] = ()
+    details: Details | None = None
+    lines: Lines | None = None
+    rank: Rank | None = None
+
+    def __repr__(self) -> str:
+        peak = format_bytes(self.peak.allocated)
+        return f"<Report of {self.title!r}: at most {peak} allocated on {self.device.name}>"

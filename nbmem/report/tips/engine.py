@@ -1,0 +1,86 @@
+"""Runs the rules over a recording; a rule that fails is switched off, and the others go on."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from nbmem.core.errors import UsageError
+from nbmem.core.runtime.fault_isolation import Faults
+from nbmem.report.tips.evidence import Evidence
+from nbmem.report.tips.rules import RULES
+
+if TYPE_CHECKING:
+    from nbmem.core.session.session import Session
+    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.model import Finding, Report
+    from nbmem.report.tips.rule import Rule
+
+    _Place = tuple[bool, int, int, str]
+
+
+def rule_named(name: str) -> Rule:
+    """The rule of a name.
+
+    Raises:
+        UsageError: There is none; the text has the nearest name.
+    """
+    by_name = {rule.name: rule for rule in RULES}
+    if name not in by_name:
+        near = difflib.get_close_matches(name, by_name, n=1)
+        meant = f"Did you mean `{near[0]}`? " if near else ""
+        raise UsageError(f"{name!r} is not a tip. {meant}There are: {', '.join(by_name)}.")
+    return by_name[name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What the rules said.
+
+    Attributes:
+        findings: The largest sure saving first; last resorts at the end.
+        notes: One sentence for each fault, with the rules that failed of it.
+    """
+
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()
+
+
+def advise(session: Session, books: Books, report: Report, *, everything: bool = False) -> Advice:
+    """Ask every rule.
+
+    Args:
+        session: What was recorded.
+        books: The card's books.
+        report: The same, ready to draw.
+        everything: Ask also the rules that speak only where memory is short.
+    """
+    evidence = Evidence(session, books, report, everything=everything)
+    found: list[tuple[_Place, Finding]] = []
+    faults = Faults()  # one broken rule must not cost the report or the other tips
+    for rule in RULES:
+        asked = partial(_ask, rule, evidence)
+        found.extend(faults.part(f"The tip {rule.name}", asked, []))
+    found.sort(key=itemgetter(0))
+    return Advice(findings=tuple(finding for _, finding in found), notes=faults.notes)
+
+
+def _ask(rule: Rule, evidence: Evidence) -> list[tuple[_Place, Finding]]:
+    """What a rule found, each with its place among the others."""
+    if not _may_speak(rule, evidence):
+        return []
+    return [
+        ((rule.last_resort, -finding.low, -finding.high, finding.rule), finding)
+        for finding in rule.check(evidence)
+    ]
+
+
+def _may_speak(rule: Rule, evidence: Evidence) -> bool:
+    if not (rule.anywhere or evidence.trace.info.keeps_history):
+        return False
+    if evidence.everything or rule.when == "always":
+        return True
+    return rule.when == "short" and evidence.short is not None

@@ -1,0 +1,88 @@
+"""Float32 activations where autocast would do.
+
+What it sees
+    Float32 weights, no autocast in any forward, and activations that are a third of the peak or
+    more, where memory is short.
+What it costs
+    Matrix products and convolutions keep results in half the bytes under autocast; normalization,
+    softmax and losses stay in float32.
+Do instead
+    `with torch.autocast("cuda", dtype=torch.bfloat16):` around forward and loss. Cards before
+    Ampere have no bfloat16: use float16 with a GradScaler.
+When to ignore it
+    Your model needs float32 (some physics, some losses), or it is mostly weights: autocast keeps
+    the float32 weights and adds half-size copies while it runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.report.analysis.what_if import try_settings
+from nbmem.report.model import Finding
+from nbmem.report.tips.rule import Rule, say, saying
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.report.tips.evidence import Evidence
+
+SHARE = 1 / 3
+LEAST_PART = 0.4
+"""Part of the activations' bytes that goes at least: some operators stay in float32."""
+AMPERE = (8, 0)
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """Replays the recording with half of the bytes of activations and their gradients."""
+    model = e.model()
+    if model is None or any(c["autocast"] for c in e.calls) or e.trains is False:
+        return
+    if model["float32_bytes"] < model["bytes"]:
+        return
+    kept = e.report.ledger_at_peak[Category.ACTIVATIONS]
+    if not e.dominates(kept, SHARE):
+        return
+    a, books = e.books.allocations, e.books
+    halved = np.isin(books.category, (Category.ACTIVATIONS, Category.OUTPUT_GRADIENTS))
+    rows = np.flatnonzero(halved & (a.born >= 0))
+    sizes = {int(a.born[row]): max(1, int(a.requested[row]) // 2) for row in rows.tolist()}
+    now, then = try_settings(books), try_settings(books, resized=sizes)
+    copies = int(model["float32_bytes"]) // 2
+    most = now.peak_allocated - then.peak_allocated
+    low, high = max(0, int(LEAST_PART * most) - copies), most
+    if not e.worth(high):
+        return
+    bfloat = e.trace.info.capability is None or e.trace.info.capability >= AMPERE
+    dtype = "bfloat16" if bfloat else "float16"
+    yield Finding(
+        rule=RULE.name,
+        title=f"Autocast to {dtype}: {saying(low, high)} less at the peak",
+        evidence=f"Activations are {say(kept)} of the {say(e.report.peak.allocated)} allocated at "
+        f"the peak, in float32. Replayed with half of their bytes the peak is "
+        f"{say(then.peak_allocated)}; operators that stay in float32 and {say(copies)} of weights "
+        "in half their bytes take some of it back.",
+        low=low,
+        high=high,
+        ground="estimated",
+        code=_code(e.model_code(), dtype),
+    )
+
+
+def _code(model: str | None, dtype: str) -> str | None:
+    """The model's forward under autocast; None where the notebook has no name for the model."""
+    if model is None:
+        return None
+    scaler = "" if dtype == "bfloat16" else (
+        "\n# float16 needs a scaler around backward and step: torch.amp.GradScaler()"
+    )  # fmt: skip
+    return (
+        f'import torch\n\n{model}.forward = torch.autocast("cuda", dtype=torch.{dtype})'
+        f"({model}.forward){scaler}"
+    )
+
+
+RULE = Rule(name="autocast", text=__doc__, check=check, when="short")

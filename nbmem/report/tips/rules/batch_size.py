@@ -1,0 +1,129 @@
+"""The batch must shrink to fit, or can grow.
+
+What it sees
+    An OOM: how much was missing when the request failed. If all tips are asked for: what a sample
+    takes at the peak, and how much of the card is left.
+What it costs
+    Too large: the run ends. Too small: the card computes less than it could.
+Do instead
+    The batch that is named; accumulate gradients to keep the effective batch.
+When to ignore it
+    Something else holds the card (a traceback, another kernel): free that first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.core.session.categories import Category
+from nbmem.report.analysis.program_names import batch_set_to
+from nbmem.report.model import Finding
+from nbmem.report.tips.rule import Rule, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.report.tips.evidence import Evidence
+
+FIXED = (
+    Category.WEIGHTS,
+    Category.BUFFERS,
+    Category.GRADIENTS,
+    Category.OPTIMIZER_STATE,
+    Category.WORKSPACE,
+    Category.COMMUNICATION,
+)
+"""What does not depend on the batch."""
+PASS = ("input", "forward", "backward", "inference")
+"""Phases whose memory depends on the batch."""
+EMPTY = 0.25
+"""Below this part of the card in use, card_empty speaks of it."""
+SAFE = 0.95
+"""Part of the room that a proposal uses: the next batch may be a little different."""
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """Shrink where it ran out; grow where all tips are asked for."""
+    if e.ran_out:
+        yield from _shrink(e)
+    elif e.everything and e.card_known:
+        room = largest_batch(e)
+        full = e.fullest
+        if room is not None and full.used >= EMPTY * full.total_bytes:
+            rows, most, each = room
+            if most > rows:
+                yield Finding(
+                    rule=RULE.name,
+                    title=f"The batch can grow from {rows} to about {most}",
+                    evidence=f"A sample takes about {say(each)} at the peak; "
+                    f"{say(full.total_bytes - full.used)} of the card were free when most was "
+                    "reserved.",
+                    low=0,
+                    high=(most - rows) * each,
+                    ground="estimated",
+                    code=batch_set_to(e.session, rows, most),
+                )
+
+
+def largest_batch(e: Evidence) -> tuple[int, int, int] | None:
+    """(rows now, rows that fit, bytes a row); None if the rows are not known."""
+    rows = max((c["rows"] or 0 for c in e.calls), default=0)
+    peak = e.report.ledger_at_peak
+    if not rows or not e.phases("forward", "inference"):
+        return None
+    fixed = sum(peak[c] for c in FIXED)
+    overhead = max(1.0, e.report.peak.reserved / max(1, e.report.peak.active))
+    each = int(overhead * (peak.active - fixed) / rows)
+    room = SAFE * (e.fullest.total_bytes - e.fullest.outside) - overhead * fixed
+    return (rows, int(room / each), each) if each > 0 and room > 0 else None
+
+
+def _shrink(e: Evidence) -> Iterator[Finding]:
+    """What was held when the first request failed, and what it missed, by the batch's part."""
+    refused = e.books.refused.failed
+    if not refused:
+        return
+    at = refused[0]
+    wanted, held = int(e.trace.events.size[at]), int(e.books.allocated[at])
+    limit = max(int(e.books.reserved[at]), held)
+    born = _before_the_batch(e, at)
+    if born is None or wanted <= 0:
+        return
+    fixed = born
+    part = (limit - fixed) / (held + wanted - fixed) if held + wanted > fixed else 1.0
+    missing = held + wanted - limit
+    if not 0 < part < 1 or missing <= 0:
+        return
+    rows = max((c["rows"] or 0 for c in e.calls), default=0)
+    most = f"from {rows} to at most {max(1, int(part * rows))}" if rows else (
+        f"to at most {100 * part:.0f}% of what it was"
+    )  # fmt: skip
+    yield Finding(
+        rule=RULE.name,
+        title=f"Shrink the batch {most}: {say(missing)} were missing when it ran out",
+        evidence=f"{say(wanted)} were asked for with {say(held)} allocated and {say(limit)} "
+        f"reserved, {say(fixed)} of them before the pass began. What comes behind the request that "
+        "failed needs room, too, so this is the upper bound.",
+        low=missing,
+        high=held + wanted - fixed,
+        ground="estimated",
+        code=batch_set_to(e.session, rows, max(1, int(part * rows))) if rows else None,
+    )
+
+
+def _before_the_batch(e: Evidence, at: int) -> int | None:
+    """What was allocated when the pass began that ran out; None if it was not in one (a load)."""
+    begun = [span for _, span in e.books.phases.spans if e.books.bounds(span)[0] <= at]
+    if not begun or begun[-1].name not in PASS:
+        return None
+    first, _ = e.books.bounds(begun[-1])
+    for span in reversed(begun):
+        if span.name not in PASS:
+            break
+        first, _ = e.books.bounds(span)
+        if span.name == "input":
+            break
+    return int(e.books.allocated[first])
+
+
+RULE = Rule(name="batch_size", text=__doc__, check=check)

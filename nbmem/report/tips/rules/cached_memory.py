@@ -1,0 +1,104 @@
+"""Cached memory builds up while more is taken from the driver.
+
+What it sees
+    Whole segments that lay free to the end while torch took new ones, since their pieces were too
+    small for what was asked: a change of sizes (another model, another batch) left them behind. It
+    speaks where they are a third of the card, or memory is short: an evaluation in larger batches
+    leaves them behind, too, and on a card with room nobody misses them. Pieces of segments in use
+    are not counted: empty_cache() cannot give them back.
+What it costs
+    Nothing on a card with room. Where other programs share the card, or the next allocation is
+    large, it is memory that nobody can use.
+Do instead
+    `torch.cuda.empty_cache()` once, where the sizes change. Not in the training loop: torch would
+    have to ask the driver again in every step.
+When to ignore it
+    The next steps have the same sizes as before: cached memory is what makes them fast. It never
+    helps against memory that is allocated.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.events import TAKES
+from nbmem.report.analysis.what_if import try_settings
+from nbmem.report.model import Command, Finding
+from nbmem.report.tips.rule import Rule, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.report.tips.evidence import Evidence
+
+OF_THE_CARD = 1 / 3
+"""Part of a card with room that must be cached: who has room does not look for it, and torch gives
+it back by itself before a request fails."""
+IDLE = 0.12
+"""Part of the reserved bytes that must lie idle. Plain training runs leave up to 0.17 idle after
+their first step (the workspaces that cuDNN tried), so growth inside a loop of steps is none."""
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """Idle while it grew; or, if all tips are asked for, whatever empty_cache() would give back."""
+    now = int(e.books.releasable[-1])
+    idle = _idle_while_growing(e)
+    if not e.matters(now, OF_THE_CARD) or not (idle or e.everything):
+        return
+    evidence = (
+        f"{say(e.report.ledger_at_end.reserved)} are reserved at the end and "
+        f"{say(e.report.ledger_at_end.allocated)} allocated; {say(now)} of the cache are whole "
+        "segments, which empty_cache() can give back."
+    )
+    if idle is not None:
+        at, free, grown = idle
+        peak = e.report.peak.reserved
+        outcome = try_settings(e.books, empty_at=(at,))
+        evidence += (
+            f" {say(free)} lay idle while torch took {say(grown)} more from the driver: with "
+            f"empty_cache() before that, reserved would have peaked at {say(outcome.peak_reserved)}"
+            f", not {say(peak)}."
+        )
+    yield Finding(
+        rule=RULE.name,
+        title=f"`torch.cuda.empty_cache()` gives back {say(now)} that is cached and not used",
+        evidence=evidence,
+        low=now,
+        high=now,
+        ground="exact",
+        code="import torch; torch.cuda.empty_cache()",
+        command=Command(name="free", arguments=("cache",)),
+    )
+
+
+def _idle_while_growing(e: Evidence) -> tuple[int, int, int] | None:
+    """(where, bytes that lay idle from there to the end, bytes taken from the driver since).
+
+    Cache is unused only if it stayed idle while torch asked the driver for more: a ratio cannot
+    tell the fault from a plain VGG.
+    """
+    events, books = e.trace.events, e.books
+    grows = np.isin(events.action, TAKES)
+    taken = np.where(grows, events.size, 0)
+    since = np.append(np.cumsum(taken[::-1])[::-1], 0)
+    idle = np.minimum.accumulate(books.releasable[::-1])[::-1]
+    least = max(1, int(IDLE * e.report.peak.reserved))
+    if len(e.step_ends) > 1:  # a loop takes what it needs; what stays behind it is something else
+        stays = books.allocated[-1] - books.allocated[:-1]
+        grows &= (np.arange(len(events)) >= _loop_ends(e)) & (stays >= least)
+    places = np.flatnonzero(grows & (np.minimum(idle, since)[:-1] >= least))
+    if not len(places):
+        return None
+    at = int(places[np.argmax(books.releasable[places])])
+    return at, int(idle[at]), int(since[at])
+
+
+def _loop_ends(e: Evidence) -> int:
+    """Where the last backward ended: the phase behind it lasts to the end of the recording."""
+    spans = (span for _, span in e.books.phases.spans if span.name == "backward")
+    return max((e.books.bounds(span)[1] for span in spans), default=0)
+
+
+RULE = Rule(name="cached_memory", text=__doc__, check=check)

@@ -1,0 +1,187 @@
+"""A checkpoint stays on the card after it was loaded into the model.
+
+What it sees
+    A dictionary of the notebook (or what torch.load made) that holds tensors of the same names,
+    shapes and types as the model's weights, in storages of its own. Names that tell of a purpose
+    (best, initial, backup, ...) are left alone.
+What it costs
+    A second copy of the weights, and of the optimizer's state if that is in it, for as long as the
+    name lives.
+Do instead
+    `del checkpoint` behind `load_state_dict`. Next time load it with `map_location="cpu"`: the copy
+    then never reaches the card.
+When to ignore it
+    You still compare the model with it, or load it again soon.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.source_files import with_slashes
+from nbmem.core.session.tensor_names import VIEW
+from nbmem.report.model import Command, Finding
+from nbmem.report.tips.purpose_names import on_purpose
+from nbmem.report.tips.rule import Rule, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.core.session.events import Stack
+    from nbmem.core.session.holders import HeldStorage
+    from nbmem.report.tips.evidence import Evidence
+
+ALIKE = 0.8
+"""Part of a dictionary's bytes that must look like weights."""
+_KEY = re.compile(r"\['([^']*)'\]$")
+_TOGETHER = re.compile(r"^(.*)\.\* of (\d+) tensors$")
+_NAMED = re.compile(r"^(.*?) (\([\d, ]*\) \w+)$")
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """Dictionaries that look like the model; without names, what torch.load has made."""
+    found = list(_named(e))
+    yield from found
+    if not found:
+        yield from _by_stacks(e)
+
+
+def _named(e: Evidence) -> Iterator[Finding]:
+    roots = dict.fromkeys(h.root for s in e.held for h in s.holders if h.kind is HolderKind.NAME)
+    weights = weight_forms(e) if roots else {}
+    forms, ends = set(weights.values()), _ends(weights)
+    for root in roots if weights else ():
+        if on_purpose(root):
+            continue
+        mine = e.only_in(HolderKind.NAME, root=root)
+        keys = {s.addr: _key(s, root) for s in mine}
+        alike = [s for s in mine if keys[s.addr] is not None and s.form in forms]
+        alike += _joined(e, mine, keys)
+        as_weights = [s for s in alike if _is_weight(ends, keys[s.addr], s.form)]
+        size = sum(s.size for s in mine)
+        if not as_weights or sum(s.size for s in alike) < ALIKE * size:
+            continue
+        freed = e.freed_with(mine)
+        if e.worth(freed):
+            plain = root.isidentifier()
+            yield Finding(
+                rule=RULE.name,
+                title=f"`del {root}` gives back {say(freed)}",
+                evidence=f"{root} holds {len(mine)} tensors; {len(as_weights)} of them "
+                "have the name, shape and type of a weight of the model, which has its own copy. "
+                f"Nothing but {root} keeps them.",
+                low=freed,
+                high=freed,
+                ground="exact",
+                code=f"del {root}   # once load_state_dict has copied it" if plain else None,
+                command=Command(name="free", arguments=(root,)) if plain else None,
+            )
+
+
+def weight_forms(e: Evidence) -> dict[str, str]:
+    """Shape and type of each weight that was seen, by its name in the notebook."""
+    identities = e.trace.identities
+    rows = np.flatnonzero(identities.category == Category.WEIGHTS)
+    found = {}
+    for index in np.unique(identities.name[rows]).tolist():
+        match = _NAMED.match(e.session.names[index].removesuffix(VIEW))
+        if match is not None:
+            found[match[1]] = match[2]
+    return found
+
+
+def _key(held: HeldStorage, root: str) -> str | None:
+    """The last key of the way from a root, if it ends in one."""
+    path = next(h.path for h in held.holders if h.root == root)
+    match = _KEY.search(path)
+    return None if match is None else match[1]
+
+
+def _joined(
+    e: Evidence, mine: list[HeldStorage], keys: dict[int, str | None]
+) -> Iterator[HeldStorage]:
+    """Of a dictionary what the model has in one storage, as a recurrent layer has its weights."""
+    identities = e.trace.identities
+    of_module: dict[str, list[HeldStorage]] = {}
+    for held in mine:
+        key = keys[held.addr]
+        if key is not None:
+            of_module.setdefault(key.rpartition(".")[0], []).append(held)
+    weights = identities.category == Category.WEIGHTS
+    seen = zip(identities.name[weights].tolist(), identities.size[weights].tolist(), strict=True)
+    for name, size in sorted(set(seen)):
+        together = _TOGETHER.match(e.session.names[name])
+        if together is None:
+            continue
+        for inner, parts in list(of_module.items()):
+            theirs = f".{together[1]}".endswith(f".{inner}") and len(parts) == int(together[2])
+            if theirs and ALIKE * size <= sum(s.size for s in parts) <= size:
+                yield from of_module.pop(inner)
+
+
+def _ends(weights: dict[str, str]) -> list[str]:
+    """Form and name of each weight, the name from its end, in order: a key is looked up by halves.
+
+    A checkpoint has as many keys as the model has weights, so each with each takes minutes.
+    """
+    return sorted(f"{form}\n{name[::-1]}" for name, form in weights.items())
+
+
+def _is_weight(ends: list[str], key: str | None, form: str) -> bool:
+    """Whether a weight of this form has a name that ends in a key."""
+    wanted = f"{form}\n{str(key)[::-1]}."
+    at = bisect_left(ends, wanted)
+    return at < len(ends) and ends[at].startswith(wanted)
+
+
+def _by_stacks(e: Evidence) -> Iterator[Finding]:
+    """What torch.load made and nobody took over as a weight, beside an equal set that lived."""
+    a = e.books.allocations
+    loaded = e.born_in_stacks(by_torch_load)
+    owned = (Category.WEIGHTS, Category.BUFFERS, Category.OPTIMIZER_STATE)
+    kept = loaded[(a.freed[loaded] >= e.books.events) & ~np.isin(e.books.category[loaded], owned)]
+    if not len(kept):
+        return
+    before = (a.born < a.born[kept[0]]) & (a.freed >= e.books.events)
+    others = Counter(a.requested[before].tolist())
+    mine = Counter(a.requested[kept].tolist())
+    shared = sum(size * min(count, others[size]) for size, count in mine.items())
+    freed = int(a.block[kept].sum())
+    if shared < ALIKE * int(a.requested[kept].sum()) or not e.worth(freed):
+        return
+    where = line_of_load(e, int(kept[0]))
+    yield Finding(
+        rule=RULE.name,
+        title=f"Delete the checkpoint that was loaded{where}: it gives back {say(freed)}",
+        evidence=f"torch.load made {len(kept)} tensors on the card that still live at the end; the "
+        "model had a set of the same sizes before, and went on with its own.",
+        low=freed,
+        high=freed,
+        ground="exact",
+        code=f'# {where.strip() or "next time"}: torch.load(..., map_location="cpu")',
+    )
+
+
+def by_torch_load(stack: Stack) -> bool:
+    """Whether torch.load made it."""
+    files = (with_slashes(frame.file) for frame in stack if frame.function == "load")
+    return any(file.endswith("torch/serialization.py") for file in files)
+
+
+def line_of_load(e: Evidence, row: int) -> str:
+    """` at train.py:12`, the user's line that loads; nothing where there is none."""
+    from nbmem.report.analysis.source_lines import users_line
+
+    stack = int(e.books.allocations.stack[row])
+    line = users_line(e.session.stacks[stack]) if stack >= 0 else None
+    return f" at {line}" if line else ""
+
+
+RULE = Rule(name="checkpoint_kept", text=__doc__, check=check, anywhere=True)

@@ -1,0 +1,112 @@
+"""Activations dominate: recompute the repeated blocks in place of keeping them.
+
+What it sees
+    Activations that are half of the peak or more where memory is short, and a list of equal blocks
+    in the model whose activations repeat in the events.
+What it costs
+    Checkpointing keeps one input for each block and computes its forward once more in backward:
+    about a third more time.
+Do instead
+    `torch.utils.checkpoint` around each block of the list that is named.
+When to ignore it
+    A smaller batch with accumulation is as good for you and costs no time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.report.analysis.program_names import blocks_of, checkpointed
+from nbmem.report.model import Finding
+from nbmem.report.tips.rule import Rule, say, saying
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from nbmem.report.tips.evidence import Evidence
+
+SHARE = 0.5
+MOST_ROWS = 6_000
+"""Activations that are searched for a repetition."""
+FEWEST = 3
+"""Blocks below which there is nothing to repeat."""
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """A list of blocks whose kept bytes repeat as often as it is long."""
+    model = e.model()
+    forward = e.phases("forward")
+    if (
+        model is None
+        or not forward
+        or e.phases("recompute")
+        or any(r.depth for r in e.report.phases)
+    ):
+        return
+    kept = e.report.ledger_at_peak[Category.ACTIVATIONS]
+    if not e.dominates(kept, SHARE):
+        return
+    sizes = _kept_sizes(e)
+    best = None
+    for block in model["blocks"]:
+        found = _repeated(sizes, int(block["count"]))
+        if found is not None and (best is None or found.sum() * block["count"] > best[0]):
+            best = (int(found.sum()) * int(block["count"]), block, found)
+    if best is None:
+        return
+    _, block, each = best
+    count, one = int(block["count"]), int(each.sum())
+    low = (count - 1) * one - count * int(each.max())
+    high = (count - 1) * one
+    if low <= 0 or not e.worth(low):
+        return
+    name = f"{e.model_name()}.{block['path']}" if block["path"] else e.model_name()
+    yield Finding(
+        rule=RULE.name,
+        title=f"Checkpoint the {count} blocks of `{name}`: {saying(low, high)} less",
+        evidence=f"Activations are {say(kept)} of the {say(e.report.peak.allocated)} allocated at "
+        f"the peak. Each {block['class']} keeps {say(one)}; checkpointed, it keeps its input "
+        f"(at most {say(int(each.max()))}), and one block at a time is recomputed.",
+        low=low,
+        high=high,
+        ground="estimated",
+        code=checkpointed(blocks_of(model, block["path"])),
+    )
+
+
+def _kept_sizes(e: Evidence) -> NDArray[np.int64]:
+    """Blocks of the activations at the end of the largest forward, in the order of birth."""
+    books = e.books
+    ends = [books.bounds(s)[1] for _, s in books.phases.spans if s.name == "forward"]
+    kinds = (Category.ACTIVATIONS,)
+    end = max(ends, key=lambda p: e.sum_at(p, *kinds))
+    rows = books.live(end)
+    rows = rows[books.category[rows] == Category.ACTIVATIONS]
+    rows = rows[np.argsort(books.allocations.born[rows])][:MOST_ROWS]
+    blocks: NDArray[np.int64] = books.allocations.block[rows]
+    return blocks
+
+
+def _repeated(sizes: NDArray[np.int64], count: int) -> NDArray[np.int64] | None:
+    """The sizes that repeat `count` times in a row, the most bytes of all; None if none do."""
+    best: NDArray[np.int64] | None = None
+    if count < FEWEST:
+        return None
+    for period in range(1, len(sizes) // count + 1):
+        same = sizes[:-period] == sizes[period:]
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], same.astype(np.int8), [0]])))
+        starts, ends = edges[::2], edges[1::2]
+        fits = np.flatnonzero(ends - starts >= (count - 1) * period)
+        if len(fits):
+            one = sizes[starts[fits[0]] : starts[fits[0]] + period]
+            if best is None or one.sum() > best.sum():
+                best = one
+    return best
+
+
+RULE = Rule(name="checkpointing", text=__doc__, check=check, when="short")

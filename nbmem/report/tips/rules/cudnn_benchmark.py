@@ -1,0 +1,54 @@
+"""cuDNN's benchmark raised the peak.
+
+What it sees
+    `torch.backends.cudnn.benchmark`, and requests that are freed at once with the cache emptied
+    behind them: for each new shape of a convolution cuDNN tries all its kernels, in a work area as
+    large as the largest of them wants.
+What it costs
+    The work area, in the first step and for each new shape again; often many times the tensors.
+Do instead
+    `torch.backends.cudnn.benchmark = False`: cuDNN takes the kernel that it holds to be the best.
+When to ignore it
+    The search fits and the step is faster for it: the work area is gone when the step goes on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.report.ledger.cudnn_benchmark import searched
+from nbmem.report.model import Finding
+from nbmem.report.tips.rule import Rule, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.report.tips.evidence import Evidence
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """The peak as it was, and as it would be without the searches."""
+    a, books = e.books.allocations, e.books
+    rows = searched(a, e.session, books.device)
+    if not rows:
+        return
+    curve = books.allocated.copy()
+    for row in rows:
+        curve[a.born[row] + 1 : a.freed[row] + 1] -= a.block[row]
+    saves = int(books.allocated.max() - curve.max())
+    if not e.matters(saves):
+        return
+    yield Finding(
+        rule=RULE.name,
+        title=f"`torch.backends.cudnn.benchmark` raises the peak by {say(saves)}",
+        evidence=f"cuDNN tried its kernels {len(rows)} times, with up to "
+        f"{say(int(a.requested[rows].max()))} for a work area, which was freed at once. Without "
+        f"that the peak would be {say(int(curve.max()))}.",
+        low=saves,
+        high=saves,
+        ground="estimated",
+        code="torch.backends.cudnn.benchmark = False",
+    )
+
+
+RULE = Rule(name="cudnn_benchmark", text=__doc__, check=check)

@@ -1,0 +1,184 @@
+"""Free memory lies in pieces that no request fits: the cache is fragmented.
+
+What it sees
+    Reserved memory far above allocated, and a reason to mind: a request that the driver refused or
+    that torch could serve only after it had given its cache back, or a card that is nearly full.
+    Where a remedy saves a tenth of the card also sizes that change from step to step while
+    reserved grows, or an empty_cache() that left much behind.
+What it costs
+    The difference between reserved and allocated at the peak; retries, which stop the GPU.
+Do instead
+    What the simulated allocator found best on the recorded events: expandable segments,
+    max_split_size_mb, or the longest batch first (or padding to it), so that all later ones fit.
+    Settings are read when torch first touches the card: set them, then restart the kernel.
+When to ignore it
+    The card has room and nobody else needs it. A setting that is in force is never proposed again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.events import TAKES
+from nbmem.report.analysis.growth import steps_are_alike
+from nbmem.report.analysis.what_if import (
+    MOST_EVENTS,
+    in_force,
+    is_as_recorded,
+    try_longest_first,
+    try_settings,
+    with_conf,
+)
+from nbmem.report.model import Finding
+from nbmem.report.tips.rule import Rule, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.report.analysis.replay_variants import Outcome
+    from nbmem.report.tips.evidence import Evidence
+
+GAIN = 0.05
+"""Part of the recorded reserved peak that a remedy must save."""
+OF_THE_CARD = 0.1
+"""Part of a card with room that a remedy must save: a restart for less is no advice."""
+GROWTH = 0.05
+"""Part of the reserved peak by which what lies unused must grow after the second step."""
+FEWEST = 3
+"""Steps that must have taken more: one batch that was larger is no change from step to step."""
+SPLIT_SIZES = (64, 256)
+"""max_split_size_mb values that are tried."""
+VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """A reason, then every remedy on the recorded events; the best one is said."""
+    reason = _reason(e)
+    if reason is None:
+        return
+    now = try_settings(e.books)
+    refused = e.ran_out or bool(e.retries)
+    if not refused and not is_as_recorded(e.books, now):
+        return
+    # Replayed without a refusal, the run itself takes more than there was: that is no figure.
+    took = int(e.books.reserved.max()) if refused else now.peak_reserved
+    tried = sorted(_that_serve(e, took), key=lambda entry: entry[1].peak_reserved)
+    if not tried:
+        return
+    conf, best = tried[0]
+    less = now.peak_reserved - best.peak_reserved
+    if less < GAIN * now.peak_reserved or not e.matters(less, OF_THE_CARD):
+        return
+    others = "".join(f", {_name(e, c)} {_figure(e, o.peak_reserved)}" for c, o in tried[1:])
+    first = f" (of the first {MOST_EVENTS:,} events)" if e.books.events > MOST_EVENTS else ""
+    what = (
+        "for the same requests, none of them refused"
+        if refused
+        else f"at the peak, not {say(took)}"
+    )
+    was = f"{say(took)} until a request was refused" if refused else say(took)
+    saves = took - best.peak_reserved
+    yield Finding(
+        rule=RULE.name,
+        title=f"{_name(e, conf)} would have reserved {say(best.peak_reserved)} {what}",
+        evidence=f"{reason} Tried on the recorded events{first}: {_name(e, conf)} "
+        f"{say(best.peak_reserved)}{others}; as it was {was}. At most {say(now.peak_allocated)} "
+        "were allocated.",
+        low=saves,
+        high=saves,
+        ground="simulated",
+        code=_code(e, conf),
+    )
+
+
+def _figure(e: Evidence, count: int) -> str:
+    """Bytes that a replay reserved, which has all the memory that it wants."""
+    there = e.card_known and 0 < e.trace.info.total_bytes < count
+    return "more than the card has" if there else say(count)
+
+
+def _reason(e: Evidence) -> str | None:
+    books, events = e.books, e.trace.events
+    if refused := books.refused.failed:
+        at = refused[0]
+        return (
+            f"A request for {say(int(events.size[at]))} failed while "
+            f"{say(int(books.reserved[at] - books.allocated[at]))} of the reserved memory was free."
+        )
+    if e.retries:
+        at = e.retries[0]
+        return (
+            "The driver refused a request, so torch gave back "
+            f"{say(int(books.releasable[at]))} of its cache and asked again, which stops the GPU."
+        )
+    for at in e.emptied:
+        stuck = int(books.reserved[at] - books.active[at] - books.releasable[at])
+        if e.worth(stuck) and stuck >= GAIN * books.reserved[at] and not e.trains_before(at):
+            return (
+                f"empty_cache() gave back {say(int(books.releasable[at]))} and left {say(stuck)} "
+                "in segments that tensors in use share."
+            )
+    ends = e.step_ends
+    if len(_growing_steps(e)) >= FEWEST:
+        until, last = ends[1] + 1, ends[-1] + 1
+        before = int(books.reserved[:until].max()) - int(books.active[:until].max())
+        more = int(books.reserved[:last].max()) - int(books.active[:last].max()) - before
+        grown = int(books.reserved[:last].max()) - int(books.reserved[:until].max())
+        if e.worth(more) and more >= GROWTH * books.reserved[:last].max():
+            return (
+                f"Reserved still grew by {say(grown)} after the second of {len(ends)} steps, "
+                f"{say(more)} more than what was in use: the sizes change from step to step."
+            )
+    return None if e.short is None and not e.everything else f"{e.short or 'Asked for'}."
+
+
+def _growing_steps(e: Evidence) -> set[int]:
+    """Steps behind the second whose training took more from the driver: an evaluation is none."""
+    takes = np.isin(e.trace.events.action, TAKES)
+    at = np.flatnonzero(takes)
+    trained = e.books.phases.named(e.books.phases.of(at), "forward", "backward", "optimizer")
+    steps = np.searchsorted(e.step_ends, at[trained], side="right")
+    return {step for step in steps.tolist() if 1 < step < len(e.step_ends)}
+
+
+def _that_serve(e: Evidence, took: int) -> list[tuple[str | None, Outcome]]:
+    """Remedies under which no request would have been refused, with no more than was reserved."""
+    tried = list(_tried(e))
+    if e.ran_out:  # the request that failed counts, too
+        confs = [conf for conf, _ in tried if conf is not None]
+        tried = [(conf, try_settings(e.books, conf, limit=took)) for conf in confs]
+        return [t for t in tried if t[1].refused is None]
+    return [t for t in tried if not e.retries or t[1].peak_reserved <= took]
+
+
+def _tried(e: Evidence) -> Iterator[tuple[str | None, Outcome]]:
+    settings = in_force(e.trace)
+    if not settings.expandable_segments:
+        yield "expandable_segments:True", try_settings(e.books, "expandable_segments:True")
+        if settings.max_split_size is None:
+            for size in SPLIT_SIZES:
+                conf = f"max_split_size_mb:{size}"
+                yield conf, try_settings(e.books, conf)
+    ends = e.step_ends
+    if len(ends) > 2:
+        first, last = e.largest_step()
+        yield None, try_longest_first(e.books, first, last)
+
+
+def _name(e: Evidence, conf: str | None) -> str:
+    first = "a training step" if steps_are_alike(e.books) else "the longest batch"
+    return conf or f"{first} first"
+
+
+def _code(e: Evidence, conf: str | None) -> str:
+    if conf is None and steps_are_alike(e.books):
+        return "# one training step before what else the loop does: an evaluation, a sample"
+    if conf is None:
+        return "# one step with the longest batch before the loop, or pad every batch to it"
+    whole = with_conf(e.trace, conf)
+    return f'import os\n\nos.environ["{VARIABLE}"] = "{whole}"   # before torch touches the card'
+
+
+RULE = Rule(name="fragmentation", text=__doc__, check=check)

@@ -1,0 +1,93 @@
+"""FSDP gathers blocks for backward long before they are used.
+
+What it sees
+    FSDP2 whose backward asks for a block's all-gather before the one before it was copied out: two
+    are on their way beside the block in use, as `set_modules_to_backward_prefetch` with several
+    modules does. Where memory is short, or all tips are asked for, also one on its way, which is
+    what FSDP does by default.
+What it costs
+    The bytes of each block that is gathered and waits.
+Do instead
+    Prefetch one block at a time, FSDP's default: `set_modules_to_backward_prefetch([])`. Where
+    memory is short none: `unit.set_modules_to_backward_prefetch([unit])`; then backward waits for
+    each all-gather.
+When to ignore it
+    The network is slow, and the card has room.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from nbmem.report.analysis.fsdp_gathers import Move, allocated_with, gathers
+from nbmem.report.analysis.program_names import chief_sharded, typed
+from nbmem.report.model import Finding
+from nbmem.report.tips.rule import Rule, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.report.analysis.fsdp_gathers import Gather
+    from nbmem.report.tips.evidence import Evidence
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """What waits at the peak: of those that come two ahead, or else of the next."""
+    pairs = list(_pairs(e))
+    a = e.books.allocations
+    early = [
+        Move(later.buffer, int(a.freed[now.buffer]), int(a.freed[later.buffer]))
+        for now, later in pairs
+        if int(a.born[later.buffer]) < int(a.born[now.whole[0]])
+    ]
+    ahead = [
+        Move(later.buffer, int(a.born[later.whole[0]]) - 1, int(a.freed[later.buffer]))
+        for now, later in pairs
+        if int(a.born[later.buffer]) < int(a.freed[list(now.whole)].min())
+    ]
+    moves = early or ahead
+    if not moves or not (early or e.short or e.everything):
+        return
+    now = int(e.books.allocated.max())
+    saved = now - int(allocated_with(e.books, moves).max())
+    if not e.matters(saved):
+        return
+    size = max(int(a.requested[move.row]) for move in moves)
+    how = "one block at a time ahead" if early else "each block when backward needs it"
+    beside = "Two blocks or more are" if early else "The next block is"
+    yield Finding(
+        rule=RULE.name,
+        title=f"Let FSDP gather {how}: {say(saved)} less",
+        evidence=f"{beside} gathered in backward while another one is used: up to {say(size)} "
+        f"each, which wait. The peak is {say(now)}, and {say(now - saved)} with "
+        f"{'one' if early else 'none'} ahead.",
+        low=saved,
+        high=saved,
+        ground="simulated",
+        code=_code(e, "[]" if early else "[unit]"),
+    )
+
+
+def _pairs(e: Evidence) -> Iterator[tuple[Gather, Gather]]:
+    """Units that one backward uses one after another."""
+    spans = [span for _, span in e.books.phases.spans]
+    for now, later in pairwise(gathers(e.books)):
+        if now.phase == later.phase and spans[now.phase].name == "backward":
+            yield now, later
+
+
+def _code(e: Evidence, wanted: str) -> str | None:
+    """Sets it for all units; None where the notebook has no name for the model."""
+    name = typed(chief_sharded(e.session))
+    if name is None:
+        return None
+    return (
+        "from torch.distributed.fsdp import FSDPModule\n\n"
+        f"for unit in {name}.modules():\n"
+        "    if isinstance(unit, FSDPModule):\n"
+        f"        unit.set_modules_to_backward_prefetch({wanted})"
+    )
+
+
+RULE = Rule(name="fsdp_prefetch", text=__doc__, check=check)

@@ -1,0 +1,107 @@
+"""FSDP frees the last block after forward, and gathers it at once for backward.
+
+What it sees
+    FSDP2 units whose parameters are freed at the end of every forward and are the first that the
+    backward behind it gathers again, where the peak would not be higher if they stayed. It is told
+    only to those who ask for all tips: it is what FSDP does by default.
+What it costs
+    One all-gather of the unit in each pass, for which backward waits.
+Do instead
+    `block.set_reshard_after_forward(False)` for the last block, or
+    `fully_shard(block, reshard_after_forward=False)`.
+When to ignore it
+    Evaluation calls the model without a backward, too: there the block stays whole.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.report.analysis.fsdp_gathers import Move, allocated_with, gathers
+from nbmem.report.analysis.program_names import blocks_of
+from nbmem.report.model import Finding
+from nbmem.report.tips.rule import Rule, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.report.analysis.fsdp_gathers import Gather
+    from nbmem.report.tips.evidence import Evidence
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """The unit, if it is the same in every pass."""
+    passes = list(_passes(e))
+    units = {last.unit for last, first in passes if first is not None and _alike(e, last, first)}
+    if len(units) != 1 or any(f is None or not _alike(e, last, f) for last, f in passes):
+        return
+    unit, a = units.pop(), e.books.allocations
+    low, high = int(e.books.allocated.max()), int(allocated_with(e.books, _kept(e, passes)).max())
+    size = int(a.requested[passes[-1][0].buffer])
+    if high > low or not e.worth(size):
+        return
+    brings = f"{say(low - high)} less at the peak" if high < low else "the peak stays"
+    yield Finding(
+        rule=RULE.name,
+        title=f"Keep {unit} whole after forward: an all-gather of {say(size)} less in each pass, "
+        f"and {brings}",
+        evidence=f"The last unit of forward is freed and is the first that backward gathers: "
+        f"{len(passes)} times. Kept, its {say(size)} lie there while the loss is computed; "
+        f"the peak is {say(high)} with them, {say(low)} now.",
+        low=low - high,
+        high=low - high,
+        ground="simulated",
+        code=_code(e, unit),
+    )
+
+
+def _passes(e: Evidence) -> Iterator[tuple[Gather, Gather | None]]:
+    """Each forward's last gathered unit, and the first of the backward that follows it."""
+    spans = [span for _, span in e.books.phases.spans]
+    by_phase: dict[int, list[Gather]] = {}
+    for gather in gathers(e.books):
+        by_phase.setdefault(gather.phase, []).append(gather)
+    phases = sorted(by_phase)
+    for at, phase in enumerate(phases):
+        if spans[phase].name == "backward":
+            continue
+        last, behind = by_phase[phase][-1], phases[at + 1 : at + 2]
+        backward = [p for p in behind if spans[p].name == "backward"]
+        forward = spans[phase].name == "forward"
+        yield last, by_phase[backward[0]][0] if backward and forward else None
+
+
+def _alike(e: Evidence, last: Gather, first: Gather | None) -> bool:
+    """Whether the same parameters were freed and gathered again."""
+    a = e.books.allocations
+    return (
+        first is not None
+        and first.unit == last.unit
+        and a.block[list(first.whole)].tolist() == a.block[list(last.whole)].tolist()
+        and int(a.freed[list(last.whole)].max()) < int(a.born[first.buffer])
+    )
+
+
+def _kept(e: Evidence, passes: list[tuple[Gather, Gather | None]]) -> Iterator[Move]:
+    """The first copies live as long as the second, which are not made."""
+    a = e.books.allocations
+    for last, first in passes:
+        if first is not None:
+            yield Move(first.buffer)
+            for kept, again in zip(last.whole, first.whole, strict=True):
+                yield Move(kept, int(a.born[kept]), int(a.freed[again]))
+                yield Move(again)
+
+
+def _code(e: Evidence, unit: str) -> str | None:
+    """Keeps the module of a unit whole; None where its path is not known."""
+    for module in sorted(e.modules, key=lambda m: -int(m["bytes"])):
+        before = f"{module['name']}."
+        inside = [p for p in module.get("fsdp_paths") or [] if f"{unit}.".startswith(before + p)]
+        if inside and max(inside, key=len):
+            block = blocks_of(module, max(inside, key=len))
+            return None if block is None else f"{block}.set_reshard_after_forward(False)"
+    return None
+
+
+RULE = Rule(name="fsdp_reshard", text=__doc__, check=check, when="asked", last_resort=True)

@@ -1,0 +1,100 @@
+"""A full state dict was gathered on the card.
+
+What it sees
+    Whole tensors that DTensor gathered between the steps of an FSDP2 model, and that lay on the
+    card at once: half of the model's parameters or more, where they make the peak.
+What it costs
+    Each rank that gathers so holds the model as if it were not sharded.
+Do instead
+    `StateDictOptions(full_state_dict=True, cpu_offload=True)`: each tensor goes to the host before
+    the next is gathered, and only rank 0 keeps them. By hand `.full_tensor().cpu()`. A sharded
+    checkpoint (`torch.distributed.checkpoint.save`) gathers nothing.
+When to ignore it
+    You need the whole model on the card, and it fits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_names import ALL_GATHER, DTENSOR
+from nbmem.report.analysis.fsdp_gathers import Move, allocated_with
+from nbmem.report.analysis.program_names import chief_sharded, typed
+from nbmem.report.ledger.observations import rows_at
+from nbmem.report.model import Finding
+from nbmem.report.tips.rule import Rule, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from nbmem.report.tips.evidence import Evidence
+
+    Ints = NDArray[np.int64]
+
+SHARE = 0.5
+"""Part of the model's bytes that must have lain there at once."""
+_STEPS = ("forward", "backward", "optimizer", "inference")
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """What was gathered between the steps, and the peak if each had gone to the host at once."""
+    model = chief_sharded(e.session)
+    rows = _gathered(e) if model is not None else np.zeros(0, np.int64)
+    if model is None or not len(rows):
+        return
+    a, whole = e.books.allocations, sum(model["fsdp_units"])
+    born = {int(row): int(a.born[row]) for row in rows}
+    offloaded = [Move(row, at, at + 1) for row, at in born.items()]
+    without = allocated_with(e.books, [Move(row) for row in born])
+    held = int((e.books.allocated - without).max())
+    now = e.report.peak.allocated
+    saved = now - int(allocated_with(e.books, offloaded).max())
+    if held < SHARE * whole or not e.matters(saved):
+        return
+    yield Finding(
+        rule=RULE.name,
+        title=f"Gather the full state dict into the host's memory: {say(saved)} less",
+        evidence=f"Between the steps {len(rows)} whole tensors were gathered on the card, up to "
+        f"{say(held)} of them at once; the parameters of {model['name']} are {say(whole)}, of "
+        "which this rank has its shards.",
+        low=saved,
+        high=saved,
+        ground="simulated",
+        code=_code(typed(model)),
+    )
+
+
+def _gathered(e: Evidence) -> Ints:
+    """Rows of what DTensor gathered outside of forward, backward and step."""
+    seen = e.trace.identities
+    names = [
+        number
+        for number, text in enumerate(e.session.names)
+        if text.startswith(f"{DTENSOR} {ALL_GATHER} ")
+    ]
+    mine = np.isin(seen.name, names) & (seen.category == Category.COMMUNICATION)
+    events = e.books.events
+    at = rows_at(e.books.allocations, seen.addr[mine], seen.position[mine], events)
+    rows = np.unique(at[at >= 0])
+    found: Ints = rows[~e.books.phases.named(e.books.born_in[rows], *_STEPS)]
+    return found
+
+
+def _code(name: str | None) -> str | None:
+    """Takes the state dict in the host's memory; None where the notebook has no name for it."""
+    if name is None:
+        return None
+    return (
+        "from torch.distributed.checkpoint.state_dict import (\n"
+        "    StateDictOptions, get_model_state_dict)\n\n"
+        "options = StateDictOptions(full_state_dict=True, cpu_offload=True)\n"
+        f"state = get_model_state_dict({name}, options=options)"
+    )
+
+
+RULE = Rule(name="full_state", text=__doc__, check=check)

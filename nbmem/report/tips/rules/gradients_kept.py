@@ -1,0 +1,109 @@
+"""Gradients lie on the card where nobody reads them.
+
+What it sees
+    Gradients of the step before that still live at the highest moment of a forward, a backward or
+    an evaluation: zero_grad(set_to_none=False), or zero_grad() at the head of the loop and an
+    evaluation behind it. It speaks where they are a tenth of the peak and a hundredth of the card,
+    or memory is short. Those of a CUDA graph have to stay where they are.
+What it costs
+    As much as the weights that are trained, at the moment when activations need the room.
+Do instead
+    `optimizer.zero_grad()` behind `optimizer.step()`; since torch 2.0 it sets them to None.
+When to ignore it
+    You accumulate gradients over several batches on purpose.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.report.analysis.program_names import zeroed
+from nbmem.report.analysis.what_if import try_freeing
+from nbmem.report.model import Finding
+from nbmem.report.tips.rule import Rule, say, saying
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.report.ledger.allocation_facts import Ints
+    from nbmem.report.tips.evidence import Evidence
+
+SHARE = 0.1
+"""Part of the peak from which on they are worth a tip on a card with room."""
+OF_THE_CARD = 0.01
+"""... and the part of the card: to move a line costs nothing, but nobody looks for so little."""
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """Gradients at the peak that were born before the last optimizer step."""
+    books = e.books
+    top = books.peak(0, books.events)
+    phase = int(books.phases.of(np.array([top - 1], np.int64))[0])
+    spans = [span for _, span in books.phases.spans]
+    stepped = [books.bounds(s)[1] for s in spans[: max(0, phase)] if s.name == "optimizer"]
+    if not stepped or spans[phase].name not in ("forward", "backward", "inference"):
+        return
+    a = books.allocations
+    old = (books.category == Category.GRADIENTS) & (a.born < stepped[-1]) & (a.freed >= top)
+    old &= ~e.in_private_pool()
+    ends = np.array([books.bounds(s)[1] for s in spans if s.name == "optimizer"], np.int64)
+    rows, gone = _too_late(e, ends)
+    there = int(a.block[old].sum())
+    size = min(there, _brings(e, rows, gone))
+    asked = e.everything or e.short is not None
+    if not e.matters(size, OF_THE_CARD) or not (asked or e.dominates(size, SHARE)):
+        return
+    replayed = try_freeing(books, rows, gone)
+    size = size if replayed is None else replayed
+    where = spans[phase].name
+    anew = _made_anew(e) if where == "backward" else 0
+    optimizer = e.optimizer_code() or "optimizer"
+    step = "" if spans[phase].step is None else f", step {spans[phase].step}"
+    yield Finding(
+        rule=RULE.name,
+        title=f"`{optimizer}.zero_grad()` behind `step()`: {saying(max(0, size - anew), size)} "
+        "less at the peak",
+        evidence=f"At the peak (in {where}{step}) {say(there)} of gradients of the step before "
+        "were still there; nothing reads them until the next step.",
+        low=max(0, size - anew),
+        high=size,
+        ground="estimated" if anew else "simulated",
+        code=zeroed(e.optimizer_code()),
+    )
+
+
+def _too_late(e: Evidence, ends: Ints) -> tuple[Ints, Ints]:
+    """Gradients that outlive the optimizer behind them, and where it ends."""
+    books, a = e.books, e.books.allocations
+    rows = np.flatnonzero((books.category == Category.GRADIENTS) & ~e.in_private_pool())
+    step = np.searchsorted(ends, a.born[rows])
+    rows, step = rows[step < len(ends)], step[step < len(ends)]
+    late = a.freed[rows] > ends[step]
+    return rows[late], ends[step[late]]
+
+
+def _brings(e: Evidence, rows: Ints, gone: Ints) -> int:
+    """By how much the peak falls if these blocks go there."""
+    books, a = e.books, e.books.allocations
+    change = np.zeros(books.events + 2, np.int64)
+    np.add.at(change, gone + 1, a.block[rows])
+    np.subtract.at(change, a.freed[rows] + 1, a.block[rows])
+    now = books.allocated
+    return int(now.max() - (now - np.cumsum(change)[: books.events + 1]).max())
+
+
+def _made_anew(e: Evidence) -> int:
+    """Gradients that the first backward, which found none, had made by its own peak."""
+    first = next((i for i, n in enumerate(e.books.phases.names) if n == "backward"), None)
+    if first is None:
+        return 0
+    top = e.books.peak(*e.books.bounds(e.books.phases.spans[first][1]))
+    a = e.books.allocations
+    mine = (e.books.category == Category.GRADIENTS) & (e.books.born_in == first) & (a.born < top)
+    return int(a.block[mine & (a.freed >= top)].sum())
+
+
+RULE = Rule(name="gradients_kept", text=__doc__, check=check)

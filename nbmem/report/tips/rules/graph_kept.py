@@ -1,0 +1,135 @@
+"""A loss or an output is kept with its whole graph, step after step.
+
+What it sees
+    Results of three or more forward passes that still live at the end, because a sum or a list
+    holds the graph that made them (`total = total + loss`, `outputs.append(out)`).
+What it costs
+    All activations of every pass: it grows until the card is full.
+Do instead
+    Keep `loss.detach()` (no synchronisation) or `loss.item()`; validate under `torch.no_grad()`.
+When to ignore it
+    You call backward() on the sum of all these passes later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from nbmem.core.session.categories import Category
+from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.tensor_names import in_traceback
+from nbmem.report.analysis.program_names import expression, items_of
+from nbmem.report.model import Finding
+from nbmem.report.tips.rule import Rule, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from nbmem.report.tips.evidence import Evidence
+
+    Ints = NDArray[np.int64]
+
+FEWEST = 3
+"""Passes whose results live on at the same time."""
+_GRAPH_OF = "the graph of "
+_ITEM = re.compile(r"(.+)\[\d+\]")
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """Activations of several passes at the end; who keeps them, where that is known."""
+    rows, passes = _kept(e)
+    if passes < FEWEST:
+        return
+    a = e.books.allocations
+    size = int(a.block[rows].sum())
+    named = _named(e, {int(row) for row in rows})
+    if not named:
+        kept = [way for held in e.held_in(rows) for way in held.holders]
+        if e.worth(size) and not any(in_traceback(way.path) for way in kept):
+            yield _finding(None, size, passes, size)
+        return
+    for root, paths, freed in named:
+        if e.worth(freed):
+            lists = {match[1] for path in paths if (match := _ITEM.fullmatch(path)) is not None}
+            item = e.item_of(min(lists)) if lists else root
+            item = item if item is not None and item.isidentifier() else None
+            code = _code(paths, lists, item or "x")
+            yield _finding(root, freed, passes, size, item=item, code=code)
+
+
+def _code(paths: set[str], lists: set[str], item: str) -> str | None:
+    """Detaches what is kept; None where it is not a name, a list or a plain way from a name."""
+    if len(paths) == 1 and not lists and expression(path := min(paths)):
+        return f"{path} = {path}.detach()   # and from now on keep only {path}.detach()"
+    if len(lists) == 1 and expression(kept := min(lists)):
+        count = items_of(kept, paths)
+        if count is not None:
+            return (
+                f"for i in range({count}):   # and append only {item}.detach()\n"
+                f"    {kept}[i] = {kept}[i].detach()"
+            )
+    return None
+
+
+def _finding(  # noqa: PLR0913 - the words and figures of one sentence
+    root: str | None,
+    freed: int,
+    passes: int,
+    size: int,
+    *,
+    item: str | None = None,
+    code: str | None = None,
+) -> Finding:
+    name = f"`{root}`" if root else "Something"
+    each = f"about {say(size // passes)} a pass"
+    return Finding(
+        rule="graph_kept",
+        title=f"{name} keeps the graphs of {passes} forward passes: {say(freed)}; "
+        f"keep {f'{item}.detach()' if item else 'detached values'} instead",
+        evidence=f"Activations of {passes} forward passes live at the end, {each}, and no backward "
+        f"has freed them; {f'the graph of {root}' if root else 'a graph'} keeps them.",
+        low=freed,
+        high=freed,
+        ground="exact",
+        code=code,
+    )
+
+
+def passes_kept(e: Evidence) -> int:
+    """Of how many forward passes activations live at the end."""
+    return _kept(e)[1]
+
+
+def _kept(e: Evidence) -> tuple[Ints, int]:
+    """What lives at the end of forward passes, and of how many passes."""
+    books = e.books
+    rows = books.live(books.events)
+    rows = rows[books.category[rows] == Category.ACTIVATIONS]
+    rows = rows[books.phases.named(books.born_in[rows], "forward")]
+    sizes: Counter[int] = Counter()
+    blocks = books.allocations.block[rows].tolist()
+    for phase, block in zip(books.born_in[rows].tolist(), blocks, strict=True):
+        sizes[phase] += block
+    return rows, sum(e.worth(FEWEST * size) for size in sizes.values())
+
+
+def _named(e: Evidence, rows: set[int]) -> list[tuple[str, set[str], int]]:
+    """Names whose graphs keep these rows, the ways from there, and what detaching them frees."""
+    roots: dict[str, set[str]] = {}
+    for held in e.held:
+        if e.row_of(held) in rows:
+            for way in held.holders:
+                if way.kind is HolderKind.GRAPH and not in_traceback(way.path):
+                    roots.setdefault(way.root, set()).add(way.path.removeprefix(_GRAPH_OF))
+    return [
+        (root, paths, e.freed_with(e.only_in(HolderKind.GRAPH, root=root)))
+        for root, paths in roots.items()
+    ]
+
+
+RULE = Rule(name="graph_kept", text=__doc__, check=check, anywhere=True)

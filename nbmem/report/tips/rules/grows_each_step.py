@@ -1,0 +1,198 @@
+"""Memory grows with every step.
+
+What it sees
+    Something of which more is left from step to step, over four or more of them, and that is not
+    the graph of a loss (see graph_kept): a list that gets longer, a cache without a bound, a tensor
+    to which each step joins another. A tensor that is larger because the whole batch is, or that
+    decoding makes longer, is none. It speaks of a fiftieth of the peak, or where a thousand such
+    steps fill a tenth of the card.
+What it costs
+    The same bytes with every further step, until the card is full.
+Do instead
+    Keep it on the CPU (`x.detach().cpu()`), keep a running figure in place of all values, or bound
+    it (`collections.deque(maxlen=...)`).
+When to ignore it
+    It has an end that you know, and fits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise, takewhile
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.core.session.holders import HolderKind
+from nbmem.report.analysis.growth import updates
+from nbmem.report.analysis.program_names import expression, items_of
+from nbmem.report.analysis.totals_by_name import accounts
+from nbmem.report.model import Finding
+from nbmem.report.tips.evidence import LEAST
+from nbmem.report.tips.rule import Rule, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from nbmem.core.session.holders import HeldStorage
+    from nbmem.report.analysis.growth import Growth
+    from nbmem.report.tips.evidence import Evidence
+
+    Ints = NDArray[np.int64]
+
+OTHERS = (Category.ACTIVATIONS, Category.WORKSPACE)
+"""Growth of which other rules speak, or that is none."""
+KEEPERS = (HolderKind.NAME, HolderKind.CLOSURE, HolderKind.GENERATOR, HolderKind.MODULE)
+"""Who may keep what grows; a loop that still runs has it in a local, and its end frees it."""
+MOST = 0.5
+"""Part of what grows that one keeper must have; the last one has its own name in the loop, too."""
+AS_BEFORE = 0.75
+"""Part of what forwards make that has the size it had a step before, where the batch has its own,
+too: autocast's copies of the weights have theirs in a longer batch as well."""
+LATER, OF_THE_CARD = 1_000, 0.1
+"""Steps in which even a small growth comes to this part of the card."""
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """What grows, by who keeps it."""
+    by_keeper: dict[str | None, list[Growth]] = {}
+    for found in e.growing:
+        if found.account.category not in OTHERS and not _is_a_result(e, found):
+            by_keeper.setdefault(_keeper(e, found), []).append(found)
+    for root, lines in by_keeper.items():
+        slope = sum(g.slope for g in lines)
+        place, kept = _kept(e, root, lines)
+        held = e.freed_with(kept) or sum(g.last for g in lines)
+        grown = sum(g.last - g.first for g in lines)
+        if not e.worth(grown) and not (grown >= LEAST and _fills(e, LATER * slope)):
+            continue
+        line = next((g.account.line for g in lines if g.account.line), None)
+        name = f"`{place}`" if place else "What no name holds"
+        yield Finding(
+            rule=RULE.name,
+            title=f"{name} grows by {say(slope)} with every step and holds {say(held)}",
+            evidence=f"More of it is left from step to step, over {lines[0].steps} of them"
+            f"{f', made at {line}' if line else ''}; in 1,000 steps that is {say(LATER * slope)}.",
+            low=held,
+            high=held,
+            ground="exact",
+            code=_code(e, root, place, kept),
+        )
+
+
+def _fills(e: Evidence, count: int) -> bool:
+    return e.card_known and count >= OF_THE_CARD * e.trace.info.total_bytes
+
+
+def _keeper(e: Evidence, growth: Growth) -> str | None:
+    """The holder at the end of what grew; where all of it has gone by then, what it was called."""
+    mine = _rows(e, growth)
+    if not len(mine):
+        return _local(growth.account.holder)
+    sizes: Counter[str] = Counter()
+    for held in e.held_in(mine):
+        best = held.holders[0]
+        if best.kind in KEEPERS:
+            sizes[best.root] += held.size
+    total = int(e.books.allocations.requested[mine].sum())
+    best_root, size = max(sizes.items(), key=lambda item: item[1], default=(None, 0))
+    return best_root if size >= MOST * total else _local(growth.account.holder)
+
+
+def _is_a_result(e: Evidence, growth: Growth) -> bool:
+    """Whether a graph keeps it, or it is one tensor that is longer each time: of a longer batch."""
+    rows = _rows(e, growth)
+    held = e.held_in(rows)
+    if held and all(h.holders[0].kind is HolderKind.GRAPH for h in held):
+        return True
+    if len(rows) != 1:
+        return False
+    if growth.account.born_in in ("forward", "inference") and not e.phases("backward"):
+        return True  # as in decoding
+    return _batches_grow(e)
+
+
+def _batches_grow(e: Evidence) -> bool:
+    """Whether the forwards take more from step to step, and most of their tensors are larger.
+
+    Where something is joined to what was there before, the others are as they were.
+    """
+    a, ends = e.books.allocations, updates(e.books)[1:]
+    rows = np.flatnonzero(e.books.phases.named(e.books.born_in, "forward") & (a.born >= 0))
+    step = np.searchsorted(ends, a.born[rows])
+    made = [Counter(a.requested[rows[step == at]].tolist()) for at in range(1, len(ends))]
+    taken = [sum(size * count for size, count in sizes.items()) for sizes in made]
+    pairs = list(pairwise(made))
+    as_before = sum((one & other).total() for one, other in pairs)
+    larger = all(one <= other for one, other in pairwise(taken)) and taken[-1:] > taken[:1]
+    return larger and as_before < AS_BEFORE * sum(one.total() for one, _ in pairs)
+
+
+def _rows(e: Evidence, growth: Growth) -> Ints:
+    """What lives at the end of it."""
+    rows, wanted = e.books.live(e.books.events), growth.account
+    found, index = accounts(e.books, rows)
+    alike = [a.holder == wanted.holder if wanted.holder is not None else a == wanted for a in found]
+    mine: Ints = rows[np.array(alike, bool)[index]]
+    return mine
+
+
+def _local(holder: str | None) -> str | None:
+    """`history` of `history[...]['loss']`; None for what only a call named (`input args[...]`)."""
+    root = None if holder is None else holder.partition("[")[0].partition(".")[0]
+    return root if root and (root.isidentifier() or root.startswith("local ")) else None
+
+
+def _kept(
+    e: Evidence, root: str | None, lines: list[Growth]
+) -> tuple[str | None, list[HeldStorage]]:
+    """The place inside of a root where it is kept (`net.memo`), and what letting go of it frees."""
+    rows = {int(row) for growth in lines for row in _rows(e, growth)}
+    alone = [] if root is None else e.only_in(*KEEPERS, root=root)
+    mine = [held for held in alone if e.row_of(held) in rows]
+    if root is None or not mine:
+        return root, mine
+    paths = [held.name_in(root) for held in mine]
+    place = _shared(min(paths), max(paths))
+    while len(place) > len(root) and not _is_whole(place, paths):
+        place = place[: max(place.rfind("."), place.rfind("["))]
+    place = place.removesuffix("[...]")  # a way that is too long to be said
+    return (place if place.startswith(root) else root), mine
+
+
+def _shared(first: str, last: str) -> str:
+    """The characters with which two texts begin, and all texts between them."""
+    alike = sum(
+        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    )
+    return first[:alike]
+
+
+def _is_whole(place: str, paths: list[str]) -> bool:
+    """Whether a beginning of all paths ends where a name or a key does."""
+    ends = all(path[len(place) : len(place) + 1] in ("", ".", "[") for path in paths)
+    return ends and place.count("[") == place.count("]")
+
+
+def _code(e: Evidence, root: str | None, place: str | None, kept: list[HeldStorage]) -> str | None:
+    """Takes what is kept off the card; None where it is no tensor, nor a list of them, by name."""
+    if e.trace.info.kind == "cpu":
+        return None  # there is no other place to put it
+    if root is None or place is None or not kept or not expression(place):
+        return None
+    paths = [held.name_in(root) for held in kept]
+    if paths == [place]:
+        return f"{place} = {place}.cpu()   # and join only x.detach().cpu() to it"
+    count = items_of(place, paths)
+    if count is None:
+        return None
+    return (
+        f"for i in range({count}):   # and append only {e.item_of(place) or 'x'}.detach().cpu()\n"
+        f"    {place}[i] = {place}[i].cpu()"
+    )
+
+
+RULE = Rule(name="grows_each_step", text=__doc__, check=check, anywhere=True)

@@ -1,0 +1,92 @@
+"""The peak is an activation function that writes a second tensor beside its input.
+
+What it sees
+    A forward at whose highest moment a new tensor lies beside one of the same size that goes right
+    after it, in a model with ReLUs (or their kind) that are not in place.
+What it costs
+    One activation more, for that moment. What autograd keeps stays the same: a ReLU keeps its
+    result and not its input.
+Do instead
+    `nn.ReLU(inplace=True)`. ReLU, LeakyReLU and ELU may be in place; SiLU and GELU may not.
+When to ignore it
+    The layer before needs its own result in backward (torch then raises an error that says so).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.events import Action
+from nbmem.report.model import Finding
+from nbmem.report.tips.rule import Rule, say, saying
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.core.session.events import Stack
+    from nbmem.report.tips.evidence import Evidence
+
+NEAR = 3
+"""Events after a birth within which the input goes."""
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """The curve of allocated bytes without those second tensors."""
+    model = e.model()
+    if model is None or not model["relu_not_inplace"]:
+        return
+    books = e.books
+    top = books.peak(0, books.events)
+    phase = int(books.phases.of(np.array([top - 1], np.int64))[0])
+    if phase < 0 or books.phases.spans[phase][1].name not in ("forward", "inference"):
+        return
+    known = bool(e.session.stacks)
+    curve = books.allocated.copy()
+    for row, until in _pairs(e):
+        a = books.allocations
+        curve[int(a.born[row]) + 1 : until + 1] -= a.block[row]
+    saves = e.report.peak.allocated - int(curve.max())
+    if not e.worth(saves):
+        return
+    low = saves if known else 0
+    yield Finding(
+        rule=RULE.name,
+        title=f"`nn.ReLU(inplace=True)`: {saying(low, saves)} less at the peak",
+        evidence=f"{model['relu_not_inplace']} activation functions of {e.model_name()} are not in "
+        f"place; one wrote {say(saves)} at the peak beside an input that then went.",
+        low=low,
+        high=saves,
+        ground="simulated" if known else "estimated",
+        code=None
+        if e.model_code() is None
+        else f"import torch\n\nfor module in {e.model_code()}.modules():\n"
+        "    if isinstance(module, (torch.nn.ReLU, torch.nn.LeakyReLU, torch.nn.ELU)):\n"
+        "        module.inplace = True",
+    )
+
+
+def _pairs(e: Evidence) -> Iterator[tuple[int, int]]:
+    """(the second tensor's row, where its input goes) for tensors made so."""
+    a, events = e.books.allocations, e.trace.events
+    rows = np.flatnonzero(a.born >= 0)
+    if e.session.stacks:
+        rows = np.intersect1d(rows, e.born_in_stacks(_by_relu))
+    gone = {
+        int(at): int(events.size[at])
+        for at in np.flatnonzero(events.action == Action.FREE_REQUESTED).tolist()
+    }
+    for row in rows.tolist():
+        born = int(a.born[row])
+        for at in range(born + 1, born + 1 + NEAR):
+            if gone.get(at) == int(a.requested[row]):
+                yield row, at
+                break
+
+
+def _by_relu(stack: Stack) -> bool:
+    return any(f.function in ("relu", "leaky_relu", "elu") for f in stack[:2])
+
+
+RULE = Rule(name="inplace_activations", text=__doc__, check=check, when="short")

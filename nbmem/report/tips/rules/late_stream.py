@@ -1,0 +1,87 @@
+"""Freed memory waits for another stream.
+
+What it sees
+    Blocks that were freed, and that the allocator could not give out again, because
+    `record_stream()` had told it of another stream which was not done with them; and that the same
+    requests reserve less where such blocks are free at once.
+What it costs
+    New requests take new memory from the driver meanwhile, so reserved memory grows, and with it
+    what nvidia-smi shows. The further the CPU runs ahead of the GPU, the more.
+Do instead
+    With FSDP1 leave `limit_all_gathers=True`, which is its default. In code of your own keep the
+    tensor until `torch.cuda.current_stream().wait_stream(side)`, and drop it then, in the place of
+    `record_stream`. Up to torch 2.6 `TORCH_NCCL_AVOID_RECORD_STREAMS=1` does that for collectives.
+When to ignore it
+    The card has room. On a virtual card nobody knows when a stream is done, so the rule is silent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_names import without_form, without_numbers
+from nbmem.report.analysis.program_names import typed
+from nbmem.report.analysis.what_if import is_as_recorded, try_settings
+from nbmem.report.model import Finding
+from nbmem.report.tips.rule import Rule, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.report.tips.evidence import Evidence
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """What waits at the highest moment, and what would be reserved if nothing did."""
+    at = int(np.argmax(e.books.active))
+    waits = e.books.ledger(at)[Category.PENDING]
+    if e.trace.info.virtual or not e.worth(waits):
+        return
+    now, freed = try_settings(e.books), try_settings(e.books, at_once=True)
+    saved = now.peak_reserved - freed.peak_reserved
+    refused = e.ran_out or bool(e.retries)
+    if not e.matters(saved) or not (refused or is_as_recorded(e.books, now)):
+        return
+    unlimited = next((m for m in e.modules if m.get("limit_all_gathers") is False), None)
+    yield Finding(
+        rule=RULE.name,
+        title=f"Freed memory waits for another stream: up to {say(saved)} less reserved",
+        evidence=f"At the highest moment {say(waits)} were freed and not free, because another "
+        f"stream had to finish first: {_of(e, at)}. Free at once, the same requests would have "
+        f"reserved {say(freed.peak_reserved)} at most, not {say(now.peak_reserved)}.",
+        low=0,
+        high=saved,
+        ground="simulated",
+        code=None if unlimited is None else _code(typed(unlimited)),
+    )
+
+
+def _of(e: Evidence, at: int) -> str:
+    """What most of it was, by name."""
+    a = e.books.allocations
+    rows = np.flatnonzero((a.freed < at) & (a.born < a.freed) & (a.died >= at))
+    sums: Counter[str] = Counter()
+    for row in rows.tolist():
+        name = e.books.name(row)
+        label = Category(int(e.books.category[row])).label
+        sums[label if name is None else without_numbers(without_form(name))] += int(a.block[row])
+    ((name, size),) = sums.most_common(1)
+    return f"{say(size)} of them {name}"
+
+
+def _code(name: str | None) -> str | None:
+    """FSDP1's own limit; None where the notebook has no name for the module."""
+    if name is None:
+        return None
+    return (
+        "from torch.distributed.fsdp import FullyShardedDataParallel\n\n"
+        f"for unit in FullyShardedDataParallel.fsdp_modules({name}):\n"
+        "    unit.limit_all_gathers = True"
+    )
+
+
+RULE = Rule(name="late_stream", text=__doc__, check=check)

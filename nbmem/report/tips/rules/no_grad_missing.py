@@ -1,0 +1,178 @@
+"""A forward pass of evaluation keeps activations for a backward that never comes.
+
+What it sees
+    A module in eval mode that was called with gradients on and weights that want them, and no
+    backward that took back what the pass had kept; or three and more such passes in a recording
+    without any backward at all. A frozen net keeps nothing, and nothing is said of it.
+What it costs
+    All activations of the pass, as in training, and the time to record the graph.
+Do instead
+    `with torch.no_grad():` (or `torch.inference_mode()`) around validation. `model.eval()` alone
+    changes dropout and batch norm, not what is kept.
+When to ignore it
+    You need gradients with respect to the inputs (saliency, adversarial examples).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_names import of_graph
+from nbmem.report.analysis.program_names import without_gradients
+from nbmem.report.ledger.allocation_facts import NO_NAME
+from nbmem.report.model import Finding
+from nbmem.report.tips.rule import Rule, say, saying
+from nbmem.report.tips.rules import graph_kept
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from nbmem.report.tips.evidence import Evidence
+
+    Ints = NDArray[np.int64]
+
+FEWEST = 3
+"""Passes without a backward that show, for a model in training mode, that none will come."""
+TAKEN_BACK = 0.1
+"""Part of what a pass kept that dies in a backward, from which on the pass was for training."""
+AT_MOST, AT_LEAST = 4, 1
+"""Tensors behind which one goes without a graph: a residual waits for its block, others do not."""
+RELEASED = 0.25
+"""Part of what passes hold that goes at once where the graph of one of them goes."""
+BETWEEN = ("input", "zero_grad")
+"""Phases that may lie between a forward and its backward."""
+LARGEST = 3
+"""Tensors that may stay without a graph, too, however it is made: a mask, what a U-Net hands on."""
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """Forward passes that no backward follows, and what they kept."""
+    if not any(c["grad"] for c in e.calls):
+        return
+    evaluated = sum(c["count"] for c in e.calls if c["grad"] and not c["training"])
+    passes = _passes(e)
+    if not passes or not (evaluated or (len(passes) >= FEWEST and not e.phases("backward"))):
+        return
+    if not evaluated and graph_kept.passes_kept(e) >= graph_kept.FEWEST:
+        return  # its tip says more
+    now = e.books.allocated
+    low, high = now - _freed(e, passes, AT_MOST), now - _freed(e, passes, AT_LEAST)
+    least = _largest(e, passes)
+    saves = (max(0, int(now.max() - low.max()) - least), int(now.max() - high.max()))
+    where = "at the peak"
+    if not e.worth(saves[1]):  # the training peaks higher
+        during = _during(e, passes)
+        top = int(now[during].max())
+        saves = (max(0, top - int(low[during].max()) - least), top - int(high[during].max()))
+        where = "while it runs"
+    if not e.worth(saves[1]):
+        return
+    model = e.model_name()
+    mode = f"{model} was in eval mode" if evaluated else "There was no backward"
+    yield Finding(
+        rule=RULE.name,
+        title=f"Evaluate under torch.no_grad(): {saying(*saves)} less {where}",
+        evidence=f"{mode}, but gradients were on in {_count(passes)}: what was kept there "
+        f"for a backward that never came makes up to {say(saves[1])} {where}.",
+        low=saves[0],
+        high=saves[1],
+        ground="estimated",
+        code=without_gradients(e.model_code() if evaluated else None),
+    )
+
+
+def _count(passes: list[int]) -> str:
+    return "one forward pass" if len(passes) == 1 else f"{len(passes)} forward passes"
+
+
+def _passes(e: Evidence) -> list[int]:
+    """Forward phases that no backward follows, and nothing of which a later one takes back."""
+    names = [span.name for _, span in e.books.phases.spans]
+    return [
+        index
+        for index, name in enumerate(names)
+        if name == "forward"
+        and next((n for n in names[index + 1 :] if n not in BETWEEN), "forward")
+        in ("forward", "inference")
+        and not _taken_back(e, index)
+    ]
+
+
+def _kept(e: Evidence, phase: int) -> Ints:
+    """Rows that a graph kept: to the end of the phase, or until the graph went as a whole.
+
+    Passes with nothing between them (slices of data that lie on the card) are one phase.
+    """
+    a = e.books.allocations
+    rows = np.flatnonzero((e.books.born_in == phase) & (e.books.category != Category.WORKSPACE))
+    rows = rows[np.argsort(a.born[rows])]
+    count, size = len(rows), a.block[rows]
+    births = np.searchsorted(a.born[rows], a.freed[rows])  # how many there were when it went
+    went = np.bincount(births, size, count + 1)
+    held = np.append(0, np.cumsum(size)) - np.append(0, np.cumsum(went)[:-1])
+    whole = (went >= RELEASED * held) & (np.bincount(births, minlength=count + 1) > AT_MOST)
+    # Of a recurrent layer's graph but a few tensors go: those that were seen in it are of it.
+    texts, names = e.books.texts, e.books.names[rows].tolist()
+    saved = np.array([name != NO_NAME and of_graph(texts[name]) for name in names], bool)
+    late = births - np.arange(count) > AT_MOST
+    kept: Ints = rows[(births == count) | ((whole[births] | saved) & late)]
+    return kept
+
+
+def _inputs(e: Evidence, phase: int) -> Ints:
+    """Rows of a pass's inputs that went together with its graph: nothing else kept them."""
+    books, a = e.books, e.books.allocations
+    mine = _kept(e, phase)
+    rows = np.flatnonzero((books.category == Category.INPUTS) & (a.freed < books.events))
+    named = books.phases.named(books.born_in[rows], *BETWEEN)
+    rows = rows[named & (books.born_in[rows] == phase - 1)]
+    births = np.sort(a.born)
+    alike = np.isin(np.searchsorted(births, a.freed[rows]), np.searchsorted(births, a.freed[mine]))
+    gone: Ints = rows[alike]
+    return gone
+
+
+def _taken_back(e: Evidence, phase: int) -> bool:
+    a, rows = e.books.allocations, _kept(e, phase)
+    died = e.books.phases.named(e.books.phases.of(a.freed[rows]), "backward")
+    return int(a.block[rows[died]].sum()) >= TAKEN_BACK * int(a.block[rows].sum()) > 0
+
+
+def _freed(e: Evidence, passes: list[int], behind: int) -> Ints:
+    """At each position: bytes that are gone if a tensor goes so many births behind its own."""
+    a, count = e.books.allocations, e.books.events
+    change = np.zeros(count + 2, np.int64)
+    for phase in passes:
+        births = np.sort(a.born[e.books.born_in == phase])
+        rows = _kept(e, phase)
+        at = np.searchsorted(births, a.born[rows]) + behind
+        gone = at < len(births)
+        rows, until = rows[gone], births[at[gone]] + 1
+        if behind == AT_LEAST and len(births):
+            given = _inputs(e, phase)
+            rows = np.append(rows, given)
+            until = np.append(until, np.full(len(given), births[-1] + 1))
+        np.subtract.at(change, until + 1, a.block[rows])
+        np.add.at(change, a.freed[rows] + 1, a.block[rows])
+    without: Ints = -np.cumsum(change)[: count + 1]
+    return without
+
+
+def _largest(e: Evidence, passes: list[int]) -> int:
+    """Bytes of the largest tensors that one pass keeps."""
+    a = e.books.allocations
+    return max(int(np.sort(a.block[_kept(e, phase)])[-LARGEST:].sum()) for phase in passes)
+
+
+def _during(e: Evidence, passes: list[int]) -> Ints:
+    """The positions of these passes."""
+    bounds = [e.books.bounds(e.books.phases.spans[phase][1]) for phase in passes]
+    return np.concatenate([np.arange(first, last + 1) for first, last in bounds])
+
+
+RULE = Rule(name="no_grad_missing", text=__doc__, check=check)

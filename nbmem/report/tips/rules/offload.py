@@ -1,0 +1,78 @@
+"""As a last resort: activations in the host's memory.
+
+What it sees
+    Activations that are half of the peak or more, where memory is short.
+What it costs
+    Every activation travels to the host and back in each step, over PCIe: the bytes are named. What
+    two operators save travels twice (a ReLU's output that a convolution takes), so they are the
+    least. A step becomes as slow as that transfer where it cannot hide it.
+Do instead
+    A smaller batch, autocast or checkpointing first. Then `save_on_cpu`. With unified memory
+    (cudaMallocManaged) the driver pages what does not fit, which may be less where little is
+    missing, and is slower the more it is: `%%nbmem plan` says what each would move.
+When to ignore it
+    One of the others suffices.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.core.interconnect import link_of
+from nbmem.core.session.categories import Category
+from nbmem.report.model import Finding
+from nbmem.report.tips.rule import Rule, say, saying
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.report.tips.evidence import Evidence
+
+SHARE = 0.5
+LEAST_PART = 0.5
+"""Part of the activations that goes at least: what an operator just uses stays on the card."""
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """All activations at the peak, and what their way costs."""
+    kept = e.report.ledger_at_peak[Category.ACTIVATIONS]
+    if not e.dominates(kept, SHARE) or not e.phases("backward", "forward"):
+        return
+    yield Finding(
+        rule=RULE.name,
+        title=f"Keep activations in host memory: {saying(int(LEAST_PART * kept), kept)} less, for "
+        f"at least {say(2 * kept)} of transfers in each step",
+        evidence=f"Activations are {say(kept)} of the {say(e.report.peak.allocated)} allocated at "
+        f"the peak.{_way(e, 2 * kept)}",
+        low=int(LEAST_PART * kept),
+        high=kept,
+        ground="estimated",
+        code=_code(e.model_code()),
+    )
+
+
+def _way(e: Evidence, count: int) -> str:
+    """How long so many bytes take over the card's bus; nothing where the card is not known."""
+    link = link_of(e.trace.info.capability)
+    if link is None:
+        return ""
+    return (
+        f" To the host and back they take about {1000 * count / link.rate:.0f} ms in each step "
+        f"over {link.name} with 16 lanes."
+    )
+
+
+def _code(model: str | None) -> str | None:
+    """The model's forward in the context; None where the notebook has no name for the model."""
+    if model is None:
+        return None
+    return (
+        "import torch\n\nforward = " + model + ".forward\n\n"
+        "def on_the_host(*args, **kwargs):\n"
+        "    with torch.autograd.graph.save_on_cpu(pin_memory=True):\n"
+        "        return forward(*args, **kwargs)\n\n"
+        f"{model}.forward = on_the_host"
+    )
+
+
+RULE = Rule(name="offload", text=__doc__, check=check, when="short", last_resort=True)

@@ -1,0 +1,50 @@
+"""Pinned host memory that nobody uses stays pinned.
+
+What it sees
+    At least 1 GiB of pinned memory that torch's host allocator holds and no tensor uses, by torch's
+    own counters.
+What it costs
+    The host's memory, not the card's: pinned pages cannot be swapped, and a machine that has none
+    left becomes slow or ends the process. Blocks are rounded up to a power of two.
+Do instead
+    Fewer DataLoader workers or a smaller prefetch with `pin_memory=True`; give the cache back with
+    `torch._C._host_emptyCache()` where torch has it.
+When to ignore it
+    The host has plenty.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.core.units import GIB
+from nbmem.report.model import Finding
+from nbmem.report.tips.rule import Rule, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.report.tips.evidence import Evidence
+
+LEAST = GIB
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """What the host allocator caches."""
+    pinned = e.fact("pinned")
+    if not pinned or pinned["used"] is None or pinned["held"] - pinned["used"] < LEAST:
+        return
+    idle = pinned["held"] - pinned["used"]
+    yield Finding(
+        rule=RULE.name,
+        title=f"{say(idle)} of pinned host memory are held and not used",
+        evidence=f"torch holds {say(pinned['held'])} of pinned host memory, of which tensors use "
+        f"{say(pinned['used'])}. It is the host's, not the card's.",
+        low=idle,
+        high=idle,
+        ground="exact",
+        code="import torch\n\ntorch._C._host_emptyCache()   # what no tensor uses, once",
+    )
+
+
+RULE = Rule(name="pinned_memory", text=__doc__, check=check)

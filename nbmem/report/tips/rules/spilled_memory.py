@@ -1,0 +1,52 @@
+"""Windows put a part of the card's memory into the host's.
+
+What it sees
+    torch held more than the card has, or more than was in use of it, under Windows' driver model
+    WDDM: the driver does not run out of memory there, it takes the host's.
+What it costs
+    Time: the card reaches the host's memory over the bus, and a step takes many times as long.
+Do instead
+    Have the driver say that memory ran out, and nbmem says what was too large. In the NVIDIA
+    Control Panel, under Manage 3D settings, Program settings, choose the python.exe of this
+    environment and set "CUDA - Sysmem Fallback Policy" to "Prefer No Sysmem Fallback"
+    (https://nvidia.custhelp.com/app/answers/detail/a_id/5490); then start the kernel again. In WSL
+    the setting has no effect (https://github.com/microsoft/WSL/issues/11050): make the batch or the
+    model smaller there.
+When to ignore it
+    A slow run is better than none, as for a model that is loaded once and used little.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.report.model import Finding
+from nbmem.report.tips.rule import Rule, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.report.tips.evidence import Evidence
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """Find what the host held for the card."""
+    info = e.trace.info
+    if not info.wddm or not e.worth(info.spilled_bytes):
+        return
+    spilled = say(info.spilled_bytes)
+    yield Finding(
+        rule=RULE.name,
+        title=f"{spilled} did not fit on the card and slowed it down from the host's memory: "
+        'set "CUDA - Sysmem Fallback Policy" to "Prefer No Sysmem Fallback"',
+        evidence=f"The card has {say(info.own_bytes)}, torch held up to "
+        f"{say(e.report.peak.reserved)}, and at least {spilled} of it lay in the host's memory at "
+        "one time. With that setting of the NVIDIA Control Panel for this python.exe the driver "
+        "says that memory ran out (in WSL it has no effect).",
+        low=info.spilled_bytes,
+        high=info.spilled_bytes,
+        ground="exact",
+    )
+
+
+RULE = Rule(name="spilled_memory", text=__doc__, check=check)

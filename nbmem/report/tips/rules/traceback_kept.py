@@ -1,0 +1,72 @@
+"""The traceback of a failed cell keeps the tensors of its frames.
+
+What it sees
+    Tensors that only `sys.last_traceback`, `sys.last_exc` or IPython's own copy of them reaches:
+    locals of the functions that ran when a cell failed or was interrupted. And what only a name of
+    the notebook reaches by way of such frames: `except ValueError as e: failed.append(e)`.
+What it costs
+    Their bytes, until another cell fails; so the same cell, run again, runs out of memory again.
+Do instead
+    `%nbmem free traceback`. `del sys.last_traceback` is not enough: IPython keeps a copy. Of an
+    exception of your own keep the text (`str(e)`), or `e.with_traceback(None)`.
+When to ignore it
+    You are about to use `%debug` on it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.tensor_names import in_traceback
+from nbmem.report.model import Command, Finding
+from nbmem.report.tips.rule import Rule, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.report.tips.evidence import Evidence
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """What only a traceback keeps, also through the graph of one of its locals."""
+    mine = e.only_in(HolderKind.TRACEBACK)
+    freed = e.freed_with(mine)
+    if e.worth(freed):
+        largest = max(mine, key=lambda s: s.size)
+        yield Finding(
+            rule=RULE.name,
+            title=f"`%nbmem free traceback` gives back {say(freed)} of the cell that failed",
+            evidence=f"{len(mine)} tensors live only in the frames of a traceback; the largest is "
+            f"{largest.name}, {say(largest.size)}.",
+            low=freed,
+            high=freed,
+            ground="exact",
+            command=Command(name="free", arguments=("traceback",)),
+        )
+    yield from _named(e)
+
+
+def _named(e: Evidence) -> Iterator[Finding]:
+    """Exceptions that a name keeps."""
+    kinds = (HolderKind.NAME, HolderKind.GRAPH)
+    through = (way for h in e.held for way in h.holders if in_traceback(way.path))
+    for root in dict.fromkeys(way.root for way in through if way.kind in kinds):
+        mine = [h for h in e.only_in(*kinds, root=root) if in_traceback(h.name_in(root))]
+        freed = e.freed_with(mine)
+        if e.worth(freed) and root.isidentifier():
+            largest = max(mine, key=lambda h: h.size)
+            yield Finding(
+                rule=RULE.name,
+                title=f"`del {root}` gives back {say(freed)}: tensors of an exception's frames",
+                evidence=f"{len(mine)} tensors live only in frames of an exception that {root} "
+                f"keeps; the largest is {largest.name}, {say(largest.size)}.",
+                low=freed,
+                high=freed,
+                ground="exact",
+                code=f"del {root}   # keep str(e), or e.with_traceback(None)",
+                command=Command(name="free", arguments=(root,)),
+            )
+
+
+RULE = Rule(name="traceback_kept", text=__doc__, check=check, anywhere=True)

@@ -1,0 +1,79 @@
+"""A second copy of the model lies on the card and is not used.
+
+What it sees
+    A module of the notebook, of the model's own class, that alone holds a set of weights like the
+    model's and was not called while everything was recorded; or an optimizer of weights that no
+    module has any more. It speaks where the model that was called has a name of its own. Names that
+    tell of a purpose (ema, teacher, target, best, ...) are left alone.
+What it costs
+    The weights twice; with an old optimizer its state twice as well.
+Do instead
+    `del` the one that is not needed. A cell that builds the model anew should first delete the old
+    one and its optimizer.
+When to ignore it
+    It is an average, a teacher or a best model so far. Such a copy can wait on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.tensor_names import KEY_OF
+from nbmem.report.model import Command, Finding
+from nbmem.report.tips.purpose_names import on_purpose
+from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rules.checkpoint_kept import weight_forms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.report.tips.evidence import Evidence
+
+ALIKE = 0.9
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """Roots that alone keep what looks like a called model's weights."""
+    chief, model = e.model(), e.model_code()
+    if chief is None or model is None:
+        return  # who trains it, and with what, lies inside an object of the user's own
+    used = {m["name"] for m in e.modules if m.get("called")}
+    holders = {m["name"]: "module" for m in e.modules if m["class"] == chief["class"]}
+    holders |= {o["name"]: "optimizer" for o in e.optimizers}
+    others = {
+        root: kind
+        for root, kind in holders.items()
+        if root not in used and not on_purpose(root) and root.isidentifier()
+    }
+    if not others:
+        return
+    forms = Counter(f for n, f in weight_forms(e).items() if n.startswith(f"{model}."))
+    for root, kind in others.items():
+        mine = e.only_in(HolderKind.NAME, root=root)
+        freed = e.freed_with(mine)
+        if kind == "optimizer":  # its state is its own; parameters that nothing else has are not
+            mine = [s for s in mine if _is_parameter(s.name_in(root))]
+        alike = Counter(s.form for s in mine) & forms
+        if not forms or alike.total() < ALIKE * forms.total() or not e.worth(freed):
+            continue
+        yield Finding(
+            rule=RULE.name,
+            title=f"`del {root}` gives back {say(freed)}: a second copy of {model}",
+            evidence=f"The {kind} {root} alone holds {alike.total()} tensors with the shapes of "
+            f"{model}'s weights, and no module that holds them was called.",
+            low=freed,
+            high=freed,
+            ground="exact",
+            code=f"del {root}",
+            command=Command(name="free", arguments=(root,)),
+        )
+
+
+def _is_parameter(path: str) -> bool:
+    """Whether an optimizer reaches a tensor as one that it updates: they are its state's keys."""
+    return ".param_groups" in path or (path.startswith(KEY_OF) and not path.endswith(".grad"))
+
+
+RULE = Rule(name="two_models", text=__doc__, check=check, anywhere=True)

@@ -1,0 +1,60 @@
+"""The workspaces of cuBLAS are large against what is free.
+
+What it sees
+    Workspaces that cuBLAS keeps (one for each thread that computes: forward and backward) and that
+    are a quarter or more of what the card had left, where memory is short.
+What it costs
+    32 MiB each on Hopper and newer, 8 MiB on older cards, until the process ends.
+Do instead
+    `CUBLAS_WORKSPACE_CONFIG=:16:8` before torch touches the card.
+When to ignore it
+    Matrix products may become slower: measure a step before and after.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.core.units import KIB, MIB
+from nbmem.report.model import Finding
+from nbmem.report.tips.rule import Rule, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.report.tips.evidence import Evidence
+
+SHARE = 0.25
+SMALLEST = 8 * 16 * KIB
+"""`:16:8` asks for eight pieces of 16 KiB."""
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """What a smaller configuration leaves of them."""
+    if e.fact("cublas_workspace_config") or not e.card_known:
+        return
+    a, books = e.books.allocations, e.books
+    rows = books.live(books.events)
+    kept = (books.category[rows] == Category.WORKSPACE) & (a.requested[rows] > MIB)
+    size = int(a.block[rows[kept]].sum())
+    saves = size - int(np.count_nonzero(kept)) * SMALLEST
+    free = e.fullest[Category.FREE]
+    if not e.worth(saves) or not (e.everything or saves >= SHARE * free):
+        return
+    yield Finding(
+        rule=RULE.name,
+        title=f"`CUBLAS_WORKSPACE_CONFIG=:16:8` gives back {say(saves)}",
+        evidence=f"{np.count_nonzero(kept)} workspaces of cuBLAS hold {say(size)}; "
+        f"{say(free)} of the card were free when most was reserved.",
+        low=saves,
+        high=saves,
+        ground="simulated",
+        code='import os\n\nos.environ["CUBLAS_WORKSPACE_CONFIG"] = ":16:8"   '
+        "# before torch touches the card",
+    )
+
+
+RULE = Rule(name="workspace", text=__doc__, check=check, when="short")

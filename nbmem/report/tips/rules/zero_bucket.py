@@ -1,0 +1,74 @@
+"""DeepSpeed's bucket of gradients is larger than all gradients of the model.
+
+What it sees
+    ZeRO's buffer of `reduce_bucket_size` elements, by default 500,000,000 (954 MiB in bfloat16)
+    however small the model is, where the model has fewer parameters that learn.
+What it costs
+    What no gradient ever fills: in ZeRO-1 and 2 while backward runs, in ZeRO-3 all the time.
+Do instead
+    `"reduce_bucket_size"`: as many elements as the model has, in the `"zero_optimization"` of
+    DeepSpeed's configuration. Gradients are sent as often as before: once.
+When to ignore it
+    The card has room, and the model will grow.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_names import ZERO_BUCKET
+from nbmem.report.analysis.fsdp_gathers import Move, allocated_with
+from nbmem.report.model import Finding
+from nbmem.report.tips.rule import Rule, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.report.tips.evidence import Evidence
+
+SHARE = 0.1
+_ALIGNED = 512
+"""Bytes that the allocator's blocks are multiples of."""
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """The peak with buckets that all gradients fill."""
+    told = next((m["zero"] for m in e.modules if m.get("zero")), None)
+    if told is None or not 0 < told["gradients"] < told["bucket"]:
+        return
+    moves = list(_fitted(e, told["bucket"], told["gradients"]))
+    if not moves:
+        return
+    now = int(e.books.allocated.max())
+    saved = now - int(allocated_with(e.books, moves).max())
+    if not (e.dominates(saved, SHARE) or (e.worth(saved) and (e.short or e.everything))):
+        return
+    size = max(int(e.books.allocations.requested[move.row]) for move in moves)
+    yield Finding(
+        rule=RULE.name,
+        title=f"A smaller `reduce_bucket_size` in DeepSpeed: {say(saved)} less",
+        evidence=f"A bucket of gradients takes {say(size)}, for {told['bucket']:,} elements, and "
+        f"all gradients together have {told['gradients']:,}. The peak is {say(now)}, and "
+        f"{say(now - saved)} with a bucket that they fill.",
+        low=saved,
+        high=saved,
+        ground="simulated",
+        code="# in DeepSpeed's configuration, by whatever name your program has for it\n"
+        f'config["zero_optimization"]["reduce_bucket_size"] = {told["gradients"]:_}',
+    )
+
+
+def _fitted(e: Evidence, bucket: int, gradients: int) -> Iterator[Move]:
+    """The buckets as they would be: those that were seen with so many elements."""
+    a = e.books.allocations
+    for row in np.flatnonzero(e.books.category == Category.COMMUNICATION).tolist():
+        size = int(a.requested[row])
+        if ZERO_BUCKET in (e.books.name(row) or "") and size % bucket == 0:
+            fits = -(-size // bucket * gradients // _ALIGNED) * _ALIGNED
+            yield Move(row, int(a.born[row]), int(a.freed[row]), fits)
+
+
+RULE = Rule(name="zero_bucket", text=__doc__, check=check)

@@ -1,0 +1,69 @@
+"""Ranks beside each other, each a small timeline from its beginning to its end, on one scale."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.core.session.categories import ACTIVE
+from nbmem.core.units import format_bytes
+from nbmem.views.charts.stacked_areas import Field, areas, dashed, rows_by_column
+from nbmem.views.charts.svg import WIDTH, Picture, label, picture, rule, text_width
+from nbmem.views.palette import INK
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.report.analysis.world.world_report import RankRow
+    from nbmem.report.model import Timeline
+    from nbmem.views.markup import Markup
+
+_ACROSS, _GAP = 4, 16
+_WIDE = (WIDTH - (_ACROSS - 1) * _GAP) // _ACROSS
+_HIGH, _NAME = 64, 18
+_SIZE = 12
+
+
+def ranks_over_time(lines: Sequence[tuple[str, RankRow]]) -> Picture | None:
+    """Draw the ranks that wrote a session, each over its own allocator events.
+
+    Args:
+        lines: The name of each (`rank 0-7`) and the rank that it shows.
+
+    Returns:
+        None where there are no two to compare.
+    """
+    drawn = [(name, row, row.timeline) for name, row in lines if row.timeline is not None]
+    if len(drawn) < 2:
+        return None
+    most = max(1, *(int(timeline.reserved.max()) for *_, timeline in drawn))
+    parts: list[Markup] = []
+    for number, (name, row, timeline) in enumerate(drawn):
+        down, across = divmod(number, _ACROSS)
+        left, top = across * (_WIDE + _GAP), down * (_HIGH + _NAME + _GAP) + _NAME
+        field = Field(left, top, left + _WIDE, top + _HIGH, most)
+        parts += _one(name, row, timeline, field)
+    told = ", ".join(f"{name}: peak {format_bytes(row.allocated)}" for name, row, _ in drawn)
+    rows = -(-len(drawn) // _ACROSS)
+    return picture(
+        parts,
+        bottom=rows * (_HIGH + _NAME + _GAP),
+        alt=f"What each rank held over its run, on one scale. {told}",
+    )
+
+
+def _one(name: str, row: RankRow, timeline: Timeline, field: Field) -> list[Markup]:
+    peak = format_bytes(row.allocated)
+    caches = row.device is not None and not row.device.is_host
+    rows = rows_by_column(timeline, int(timeline.event[-1]) + 1, field.columns)
+    held, reserved = timeline.held[rows], timeline.reserved[rows]
+    pixel = field.most / field.height
+    shown = [category for category in ACTIVE if held[:, category].max() >= pixel / 2]
+    room = int((_WIDE - text_width(peak, _SIZE) - 8) / text_width("x", _SIZE))
+    name = name if len(name) <= room else f"{name[: room - 3]}..."
+    return [
+        label(field.left, field.top - 5, name, size=_SIZE),
+        label(field.right, field.top - 5, peak, anchor="end", size=_SIZE),
+        *areas(held, reserved, shown, field),
+        *([dashed(reserved, field)] if caches else []),
+        rule(field.left, field.bottom, field.right, field.bottom, stroke=INK, stroke_opacity="0.6"),
+    ]

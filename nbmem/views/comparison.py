@@ -1,0 +1,139 @@
+"""Two runs, cells or steps side by side, as text, HTML and JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.units import format_bytes
+from nbmem.views import style
+from nbmem.views.grid import in_columns
+from nbmem.views.markup import Markup, clipped, element, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.report.analysis.compare import Change, Comparison
+
+MOST = 12
+"""Changes of one kind that are listed; the others are summed up."""
+_KINDS = (
+    ("category", "Categories at the peak"),
+    ("holder", "Holders at the peak"),
+    ("line", "Lines that allocated what lived at the peak"),
+)
+_SAME = "Both sides hold the same at their peaks."
+
+
+def render_comparison(comparison: Comparison, *, width: int = 100) -> str:
+    """Write what changed, the largest change first."""
+    a, b = one_line(comparison.a.label), one_line(comparison.b.label)
+    blocks = [
+        in_columns([("", "A", "B", "change"), *_figures(comparison)]),
+        *(
+            in_columns([(head, "A", "B", "change"), *rows])
+            for head, rows in _tables(comparison, width)
+        ),
+    ]
+    if not comparison.changes:
+        blocks.append(_SAME)
+    notes = [f"- {note}" for note in comparison.notes]
+    return "\n\n".join([f"A = {a}\nB = {b}", *blocks, *(["\n".join(notes)] if notes else [])])
+
+
+def render_comparison_html(comparison: Comparison) -> str:
+    """Draw a comparison for a notebook's output."""
+    a, b = one_line(comparison.a.label), one_line(comparison.b.label)
+    tables = [
+        _html_table(f"{a} against {b}", [("", a, b, "change"), *_figures(comparison)]),
+        *(
+            _html_table(head, [("", a, b, "change"), *rows])
+            for head, rows in _tables(comparison, 120)
+        ),
+    ]
+    said = [element("div", note, style=style.ABOUT) for note in comparison.notes]
+    if not comparison.changes:
+        said.insert(0, element("div", _SAME))
+    return element("div", *tables, *said, style=style.BOX)
+
+
+def comparison_json(comparison: Comparison) -> dict[str, Any]:
+    """Write as JSON; bytes. Keys are added in later versions, never renamed or removed."""
+    sides = {
+        name: {
+            "label": side.label,
+            "peak_allocated": side.allocated,
+            "peak_reserved": side.reserved,
+            "allocated_at_end": side.left,
+        }
+        for name, side in (("a", comparison.a), ("b", comparison.b))
+    }
+    changes = [
+        {"kind": c.kind, "name": c.name, "a": c.a, "b": c.b, "change": c.change}
+        for c in comparison.changes
+    ]
+    return {**sides, "changes": changes, "notes": list(comparison.notes)}
+
+
+def _figures(comparison: Comparison) -> list[tuple[str, ...]]:
+    a, b = comparison.a, comparison.b
+    return [
+        (name, format_bytes(x), format_bytes(y), _signed(y - x))
+        for name, x, y in (
+            ("peak allocated", a.allocated, b.allocated),
+            ("peak reserved", a.reserved, b.reserved),
+            ("left at the end", a.left, b.left),
+        )
+    ]
+
+
+def _tables(comparison: Comparison, width: int) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
+    for kind, head in _KINDS:
+        mine = [change for change in comparison.changes if change.kind == kind]
+        if not mine:
+            continue
+        rows = [_row(change, width) for change in mine[:MOST]]
+        if rest := mine[MOST:]:
+            change = sum(one.change for one in rest)
+            rows.append((f"{len(rest)} smaller changes", "", "", _signed(change)))
+        yield head, rows
+
+
+def _row(change: Change, width: int) -> tuple[str, ...]:
+    name = one_line(change.name)
+    most = max(20, width - 50)
+    return (
+        f"  {clipped(name, most)}",
+        format_bytes(change.a),
+        format_bytes(change.b),
+        _signed(change.change),
+    )
+
+
+def _signed(count: int) -> str:
+    return format_bytes(count, signed=True) if count else "same"
+
+
+def _html_table(caption: str, rows: list[tuple[str, ...]]) -> Markup:
+    head, *body = rows
+    return element(
+        "table",
+        element("caption", caption, style=style.CAPTION),
+        element(
+            "thead",
+            element(
+                "tr",
+                *(element("th", one_line(cell), scope="col", style=style.HEAD) for cell in head),
+            ),
+        ),
+        element("tbody", *(_html_row(row) for row in body)),
+        style=style.TABLE,
+    )
+
+
+def _html_row(row: tuple[str, ...]) -> Markup:
+    return element(
+        "tr",
+        element("th", row[0].strip(), scope="row", style=style.TEXT),
+        *(element("td", cell, style=style.FIGURE) for cell in row[1:-1]),
+        element("td", row[-1], style=style.STRONG_FIGURE),
+    )

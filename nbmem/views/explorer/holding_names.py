@@ -1,0 +1,60 @@
+"""A holding's name taken apart: what holds it, its shape, its dtype."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nbmem.core.session.tensor_names import VIEW, saver_of
+
+if TYPE_CHECKING:
+    from nbmem.report.exploration import Life
+
+_TAIL = re.compile(r"\s(\((?:\d+(?:,\s?)?)*(?:\d+)?\))(?:\s([a-z]+\d*\w*))?$")
+"""` (64, 3, 7, 7) float32` at the end of a name, as the probes write it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a name says.
+
+    Attributes:
+        name: Without shape and dtype, but with the word that it is a view; None if nobody named it.
+        group: What it belongs to: its module or variable, else the phase of its birth.
+        shape: `(64, 3, 7, 7)`, or None.
+        dtype: `float32`, or None.
+    """
+
+    name: str | None
+    group: str
+    shape: str | None
+    dtype: str | None
+
+
+def parts_of(life: Life) -> Parts:
+    """Take a name apart; what has none belongs to the phase in which it was born."""
+    if life.name is None:
+        where = f"unnamed, born in {life.born_in}" if life.born_in else "unnamed"
+        return Parts(name=None, group=where, shape=None, dtype=None)
+    whole = life.name.removesuffix(VIEW)
+    found = _TAIL.search(whole)
+    name = whole[: found.start()] if found else whole
+    return Parts(
+        name=name + life.name[len(whole) :],
+        group=_holder(name),
+        shape=found[1] if found else None,
+        dtype=found[2] if found else None,
+    )
+
+
+def _holder(name: str) -> str:
+    """`model.conv` of `model.conv.weight.grad`; `optimizer` of `optimizer.state[0]['step']`."""
+    if saver := saver_of(name):
+        return saver
+    path = name.removesuffix(".grad")
+    holder, dot, _ = path.rpartition(".")
+    if "[" in holder or not dot:
+        holder = path.partition("[")[0]
+        return holder.rpartition(".")[0] or holder
+    return holder

@@ -1,0 +1,145 @@
+"""The explorer's data as a notebook keeps them: no larger than what is left of a report's size.
+
+A saved report holds fewer moments than a live one, which asks the kernel, and a page that was
+exported, which holds them all: of every stretch the highest and the lowest, and of every phase the
+first, the highest and the last. What is told of them is exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbmem.core.session.categories import ACTIVE, Category
+from nbmem.report.exploration import GONE, PoolHistory
+from nbmem.views.explorer.output import explorer_output
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from nbmem.core.session.cell_delta import CellDelta
+    from nbmem.report.exploration import Details, Life
+    from nbmem.report.model import Report, Timeline
+
+    Ints = NDArray[np.int64]
+
+MOST = 14_500
+"""Characters of a report's data in a notebook; fewer beside much text."""
+BINS = (200, 140, 100, 70, 50, 35, 25, 12, 6)
+"""Stretches of the timeline, each tried where the one before is too large."""
+MOST_CODE = 120
+"""Lines of the recorded code that a notebook keeps as a whole."""
+LIVES = 3
+"""Allocations told one by one for each stretch."""
+
+
+def saved_output(
+    report: Report, cells: Sequence[CellDelta] = (), most: int = MOST
+) -> dict[str, Any]:
+    """What a notebook keeps under the explorer's MIME type: all of it where it is small enough.
+
+    Args:
+        report: The report.
+        cells: The notebook's history, oldest first.
+        most: Characters that it may take; what is left at the fewest moments may take more.
+    """
+    output = explorer_output(report, cells)
+    for bins in BINS:
+        if len(output["data"]) + len(output["times"]) <= most:
+            break
+        output = explorer_output(thinned(report, bins), cells)
+    return output
+
+
+def thinned(report: Report, bins: int) -> Report:
+    """A report of fewer moments, and of fewer allocations one by one.
+
+    Args:
+        report: The report; curves that are short stay as they are.
+        bins: Stretches of the timeline that keep their extremes.
+    """
+    if report.lines is not None:
+        report = replace(report, lines=report.lines.shortened(MOST_CODE, 1))
+    moments, details = report.timeline, report.details
+    rows = _rows(report, bins)
+    if len(rows) >= len(moments.event):
+        return report
+    return replace(
+        report,
+        timeline=replace(
+            moments,
+            t_ns=moments.t_ns[rows],
+            event=moments.event[rows],
+            held=moments.held[rows],
+            reserved=moments.reserved[rows],
+            parts=None if moments.parts is None else moments.parts[rows],
+        ),
+        details=details and _fewer(details, moments.event[rows], rows, LIVES * bins),
+    )
+
+
+def _rows(report: Report, bins: int) -> Ints:
+    """Rows of the moments that are kept, ascending."""
+    moments = report.timeline
+    count = len(moments.event)
+    allocated = _allocated(moments)
+    peak = int(np.searchsorted(moments.event, report.peak.at.event))
+    kept = {0, count - 1, min(peak, count - 1)}
+    for low, high in pairwise(np.linspace(0, count, bins + 1).astype(int).tolist()):
+        if low < high:
+            inside = allocated[low:high]
+            kept |= {low + int(inside.argmax()), low + int(inside.argmin())}
+    phases = report.details.phases if report.details is not None else ()
+    for first, last in phases if len(phases) <= bins else ():
+        low, high = np.searchsorted(moments.event, (first, last)).tolist()
+        high = min(high, count - 1)
+        kept |= {low, high, low + int(allocated[low : high + 1].argmax())} if low <= high else set()
+    return np.array(sorted(kept), np.int64)
+
+
+def _allocated(moments: Timeline) -> Ints:
+    held: Ints = moments.held[:, list(ACTIVE)].sum(axis=1) - moments.held[:, Category.PENDING]
+    return held
+
+
+def _fewer(details: Details, events: Ints, rows: Ints, most: int) -> Details:
+    return replace(
+        details,
+        live=details.live[rows],
+        lines=tuple(details.lines[row] for row in rows.tolist()),
+        lives=_longest(details.lives, int(events[-1]), most),
+        pool=_pool(details.pool, events, rows),
+    )
+
+
+def _longest(lives: tuple[Life, ...], end: int, most: int) -> tuple[Life, ...]:
+    """Lives that take the largest area in the picture, bytes times events, by birth."""
+    area = sorted(lives, key=lambda life: -life.requested * (min(life.freed, end) - life.born))
+    return tuple(sorted(area[:most], key=lambda life: life.number))
+
+
+def _pool(pool: PoolHistory, events: Ints, rows: Ints) -> PoolHistory:
+    """The map at those rows alone; tilings that no other row had are gone."""
+    kept: dict[int, int] = {}
+    states = []
+    for changes in pool.states:
+        at = np.array([moment for moment, _ in changes], np.int64)
+        now, found = GONE, []
+        for row, index in enumerate((np.searchsorted(at, rows, side="right") - 1).tolist()):
+            tiling = changes[index][1] if index >= 0 else GONE
+            if tiling != now:
+                place = GONE if tiling == GONE else kept.setdefault(tiling, len(kept))
+                found.append((row, place))
+                now = tiling
+        states.append(tuple(found))
+    return PoolHistory(
+        event=events,
+        segments=pool.segments,
+        tilings=tuple(pool.tilings[tiling] for tiling in kept),
+        states=tuple(states),
+    )

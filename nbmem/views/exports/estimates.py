@@ -1,0 +1,181 @@
+"""The answers of fit, plan and layers as JSON: documented, stable forms.
+
+Keys are added in later versions, never renamed or removed; they are written down here, whatever the
+attributes of the answers are called. Amounts are bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nbmem.report.estimate_results import (
+        CardFigures,
+        Fit,
+        LayerRow,
+        Layers,
+        Option,
+        Part,
+        Plan,
+        Probe,
+        Worlds,
+    )
+
+
+def fit_json(fit: Fit) -> dict[str, Any]:
+    """The answer of `nbmem.fit`.
+
+    `card` {name, total, margin, driver}; `best` and `limit`, null where there is none; `total` and
+    `parts`
+    {name, fixed, each, square, residual} in bytes and bytes for each unit; `probes` by value
+    {value, fits, allocated, reserved, process, wanted, phase, held, failure {kind, text, line}}.
+    """
+    return {
+        "title": fit.title,
+        "variable": fit.variable,
+        "card": _card(fit.card),
+        "best": fit.best,
+        "limit": fit.limit,
+        "low": fit.low,
+        "high": fit.high,
+        "step": fit.step,
+        "probes": tuple(map(_probe, fit.probes)),
+        "total": None if fit.total is None else _part(fit.total),
+        "parts": tuple(map(_part, fit.parts)),
+        "sentences": fit.sentences,
+    }
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """The answer of `nbmem.plan`.
+
+    `card` {name, total, margin, driver}; `target`; `variable` and `value`, null where the batch is
+    not known; `options`, the program as it is first, {key, title, price, code, probe (as in the
+    JSON of fit; null if not run), saved, saved_reserved, largest, why_not, foreseen (of the
+    process; null if nothing is known), cheapest, diff (of the source; empty if not known)}.
+    """
+    return {
+        "title": plan.title,
+        "card": _card(plan.card),
+        "target": plan.target,
+        "variable": plan.variable,
+        "value": plan.value,
+        "options": tuple(map(_option, plan.options)),
+        "sentences": plan.sentences,
+    }
+
+
+def worlds_json(worlds: Worlds) -> dict[str, Any]:
+    """The answer of `nbmem.plan` over several worlds.
+
+    `card` and `runs` {ranks, and what a probe of `fit` has}, with `sent` {kind: bytes of a step};
+    `fewest` ranks that fit, null where none does; `ways` {ranks, key, title, price, code, diff,
+    probe (null if not run), why_not, cheapest} of a program that is written for one card.
+    """
+    ways = tuple(
+        {
+            **{name: getattr(way, name) for name in ("ranks", "key", "title", "price", "code")},
+            "diff": way.diff,
+            "probe": None if way.probe is None else _probe(way.probe),
+            "why_not": way.why_not,
+            "cheapest": way.cheapest,
+        }
+        for way in worlds.ways
+    )
+    return {
+        "title": worlds.title,
+        "card": _card(worlds.card),
+        "fewest": worlds.fewest,
+        "runs": tuple({"ranks": ranks, **_probe(probe)} for ranks, probe in worlds.runs),
+        "ways": ways,
+        "sentences": worlds.sentences,
+    }
+
+
+def layers_json(layers: Layers) -> dict[str, Any]:
+    """The answer of `nbmem.layers`.
+
+    `rows`, a list of {name, kind, formula, parameters, weights, buffers, gradients, optimizer,
+    saved, output, forward_flops, backward_flops}, null where it needs an input and there was none.
+    """
+    return {
+        "title": layers.title,
+        "rows": tuple(map(layer_json, layers.rows)),
+        "optimizer": layers.optimizer,
+        "shape": layers.shape,
+        "sentences": layers.sentences,
+    }
+
+
+def layer_json(row: LayerRow) -> dict[str, Any]:
+    """One layer; also a row of the DataFrame."""
+    return {
+        "name": row.name,
+        "kind": row.kind,
+        "formula": row.formula,
+        "parameters": row.parameters,
+        "weights": row.weights,
+        "buffers": row.buffers,
+        "gradients": row.gradients,
+        "optimizer": row.optimizer,
+        "saved": row.saved,
+        "output": row.output,
+        "forward_flops": row.forward_flops,
+        "backward_flops": row.backward_flops,
+    }
+
+
+def _card(card: CardFigures) -> dict[str, Any]:
+    return {
+        "name": card.name,
+        "total": card.total,
+        "margin": card.margin,
+        "driver": card.driver,
+    }
+
+
+def _probe(probe: Probe) -> dict[str, Any]:
+    """One run, without how long it took: that is another one each time."""
+    failure = probe.failure
+    return {
+        "value": probe.value,
+        "fits": probe.fits,
+        "allocated": probe.allocated,
+        "reserved": probe.reserved,
+        "process": probe.process,
+        "wanted": probe.wanted,
+        "phase": probe.phase,
+        "held": dict(probe.held),
+        "failure": None
+        if failure is None
+        else {"kind": failure.kind, "text": failure.text, "line": failure.line},
+        "notes": probe.notes,
+        "sent": dict(probe.sent),
+    }
+
+
+def _part(part: Part) -> dict[str, Any]:
+    return {
+        "name": part.name,
+        "fixed": part.fixed,
+        "each": part.each,
+        "square": part.square,
+        "residual": part.residual,
+    }
+
+
+def _option(option: Option) -> dict[str, Any]:
+    return {
+        "key": option.key,
+        "title": option.title,
+        "price": option.price,
+        "code": option.code,
+        "probe": None if option.probe is None else _probe(option.probe),
+        "saved": option.saved,
+        "saved_reserved": option.saved_reserved,
+        "largest": option.largest,
+        "why_not": option.why_not,
+        "foreseen": option.foreseen,
+        "cheapest": option.cheapest,
+        "diff": option.diff,
+    }

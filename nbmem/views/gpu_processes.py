@@ -1,0 +1,113 @@
+"""Processes on the cards, as plain text: a line for each, and what cannot be known."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from typing import TYPE_CHECKING
+
+from nbmem.core.units import MIB, format_bytes
+from nbmem.views.grid import in_columns
+from nbmem.views.markup import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.core.gpu_processes import Neighbour, OccupiedCard
+
+MOST_HELD = 3
+"""Categories that a kernel's line names."""
+_WORTH_SAYING = 64 * MIB
+"""Bytes that nobody is named for below this are the driver's own rounding."""
+GONE = (
+    "Where no process has the number, it has ended and the driver still holds its memory, or it "
+    "lives in another container or on the host, whose names are hidden here."
+)
+HIDDEN = (
+    "Nobody is named for {} of card {}: a container, MIG or the driver hides whose they are; "
+    "nvidia-smi on the host, as root, may say."
+)
+MIG = "Card {} is cut into slices (MIG): the driver tells processes and their bytes only to root."
+MPS = (
+    "An MPS server runs on card {}: programs under it share one context, and the driver may count "
+    "it for the server."
+)
+
+
+SHARED = (
+    "Card {} has no memory of its own and shares the host's: total and free bytes are the "
+    "machine's, and what is in use is what all of its programs use."
+)
+NO_BYTES = "Card {}: NVML does not say how much memory it has, or how much is in use."
+WDDM = (
+    "Card {}: Windows manages its memory (WDDM), so the driver tells nobody what a process has of "
+    "it."
+)
+
+
+def render_neighbours(cards: Sequence[OccupiedCard]) -> str:
+    """Write every card, its processes and one sentence for each thing that hides some of them."""
+    parts, notes = [], []
+    for card in cards:
+        parts.append(_card(card))
+        notes += _notes(card)
+    if any(one.gone for card in cards for one in card.neighbours):
+        notes.insert(0, GONE)
+    if not cards:
+        return "NVML sees no card here."
+    return "\n\n".join([*parts, "\n".join(f"- {note}" for note in notes)]).rstrip()
+
+
+def _card(card: OccupiedCard) -> str:
+    head = f"{card.index}  {card.name}: {_bytes(card)}"
+    if not card.neighbours:
+        return head
+    table = [("pid", "user", "used", "what"), *(_row(one) for one in card.neighbours)]
+    return "\n".join([head, textwrap.indent(in_columns(table, left={1, 3}), "  ")])
+
+
+def _bytes(card: OccupiedCard) -> str:
+    if card.total is None or card.used is None:
+        return "bytes not said"
+    total, free = format_bytes(card.total), format_bytes(card.total - card.used)
+    shared = ", shared with the host" if card.shared else ""
+    return f"{format_bytes(card.used)} of {total} in use, {free} free{shared}"
+
+
+def _row(one: Neighbour) -> tuple[str, str, str, str]:
+    used = "not said" if one.used is None else format_bytes(one.used)
+    return str(one.pid), one_line(one.user or "?"), used, what(one)
+
+
+def what(one: Neighbour) -> str:
+    """What a person knows a process by: `train.ipynb (this kernel), busy, In [4]: ...`."""
+    if one.gone:
+        return "no such process"
+    name = one_line(one.notebook or one.command or "hidden")
+    if one.pid == os.getpid():
+        name += " (this process)"
+    parts = [name]
+    if one.busy is not None:
+        parts.append("busy" if one.busy else "idle")
+    if one.told is not None:
+        told = one.told
+        held = ", ".join(f"{name} {format_bytes(size)}" for name, size in told.held[:MOST_HELD])
+        cell = f"after {one_line(told.cell)} " if told.cell else ""
+        tensors, reserved = format_bytes(told.allocated), format_bytes(told.reserved)
+        parts.append(f"{cell}{tensors} allocated of {reserved} reserved")
+        parts += [f"in the last trace {held}"] if held else []
+    return "; ".join(parts)
+
+
+def _notes(card: OccupiedCard) -> list[str]:
+    said = ((MIG, card.mig), (SHARED, card.shared), (NO_BYTES, card.total is None))
+    found = [sentence.format(card.index) for sentence, true in said if true]
+    if card.wddm and any(one.used is None for one in card.neighbours):
+        found.append(WDDM.format(card.index))
+    if any("nvidia-cuda-mps-server" in (one.command or "") for one in card.neighbours):
+        found.append(MPS.format(card.index))
+    if card.nobody > _WORTH_SAYING and any(one.used is None for one in card.neighbours):
+        return found
+    if card.nobody > max(_WORTH_SAYING, (card.total or 0) // 50) and not card.mig:
+        found.append(HIDDEN.format(format_bytes(card.nobody), card.index))
+    return found

@@ -1,0 +1,103 @@
+"""The largest live storages with everything that holds them: text and HTML."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.core.units import format_bytes
+from nbmem.views import style
+from nbmem.views.markup import Markup, clipped, element, one_line, short_path
+from nbmem.views.palette import swatch_style
+from nbmem.views.rows import alike
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.report.model import Holding
+    from nbmem.views.rows import Alike
+
+EMPTY = "Nothing lives on a card: torch has no memory allocated there."
+UNNAMED = "no Python object (a workspace, or a library's)"
+MOST_HOLDERS = 3
+_WIDTH = 100
+
+
+def render_top(holdings: Sequence[Holding], most: int, card: str) -> str:
+    """Write the largest storages of one card.
+
+    Args:
+        holdings: All live storages, largest first.
+        most: Lines to show; storages that nothing tells apart share one.
+        card: What the card is called.
+    """
+    if not holdings:
+        return EMPTY
+    shown = alike(holdings)[:most]
+    size = max(len(row.size()) for row in shown)
+    kind = max(len(row.held.category.label) for row in shown)
+    lines = [_title(shown, holdings, card)]
+    for row in shown:
+        head = f"  {row.size():>{size}}  {row.held.category.label:<{kind}}  "
+        lines.append(clipped(head + _what(row.held), _WIDTH))
+        lines += [clipped(" " * len(head) + also, _WIDTH) for also in _also(row.held)]
+    return "\n".join(lines)
+
+
+def render_top_html(holdings: Sequence[Holding], most: int, card: str) -> str:
+    """Draw the largest storages for a notebook's output."""
+    if not holdings:
+        return element("div", EMPTY)
+    shown = alike(holdings)[:most]
+    names = ("category", "what", "shape and dtype", "also held by", "line")
+    head = element(
+        "tr",
+        element("th", "requested", scope="col", style=style.HEAD),
+        *(element("th", name, scope="col", style=style.HEAD_TEXT) for name in names),
+    )
+    table = element(
+        "table",
+        element("caption", _title(shown, holdings, card), style=style.CAPTION),
+        element("thead", head),
+        element("tbody", *map(_row, shown)),
+        style=style.TABLE,
+    )
+    return element("div", table, style=style.BOX)
+
+
+def _row(row: Alike) -> Markup:
+    held = row.held
+    swatch = element("span", style=style.SWATCH + swatch_style(held.category))
+    exact = f"{held.requested:,} B asked for, {held.block:,} B taken, each"
+    kind = held.holders[0].kind.label if held.holders else None
+    return element(
+        "tr",
+        element("td", row.size(), title=exact, style=style.FIGURE),
+        element("td", swatch, held.category.label, style=style.NAME),
+        element("th", one_line(held.name or UNNAMED), scope="row", title=kind, style=style.TEXT),
+        element("td", one_line(held.form or ""), style=style.NAME),
+        element("td", "; ".join(_others(held)), style=style.TEXT),
+        element("td", held.line or "", style=style.TEXT),
+    )
+
+
+def _title(shown: Sequence[Alike], holdings: Sequence[Holding], card: str) -> str:
+    part = sum(row.size_of_all for row in shown if row.held.block)  # the rest is not torch's
+    whole = sum(held.block for held in holdings)
+    return f"{card}: {format_bytes(part)} requested of {format_bytes(whole)} allocated now"
+
+
+def _what(held: Holding) -> str:
+    parts = (" ".join((short_path(held.name or UNNAMED), held.form or "")), held.line or "")
+    return ", ".join(one_line(part.strip()) for part in parts if part.strip())
+
+
+def _also(held: Holding) -> list[str]:
+    others = _others(held)
+    return [f"also held by {'; '.join(others)}"] if others else []
+
+
+def _others(held: Holding) -> list[str]:
+    """The holders after the first, each root by its best path."""
+    rest = [one_line(way.path) for way in held.holders[1 : MOST_HOLDERS + 1]]
+    more = len(held.holders) - 1 - MOST_HOLDERS
+    return [*rest, f"{more} more"] if more > 0 else rest

@@ -1,0 +1,138 @@
+"""All readings of one report; the front end picks. Each is made under a guard of its own."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from dataclasses import replace
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.runtime.fault_isolation import UNGUARDED, Faults
+from nbmem.views.explorer import MIME
+from nbmem.views.explorer.size_limit import MOST, saved_output
+from nbmem.views.history import (
+    render_history,
+    render_history_html,
+    render_host_history,
+    render_host_history_html,
+)
+from nbmem.views.html import render_html
+from nbmem.views.oom import render_oom
+from nbmem.views.oom_html import render_oom_html
+from nbmem.views.text import render_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nbmem.core.session.cell_delta import CellDelta, HostDelta
+    from nbmem.report.model import Autopsy, Report
+
+TEXT, HTML = "text/plain", "text/html"
+WIDTH = 100
+SAVED = 25_000
+"""Characters of a report in a notebook's file, its picture apart: the explorer's data take what its
+text and its tables leave."""
+_PICTURE = re.compile(r"data:image/svg\+xml[^\"]*")
+
+
+def mimebundle(
+    report: Report, cells: Sequence[CellDelta] = (), faults: Faults = UNGUARDED
+) -> dict[str, Any]:
+    """What a notebook's output holds: the explorer's data, static HTML and plain text.
+
+    Plain text is not a fallback: it is what terminals, diffs and CI see. HTML is what shows where
+    nbmem's JupyterLab extension is not: on GitHub, in nbconvert, in other editors.
+
+    Args:
+        report: The report.
+        cells: The notebook's history, oldest first.
+        faults: Takes what fails and leaves it out, a form as a whole if need be; the others then
+            say so. By default a fault is raised.
+    """
+    html = faults.part(
+        "The picture with its tables", lambda: render_html(report, faults=faults), None
+    )
+    text = faults.part("The text", lambda: render_text(report, faults=faults), None)
+    # Last, since it takes the others' notes along; its own stand in the others.
+    told = replace(report, notes=(*report.notes, *faults.notes))
+    room = min(MOST, SAVED - len(text or "") - len(_PICTURE.sub("", html or "")))
+    explorer = faults.part("The interactive view", lambda: saved_output(told, cells, room), None)
+    bundle: dict[str, Any] = {}
+    if text is not None:
+        bundle[TEXT] = text_with(text, faults.notes)
+    if html is not None:
+        bundle[HTML] = html_with(html, faults.notes)
+    return bundle | ({MIME: explorer} if explorer else {})
+
+
+def oom_bundle(ooms: Sequence[Autopsy]) -> dict[str, str]:
+    """Why memory ran out, as an output of its own: the explorer draws a report without it."""
+    return guarded_bundle(
+        "The explanation of the error",
+        lambda: render_oom(ooms),
+        lambda: render_oom_html(ooms),
+        lambda: _plain_oom(ooms[0]),
+    )
+
+
+def history_bundle(rows: Sequence[CellDelta], of_host: Sequence[HostDelta] = ()) -> dict[str, str]:
+    """The notebook's cells and what they left: on a card, or where none was used on the host."""
+    if not rows and of_host:
+        return guarded_bundle(
+            "The table of the cells",
+            lambda: render_host_history(of_host),
+            lambda: render_host_history_html(of_host),
+            lambda: "\n".join(f"{row.process_after:>20,} B after a cell" for row in of_host),
+        )
+    return guarded_bundle(
+        "The table of the cells",
+        lambda: render_history(rows),
+        lambda: render_history_html(rows),
+        lambda: "\n".join(f"{row.allocated_after:>20,} B allocated after a cell" for row in rows),
+    )
+
+
+def guarded_bundle(
+    what: str,
+    text: Callable[[], str],
+    html: Callable[[], str],
+    plain: Callable[[], str],
+) -> dict[str, str]:
+    """Two forms of one thing, each under a guard.
+
+    Args:
+        what: Its name in a note, "The table".
+        text: Makes it as text.
+        html: Makes it as HTML; where that fails, the text stands alone.
+        plain: Makes what stands in place of the text: figures, with next to no code.
+    """
+    faults = Faults()
+    pictured = faults.part(f"{what} as HTML", html, None)
+    written = faults.part(what, text, None)
+    if written is None:
+        written = faults.part("Its figures", plain, "")
+    bundle = {TEXT: text_with(written, faults.notes)}
+    if pictured is not None:
+        bundle[HTML] = html_with(pictured, faults.notes)
+    return bundle
+
+
+def text_with(text: str, notes: Sequence[str]) -> str:
+    """A text with notes below it."""
+    wrapped = [
+        textwrap.fill(note, WIDTH, initial_indent="- ", subsequent_indent="  ") for note in notes
+    ]
+    return "\n\n".join(filter(None, (text, "\n".join(wrapped))))
+
+
+def html_with(html: str, notes: Sequence[str]) -> str:
+    """A fragment of HTML with notes below it."""
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return f"{html}<ul>{items}</ul>" if items else html
+
+
+def _plain_oom(chief: Autopsy) -> str:
+    figures = (("asked for", chief.asked or chief.wanted), ("free on the card", chief.free))
+    known = [f"  {count:>20,}  {name}" for name, count in figures if count is not None]
+    return "\n".join(("Out of memory", *known))

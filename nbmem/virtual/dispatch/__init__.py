@@ -1,0 +1,1 @@
+"""Dispatch operators on a virtual card: the mode and what it checks."""

@@ -1,0 +1,41 @@
+"""Which memory of the card an operator uses: what unified memory would have to bring there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch._prims_common import compute_required_storage_length
+
+from nbmem.virtual.devices import is_virtual
+from nbmem.virtual.paging.accesses import Did
+from nbmem.virtual.tensors.operator_call import facts_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from nbmem.virtual.paging.accesses import Touches
+    from nbmem.virtual.tensors.operator_call import OperatorCall
+    from nbmem.virtual.tensors.storages import Storages
+
+
+def touched(storages: Storages, call: OperatorCall, touches: Touches) -> None:
+    """Note what an operator read and wrote among its arguments.
+
+    Results that it made were noted where they were taken. A view uses no memory.
+    """
+    facts = facts_of(call.func)
+    if facts.view or facts.reshapes:
+        return
+    written = {id(tensor) for tensor in call.mutated()}
+    for tensor in call.tensors:
+        block = storages.of(tensor) if is_virtual(tensor) else None
+        if block is not None and block.addr:
+            first, count = _stretch(tensor)
+            did = Did.WRITTEN if id(tensor) in written else Did.READ
+            touches.note(did, block.addr, count, first)
+
+
+def _stretch(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where in its storage a tensor begins, and how many bytes its elements span."""
+    span = compute_required_storage_length(tensor.shape, tensor.stride(), 0)
+    return tensor.storage_offset() * tensor.element_size(), span * tensor.element_size()

@@ -1,0 +1,24 @@
+"""What an operator means for the CUDA graph that is being captured on its card."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.virtual.tensors.operator_call import facts_of
+
+if TYPE_CHECKING:
+    from nbmem.virtual.tensors.operator_call import OperatorCall
+
+
+def captured(call: OperatorCall) -> None:
+    """Let the capture meet the call.
+
+    Raises:
+        RuntimeError: The host would wait for what is only captured.
+    """
+    capturing, stream = call.gpu.capturing, call.gpu.stream.handle
+    facts = facts_of(call.func)
+    if facts.waits:
+        capturing.check_wait(stream)
+    if facts.random:
+        capturing.draw(stream, call.argument("generator"))

@@ -1,0 +1,96 @@
+"""Operators of other libraries: their host code runs on the card where it is Python.
+
+It allocates what it allocates on a card, scratch included, and launches kernels that pass. What
+cannot run (it asks a compiled library, or a driver) is answered by the operator's fake
+implementation, which knows results alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import _C
+
+from nbmem.core.errors import UsageError
+from nbmem.core.runtime.bytecode import raises_here
+from nbmem.virtual.operator_model.operator import Operator
+from nbmem.virtual.warnings import host_code_failed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbmem.virtual.operator_model.operator import Executor
+    from nbmem.virtual.tensors.operator_call import OperatorCall
+
+_CUDA = _C.DispatchKeySet(_C.DispatchKey.CUDA)
+_EXPLICIT = "CompositeExplicitAutograd"
+_META = _C.DispatchKey.Meta
+
+
+def is_python(func: Any) -> bool:
+    """Whether the operator's kernel for CUDA has been registered from Python.
+
+    torch/library.py lists what was: "library/operator/key", by Library.impl and by custom_op.
+    """
+    schema = func._schema
+    library, _, name = schema.name.partition("::")
+    if schema.overload_name:
+        name = f"{name}.{schema.overload_name}"
+    known: set[str] = torch.library._impls
+    if f"{library}/{name}/CUDA" in known:
+        return True
+    return f"{library}/{name}/{_EXPLICIT}" in known and not func.has_kernel_for_dispatch_key(
+        _C.DispatchKey.CUDA
+    )
+
+
+def run_python(executor: Executor, call: OperatorCall) -> Any:
+    """Run the operator's own host code on the card; NotImplemented where only its fake one can."""
+    if not is_python(call.func):
+        return NotImplemented
+    try:
+        with executor:
+            return call.func.redispatch(_CUDA, *call.args, **call.kwargs)
+    except (torch.OutOfMemoryError, UsageError):
+        raise
+    except Exception as err:
+        if _is_refusal(err) or not call.func.has_kernel_for_dispatch_key(_META):
+            raise
+        call.gpu.note(host_code_failed(call.func._schema.name, err))
+    return NotImplemented
+
+
+def _is_refusal(err: Exception) -> bool:
+    """Whether host code refuses a call in words of its own, as it would on a card: by `raise`."""
+    traceback = err.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is None or not isinstance(err, (ValueError, NotImplementedError)):
+        return False
+    return raises_here(traceback.tb_frame.f_code, traceback.tb_lasti)
+
+
+def by_rule(who: str, name: str, host_code: Callable[..., Any]) -> Operator:
+    """An operator of which a package's rules say what its host code does."""
+    return Operator((name,), composite=explained(who, name, host_code), source=who)
+
+
+def explained(who: str, name: str, host_code: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a kernel's own refusals pass; a mistake in the host code is said to be one."""
+
+    @functools.wraps(host_code)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return host_code(*args, **kwargs)
+        except (RuntimeError, ValueError, NotImplementedError, UsageError):
+            raise
+        except Exception as err:  # noqa: BLE001 - whatever a stranger's code does
+            raise UsageError(
+                f"The rule for {name} that {who} brings for virtual GPUs failed "
+                f"({type(err).__name__}: {str(err)[:200]}). Another version of it may have it "
+                "right; without the rule the operator's fake implementation would answer."
+            ) from None
+
+    return run

@@ -1,0 +1,158 @@
+"""Writes into memory that a call has twice: a tensor that is expanded, a result beside its input.
+
+Which operators refuse it, torch's kernels say in code that all devices share. So where a call's
+geometry could be refused, the CPU's kernel is asked, with tensors of the same geometry in storages
+of their own; element by element every kernel refuses it (TensorIterator).
+
+https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/MemoryOverlap.cpp;
+TensorIterator.cpp: compute_mem_overlaps
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import _C
+
+from nbmem.virtual.devices import CPU
+from nbmem.virtual.tensors.operator_call import facts_of
+from nbmem.virtual.tensors.shapes import is_dense, is_expanded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.tensors.operator_call import OperatorCall
+
+_SEVERAL = (
+    "unsupported operation: more than one element of the written-to tensor refers to a single "
+    "memory location. Please clone() the tensor before performing the operation."
+)
+_SHARED = (
+    "unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
+    "single memory location. Please clone() the tensor before performing the operation."
+)
+_REFUSED = "refer to a single memory location", "refers to a single memory location"
+_ASKED_MOST = 1 << 24
+"""Bytes of storage, and elements, up to which the CPU is asked."""
+_FAST = ("aten::_foreach_", "aten::_fused_", "aten::_amp_")
+"""Kernels of lists, which look at no pair of tensors on a card."""
+_KNOWN_MOST = 1000
+_known: dict[Any, str] = {}
+
+
+def refuse_overlaps(call: OperatorCall) -> None:
+    """Raise what the kernel says, in torch's words, of memory that is written twice.
+
+    Raises:
+        RuntimeError: As the kernel would.
+    """
+    facts = facts_of(call.func)
+    if not facts.mutates or facts.reshapes or call.func.namespace != "aten":
+        return
+    found = next(_overlaps(call), "")
+    if found and torch.Tag.pointwise not in call.func.tags:
+        found = _said(call)
+    if found:
+        raise RuntimeError(found)
+
+
+def _overlaps(call: OperatorCall) -> Iterator[str]:
+    """What an operator that goes element by element would say; others are asked for it."""
+    pointwise = torch.Tag.pointwise in call.func.tags
+    written = [t for t in call.mutated() if t.layout is torch.strided]
+    if any(is_expanded(tensor) for tensor in written):
+        yield _SEVERAL
+    if call.func._schema.name.startswith(_FAST):
+        return
+    # A result that is given may be resized first; what it shares then, its kernel says.
+    resized = isinstance(facts_of(call.func).mutates[0], str) and not pointwise
+    for tensor in written:
+        read = [other for other in call.tensors if other.layout is torch.strided]
+        same = next(place for place, other in enumerate(read) if other is tensor)
+        del read[same]  # the result itself; a second time it is an argument
+        beside = [other for other in read if _storage(other) == _storage(tensor)]
+        if any(resized or _share(tensor, other, partly=pointwise) for other in beside):
+            yield _SHARED
+
+
+def _share(one: torch.Tensor, other: torch.Tensor, *, partly: bool) -> bool:
+    """Whether they are known to share elements; those that fill no stretch are not looked at.
+
+    Args:
+        one: A tensor.
+        other: Another of the same storage.
+        partly: Two views of the same elements in the same order share none.
+    """
+    if not (one.numel() and other.numel() and is_dense(one) and is_dense(other)):
+        return False
+    (begin, end), (first, last) = _stretch(one), _stretch(other)
+    if (begin, end) == (first, last) and one.stride() == other.stride():
+        return not partly
+    return begin < last and first < end
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _stretch(tensor: torch.Tensor) -> tuple[int, int]:
+    begin = tensor.storage_offset() * tensor.element_size()
+    return begin, begin + tensor.numel() * tensor.element_size()
+
+
+def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.size(), tensor.stride(), tensor.dtype
+
+
+def _said(call: OperatorCall) -> str:
+    """What the CPU's kernel says; "" where it runs, refuses something else, or is too large."""
+    numbers: dict[int, int] = {}
+    key = (
+        call.func,
+        *(
+            (numbers.setdefault(_storage(t), len(numbers)), t.storage_offset(), *_form(t))
+            for t in call.tensors
+        ),
+    )
+    found = _known.get(key)
+    if found is None:
+        if len(_known) >= _KNOWN_MOST:
+            _known.clear()
+        found = _known[key] = _asked(call)
+    return found
+
+
+def _asked(call: OperatorCall) -> str:
+    if any(t.layout is not torch.strided or t.numel() > _ASKED_MOST for t in call.tensors):
+        return ""
+    sizes = {_storage(t): t.untyped_storage().nbytes() for t in call.tensors}
+    if sum(sizes.values()) > _ASKED_MOST:
+        return ""
+    random = torch.get_rng_state() if facts_of(call.func).random else None
+    with _C._DisableTorchDispatch():
+        twins = {
+            name: torch.zeros(size, dtype=torch.uint8, device=CPU).untyped_storage()
+            for name, size in sizes.items()
+        }
+        known: dict[int, torch.Tensor] = {}
+
+        def like(tensor: torch.Tensor) -> torch.Tensor:
+            if id(tensor) not in known:  # one that is resized is so wherever it stands
+                twin: Any = torch.empty(0, dtype=tensor.dtype, device=CPU)
+                place = (tensor.storage_offset(), tensor.size(), tensor.stride())
+                known[id(tensor)] = twin.set_(twins[_storage(tensor)], *place)
+            return known[id(tensor)]
+
+        args, kwargs = call.map(like)
+        kwargs = {n: CPU if isinstance(v, torch.device) else v for n, v in kwargs.items()}
+        kwargs.pop("generator", None)
+        try:
+            call.func(*args, **kwargs)
+        except (RuntimeError, IndexError, TypeError, ValueError) as err:
+            text = str(err).partition("\n")[0]
+            return text if any(part in text for part in _REFUSED) else ""
+        finally:
+            if random is not None:
+                torch.set_rng_state(random)
+    return ""

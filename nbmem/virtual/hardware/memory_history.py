@@ -1,0 +1,181 @@
+"""The allocator's memory history: what `_record_memory_history` keeps and `_snapshot` shows."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.core.runtime.clock import CLOCK
+from nbmem.core.session.events import Action
+from nbmem.virtual.hardware.event_ring import ring_of
+from nbmem.virtual.hardware.stacks import named, take
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch._C._profiler import CapturedTraceback
+
+    from nbmem.virtual.hardware.deferred_free import Death
+
+_NAMES: dict[Action, str] = {
+    Action.ALLOC: "alloc",
+    Action.FREE_REQUESTED: "free_requested",
+    Action.FREE_COMPLETED: "free_completed",
+    Action.SEGMENT_ALLOC: "segment_alloc",
+    Action.SEGMENT_FREE: "segment_free",
+    Action.SEGMENT_MAP: "segment_map",
+    Action.SEGMENT_UNMAP: "segment_unmap",
+    Action.OOM: "oom",
+    Action.SNAPSHOT: "snapshot",
+}
+_TAKES = frozenset({Action.ALLOC, Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM})
+"""What has a stack below "all" (maybeGatherContext in torch's allocator)."""
+_CONTEXTS = (None, "state", "alloc", "all")
+_NO_TASK = -1
+
+
+def _nothing(**_wanted: bool) -> None:
+    """There is nothing to tell."""
+
+
+class _Label(threading.local):
+    text = ""
+
+
+_label = _Label()
+"""The text that a thread set for its allocations, on whichever card (a static of torch's, too)."""
+
+
+class History:
+    """The ring of events and the stacks of live blocks.
+
+    Attributes:
+        enabled: None, "state" or "all", as torch names it.
+        settle: Tells of what has died and was not told yet, before anything changes here.
+        keep_places: Told whether the stacks at deaths are wanted.
+        happened: When what is told next happened, time.time_ns(), and where, if that was kept; None
+            for here and now.
+        ring: The newest events.
+    """
+
+    def __init__(self, device: int = 0) -> None:
+        self.enabled: str | None = None
+        self.ring = ring_of(0)
+        self._notes: deque[int | str] = deque(maxlen=0)  # name, stage, time of each, one by one
+        self.live: dict[int, CapturedTraceback] = {}
+        self.happened: Death | None = None
+        self.settle: Callable[[], None] = _nothing
+        self.keep_places: Callable[..., None] = _nothing
+        self._device = device
+        self._context = 0
+        self._cpp = False
+        self._skip: frozenset[str] = frozenset()
+
+    def configure(  # noqa: PLR0913 - torch's
+        self,
+        enabled: str | None,
+        context: str | None,
+        max_entries: int,
+        *,
+        cpp: bool,
+        clear: bool,
+        skip: list[str],
+    ) -> None:
+        """Turn recording on or off, as torch._C._cuda_record_memory_history does."""
+        self.settle()
+        self._context = _CONTEXTS.index(context) if enabled is not None else 0
+        self._cpp = cpp
+        self._skip = frozenset(skip)
+        limit = 1 if enabled == "state" else min(max_entries, sys.maxsize // 3)
+        goes_on = self.enabled is not None and not clear
+        if enabled is not None:
+            self.ring = ring_of(limit, self.ring if goes_on else None)
+            self._notes = deque(self._notes if goes_on else (), maxlen=3 * limit)
+        if clear or enabled is None:
+            self.live.clear()
+        self.enabled = enabled
+        self.keep_places(wanted=_CONTEXTS[self._context] == "all")
+
+    @property
+    def label(self) -> str:
+        """The label that this thread set for its allocations."""
+        return _label.text
+
+    @label.setter
+    def label(self, text: str) -> None:
+        self.settle()
+        _label.text = text
+
+    def on_event(self, action: Action, addr: int, size: int, stream: int) -> None:
+        """Note one action of the allocator."""
+        if self.enabled is None or _NAMES[action] in self._skip:
+            return
+        level = self._context
+        frames: CapturedTraceback | None = None
+        if level and (level == 3 or action in _TAKES) and action is not Action.SNAPSHOT:
+            frames = take(cpp=self._cpp) if self.happened is None else self.happened.where
+        if action is Action.ALLOC and frames is not None:
+            self.live[addr] = frames
+        elif action is Action.FREE_COMPLETED:
+            self.live.pop(addr, None)
+        shown = frames if level >= 2 else None
+        label = "" if in_engine() else _label.text
+        now = (CLOCK.time_ns() if self.happened is None else self.happened.t_ns) // 1000
+        self.ring.add(action, addr, size, stream, now, label, shown)
+
+    def annotate(self, name: str, stage: str) -> None:
+        """Note the start or the end of a `record_function` scope."""
+        if self.enabled is not None:
+            self._notes.extend((name, stage, CLOCK.time_ns() // 1000))
+
+    def annotations(self) -> list[dict[str, Any]]:
+        """The newest starts and ends of `record_function` scopes, oldest first."""
+        notes = iter(tuple(self._notes))
+        return [
+            {"stage": stage, "name": name, "device": self._device, "time_us": time_us}
+            for name, stage, time_us in zip(notes, notes, notes, strict=True)
+        ]
+
+    def trace(self) -> list[dict[str, Any]]:
+        """The ring as torch's snapshot lists it."""
+        found = [_trace_entry(*entry[:-1]) for entry in self.ring.entries()]
+        with_stack = [n for n, stack in enumerate(self.ring.stack) if stack is not None]
+        for n, frames in zip(with_stack, named(filter(None, self.ring.stack)), strict=True):
+            found[n]["frames"] = frames
+        return found
+
+    def frames_of_live(self) -> dict[int, list[dict[str, Any]]]:
+        """Where each live block was allocated, by address, as far as a stack was taken."""
+        return dict(zip(self.live, named(self.live.values()), strict=True))
+
+    def frames_at(self, addr: int) -> list[dict[str, Any]]:
+        """Where a live block was allocated; empty where no stack was taken."""
+        return next(named([self.live[addr]])) if addr in self.live else []
+
+
+def _trace_entry(  # noqa: PLR0913 - one field each
+    action: Action, addr: int, size: int, stream: int, time_us: int, label: str
+) -> dict[str, Any]:
+    where = "device_free" if action is Action.OOM else "addr"
+    return {
+        "action": _NAMES[action],
+        where: addr,
+        "size": size,
+        "stream": stream,
+        "time_us": time_us,
+        "compile_context": "N/A",
+        "user_metadata": label,
+    }
+
+
+def in_engine() -> bool:
+    """Whether the engine calls, in the thread that would be its own on a real card.
+
+    It is not asked for its node: what Python has seen of a graph is freed by recursion, and ten
+    thousands of nodes are the end of the stack (torch 2.13: THPCppFunction_dealloc, ~Node).
+    """
+    return bool(torch._C._current_graph_task_id() != _NO_TASK)

@@ -1,0 +1,1 @@
+"""Describe one operator on a card: its record, checks and autograd."""

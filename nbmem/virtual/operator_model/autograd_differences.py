@@ -1,0 +1,225 @@
+"""What autograd does differently because a dispatch mode is active, put right.
+
+With a mode on the stack every tensor might be a subclass in disguise, so the engine never adds two
+gradients in place, and formulas that fill zeros of their own leave them as they are and take a
+second result. On a card both write in place.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.core.runtime.bytecode import OF_A_LOCAL
+from nbmem.virtual.devices import is_virtual
+from nbmem.virtual.tensors.shapes import is_dense
+from nbmem.virtual.tensors.storages import DataKernels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import FrameType
+
+    from nbmem.virtual.operator_model.operator import Executor, Handler
+    from nbmem.virtual.tensors.operator_call import OperatorCall
+
+SOLE_TENSOR = 4
+"""References to a gradient that only the engine's buffer holds, as counted inside the mode: the
+buffer's, two of the operator's argument on its way here, and Python's."""
+_SOLE = torch.empty(1, device="cpu")
+SOLE_STORAGE = torch._C._storage_Use_Count(_SOLE.untyped_storage()._cdata)
+"""References to the storage of such a gradient: the tensor's and, since torch 2.10 or 2.11 (2.9 has
+none), Python's."""
+SOLE_OBJECT = OF_A_LOCAL + 1 + SOLE_STORAGE
+"""References to its Python object, as counted in `add`; one of them as the storage has it."""
+_ENGINE = "_engine_run_backward"
+
+aten = torch.ops.aten
+
+
+class Runs(threading.local):
+    """List a thread's backward passes that are going on: whether each makes a graph."""
+
+    def __init__(self) -> None:
+        self.stack: list[bool] = []
+
+
+runs = Runs()
+
+
+def in_backward() -> bool:
+    """Whether the engine or a node calls an operator from C++, not Python code in a node."""
+    if not runs.stack:
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "__torch_dispatch__":
+        frame = frame.f_back
+    caller = None if frame is None else frame.f_back
+    return caller is not None and caller.f_code.co_name == _ENGINE
+
+
+class Nodes(threading.local):
+    """The node that the engine is at, on one machine, in this thread.
+
+    Asked for only once a forward may have made one whose name matters: the Python object of a node
+    lives as long as the node, and a graph that has ten thousands of them in a row is freed by a
+    recursion that ends the process (torch 2.13: THPCppFunction_dealloc, ~Node). A graph that Python
+    has not seen is freed by a loop.
+
+    Attributes:
+        negated: The tensor that the formula of the cross entropy's target made last, if it lives.
+        before: The operator that was called before the present one.
+    """
+
+    def __init__(self, matter: set[bool]) -> None:
+        self._matter = matter  # of all threads: one may run what another one made
+        self.negated: Callable[[], Any] = lambda: None
+        self.before: Any = None
+        self._running: Any = None
+
+    def told(self, func: Any) -> None:
+        """An operator was called."""
+        self.before, self._running = self._running, func
+        if not self._matter and _makes_what_matters(func):
+            self._matter.add(True)
+
+    def name(self) -> str:
+        """The node's name; "" where there is none, or none that matters."""
+        node = torch._C._current_autograd_node() if self._matter else None
+        return "" if node is None else str(node.name())
+
+
+_stems: set[str] = set()
+
+
+def mattering(nodes: Iterable[str]) -> tuple[str, ...]:
+    """Names of nodes, or their beginnings, that are asked for."""
+    found = tuple(nodes)
+    _stems.update(name.partition("Backward")[0].lower() for name in found)
+    return found
+
+
+@cache
+def _makes_what_matters(func: Any) -> bool:
+    name = func._schema.name.partition("::")[2].replace("_", "")
+    return name.startswith(tuple(_stems))
+
+
+_ADDING = mattering(
+    (
+        *("Atan2", "Cholesky", "LinalgCholesky", "LinalgEigh", "LinalgInv", "LinalgLstsq"),
+        *("LinalgLu", "LinalgPinv", "LinalgPolar", "LinalgQr", "LinalgSolveEx", "LinalgSvd"),
+        *(
+            "Logcumsumexp",
+            "Lu",
+            "NativeGroupNorm",
+            "SpecialI1",
+            "StdMean",
+            "TriangularSolve",
+            "VarMean",
+        ),
+    )
+)
+"""How the nodes are called whose formulas add tensors that nobody else holds: there a sum takes a
+new tensor. What the engine itself adds right after such a node is taken for one of them."""
+_WHOLE = (aten.native_group_norm_backward.default,)
+"""Kernels that are all of such a formula, but for a graph of the gradient."""
+_OUT_OF_PLACE = mattering(("ScatterReduceBackward0", "IndexReduceBackward0", "PutBackward0"))
+"""Nodes whose formulas call what fills zeros elsewhere, and take a second tensor on a card, too."""
+
+
+def add(executor: Executor, call: OperatorCall) -> Any:
+    """A sum of two gradients: in place where the engine would do so.
+
+    https://github.com/pytorch/pytorch/blob/v2.11.0/torch/csrc/autograd/input_buffer.cpp
+    (can_accumulate_inplace)
+    """
+    if not in_backward() or runs.stack[-1] or len(call.args) != 2 or call.kwargs:
+        return NotImplemented
+    held, new = call.args
+    if not (is_virtual(held) and is_virtual(new)) or held.dtype is not new.dtype:
+        return NotImplemented
+    if held.size() != new.size() or _is_formulas(executor.nodes):
+        return NotImplemented
+    if sys.getrefcount(held) > SOLE_OBJECT or held._use_count() > SOLE_TENSOR or not is_dense(held):
+        return NotImplemented
+    if torch._C._storage_Use_Count(held.untyped_storage()._cdata) > SOLE_STORAGE:
+        return NotImplemented
+    with DataKernels():
+        return aten.alias.default(held)
+
+
+def _is_formulas(nodes: Nodes) -> bool:
+    """Whether a formula writes the sum; not behind a kernel that is all of its formula."""
+    return nodes.name().startswith(_ADDING) and nodes.before not in _WHOLE
+
+
+def fills(in_place: Any) -> Handler:
+    """With which a formula in C++ fills its zeros: on a card it writes into them.
+
+    Each such formula asks isTensorSubclassLike: value_selecting_reduction_backward,
+    cummaxmin_backward and index_backward (https://github.com/pytorch/pytorch/blob/v2.11.0/torch/
+    csrc/autograd/FunctionsManual.cpp), take_backward, gather_backward, index_select_backward,
+    trace_backward and masked_select_backward (aten/src/ATen/native).
+
+    Args:
+        in_place: What it calls on a card instead.
+    """
+
+    def fill(executor: Executor, call: OperatorCall) -> Any:
+        if not in_backward() or executor.nodes.name() in _OUT_OF_PLACE:
+            return NotImplemented  # The program itself calls it, or a formula that wants a second.
+        with executor:
+            in_place(*call.args, **call.kwargs)
+        with DataKernels():
+            return aten.alias.default(call.args[0])
+
+    return fill
+
+
+def fill_by_index(executor: Executor, call: OperatorCall) -> Any:
+    """Write into the zeros of index_backward, which calls index_put with `unsafe`."""
+    if len(call.args) < 4:
+        return NotImplemented
+    return _fill_unchecked(executor, call)
+
+
+def overwrites(in_place: Any, nodes: tuple[str, ...], named: tuple[str, ...] = ()) -> Handler:
+    """Whose result takes the place of what a formula in C++ has just made.
+
+    Args:
+        in_place: What it calls on a card instead.
+        nodes: The autograd nodes whose formulas ask isTensorSubclassLike for that:
+            binary_cross_entropy_with_logits_backward (aten/src/ATen/native/Loss.cpp),
+            evenly_distribute_backward, clamp_backward and atan2_backward (FunctionsManual.cpp).
+        named: Those whose formulas keep in a variable what they have just chosen (`where`).
+    """
+    every = mattering((*nodes, *named))
+
+    def overwrite(executor: Executor, call: OperatorCall) -> Any:
+        if not in_backward():
+            return NotImplemented
+        held, other = call.args[:2]
+        node = executor.nodes.name()
+        if (
+            node not in (nodes if executor.nodes.before is not aten.where.self else every)
+            or held._use_count() > SOLE_TENSOR + (node in named)
+            or torch.broadcast_shapes(held.size(), other.size()) != held.size()
+        ):
+            return NotImplemented
+        with executor:
+            in_place(*call.args, **call.kwargs)
+        with DataKernels():
+            return aten.alias.default(held)
+
+    return overwrite
+
+
+def _unchecked(*args: Any, **kwargs: Any) -> None:
+    aten._index_put_impl_.default(*args, True, **kwargs)
+
+
+_fill_unchecked = fills(_unchecked)

@@ -1,0 +1,205 @@
+"""Formulas of autograd that take another way on a card, where C++ takes tensors for a subclass's.
+
+With a mode on the stack every tensor might be a subclass in disguise, so a formula that would read
+values, write in place or resize takes a way that any subclass can follow, and one that asks for the
+device hears another. What the node then calls is answered with what the card's way would call:
+tensors of the other way are hollow, they have a shape and no memory.
+
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/FunctionsManual.cpp;
+aten/src/ATen/native/ReduceOps.cpp: cumprod_backward
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.operator_model import householder
+from nbmem.virtual.operator_model.autograd_differences import in_backward, mattering, runs
+from nbmem.virtual.operator_model.shape_only import followed, hollow, is_hollow
+from nbmem.virtual.tensors.storages import DataKernels
+
+if TYPE_CHECKING:
+    from nbmem.virtual.operator_model.operator import Executor, Handler
+    from nbmem.virtual.tensors.operator_call import OperatorCall
+
+aten = torch.ops.aten
+UNSIGNED = 1 << 64
+"""Nodes show a negative dimension as an unsigned number."""
+
+
+def answer(executor: Executor, call: OperatorCall) -> Any:
+    """What the card's way makes of a call of the node that the engine is at."""
+    executor.nodes.told(call.func)
+    formula = FORMULAS.get(executor.nodes.name()) if runs.stack else None
+    if formula is None or runs.stack[-1] or not in_backward():
+        return NotImplemented  # A graph of the gradient is wanted: the formula's own is kept.
+    return formula(executor, call)
+
+
+def _none_is_zero(executor: Executor, tensor: torch.Tensor) -> torch.Tensor:
+    """The mask of what is zero; in a healthy run nothing is."""
+    mask: torch.Tensor = tensor == 0
+    block = executor.storages.of(mask)
+    if block is not None:
+        block.most = 0
+    return mask
+
+
+def prod_of_all(executor: Executor, call: OperatorCall) -> Any:
+    """Without a zero the product is divided by each factor; which are zero, is listed first."""
+    if not _ends_product(executor, call):
+        return followed(executor, call, _PRODUCTS)
+    grad, rest = call.args
+    with executor:
+        _none_is_zero(executor, rest).nonzero()
+        return grad * (rest / rest)
+
+
+def prod_along(executor: Executor, call: OperatorCall) -> Any:
+    """The same along a dimension, where zeros are counted."""
+    if not _ends_product(executor, call):
+        return followed(executor, call, _PRODUCTS)
+    grad, rest = call.args
+    dims = [n for n in range(rest.dim()) if grad.size(n) != rest.size(n)]
+    with executor:
+        mask = _none_is_zero(executor, rest)
+        counts = mask.sum(dims[:1], keepdim=True)
+        counts.sum()
+        made = grad * (rest / rest)
+        del counts, mask
+        return made
+
+
+def _ends_product(executor: Executor, call: OperatorCall) -> bool:
+    """Whether the other way multiplies its products with the gradient, its last step."""
+    if call.func is not aten.mul.Tensor:
+        return False
+    grad, rest = call.args
+    return not is_hollow(executor, grad) and is_hollow(executor, rest)
+
+
+def cumprod(executor: Executor, call: OperatorCall) -> Any:
+    """Without a zero: sums from the end of what is left, divided by each factor.
+
+    The other way fills zeros of its own, which stand for the quotient here; up to torch 2.11 it
+    multiplies what is left for each place, and stacks that in the end.
+    """
+    if call.func is aten.eq.Scalar and not is_hollow(executor, call.args[0]):
+        with executor:
+            return _asked_whether_any(executor, call)
+    if call.func is aten.where.self and not is_hollow(executor, call.args[2]):
+        with DataKernels():
+            return aten.alias.default(call.args[2])  # the quotient, further on
+    if call.func not in _QUOTIENTS:
+        return followed(executor, call, (aten.cumsum.default, *_FACTORS))
+    whole = hollow(call)
+    dim = int(torch._C._current_autograd_node()._saved_dim)
+    dim -= UNSIGNED * (dim > UNSIGNED // 2)
+    with executor:
+        backwards = whole.flip(dim)
+        summed = backwards.cumsum(dim)
+        forwards = summed.flip(dim)
+        del summed, backwards
+        return forwards.div(whole)
+
+
+def _asked_whether_any(executor: Executor, call: OperatorCall) -> Any:
+    """The mask of zeros, which the CPU asks whether it holds any."""
+    mask = _none_is_zero(executor, call.args[0])
+    mask.any()
+    return mask
+
+
+_QUOTIENTS = (aten.zeros.default, aten.new_zeros.default, aten.stack.default)
+_FACTORS = (aten.ones.default, aten.cumprod.default, aten.prod.dim_int)
+_PRODUCTS = (*_FACTORS, aten.clone.default, aten.cat.default, aten.flip.default)
+
+
+_PHASE_TOLERANCE = 1e-2
+
+
+def _is_diagonal(tensor: torch.Tensor) -> bool:
+    """Of a matrix that lies by rows or columns, as the gradient does that becomes real at last."""
+    return tensor.stride(-1) not in (1, tensor.size(-1))
+
+
+def _check_phase(executor: Executor, call: OperatorCall) -> None:
+    with executor:
+        imaginary = aten.view_as_real.default(call.args[0]).select(-1, 1)
+        zeros = torch.zeros_like(imaginary)
+        is_free = torch.allclose(imaginary, zeros, _PHASE_TOLERANCE, _PHASE_TOLERANCE)
+    if not is_free:
+        kind = "eig" if executor.nodes.name() == "LinalgEigBackward0" else "eigh"
+        raise RuntimeError(
+            f"linalg_{kind}_backward: The eigenvectors in the complex case are specified up to "
+            "multiplication by e^{i phi}. The specified loss function depends on this quantity, so "
+            "it is ill-defined."
+        )
+
+
+def eigenvectors(executor: Executor, call: OperatorCall) -> Any:
+    """The gradient of the values is copied into the diagonal, not scattered into another.
+
+    Complex vectors are asked first whether the loss depends on their phase.
+
+    Raises:
+        RuntimeError: It does, in torch's words.
+    """
+    if call.func is aten.view_as_real.default and _is_diagonal(call.args[0]):
+        _check_phase(executor, call)
+    if call.func is not aten.diagonal_scatter.default:
+        return NotImplemented
+    held, values, *place = call.args
+    with executor:
+        held.diagonal(*place).copy_(values)
+    with DataKernels():
+        return aten.alias.default(held)
+
+
+def renorm(executor: Executor, call: OperatorCall) -> Any:
+    """Norms of float32 add up in it on CUDA, elsewhere in float64."""
+    if call.kwargs.get("dtype") is not torch.float64 or call.args[0].dtype is torch.float64:
+        return NotImplemented
+    with executor:
+        return call.func(*call.args, **{**call.kwargs, "dtype": torch.float32})
+
+
+def masked_fill(executor: Executor, call: OperatorCall) -> Any:
+    """The value's gradient adds up what the mask selects."""
+    if call.func is aten.scalar_tensor.default:
+        return hollow(call)
+    if call.func._schema.name != "aten::where":
+        return NotImplemented
+    mask, grad = call.args[:2]
+    with executor:
+        return grad.masked_select(mask)
+
+
+def cross_entropy(executor: Executor, call: OperatorCall) -> Any:
+    """A target's gradient takes a second tensor on a card, too: minus the input, times another."""
+    if call.func is aten.neg.default:
+        made = executor.execute(call)
+        executor.nodes.negated = weakref.ref(made)
+        return made
+    if call.func is aten.mul.Tensor and executor.nodes.negated() is call.args[0]:
+        return executor.execute(call)
+    return NotImplemented
+
+
+FORMULAS: dict[str, Handler] = {
+    "ProdBackward0": prod_of_all,
+    "ProdBackward1": prod_along,
+    "CumprodBackward0": cumprod,
+    "LinalgHouseholderProductBackward0": householder.gradient,
+    "OrmqrBackward0": householder.gradient,
+    "LinalgEighBackward0": eigenvectors,
+    "LinalgEigBackward0": eigenvectors,
+    "RenormBackward0": renorm,
+    "MaskedFillBackward1": masked_fill,
+    "BinaryCrossEntropyWithLogitsBackward0": cross_entropy,
+}
+"""By the name of the node."""
+mattering(FORMULAS)

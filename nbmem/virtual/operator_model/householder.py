@@ -1,0 +1,135 @@
+"""The gradient of a product of reflections, which is written column by column on a card.
+
+Any subclass can follow another way, so with a mode on the stack columns are gathered and joined at
+the end, and all of them live till then. Here they give their memory back where the card's way lets
+go of them, and zeros of that way take the place of what is joined.
+
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/FunctionsManual.cpp:
+householder_product_backward, of which ormqr_backward makes use
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.operator_model.shape_only import hollow
+from nbmem.virtual.tensors.storages import DataKernels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbmem.virtual.operator_model.operator import Executor
+    from nbmem.virtual.tensors.operator_call import OperatorCall
+
+aten = torch.ops.aten
+
+BOTH_SIDES = 2
+"""Reflections that lead from one column to the next: from the left and from the right."""
+
+
+class ReflectedColumns:
+    """How far one gradient has come; it lives as long as its node.
+
+    Attributes:
+        matrix: Of the reflections, as the program has it.
+        zeros: Of the matrix and of the factors, as long as nothing has asked for them.
+        made: How many zeros there are; both are made behind the first reflection.
+        reflected: Reflections since the last column was gathered.
+        last: The tensor that the formula has just made and may gather, if it lives.
+        factor: The factor's gradient of this column.
+        gathered: The storages of this column and its factor.
+    """
+
+    def __init__(self, matrix: torch.Tensor) -> None:
+        self.matrix = weakref.ref(matrix)
+        self.zeros: list[torch.Tensor] = []
+        self.made = self.reflected = 0
+        self.last: Callable[[], Any] = lambda: None
+        self.factor: torch.UntypedStorage | None = None
+        self.gathered: list[torch.UntypedStorage] = []
+
+    def let_go(self, executor: Executor) -> None:
+        """Give back the memory of the column that was gathered."""
+        for storage in self.gathered:
+            executor.storages.resize(storage, 0)
+        self.gathered = []
+
+
+def gradient(executor: Executor, call: OperatorCall) -> Any:
+    """A step of it, or NotImplemented where both ways do the same."""
+    known = torch._C._current_autograd_node().metadata
+    if call.func is aten.tril.default:
+        known[__name__] = ReflectedColumns(call.args[0])
+    columns = known.get(__name__)
+    if columns is None:
+        return NotImplemented
+    if columns.reflected == BOTH_SIDES:
+        columns.let_go(executor)
+    step = _STEPS.get(call.func)
+    return NotImplemented if step is None else step(executor, call, columns)
+
+
+def _reflected(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> Any:
+    del executor, call
+    columns.reflected += 1
+    return NotImplemented
+
+
+def _looked_at(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> Any:
+    """The first column and the first factor that are looked at are those behind the zeros."""
+    if columns.reflected and columns.made < 2:
+        alike = call.args[0] if columns.made else columns.matrix()
+        columns.made += 1
+        with executor:
+            columns.zeros.append(torch.zeros_like(alike))
+    return NotImplemented
+
+
+def _made(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> Any:
+    made = executor.execute(call)
+    columns.last = weakref.ref(made)
+    return made
+
+
+def _factor(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> Any:
+    del executor
+    if columns.last() is call.args[0]:
+        columns.factor = call.args[0].untyped_storage()
+    return NotImplemented
+
+
+def _column(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> Any:
+    del executor
+    if columns.factor is not None:
+        columns.gathered = [call.args[0].untyped_storage(), columns.factor]
+        columns.factor, columns.reflected = None, 0
+    return NotImplemented
+
+
+def _unused(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> Any:
+    """Zeros for columns that no factor belongs to."""
+    columns.let_go(executor)
+    return hollow(call)
+
+
+def _joined(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> Any:
+    del call
+    columns.let_go(executor)
+    if not columns.zeros:
+        return NotImplemented
+    with DataKernels():
+        return aten.alias.default(columns.zeros.pop(0))
+
+
+_STEPS = {
+    aten.sub_.Tensor: _reflected,
+    aten.slice.Tensor: _looked_at,
+    aten.neg.default: _made,
+    aten.squeeze.dim: _factor,
+    aten.unsqueeze.default: _column,
+    aten.zeros.default: _unused,
+    aten.cat.default: _joined,
+}

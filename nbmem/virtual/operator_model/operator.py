@@ -1,0 +1,247 @@
+"""What is known of one operator: a record with a part for each question that a card asks.
+
+In which order the parts are asked: dispatch.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch._prims_common import suggest_memory_format
+
+from nbmem.allocator.torch_rules import rules_for
+from nbmem.virtual.tensors.host.lazy_tensors import HostRule
+from nbmem.virtual.tensors.value_rules import ValueRule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from nbmem.allocator.torch_rules import Rules
+    from nbmem.virtual.cards import Card
+    from nbmem.virtual.hardware.cudnn.client import Client
+    from nbmem.virtual.hardware.cudnn.problem import Kernels
+    from nbmem.virtual.hardware.gpu import VirtualGPU
+    from nbmem.virtual.operator_model.autograd_differences import Nodes
+    from nbmem.virtual.tensors.host.lazy_tensors import Unwritten
+    from nbmem.virtual.tensors.host.pinned import Pinned
+    from nbmem.virtual.tensors.operator_call import OperatorCall
+    from nbmem.virtual.tensors.shapes import Results, TensorSpec
+    from nbmem.virtual.tensors.storages import Storages
+    from nbmem.virtual.tensors.values import Values
+
+    MemoryRule = Callable[["Launch"], Iterator["Step"]]
+    ShapeRule = Callable[[OperatorCall], Results]
+    Handler = Callable[["Executor", OperatorCall], Any]
+
+LONG = 8
+"""Bytes of an index or a count."""
+HALVES = (torch.float16, torch.bfloat16)
+BY_ORACLE = "none of the H100's runs has one; the oracle (tests/oracle)"
+"""Where an operator's memory was seen that no recording has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that a kernel does with memory.
+
+    Attributes:
+        kind: "out", "host", "temporary", "drop", "blas", "blaslt" or "dnn".
+        number: Which fresh result, for "out".
+        nbytes: Bytes of a temporary.
+        name: What a temporary is; a later "drop" frees it, else the end of the call does.
+        kernels: Among which a convolution chooses, for "dnn".
+    """
+
+    kind: str
+    number: int = 0
+    nbytes: int = 0
+    name: str = ""
+    kernels: Kernels | None = None
+
+
+def out(number: int = 0) -> Step:
+    """The kernel allocates a result."""
+    return Step("out", number=number)
+
+
+def host(number: int) -> Step:
+    """A result that the operator leaves on the CPU, but for the capture of a graph."""
+    return Step("host", number=number)
+
+
+def temporary(name: str, nbytes: int) -> Step:
+    """The kernel allocates scratch memory."""
+    return Step("temporary", nbytes=int(nbytes), name=name)
+
+
+def drop(name: str) -> Step:
+    """The kernel frees scratch memory before the call ends."""
+    return Step("drop", name=name)
+
+
+BLAS = Step("blas")
+"""A cuBLAS call: this thread's handle has a workspace from now on."""
+BLASLT = Step("blaslt")
+"""A cuBLASLt call with its own workspace beside."""
+DNN = Step("dnn")
+"""A cuDNN call."""
+
+
+def convolve(kernels: Kernels) -> Step:
+    """A cuDNN call with one of several kernels, and the workspace of that."""
+    return Step("dnn", kernels=kernels)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """All steps of a call; results that no step names are allocated at the end, in order."""
+
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a rule may look at.
+
+    Attributes:
+        call: The operator and its arguments; a rule reads geometry only.
+        outs: The fresh results.
+        card: The card.
+        dnn: Whom to ask for the kernels of cuDNN; None where only rules are wanted.
+        rules: What differs between the releases of torch; the running one's.
+    """
+
+    call: OperatorCall
+    outs: tuple[TensorSpec, ...]
+    card: Card
+    dnn: Client | None = None
+    rules: Rules = field(default_factory=lambda: rules_for(torch.__version__))
+
+    def __getitem__(self, name: str) -> Any:
+        return self.call.argument(name)
+
+
+def outs(launch: Launch) -> Iterator[Step]:
+    """All results, in order."""
+    for number in range(len(launch.outs)):
+        yield out(number)
+
+
+def contiguous(*tensors: Any, format_of: Any = None) -> Iterator[Step]:
+    """Copies of the arguments that are not contiguous; they live until the kernel is launched.
+
+    Args:
+        tensors: The arguments; None among them is none.
+        format_of: Whose memory format they are brought into; None: C-contiguous.
+    """
+    wanted = torch.contiguous_format if format_of is None else suggest_memory_format(format_of)
+    for number, tensor in enumerate(tensors):
+        if tensor is not None and not tensor.is_contiguous(memory_format=wanted):
+            yield temporary(f"contiguous {number}", tensor.numel() * tensor.element_size())
+
+
+def copying(*names: str, format_of: str = "") -> MemoryRule:
+    """A rule: the results, then copies of these arguments where they are not contiguous.
+
+    Args:
+        names: The arguments, in the order in which the kernel asks for them.
+        format_of: The argument whose memory format they are brought into; "": C-contiguous.
+    """
+
+    def rule(launch: Launch) -> Iterator[Step]:
+        yield from outs(launch)
+        if any(spec.nbytes for spec in launch.outs):
+            of = launch[format_of] if format_of else None
+            yield from contiguous(*(launch[name] for name in names), format_of=of)
+
+    return rule
+
+
+class Executor(Protocol):
+    """What a handler may do on the card; operators called while it is entered run there.
+
+    Attributes:
+        storages: The blocks behind virtual storages.
+        values: What is known of the values.
+        host: The large tensors on the CPU that nobody has read.
+        pinned: Those that were asked for as pinned.
+        nodes: The node that the engine is at.
+    """
+
+    storages: Storages
+    values: Values
+    host: Unwritten
+    pinned: Pinned
+    nodes: Nodes
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *exc: object) -> Any: ...
+
+    def execute(self, call: OperatorCall) -> Any:
+        """Answer a call by its shape rule and take the memory that its kernel takes."""
+
+    def deliver(self, call: OperatorCall, results: Results, plan: MemoryPlan | None = None) -> Any:
+        """Take the memory in the kernel's order and build what the call returns."""
+
+    def allocate(
+        self, gpu: VirtualGPU, fresh: tuple[TensorSpec, ...], plan: MemoryPlan | None = None
+    ) -> list[torch.Tensor]:
+        """Make fresh tensors on a card."""
+
+
+FOLLOWED = ValueRule()
+"""Of an operator that is run on known values, and makes others unknown."""
+CARRIED_OUT = HostRule()
+"""Of one that reads its arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """All that is known of an operator, or of several alike; each part is optional.
+
+    Attributes:
+        names: As "name.overload" of aten, without the overload for "default"; "name.*" is every
+            overload without a record of its own; "library::name" is another library's.
+        composite: The operators that CUDA makes of it, where torch's C++ chooses by the device.
+        is_kernel: Whether CUDA has a kernel of what is composite on other devices.
+        autograd: What a formula of autograd does differently while a dispatch mode is active
+            (gradients.py); may return NotImplemented.
+        run: Answers the call itself, without a shape rule; may return NotImplemented.
+        refuse: Raises where the kernel would, in torch's words, and the shape rule would not.
+        mixes_devices: Whether it takes CPU tensors of any shape beside those on the card.
+        shape: Its results, where torch's own rule does not give them as CUDA does, or there is
+            none.
+        memory: The steps of a launch: results, temporaries, library calls, in the kernel's order;
+            None: its results, in order, and nothing else.
+        values: What it does to known values.
+        host: What it does to large tensors on the CPU that are left unwritten.
+        source: Where torch does so: a file and a function.
+        shown_by: A recorded run that shows it.
+    """
+
+    names: tuple[str, ...]
+    composite: Callable[..., Any] | None = None
+    is_kernel: bool = False
+    autograd: Handler | None = None
+    run: Handler | None = None
+    refuse: Callable[[OperatorCall], None] | None = None
+    mixes_devices: bool = False
+    shape: ShapeRule | None = None
+    memory: MemoryRule | None = None
+    values: ValueRule = FOLLOWED
+    host: HostRule = CARRIED_OUT
+    source: str = ""
+    shown_by: str = ""
+
+
+def by_parts(parts: Callable[..., Any]) -> Handler:
+    """An answer: the operators that a kernel calls, though to autograd it is one."""
+
+    def run(executor: Executor, call: OperatorCall) -> Any:
+        with executor:
+            return parts(*call.args, **call.kwargs)
+
+    return run

@@ -1,0 +1,39 @@
+"""Tensors that have a shape and no memory: steps of a way that a card does not go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.tensors.operator_call import facts_of
+from nbmem.virtual.tensors.shapes import TensorSpec, infer
+from nbmem.virtual.tensors.storages import bare_of
+
+if TYPE_CHECKING:
+    from nbmem.virtual.operator_model.operator import Executor
+    from nbmem.virtual.tensors.operator_call import OperatorCall
+
+
+def is_hollow(executor: Executor, tensor: Any) -> bool:
+    """Whether a tensor has no memory."""
+    return isinstance(tensor, torch.Tensor) and executor.storages.of(tensor) is None
+
+
+def hollow(call: OperatorCall) -> Any:
+    """What the call returns, without memory."""
+    if facts_of(call.func).mutates:
+        return call.args[0]
+    return _without_memory(infer(call).shape, call.gpu.index)
+
+
+def _without_memory(shape: Any, ordinal: int) -> Any:
+    if isinstance(shape, TensorSpec):
+        return bare_of(shape, ordinal)
+    return tuple([_without_memory(one, ordinal) for one in shape])
+
+
+def followed(executor: Executor, call: OperatorCall, begins: tuple[Any, ...]) -> Any:
+    """A step of the other way: one that begins it, or that goes on with what is hollow."""
+    is_step = call.func in begins or any(is_hollow(executor, t) for t in call.tensors)
+    return hollow(call) if is_step and not call.func.is_view else NotImplemented

@@ -1,0 +1,105 @@
+"""Calls that a card's kernels refuse and torch's shape rules let pass, in torch's own words.
+
+Shape rules ask for shapes and, but for few operators, not for types. Without these checks a program
+that mixes types by mistake would run here and fail on the card that was rented for it. What a
+kernel checks stands in its family, as `refuse` of its record (torch 2.13's CUDA build was asked,
+without a card); here are the words that they share, and the CPU's opinion.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import _C
+
+from nbmem.virtual.devices import CPU
+from nbmem.virtual.hardware.forks import BAD_FORK
+from nbmem.virtual.tensors.operator_call import facts_of
+
+if TYPE_CHECKING:
+    from nbmem.virtual.tensors.operator_call import OperatorCall
+
+_SHORT = {
+    torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float",
+    torch.float64: "Double", torch.int8: "Char", torch.uint8: "Byte", torch.int16: "Short",
+    torch.int32: "Int", torch.int64: "Long", torch.bool: "Bool", torch.complex64: "ComplexFloat",
+    torch.complex128: "ComplexDouble",
+}  # fmt: skip
+_IN_CPP = {
+    torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16", torch.float32: "float",
+    torch.float64: "double", torch.int8: "signed char", torch.uint8: "unsigned char",
+    torch.int16: "short int", torch.int32: "int", torch.int64: "long int", torch.bool: "bool",
+    torch.complex64: "c10::complex<float>", torch.complex128: "c10::complex<double>",
+}  # fmt: skip
+_UNMEANT = "Could this error message be improved"
+"""In what a kernel says where it checks itself and not its arguments."""
+_INITIALIZATION = (
+    "CUDA error: initialization error\n"
+    "Search for `cudaErrorInitializationError' in https://docs.nvidia.com/cuda/cuda-runtime-api/"
+    "group__CUDART__TYPES.html for more information.\n"
+    "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace "
+    "below might be incorrect.\n"
+    "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+    "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+)
+_ASKED_MOST = 1 << 24
+"""Elements up to which the CPU is asked what is wrong with shapes."""
+
+
+def short(tensor: torch.Tensor) -> str:
+    """A tensor's type as ATen's messages name it."""
+    return _SHORT.get(tensor.dtype, str(tensor.dtype))
+
+
+def in_cpp(tensor: torch.Tensor) -> str:
+    """A tensor's type as C++ names it."""
+    return _IN_CPP.get(tensor.dtype, str(tensor.dtype))
+
+
+def on_cuda(text: str) -> str:
+    """What a kernel of the CPU says, as CUDA's has it."""
+    names = (('_cpu"', '_cuda"'), ("_out_cpu_", "_out_cuda_"), (" on CPU", " on CUDA"))
+    for here, there in names:
+        text = text.replace(here, there)
+    return text
+
+
+def said_by_cpu(call: OperatorCall) -> Exception | None:
+    """What the kernel says of shapes that do not fit; None where the CPU's finds nothing wrong.
+
+    Kernels of all devices share these checks; shape rules in Python have other words.
+    """
+    if sum(tensor.numel() for tensor in call.tensors) > _ASKED_MOST:
+        return None
+
+    def like(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(tensor.size(), dtype=tensor.dtype, device=CPU)
+
+    with _C._DisableTorchDispatch():
+        args, kwargs = call.map(like)
+        kwargs = {n: CPU if isinstance(v, torch.device) else v for n, v in kwargs.items()}
+        try:
+            call.func(*args, **kwargs)
+        except NotImplementedError:
+            return None
+        except (RuntimeError, IndexError) as err:
+            if _UNMEANT in str(err):
+                return None
+            return type(err)(on_cuda(str(err)))
+        except (TypeError, ValueError):
+            return None
+    return None
+
+
+def refuse_in_fork(call: OperatorCall) -> None:
+    """Raise what torch says of an operator on a card in a forked process.
+
+    Raises:
+        RuntimeError: A tensor is made or moved to the card, or a kernel would run.
+    """
+    device = call.argument("device")
+    if device is not None and torch.device(device).type in {"cuda", "lazy"}:
+        raise RuntimeError(BAD_FORK)
+    if not facts_of(call.func).view:
+        raise getattr(torch, "AcceleratorError", RuntimeError)(_INITIALIZATION)

@@ -1,0 +1,1 @@
+"""Collectives: what NCCL takes beside their arguments."""

@@ -1,0 +1,238 @@
+"""Collectives and messages of c10d: what NCCL takes beside their arguments; nothing is sent.
+
+Every rank runs the same program, so what another rank sends is taken to be what this one has: a
+sum leaves known values as they are, a gathered tensor holds one's own in each place.
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp
+
+Known limit: a list that is gathered or scattered has its flat copy until the call ends; an
+asynchronous one keeps it until somebody waits.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual import rank_messages
+from nbmem.virtual.devices import is_virtual
+from nbmem.virtual.operator_model.communication_log import count
+from nbmem.virtual.operator_model.operator import Operator
+from nbmem.virtual.tensors.storages import DataKernels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nbmem.virtual.operator_model.operator import Executor
+    from nbmem.virtual.tensors.operator_call import OperatorCall
+
+
+class Promise:
+    """What `work.get_future()` gives: done already. torch's own takes no tensors of a card."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def value(self) -> Any:
+        """The tensors that were sent around, or what a `then` has made of them."""
+        return self._value
+
+    wait = value
+
+    def done(self) -> bool:
+        """It is."""
+        return True
+
+    def then(self, callback: Any) -> Promise:
+        """What the callback makes of it."""
+        return Promise(callback(self))
+
+    def add_done_callback(self, callback: Any) -> None:
+        """Call at once."""
+        callback(self)
+
+
+TOLD = 16
+"""Integers of a message that is told to a rank beside this one."""
+_KEPT = 64
+"""Collectives whose tensors a program may still ask for; hooks ask at once."""
+_sent: OrderedDict[int, tuple[Any, list[weakref.ref[torch.Tensor]]]] = OrderedDict()
+"""By its id, which is its own while it is kept here: C++ hands out the same object."""
+
+
+def create_group(rank: int, size: int) -> Any:
+    """Create a group without peers; torch 2.6 has a constructor in place of a method."""
+    from torch._C import _distributed_c10d as c10d
+
+    fake = c10d.FakeProcessGroup
+    return getattr(fake, "_create_internal", fake)(rank, size)
+
+
+def completed_work() -> Any:
+    """Return a work of c10d that is done already; torch 2.6 gets one from a group alone."""
+    from torch._C import _distributed_c10d as c10d
+
+    return c10d.FakeWork() if hasattr(c10d, "FakeWork") else create_group(0, 1).barrier()
+
+
+def _work(tensors: list[torch.Tensor]) -> Any:
+    """Work that is done already, as C++ passes it on; its id says what it was about."""
+    work = completed_work()
+    _sent[id(work)] = work, [weakref.ref(tensor) for tensor in tensors]
+    if len(_sent) > _KEPT:
+        _sent.popitem(last=False)
+    return work.boxed()
+
+
+def futures_of(work_class: Any) -> Callable[[Any], Any]:
+    """Make `get_future` of a class of works: the result of a collective; others' works have theirs.
+
+    Args:
+        work_class: The class of the works above; torch 2.6 has one for every backend's.
+    """
+    true = work_class.get_future
+
+    def get_future(work: Any) -> Any:
+        _, sent = _sent.get(id(work), (None, None))
+        if sent is None and work_class.__name__ == "Work":
+            return true(work)
+        return Promise([tensor for told in sent or () if (tensor := told()) is not None])
+
+    return get_future
+
+
+def in_place(executor: Executor, call: OperatorCall) -> Any:
+    """All have the same tensors, and have them again: all_reduce, reduce, broadcast."""
+    call.gpu.workspaces.nccl()
+    return _answer(call, call.args[0])
+
+
+def gathered(executor: Executor, call: OperatorCall) -> Any:
+    """Every rank's tensor into one, or each half of an exchange: the first two arguments."""
+    call.gpu.workspaces.nccl()
+    outputs, inputs = (_flat(value) for value in call.args[:2])
+    if not outputs or not inputs:  # Only one rank has the other side of a gather or a scatter.
+        for output in outputs:
+            executor.values.forget(output)
+        return _answer(call, call.args[0])
+    if len(outputs) != len(inputs):
+        _share(executor, outputs, inputs[0])
+    else:
+        for output, source in zip(outputs, inputs, strict=True):
+            _share(executor, [output], source)
+    return _answer(call, call.args[0])
+
+
+def listed(executor: Executor, call: OperatorCall) -> Any:
+    """Lists of tensors, one for each rank: NCCL sees a flat copy where they are alike."""
+    call.gpu.workspaces.nccl()
+    several = call.args[0] if call.func._schema.name == "c10d::allgather_" else call.args[1]
+    for tensors in several:
+        if len({tensor.numel() for tensor in tensors}) == 1:
+            call.gpu.give(call.gpu.take(sum(t.numel() * t.element_size() for t in tensors)))
+    return gathered(executor, call)
+
+
+def received(executor: Executor, call: OperatorCall) -> Any:
+    """What another rank sends: a few integers where both run, else nothing that is known."""
+    call.gpu.workspaces.nccl()
+    for tensor in call.args[0]:
+        executor.values.forget(tensor)
+        if _told(tensor) and rank_messages.folder() is not None:
+            me, peer = _ends(call)
+            value = rank_messages.receive(me, peer)
+            if value is not None:
+                executor.values.teach(tensor, torch.tensor(value, dtype=tensor.dtype, device="cpu"))
+    return _answer(call, call.args[0])
+
+
+def sent(executor: Executor, call: OperatorCall) -> Any:
+    """A message to another rank."""
+    call.gpu.workspaces.nccl()
+    for tensor in call.args[0]:
+        if _told(tensor) and rank_messages.folder() is not None:
+            twin = executor.values.twin(tensor)
+            rank_messages.send(*_ends(call), None if twin is None else twin.tolist())
+    return _answer(call, call.args[0])
+
+
+def only_sent(executor: Executor, call: OperatorCall) -> Any:
+    """A barrier."""
+    del executor
+    call.gpu.workspaces.nccl()
+    return _answer(call, call.args[0])
+
+
+def _told(tensor: torch.Tensor) -> bool:
+    """Whether it is a message that programs decide by."""
+    return not tensor.dtype.is_floating_point and tensor.numel() <= TOLD
+
+
+def _ends(call: OperatorCall) -> tuple[int, int]:
+    """This rank and the other one, in the world."""
+    c10d = torch.distributed.distributed_c10d
+    group = c10d.ProcessGroup.unbox(call.args[1])
+    return torch.distributed.get_rank(), c10d.get_global_rank(group, call.args[2])
+
+
+def _answer(call: OperatorCall, first: Any) -> Any:
+    """What the operator returns: its first argument and its work, the work alone, or nothing."""
+    count(call)
+    returned = len(call.func._schema.returns)
+    work = _work(_flat(first)) if returned else None
+    return (first, work) if returned > 1 else work
+
+
+def _flat(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [tensor for item in value for tensor in _flat(item)]
+
+
+def _share(executor: Executor, outputs: Sequence[torch.Tensor], source: torch.Tensor) -> None:
+    """Outputs hold what one tensor holds, again and again, where that is known."""
+    value = executor.values.twin(source) if is_virtual(source) else None
+    storages: dict[int, list[torch.Tensor]] = {}
+    for output in outputs:
+        if is_virtual(output):
+            executor.values.forget(output)
+            storages.setdefault(output.untyped_storage()._cdata, []).append(output)
+    if value is None or not value.numel():
+        return
+    for written in storages.values():
+        whole = written[0].untyped_storage().nbytes() // written[0].element_size()
+        if sum(part.numel() for part in written) == whole:
+            with DataKernels():
+                flat = written[0].as_strided((whole,), (1,), 0)
+            executor.values.teach(
+                flat, value.reshape(-1).repeat(-(-whole // value.numel()))[:whole]
+            )
+
+
+OPERATORS = (
+    Operator(
+        (
+            *("c10d::allreduce_", "c10d::allreduce_coalesced_", "c10d::broadcast_"),
+            "c10d::reduce_",
+        ),
+        run=in_place,
+    ),
+    Operator(
+        (
+            *("c10d::_allgather_base_", "c10d::_reduce_scatter_base_", "c10d::alltoall_base_"),
+            *("c10d::alltoall_", "c10d::allgather_into_tensor_coalesced_", "c10d::scatter_"),
+            *("c10d::reduce_scatter_tensor_coalesced_", "c10d::gather_"),
+        ),
+        run=gathered,
+    ),
+    Operator(
+        ("c10d::allgather_", "c10d::allgather_coalesced_", "c10d::reduce_scatter_"),
+        run=listed,
+        source="ProcessGroupNCCL.cpp newLikeFlat",
+    ),
+    Operator(("c10d::recv_", "c10d::recv_any_source_"), run=received),
+    Operator(("c10d::send",), run=sent),
+    Operator(("c10d::barrier", "c10d::monitored_barrier_"), run=only_sent),
+)

@@ -1,0 +1,91 @@
+"""Collectives that return a new tensor, which DTensor is made of; nothing is sent.
+
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/distributed/c10d/Functional.cpp
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from nbmem.virtual.operator_model.communication_log import count_functional
+from nbmem.virtual.operator_model.operator import BY_ORACLE, Operator, drop, out, temporary
+from nbmem.virtual.tensors.shapes import Results, infer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.operator_model.operator import Executor, Launch, Step
+    from nbmem.virtual.tensors.operator_call import OperatorCall
+
+
+def counted(executor: Executor, call: OperatorCall) -> Any:
+    """Count what is communicated; its shape rule says what it returns."""
+    del executor
+    call.gpu.workspaces.nccl()
+    count_functional(call)
+    return NotImplemented
+
+
+def handed_back(executor: Executor, call: OperatorCall) -> Any:
+    """Hand back the tensor that is waited for, although the schema tells of a new one."""
+    del executor
+    return call.args[0]
+
+
+def shape_of_exchange(call: OperatorCall) -> Results:
+    """A storage of its own; torch's rule makes it a part of what all ranks have."""
+    spec = infer(call).fresh[0]
+    spec = replace(spec, offset=0, nbytes=math.prod(spec.size) * spec.dtype.itemsize)
+    return Results(spec, (spec,))
+
+
+def exchange(launch: Launch) -> Iterator[Step]:
+    """The dimension that is cut, and then the one that is gathered, must be the first to be sent.
+
+    Where it is another one, there is a copy in which it is.
+    """
+    sent = launch["input"]
+    size = sent.numel() * sent.element_size()
+    gathers, cuts = launch["gather_dim"] % sent.dim(), launch["shard_dim"] % sent.dim()
+    if cuts:
+        yield temporary("sent", size)
+    if gathers:
+        yield temporary("received", size)
+    yield out()
+    if cuts:
+        yield drop("sent")
+    if gathers:
+        yield drop("received")
+
+
+_NEW = (
+    "all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single",
+    "broadcast",
+)  # fmt: skip
+
+OPERATORS = (
+    Operator(
+        (
+            *(f"_c10d_functional::{name}" for name in _NEW),
+            *(f"_c10d_functional::{name}_coalesced" for name in _NEW[:3]),
+            *("_c10d_functional::all_reduce_", "_c10d_functional::broadcast_"),
+        ),
+        run=counted,
+    ),
+    Operator(
+        ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd"),
+        run=handed_back,
+        source="Functional.cpp wait_tensor; _functional_collectives.py AsyncCollectiveTensor",
+        shown_by=BY_ORACLE,
+    ),
+    Operator(
+        ("_dtensor::shard_dim_alltoall",),
+        run=counted,
+        shape=shape_of_exchange,
+        memory=exchange,
+        source="Functional.cpp shard_dim_alltoall",
+        shown_by=BY_ORACLE,
+    ),
+)

@@ -1,0 +1,165 @@
+"""Transposed convolutions that cuDNN does not take: padded by as much as their stride, or more.
+
+Torch's own kernels unfold each image into columns, one group after the other.
+
+https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/cuda/
+NaiveConvolutionTranspose2d.cu, NaiveConvolutionTranspose3d.cu; ../Convolution.cpp
+(is_output_padding_big, subtensor)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nbmem.virtual.operator_model.operator import drop, out, temporary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+
+    from nbmem.virtual.operator_model.operator import Launch, Step
+    from nbmem.virtual.tensors.operator_call import OperatorCall
+
+_AXES = ("depth", "height", "width")
+
+
+def _each(call: OperatorCall, name: str) -> list[int]:
+    """One number for each spatial dimension."""
+    values, rank = call.argument(name), call.argument("weight").dim() - 2
+    return [int(value) for value in values] * (rank if len(values) == 1 else 1)
+
+
+def is_slow(call: OperatorCall) -> bool:
+    """Whether cuDNN refuses it."""
+    if not call.argument("transposed"):
+        return False
+    pairs = zip(_each(call, "output_padding"), _each(call, "stride"), strict=True)
+    return any(padding >= stride for padding, stride in pairs)
+
+
+def refuse(call: OperatorCall) -> None:
+    """What torch's own kernels do not take, either.
+
+    Raises:
+        RuntimeError: A side is padded by as much as both its stride and its dilation.
+    """
+    if not is_slow(call):
+        return
+    # A convolution along one dimension runs as one along two.
+    names = ("output_padding", "stride", "dilation")
+    found = {name: _each(call, name) for name in names}
+    if len(found["stride"]) == 1:
+        found = {name: [int(name != "output_padding"), *each] for name, each in found.items()}
+    sides = zip(*found.values(), strict=True)
+    if any(padding >= stride and padding >= dilation for padding, stride, dilation in sides):
+        axes = _AXES[-len(found["stride"]) :]
+        said = " ".join(
+            f"{name}_{axis}: {value}"
+            for name, each in found.items()
+            for axis, value in zip(axes, each, strict=True)
+        )
+        raise RuntimeError(
+            f"output padding must be smaller than either stride or dilation, but got {said}"
+        )
+
+
+def forward(launch: Launch) -> Iterator[Step]:
+    """The result, or one for each group that are put together at the end."""
+    groups = int(launch["groups"])
+    if groups == 1:
+        yield from _copied("input", launch["input"])
+        yield from _of_group(launch, out(), launch["input"].nbytes)
+        yield drop("input")
+        return
+    for group in range(groups):
+        yield from _copied("input", _part(launch["input"], group, groups))
+        part = temporary(f"part {group}", launch.outs[0].nbytes // groups)
+        yield from _of_group(launch, part, launch["input"].nbytes // groups)
+        yield drop("input")
+    yield out()
+    for group in range(groups):
+        yield drop(f"part {group}")
+
+
+def _of_group(launch: Launch, result: Step, nbytes: int) -> Iterator[Step]:
+    """In three dimensions the result has the input's size at first; ones spread the bias."""
+    solid = launch["weight"].dim() == 5
+    if solid:
+        yield temporary("of the input's size", nbytes)
+    yield result
+    if solid:
+        yield drop("of the input's size")
+    yield temporary("columns", _columns(launch))
+    if launch["bias"] is not None:
+        spatial = launch.outs[0].size[2:]
+        ones = launch.outs[0].dtype.itemsize
+        for length in spatial:
+            ones *= length
+        yield temporary("ones", ones)
+        yield drop("ones")
+    yield drop("columns")
+
+
+def _columns(launch: Launch) -> int:
+    """Bytes of one unfolded image of a group."""
+    source, weight = launch["input"], launch["weight"]
+    return int(weight.size()[1:].numel() * source.size()[2:].numel() * source.element_size())
+
+
+def _part(tensor: torch.Tensor, group: int, groups: int) -> torch.Tensor:
+    """A group's channels."""
+    channels = tensor.size(1) // groups
+    return tensor.narrow(1, group * channels, channels)
+
+
+def _copied(name: str, tensor: torch.Tensor) -> Iterator[Step]:
+    if not tensor.is_contiguous():
+        yield temporary(name, tensor.numel() * tensor.element_size())
+
+
+def backward(launch: Launch) -> Iterator[Step]:
+    """Gradients of input, weight and bias; those of groups are put together at the end."""
+    groups = int(launch["groups"])
+    gradient, source = launch["grad_output"], launch["input"]
+    if groups == 1:
+        results: list[Any] = [out(n) for n in range(len(launch.outs))]
+        yield from _gradients(launch, results, gradient, source)
+        return
+    sizes = [spec.nbytes for spec in launch.outs]
+    for group in range(groups):
+        yield from _copied("gradient", _part(gradient, group, groups))
+        yield from _copied("input", _part(source, group, groups))
+        parts = [temporary(f"{n} of {group}", size // groups) for n, size in enumerate(sizes)]
+        yield from _gradients(launch, parts)
+        yield from (drop("input"), drop("gradient"))
+    for number in range(len(sizes)):
+        yield out(number)
+    for number in reversed(range(len(sizes))):
+        for group in range(groups):
+            yield drop(f"{number} of {group}")
+
+
+def _gradients(
+    launch: Launch,
+    results: list[Any],
+    gradient: torch.Tensor | None = None,
+    source: torch.Tensor | None = None,
+) -> Iterator[Step]:
+    """Two kernels, each with columns and, where it does not lie by rows, a copy of its own."""
+    mask = launch["output_mask"]
+    columns = temporary("columns", _columns(launch)), drop("columns")
+    left = iter(results)
+    if mask[0]:
+        if gradient is not None:
+            yield from _copied("own gradient", gradient)
+        yield next(left)
+        yield from columns
+        yield drop("own gradient")
+    if mask[1] or mask[2]:
+        yield from left
+        if gradient is not None and source is not None:
+            yield from _copied("own gradient", gradient)
+            yield from _copied("own input", source)
+        yield from columns
+        yield from (drop("own input"), drop("own gradient"))

@@ -1,0 +1,1 @@
+"""Operators on every element: pointwise, random, masks, types."""

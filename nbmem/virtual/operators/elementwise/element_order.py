@@ -1,0 +1,63 @@
+"""In which order of elements kernels write what torch's rules order otherwise.
+
+A kernel of several tensors follows the first one that has an order; torch's rules for these are
+written as other operators, which begin with another tensor. A copy further on depends on it.
+
+aten/src/ATen/native/cuda/Activation*.cu, BinaryOps.cpp, Loss.cpp; aten/src/ATen/TensorIterator.cpp:
+reorder_dimensions
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from nbmem.virtual.operator_model.operator import Operator
+from nbmem.virtual.tensors.shapes import dense, infer, like, one
+
+if TYPE_CHECKING:
+    from nbmem.virtual.operator_model.operator import ShapeRule
+    from nbmem.virtual.tensors.operator_call import OperatorCall
+    from nbmem.virtual.tensors.shapes import Results
+
+
+def as_read(*names: str) -> ShapeRule:
+    """A shape rule: strides as a kernel gives that reads these arguments in this order."""
+
+    def rule(call: OperatorCall) -> Results:
+        spec = infer(call).fresh[0]
+        first, second = (_geometry(call.argument(name)) for name in names)
+        return one(spec.size, spec.dtype, (first + second).stride())
+
+    return rule
+
+
+def _geometry(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.size(), tensor.stride(), device="meta", dtype=torch.float32)
+
+
+def as_input(call: OperatorCall) -> Results:
+    """A result in the memory format of the input."""
+    tensor = call.argument("self")
+    return one(tensor.size(), tensor.dtype, dense(tensor))
+
+
+OPERATORS = (
+    Operator(
+        (
+            *("softplus_backward", "hardsigmoid_backward", "hardswish_backward"),
+            *("hardtanh_backward", "logit_backward"),
+        ),
+        shape=as_read("grad_output", "self"),
+    ),
+    Operator(("mish_backward",), is_kernel=True, shape=as_read("grad_output", "self")),
+    Operator(("elu_backward",), shape=as_read("grad_output", "self_or_result")),
+    Operator(("leaky_relu_backward", "threshold_backward"), shape=as_read("self", "grad_output")),
+    Operator(("xlogy.Tensor", "copysign.Tensor"), shape=as_read("self", "other")),
+    Operator(("heaviside",), shape=as_read("self", "values")),
+    Operator(("polar",), shape=as_read("abs", "angle")),
+    Operator(("complex",), shape=as_read("real", "imag")),
+    Operator(("binary_cross_entropy_backward",), shape=as_input),
+    Operator(("mse_loss_backward", "smooth_l1_loss_backward"), shape=like("self")),
+)

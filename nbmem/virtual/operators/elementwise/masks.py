@@ -1,0 +1,93 @@
+"""Masks: what makes, joins and turns them, and what that says of values which nobody has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.operator_model import autograd_differences
+from nbmem.virtual.operator_model.operator import BY_ORACLE, Operator, drop, out, temporary
+from nbmem.virtual.tensors.value_bounds import kept, narrowed, united
+from nbmem.virtual.tensors.value_rules import ValueRule, always, compared, flipped, passed_on
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.operator_model.operator import Executor, Handler, Launch, Step
+    from nbmem.virtual.tensors.operator_call import OperatorCall
+
+aten = torch.ops.aten
+
+
+def is_infinite(launch: Launch) -> Iterator[Step]:
+    """Their absolute values are compared; of complex numbers those of either part."""
+    tensor = launch["self"]
+    floats = tensor.dtype.is_floating_point or tensor.dtype.is_complex
+    size = tensor.numel() * tensor.element_size() // (1 + tensor.dtype.is_complex)
+    if floats:
+        yield temporary("absolute", size)
+    yield out()
+    yield drop("absolute")
+    if tensor.dtype.is_complex:
+        yield temporary("imaginary", size)
+        yield temporary("is infinite", tensor.numel())
+        yield from (drop("imaginary"), drop("is infinite"))
+
+
+def _joins(in_place: Any) -> Handler:
+    """A formula joins them in the first of them, or aside, as the release has it."""
+    overwrite = autograd_differences.overwrites(in_place, _JOINING)
+
+    def join(executor: Executor, call: OperatorCall) -> Any:
+        aside = not call.gpu.rules.clamp_masks_in_place
+        if aside and executor.nodes.name() == "ClampBackward0":
+            return NotImplemented
+        return overwrite(executor, call)
+
+    return join
+
+
+_JOINING = (
+    *("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"),
+    *("ClampBackward0", "ClampBackward1"),
+)
+OPERATORS = (
+    Operator(
+        ("logical_and",),
+        autograd=_joins(aten.logical_and_.default),
+        values=ValueRule(health=passed_on, absorbs=False, most=narrowed),
+    ),
+    Operator(
+        ("bitwise_and.Tensor",),
+        values=ValueRule(health=passed_on, absorbs=False, most=narrowed),
+    ),
+    Operator(
+        ("logical_or",),
+        autograd=_joins(aten.logical_or_.default),
+        values=ValueRule(health=passed_on, absorbs=True, most=united),
+    ),
+    Operator(
+        ("bitwise_or.Tensor",),
+        values=ValueRule(health=passed_on, absorbs=True, most=united),
+    ),
+    Operator(("logical_or_", "bitwise_or_.Tensor"), values=ValueRule(most=united)),
+    Operator(("logical_not", "bitwise_not"), values=ValueRule(health=flipped)),
+    Operator(("isnan",), values=ValueRule(health=always(False))),
+    Operator(
+        ("isinf",),
+        memory=is_infinite,
+        values=ValueRule(health=always(False)),
+        source="aten/src/ATen/native/TensorCompare.cpp: isinf",
+        shown_by=BY_ORACLE,
+    ),
+    Operator(("isclose",), values=ValueRule(health=always(True))),
+    Operator(("ne.Scalar", "gt.Scalar"), values=ValueRule(health=compared, most=kept)),
+    Operator(
+        (
+            *("eq.Scalar", "ge.Scalar", "lt.Scalar", "le.Scalar", "eq.Tensor", "ne.Tensor"),
+            *("gt.Tensor", "ge.Tensor", "lt.Tensor", "le.Tensor"),
+        ),
+        values=ValueRule(health=compared),
+    ),
+)

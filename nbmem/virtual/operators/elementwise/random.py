@@ -1,0 +1,202 @@
+"""Random permutations and draws: keys to sort by, and the checks of probabilities."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from nbmem.virtual.operator_model.operator import (
+    BY_ORACLE,
+    HALVES,
+    Operator,
+    drop,
+    out,
+    outs,
+    temporary,
+)
+from nbmem.virtual.operator_model.value_checks import short
+from nbmem.virtual.operators.reduce import staging
+from nbmem.virtual.operators.sorting import cub
+from nbmem.virtual.tensors.host.lazy_tensors import HostRule
+from nbmem.virtual.tensors.shapes import like
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.operator_model.operator import Launch, Step
+    from nbmem.virtual.tensors.operator_call import OperatorCall
+
+
+def permutation(launch: Launch) -> Iterator[Step]:
+    """Numbers are sorted by random keys, wide enough that hardly two are equal.
+
+    A tensor of the largest number comes first: whether the type can hold it.
+    """
+    yield out()
+    count, item = launch.outs[0].size[0], launch.outs[0].dtype.itemsize
+    if not count:
+        return
+    bits = min(64, math.ceil(math.log2(count - (6 * count * count + 1) / (math.log(0.9) * 12))))
+    key = 4 if bits <= 32 else 8
+    yield temporary("largest", item)
+    yield drop("largest")
+    yield temporary("range", count * item)
+    yield temporary("keys", count * key)
+    yield temporary("sorted keys", count * key)
+    yield temporary("sort", cub.radix_sort(launch.card, count, key, item, bits))
+    yield drop("sort")
+
+
+def draws(launch: Launch) -> Iterator[Step]:
+    """Without replacement: checks, then the largest of probabilities over random numbers."""
+    tensor, count = launch["self"], launch["num_samples"]
+    item = tensor.element_size()
+    yield out()
+    if launch["replacement"] and count > 1:
+        yield from _with_replacement(launch)
+        return
+    yield from _checks(launch)
+    yield temporary("ratios", tensor.numel() * item)
+    if count > 1:
+        yield temporary("values", launch.outs[0].nbytes // 8 * item)
+
+
+_CATEGORIES_MOST = 1 << 24
+
+
+def check_draws(call: OperatorCall) -> None:
+    """What multinomial asks of its arguments before anything is drawn.
+
+    aten/src/ATen/native/Distributions.cpp: multinomial_out
+
+    Raises:
+        RuntimeError: In torch's words.
+    """
+    source, count, out = call.args[0], call.argument("num_samples"), call.argument("out")
+    if out is not None and out.dtype is not torch.int64:
+        raise RuntimeError(f"multinomial expects Long tensor out, got: {short(out)}")
+    if count <= 0:
+        raise RuntimeError("cannot sample n_sample <= 0 samples")
+    if not call.argument("replacement") and count > source.size(-1):
+        raise RuntimeError(
+            "cannot sample n_sample > prob_dist.size(-1) samples without replacement"
+        )
+    if source.size(-1) > _CATEGORIES_MOST:
+        raise RuntimeError("number of categories cannot exceed 2^24")
+
+
+def _with_replacement(launch: Launch) -> Iterator[Step]:
+    """Probabilities, normed and added up along each row."""
+    tensor = launch["self"]
+    nbytes = tensor.numel() * tensor.element_size()
+    for name in ("original", "normed", "sums"):
+        yield temporary(name, nbytes)
+    if tensor.numel() == tensor.size(-1):
+        own = tensor.dtype in HALVES
+        yield temporary("scan", cub.cumulative(tensor.numel(), tensor.element_size(), own=own))
+        yield drop("scan")
+
+
+def _checks(launch: Launch) -> Iterator[Step]:
+    """Whether all are probabilities, and rows that add up to nothing; what is asked is kept.
+
+    As the oracle has it.
+    """
+    tensor = launch["self"]
+    item = tensor.element_size()
+    comes_first = launch.rules.bounds_at_once
+    for end, holds in (("max", "is finite"), ("min", "is positive")):
+        yield temporary(end, item)
+        yield from staging.shared(tensor, range(tensor.dim()), item, launch.card)
+        if not comes_first:
+            yield temporary(holds, 1)
+    if comes_first:
+        yield from (temporary("is finite", 1), temporary("is positive", 1))
+    yield temporary("valid", 1)
+    yield drop("is positive")
+    if not comes_first:
+        yield drop("min")
+    yield drop("is finite")
+    if not comes_first:
+        yield drop("max")
+    rows = tensor.numel() // max(1, tensor.size(-1))
+    yield temporary("sums", rows * item)
+    yield from staging.shared(tensor, [-1], staging.accumulator(tensor.dtype), launch.card)
+    yield temporary("are zero", rows)
+    if tensor.dim() > 1:
+        yield temporary("any is zero", 1)
+        yield drop("are zero")
+    yield drop("sums")
+    yield temporary("both", 1)
+    yield drop("both")
+
+
+def normal(launch: Launch) -> Iterator[Step]:
+    """Deviations on the card are asked twice whether any is negative; numbers become tensors.
+
+    aten/src/ATen/native/DistributionTemplates.h: normal_impl, normal_out_impl
+    """
+    mean, deviation = launch["mean"], launch["std"]
+    if not isinstance(deviation, torch.Tensor):
+        yield from outs(launch)
+        if isinstance(mean, torch.Tensor):
+            yield temporary("deviations", launch.outs[0].nbytes)
+        return
+    yield from _least(launch, deviation)
+    yield from outs(launch)
+    yield from _least(launch, deviation)
+    if not isinstance(mean, torch.Tensor):
+        yield temporary("mean", launch.outs[0].dtype.itemsize)
+
+
+def _least(launch: Launch, deviation: torch.Tensor) -> Iterator[Step]:
+    item = deviation.element_size()
+    if deviation.numel():
+        yield temporary("least", item)
+        yield from staging.shared(deviation, range(deviation.dim()), item, launch.card)
+        yield temporary("is positive", 1)
+        yield from (drop("is positive"), drop("least"))
+
+
+def coins(launch: Launch) -> Iterator[Step]:
+    """Probabilities of half types are read from a copy in float32."""
+    yield from outs(launch)
+    chances = launch.call.tensors[-1]
+    if chances.dtype in HALVES:
+        yield temporary("in float32", chances.numel() * 4)
+
+
+OPERATORS = (
+    Operator(
+        ("bernoulli", "bernoulli_.Tensor", "bernoulli.Tensor"),
+        memory=coins,
+        source="aten/src/ATen/native/cuda/DistributionBernoulli.cu: bernoulli_tensor_kernel",
+        shown_by=BY_ORACLE,
+    ),
+    Operator(
+        ("normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor"),
+        memory=normal,
+        source="aten/src/ATen/native/DistributionTemplates.h: normal_impl, normal_out_impl",
+        shown_by=BY_ORACLE,
+    ),
+    Operator(
+        ("randperm", "randperm.generator"),
+        memory=permutation,
+        source="aten/src/ATen/native/cuda/Randperm.cu: randperm_out_cuda",
+        shown_by="none of the H100's runs has one",
+    ),
+    Operator(
+        ("multinomial",),
+        refuse=check_draws,
+        memory=draws,
+        source="aten/src/ATen/native/Distributions.cpp: multinomial_out",
+        shown_by="none of the H100's runs has one",
+    ),
+    Operator(("multinomial.out",), refuse=check_draws),
+    Operator(("_dirichlet_grad",), shape=like("x")),
+    Operator(("_sample_dirichlet", "_standard_gamma_grad"), shape=like("self")),
+    Operator(("binomial",), shape=like("count")),
+    Operator(("normal_.*", "uniform_.*"), host=HostRule(overwrites=True)),
+)

@@ -1,0 +1,271 @@
+"""Losses: the terms of all elements, beside the result that they are reduced into."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from nbmem.virtual.operator_model.operator import (
+    BY_ORACLE,
+    LONG,
+    Operator,
+    contiguous,
+    copying,
+    drop,
+    out,
+    outs,
+    temporary,
+)
+from nbmem.virtual.operator_model.value_checks import short
+from nbmem.virtual.operators.reduce import staging
+from nbmem.virtual.tensors.shapes import Results, infer, like, several
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.operator_model.operator import Launch, Step
+    from nbmem.virtual.tensors.operator_call import OperatorCall
+
+aten = torch.ops.aten
+
+
+def ctc_loss(  # noqa: PLR0913 - the schema's
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: torch.Tensor,
+    target_lengths: torch.Tensor,
+    blank: int = 0,
+    reduction: int = 1,
+    zero_infinity: bool = False,  # noqa: FBT001, FBT002
+) -> torch.Tensor:
+    """Lengths are read to the host, wherever they are."""
+    lengths = input_lengths.tolist(), target_lengths.tolist()
+    return aten.ctc_loss.IntList(log_probs, targets, *lengths, blank, reduction, zero_infinity)
+
+
+def ctc(launch: Launch) -> Iterator[Step]:
+    """Offsets and lengths for the card, the paths' probabilities, and only then the losses."""
+    yield from _lengths(launch)
+    yield from (out(1), out(0))
+
+
+def ctc_backward(launch: Launch) -> Iterator[Step]:
+    """The same from the other end, then the gradient."""
+    yield from _lengths(launch)
+    paths = launch["log_alpha"]
+    yield temporary("paths", paths.numel() * paths.element_size())
+    yield out()
+    yield drop("paths")
+
+
+def _lengths(launch: Launch) -> Iterator[Step]:
+    for name in ("input lengths", "target lengths", "target offsets"):
+        yield temporary(name, launch["log_probs"].size(1) * LONG)
+
+
+def _check_targets(call: OperatorCall) -> None:
+    target = call.argument("target")
+    if target.dtype not in (torch.int64, torch.uint8):
+        raise RuntimeError(f"expected target dtype to be Long or Byte, but got {short(target)}")
+    source, weight = call.argument("self"), call.argument("weight")
+    if weight is not None and weight.dtype is not source.dtype:
+        raise RuntimeError(f"expected scalar type {short(source)} but found {short(weight)}")
+
+
+def shape(call: OperatorCall) -> Results:
+    """A reduced loss stays in the storage of the losses of all elements, shrunk to one number.
+
+    aten/src/ATen/native/Loss.cpp: TORCH_META_FUNC(mse_loss) (resize_), soft_margin_loss_out;
+    aten/src/ATen/native/cuda/Loss.cu: binary_cross_entropy_out_cuda
+    """
+    spec = infer(call).fresh[0]
+    source, target = call.args[:2]
+    whole = torch.broadcast_shapes(source.size(), target.size()).numel()
+    spec = replace(spec, nbytes=max(spec.nbytes, whole * spec.dtype.itemsize))
+    return Results(spec, (spec,))
+
+
+def reduced(launch: Launch) -> Iterator[Step]:
+    """The result has the storage of all terms already; a reduction reads them from another."""
+    yield out()
+    if launch["reduction"]:
+        yield temporary("terms", launch.outs[0].nbytes)
+        yield from _reduction(launch)
+
+
+def in_place(launch: Launch) -> Iterator[Step]:
+    """The result has the storage of all terms, which are read into a number and that copied."""
+    yield out()
+    if launch["reduction"]:
+        yield temporary("reduced", launch.outs[0].dtype.itemsize)
+        yield from _reduction(launch)
+
+
+def huber(launch: Launch) -> Iterator[Step]:
+    """All terms, then a result of its own."""
+    if launch["reduction"]:
+        yield temporary("terms", launch["self"].numel() * launch["self"].element_size())
+    yield out()
+    if launch["reduction"]:
+        yield from _reduction(launch)
+
+
+def _reduction(launch: Launch) -> Iterator[Step]:
+    terms = torch.empty(
+        torch.broadcast_shapes(launch["self"].size(), launch["target"].size()), device="meta"
+    )
+    item = staging.accumulator(launch.outs[0].dtype)
+    yield from staging.shared(terms, range(terms.dim()), item, launch.card)
+
+
+def bce_with_logits(launch: Launch) -> Iterator[Step]:
+    """The logarithm of the sigmoid, the weights of positives, and the loss of each element."""
+    tensor, weight = launch["self"], launch["pos_weight"]
+    size = tensor.numel() * tensor.element_size()
+    yield temporary("log sigmoid", size)
+    if weight is not None:
+        yield temporary("weight - 1", weight.numel() * weight.element_size())
+        yield temporary("weight", size)
+        yield drop("weight - 1")
+        yield drop("weight")
+    if not launch["reduction"]:
+        yield out()
+        return
+    yield temporary("losses", size)
+    dims = tuple(range(tensor.dim()))
+    yield from staging.steps(launch, tensor, dims, staging.accumulator(tensor.dtype))
+
+
+def shape_log_sigmoid(call: OperatorCall) -> Results:
+    """The buffer is the CPU's alone."""
+    tensor = call.argument("self")
+    return several((tensor.size(), tensor.dtype), ((0,), tensor.dtype))
+
+
+def nll_of_pixels(launch: Launch) -> Iterator[Step]:
+    """Without a reduction the losses come after the weights' sum, and strides do not matter."""
+    if not launch["reduction"]:
+        yield from (out(1), out(0))
+        return
+    yield from outs(launch)
+    yield from contiguous(launch["self"], launch["weight"], launch["target"])
+
+
+def soft_margin_backward(launch: Launch) -> Iterator[Step]:
+    """The exponential of minus target times input, then the result."""
+    size = launch["self"].numel() * launch["self"].element_size()
+    yield temporary("minus target", size)
+    yield temporary("product", size)
+    yield temporary("exponential", size)
+    yield from (drop("product"), drop("minus target"))
+    yield out()
+
+
+def multi_margin(launch: Launch) -> Iterator[Step]:
+    """A term for each row, then their sum."""
+    tensor = launch["self"]
+    yield from outs(launch)
+    if launch["reduction"] and tensor.dim() == 2:
+        yield temporary("terms", tensor.size(0) * tensor.element_size())
+
+
+def multilabel_margin(launch: Launch) -> Iterator[Step]:
+    """Which are targets, a term for each row, and only then their sum."""
+    tensor = launch["self"]
+    yield out(1)
+    if launch["reduction"] and tensor.dim() == 2:
+        yield temporary("terms", tensor.size(0) * tensor.element_size())
+    yield out(0)
+
+
+_NLL = "aten/src/ATen/native/cuda/Loss.cu: nll_loss_forward_out_cuda_template"
+OPERATORS = (
+    Operator(("ctc_loss.Tensor",), composite=ctc_loss),
+    Operator(
+        ("_ctc_loss",),
+        memory=ctc,
+        source="aten/src/ATen/native/cuda/LossCTC.cu: ctc_loss_gpu_template",
+        shown_by=BY_ORACLE,
+    ),
+    Operator(
+        ("_ctc_loss_backward",),
+        shape=like("log_probs"),
+        memory=ctc_backward,
+        source="aten/src/ATen/native/cuda/LossCTC.cu: ctc_loss_backward_gpu_template",
+        shown_by=BY_ORACLE,
+    ),
+    Operator(
+        ("nll_loss_forward",),
+        refuse=_check_targets,
+        memory=copying("self", "target", "weight"),
+        source=_NLL,
+        shown_by=BY_ORACLE,
+    ),
+    Operator(
+        ("nll_loss_backward",),
+        memory=copying("target", "self", "grad_output", "weight"),
+        source=_NLL.replace("forward", "backward"),
+        shown_by=BY_ORACLE,
+    ),
+    Operator(
+        ("nll_loss2d_forward",),
+        refuse=_check_targets,
+        memory=nll_of_pixels,
+        source=_NLL.replace("Loss.cu: nll_loss", "NLLLoss2d.cu: nll_loss2d"),
+        shown_by=BY_ORACLE,
+    ),
+    Operator(
+        ("soft_margin_loss_backward",),
+        memory=soft_margin_backward,
+        source="aten/src/ATen/native/Loss.cpp: soft_margin_loss_backward_out",
+        shown_by=BY_ORACLE,
+    ),
+    Operator(
+        ("log_sigmoid_forward",),
+        shape=shape_log_sigmoid,
+        source="aten/src/ATen/native/cuda/Activation.cpp: log_sigmoid_forward_cuda",
+        shown_by=BY_ORACLE,
+    ),
+    Operator(
+        ("multi_margin_loss",),
+        memory=multi_margin,
+        source="aten/src/ATen/native/cuda/MultiMarginLoss.cu: multi_margin_loss_cuda_out",
+        shown_by=BY_ORACLE,
+    ),
+    Operator(
+        ("multilabel_margin_loss_forward",),
+        memory=multilabel_margin,
+        source="aten/src/ATen/native/cuda/MultiLabelMarginCriterion.cu: "
+        "multilabel_margin_loss_forward_out_cuda_template",
+        shown_by=BY_ORACLE,
+    ),
+    Operator(("multi_margin_loss_backward", "multilabel_margin_loss_backward"), shape=like("self")),
+    Operator(
+        ("binary_cross_entropy_with_logits",),
+        memory=bce_with_logits,
+        source="aten/src/ATen/native/Loss.cpp: binary_cross_entropy_with_logits",
+        shown_by="dlrm_like_b2048_adagrad, forward",
+    ),
+    Operator(
+        ("mse_loss", "smooth_l1_loss"),
+        shape=shape,
+        memory=reduced,
+        source="aten/src/ATen/native/Loss.cpp: TORCH_IMPL_FUNC(mse_loss_out)",
+        shown_by="none of the H100's runs; on the CPU, whose code it is, the storage shows it",
+    ),
+    Operator(
+        ("binary_cross_entropy", "soft_margin_loss"),
+        shape=shape,
+        memory=in_place,
+        source="aten/src/ATen/native/cuda/Loss.cu: binary_cross_entropy_out_cuda; Loss.cpp",
+        shown_by="none of the H100's runs has one",
+    ),
+    Operator(
+        ("huber_loss",),
+        memory=huber,
+        source="aten/src/ATen/native/Loss.cpp: huber_loss",
+        shown_by="none of the H100's runs has one",
+    ),
+)

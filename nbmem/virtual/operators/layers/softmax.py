@@ -1,0 +1,100 @@
+"""Softmax: the type it is written in, and copies of what is not contiguous."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.operator_model.operator import Operator, contiguous, outs, temporary
+from nbmem.virtual.tensors.shapes import like, one
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.operator_model.operator import Launch, Step
+    from nbmem.virtual.tensors.operator_call import OperatorCall
+    from nbmem.virtual.tensors.shapes import Results
+
+aten = torch.ops.aten
+
+
+def softmax(tensor: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """One kernel reads float16 and writes float32; of bfloat16 a float32 copy is made first.
+
+    aten/src/ATen/native/SoftMax.cpp: softmax (`input_.scalar_type() == ScalarType::Half`)
+    """
+    return _in_one_go(aten._softmax.default, tensor, dim, dtype)
+
+
+def log_softmax(tensor: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """One kernel, as for softmax."""
+    return _in_one_go(aten._log_softmax.default, tensor, dim, dtype)
+
+
+def _in_one_go(operator: Any, tensor: torch.Tensor, dim: int, dtype: torch.dtype | None) -> Any:
+    if dtype is torch.float32 and tensor.dtype is torch.float16:
+        return operator(tensor, dim, True)
+    return operator(tensor if dtype is None else tensor.to(dtype), dim, False)
+
+
+def shape(call: OperatorCall) -> Results:
+    """CUDA writes float32 from bfloat16, too; the rule of the CPU knows float16 only."""
+    tensor = call.args[0]
+    to_float = bool(call.argument("half_to_float"))
+    return one(tensor.size(), torch.float32 if to_float else tensor.dtype)
+
+
+def shape_backward(call: OperatorCall) -> Results:
+    """The gradient has the input's type."""
+    return one(call.args[0].size(), call.argument("input_dtype"))
+
+
+def kernel(launch: Launch) -> Iterator[Step]:
+    """The result, then a contiguous copy of the input where it is not."""
+    yield from outs(launch)
+    yield from contiguous(launch.call.args[0])
+
+
+def kernel_backward(launch: Launch) -> Iterator[Step]:
+    """The result, then gradient times output, which the kernel reads in the gradient's place."""
+    gradient, output = launch.call.args[:2]
+    product = gradient * output
+    yield from outs(launch)
+    yield temporary("gradient * output", product.numel() * product.element_size())
+    yield from contiguous(product, output)
+
+
+def log_kernel_backward(launch: Launch) -> Iterator[Step]:
+    """The result, then contiguous copies of the gradient and of the output."""
+    yield from outs(launch)
+    yield from contiguous(launch.call.args[0], launch.call.args[1])
+
+
+OPERATORS = (
+    Operator(("softmax.int",), composite=softmax),
+    Operator(("log_softmax.int",), composite=log_softmax),
+    Operator(
+        ("_softmax", "_log_softmax"),
+        shape=shape,
+        memory=kernel,
+        source="aten/src/ATen/native/cuda/SoftMax.cu: host_softmax",
+        shown_by="vit_b_16_b32_adamw, forward",
+    ),
+    Operator(
+        ("_softmax_backward_data",),
+        shape=shape_backward,
+        memory=kernel_backward,
+        source="aten/src/ATen/native/cuda/SoftMax.cu: TORCH_IMPL_FUNC(softmax_backward_cuda_out)",
+        shown_by="none of the H100's runs; torch 2.13's CUDA build, run without a card",
+    ),
+    Operator(
+        ("_log_softmax_backward_data",),
+        shape=shape_backward,
+        memory=log_kernel_backward,
+        source="aten/src/ATen/native/cuda/SoftMax.cu: host_softmax_backward",
+        shown_by="vit_b_16_b32_adamw, backward",
+    ),
+    Operator(("_masked_softmax",), shape=like("self")),
+    Operator(("_masked_softmax_backward",), shape=like("grad_output")),
+)

@@ -1,0 +1,1 @@
+"""Matrix products by cuBLAS and cuBLASLt, and what is made of them."""

@@ -1,0 +1,224 @@
+"""Matrix products: the workspace of cuBLAS and of cuBLASLt, and what their kernels refuse."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.operator_model.operator import (
+    BLAS,
+    BLASLT,
+    BY_ORACLE,
+    Operator,
+    out,
+    outs,
+    temporary,
+)
+from nbmem.virtual.operator_model.value_checks import in_cpp, short
+from nbmem.virtual.tensors.shapes import is_dense
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nbmem.virtual.operator_model.operator import Executor, Launch, Step
+    from nbmem.virtual.tensors.operator_call import OperatorCall
+
+aten = torch.ops.aten
+
+
+def linear(
+    tensor: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """With a bias one product with an epilogue where the input is flat, else an addition in place.
+
+    https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/Linear.cpp
+    """
+    if bias is None:
+        return torch.matmul(tensor, weight.t())
+    if tensor.dim() == 2:
+        return torch.addmm(bias, tensor, weight.t())
+    if tensor.dim() and tensor.is_contiguous() and bias.dim() == 1:
+        flat = tensor.reshape(-1, tensor.size(-1))
+        return torch.addmm(bias, flat, weight.t()).view(*tensor.size()[:-1], weight.size(0))
+    return torch.matmul(tensor, weight.t()).add_(bias)
+
+
+def _check_numbers(tensor: torch.Tensor) -> None:
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        raise NotImplementedError(f"\"addmm_cuda\" not implemented for '{short(tensor)}'")
+
+
+def _check_product(call: OperatorCall) -> None:
+    left, right = call.args[:2]
+    if left.dtype is not right.dtype:
+        raise RuntimeError(
+            "expected mat1 and mat2 to have the same dtype, but got: "
+            f"{in_cpp(left)} != {in_cpp(right)}"
+        )
+    _check_numbers(left)
+
+
+def _check_product_with_bias(call: OperatorCall) -> None:
+    bias, left, right = call.args[:3]
+    for name, other in (("mat1", left), ("self", bias)):
+        if other.dtype is not right.dtype:
+            raise RuntimeError(
+                f"{name} and mat2 must have the same dtype, but got {short(other)} and "
+                f"{short(right)}"
+            )
+    _check_numbers(left)
+
+
+def _check_products(call: OperatorCall) -> None:
+    left, right = call.args[:2]
+    if left.dtype is not right.dtype:
+        raise RuntimeError(f"expected scalar type {short(left)} but found {short(right)}")
+
+
+def _check_vector(call: OperatorCall) -> None:
+    *_, left, right = call.args[:2] if call.func is aten.mv.default else call.args[:3]
+    if left.dtype is not right.dtype:
+        names = short(right), short(left), short(right)
+        raise RuntimeError(
+            "addmv input tensors must have the same dtype, but got {}, {}, and {}".format(*names)
+        )
+
+
+def product(launch: Launch) -> Iterator[Step]:
+    """The result first; the handle's workspace when the product is launched."""
+    if launch.outs:
+        yield out()
+    operands = [arg for arg in launch.call.args[:3] if isinstance(arg, torch.Tensor)][-2:]
+    if _is_computed(launch, operands):
+        yield from _copied(operands)
+        yield BLAS
+
+
+def products(launch: Launch) -> Iterator[Step]:
+    """Those over one number are a multiplication, which takes its operands as they lie.
+
+    torch/_native/ops/bmm_outer_product/triton_impl.py: _is_outer_product
+    """
+    left, right = launch.call.args[:2]
+    is_outer = left.size(-1) == 1 and left.numel() and right.numel() and not left.is_complex()
+    if is_outer and launch.rules.outer_products_multiply:
+        yield from outs(launch)
+    else:
+        yield from product(launch)
+
+
+def product_with_bias(launch: Launch) -> Iterator[Step]:
+    """A vector as bias goes through cuBLASLt's epilogue, if it is added as it is to a real product.
+
+    aten/src/ATen/native/cuda/Blas.cpp: isInputCompliesAddmmCudaLt
+    """
+    if launch.outs:
+        yield out()
+    if _is_computed(launch, launch.call.args[1:3]):
+        yield from _copied(launch.call.args[1:3])
+        bias, right = launch["self"], launch["mat2"].size()
+        added = bias.size() == right[1:] and bias.is_contiguous() and min(right) > 1
+        yield BLASLT if added and launch["beta"] == 1 else BLAS
+
+
+def each_product(executor: Executor, call: OperatorCall) -> Any:
+    """torch's own Python packs lists for one grouped product, on cards that have such."""
+    packing = _packing()
+    if packing is None:
+        return NotImplemented
+    with executor:
+        if not packing._foreach_mm_cond(*call.args):
+            return NotImplemented
+        return packing._foreach_mm_impl(*call.args)
+
+
+@cache
+def _packing() -> Any:
+    """The module, since torch 2.13; None before."""
+    try:
+        module = import_module("torch._native.ops.foreach_mm.impl")
+    except ImportError:
+        return None
+    parts = ("_foreach_mm_cond", "_foreach_mm_impl")
+    return module if all(hasattr(module, part) for part in parts) else None
+
+
+def _is_computed(launch: Launch, operands: Sequence[torch.Tensor]) -> bool:
+    """A product without elements, or of none, is filled in without cuBLAS."""
+    full = not launch.outs or launch.outs[0].nbytes
+    return bool(full) and all(operand.numel() for operand in operands)
+
+
+def _copied(operands: Sequence[torch.Tensor]) -> Iterator[Step]:
+    """What cuBLAS cannot step through is made contiguous first: expanded operands, mostly.
+
+    The result lies by rows and cuBLAS counts by columns, so the second operand is its first.
+    aten/src/ATen/native/cuda/Blas.cpp: prepare_matrix_for_cublas, prepare_batch_matrix_for_cublas,
+    addmv_out_cuda
+    """
+    for number, operand in reversed(tuple(enumerate(operands))):
+        if not (_has_step(operand) if operand.dim() == 1 else _has_leading_dimension(operand)):
+            yield temporary(f"operand {number}", operand.numel() * operand.element_size())
+
+
+def _has_step(vector: torch.Tensor) -> bool:
+    return vector.stride(0) != 0
+
+
+def _has_leading_dimension(matrix: torch.Tensor) -> bool:
+    (rows, columns), (down, right) = matrix.size()[-2:], matrix.stride()[-2:]
+    return (
+        (right == 1 and down >= max(1, columns))
+        or (down == 1 and right >= max(1, rows))
+        or (matrix.dim() == 2 and is_dense(matrix))
+        or (matrix.is_contiguous() and bool(down and right))
+    )
+
+
+_HANDLE = "aten/src/ATen/cuda/CublasHandlePool.cpp: getCurrentCUDABlasHandle"
+_SHOWN = "gpt2_b4s512_adamw"
+OPERATORS = (
+    Operator(("linear",), composite=linear),
+    Operator(
+        ("_foreach_mm",),
+        run=each_product,
+        source="torch/_native/ops/foreach_mm/impl.py",
+        shown_by=BY_ORACLE,
+    ),
+    Operator(("mm",), refuse=_check_product, memory=product, source=_HANDLE, shown_by=_SHOWN),
+    Operator(("bmm",), refuse=_check_products, memory=products, source=_HANDLE, shown_by=_SHOWN),
+    Operator(
+        ("mv", "addmv"), refuse=_check_vector, memory=product, source=_HANDLE, shown_by=_SHOWN
+    ),
+    Operator(
+        ("baddbmm", "addbmm", "dot", "mm.out", "bmm.out"),
+        memory=product,
+        source=_HANDLE,
+        shown_by=_SHOWN,
+    ),
+    Operator(
+        (
+            *("addmm_", "baddbmm_", "addbmm_", "addmv_"),
+            *("baddbmm.out", "addbmm.out", "addmv.out", "mv.out"),
+        ),
+        memory=product,
+        source=_HANDLE,
+        shown_by=BY_ORACLE,
+    ),
+    Operator(
+        ("addmm", "_addmm_activation"),
+        refuse=_check_product_with_bias,
+        memory=product_with_bias,
+        source="aten/src/ATen/native/cuda/Blas.cpp: addmm_out_cuda_impl; CUDABlas.cpp: CUBLASLT",
+        shown_by=_SHOWN,
+    ),
+    Operator(
+        ("addmm.out",),
+        memory=product_with_bias,
+        source="aten/src/ATen/native/cuda/Blas.cpp: addmm_out_cuda_impl; CUDABlas.cpp: CUBLASLT",
+        shown_by="resnet101_b32_sgdm_compile",
+    ),
+)

@@ -1,0 +1,80 @@
+"""Distances between all pairs of rows: one product of rows with their squares beside them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.virtual.operator_model.operator import (
+    BLAS,
+    BY_ORACLE,
+    Operator,
+    drop,
+    out,
+    outs,
+    temporary,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.operator_model.operator import Launch, Step
+
+
+def euclidean(launch: Launch) -> Iterator[Step]:
+    """Sums of squares and ones are appended to either side before the product."""
+    for side in ("x1", "x2"):
+        rows, item = launch[side], launch[side].element_size()
+        count = rows.numel() // rows.size(-1)
+        yield temporary(f"{side} squares", rows.numel() * item)
+        yield temporary(f"{side} norms", count * item)
+        yield drop(f"{side} squares")
+        yield temporary(f"{side} ones", count * item)
+    for side in ("x1", "x2"):
+        rows, item = launch[side], launch[side].element_size()
+        count = rows.numel() // rows.size(-1)
+        if side == "x1":
+            yield temporary("doubled", rows.numel() * item)
+        yield temporary(f"{side} with squares", (rows.numel() + 2 * count) * item)
+        for name in ("x1 ones", "x1 norms", "doubled") if side == "x1" else ("x2 norms", "x2 ones"):
+            yield drop(name)
+    yield out()
+    yield BLAS
+
+
+def distances_backward(launch: Launch) -> Iterator[Step]:
+    """What each pair of rows gives to a row's gradient, then added up; with p=0 it is 0."""
+    left, right = launch["x1"], launch["x2"]
+    yield from outs(launch)
+    if launch["p"] and left.numel() and right.numel():
+        yield temporary("of pairs", left.numel() * right.size(-2) * left.element_size())
+
+
+def own_distances_backward(launch: Launch) -> Iterator[Step]:
+    """As above, of each row with all the others."""
+    rows = launch["self"]
+    yield from outs(launch)
+    if launch["p"] and rows.numel() and rows.size(0) > 1:
+        yield temporary("of pairs", (rows.size(0) - 1) * rows.numel() * rows.element_size())
+
+
+OPERATORS = (
+    Operator(
+        ("_cdist_backward",),
+        memory=distances_backward,
+        source="aten/src/ATen/native/cuda/DistanceKernel.cu: cdist_backward_kernel_impl; "
+        "Distance.cpp: _cdist_backward",
+        shown_by=BY_ORACLE,
+    ),
+    Operator(
+        ("_pdist_backward",),
+        memory=own_distances_backward,
+        source="aten/src/ATen/native/cuda/DistanceKernel.cu: pdist_backward_kernel_impl",
+        shown_by=BY_ORACLE,
+    ),
+    Operator(
+        ("_euclidean_dist",),
+        memory=euclidean,
+        source="aten/src/ATen/native/Distance.cpp: _euclidean_dist",
+        shown_by="none of the H100's runs has one",
+    ),
+)

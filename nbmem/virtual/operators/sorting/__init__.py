@@ -1,0 +1,1 @@
+"""Sorting, scans, histograms and unique values, as CUB does them."""

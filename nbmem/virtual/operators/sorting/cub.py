@@ -1,0 +1,210 @@
+"""Scratch memory that CUB's algorithms ask for: its dispatch layer.
+
+https://github.com/NVIDIA/cccl/blob/v3.0.1/cub/cub/device/dispatch (what CUDA 13.0 brings; the
+names of the kernels in torch's library say with which types it calls them: `cuobjdump -res-usage
+-arch sm_90 libtorch_cuda.so`; a wrong guess at one was off by KiB). Tiles are those of the
+card's architecture: nbmem/virtual/cub_tunings.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from nbmem.allocator.torch_rules import rules_for
+from nbmem.core.units import round_up
+
+if TYPE_CHECKING:
+    from nbmem.virtual.cards import Card
+
+SEGMENT = 256
+"""Every part of a scratch buffer begins at a multiple of this."""
+WARP = 32
+DIGITS = 256
+"""Values of a digit of one pass of the radix sort: 8 bits."""
+SINGLE_TILE = 256 * 19
+"""Elements of four bytes that one block sorts by itself."""
+PORTION = (1 << 28) - 1
+"""Elements that one launch of the sort takes at most, in whole tiles."""
+DIGIT_BITS = {1: 5, 2: 7}
+"""Of the sort that counts digits first, by bytes of the key (PRIMARY_RADIX_BITS)."""
+DIGIT_SCAN_TILE = 512 * 11
+"""Counts that one block of it adds up (ScanPolicy)."""
+SCAN_TILES = {1: 128 * 30, 2: 128 * 30, 4: 128 * 15, 8: 128 * 7, 16: 128 * 3}
+"""By bytes of a sum. With a functor of torch's or of the language (SumOp, std::plus,
+std::multiplies) no architecture is tuned."""
+SELECT_TILE = 128 * 10
+"""Of a type of torch's own (halves), which is not tuned."""
+ENCODE_TILE = 128 * 6
+"""Elements whose runs are counted in 64 bits, which is not tuned."""
+REDUCE_BY_KEY_TILE = 128 * 9
+"""Keys of eight bytes whose sums one block finds."""
+MERGE_TILE = 256 * 8
+"""Keys of eight bytes that one block sorts and merges, on every card."""
+REDUCE_THREADS = 256
+REDUCE_TILE = REDUCE_THREADS * 16
+WAVES = 5
+"""How often the blocks that run at a time fit into those of a launch (subscription_factor)."""
+
+
+def _tiles(count: int, tile: int) -> int:
+    return -(-count // tile)
+
+
+def parts(*sizes: int) -> int:
+    """Bytes of one buffer that holds these parts (AliasTemporaries)."""
+    return sum(round_up(size, SEGMENT) for size in sizes) + SEGMENT - 1
+
+
+def tile_states(tiles: int, word: int, payload: int = 0) -> int:
+    """What blocks that look back at their predecessors' sums share (ScanTileState).
+
+    Nested twice, but for sums of the language's own types in what CUDA 12 brings.
+
+    Args:
+        tiles: How many tiles there are.
+        word: Bytes of a sum with its status: twice those of the sum.
+        payload: Bytes of a sum of a type of torch's own, which lies beside its status.
+    """
+    states = WARP + tiles
+    if not payload and not rules_for(torch.__version__).tile_states_nested:
+        return parts(states * word)
+    return parts(parts(states * word, states * payload, states * payload))
+
+
+def radix_sort(  # noqa: PLR0913 - as many as DeviceRadixSort takes
+    card: Card,
+    count: int,
+    key: int,
+    value: int = 0,
+    bits: int | None = None,
+    *,
+    floats: bool = False,
+) -> int:
+    """Bytes for sorting keys, with values where they have bytes (dispatch_radix_sort.cuh).
+
+    Histograms, what blocks look back at, second buffers for more than one pass, and counters.
+
+    Args:
+        card: Its architecture has the tiles.
+        count: Elements.
+        key: Bytes of a key.
+        value: Bytes of a value; 0: there are none.
+        bits: How many bits of the key are looked at; None: all.
+        floats: Whether the keys are float32.
+    """
+    widest = max(key, value, 4)
+    if count <= SINGLE_TILE // 19 * (19 * 4 // widest):
+        return 1
+    cub = card.arch.cub
+    if key in DIGIT_BITS and cub.blocks_for_digits:
+        return _sort_by_digits(card, count, key, value)
+    threads, items = cub.float_keys if floats and not value else cub.sweeps[key, value]
+    tile = threads * (items * 4 // widest)
+    portion = PORTION // tile * tile
+    passes = _tiles(8 * key if bits is None else bits, 8)
+    portions = _tiles(count, portion)
+    blocks = _tiles(min(count, portion), tile)
+    again = count if passes > 1 else 0
+    return parts(
+        portions * passes * DIGITS * 8,
+        blocks * DIGITS * 4,
+        again * key,
+        again * value,
+        portions * passes * 4,
+    )
+
+
+def _sort_by_digits(card: Card, count: int, key: int, value: int) -> int:
+    """Counts of the digits in as many blocks as run at a time, and second buffers."""
+    blocks = card.processors * card.arch.cub.blocks_for_digits.get((key, value), 1) * WAVES
+    counts = (blocks << DIGIT_BITS[key]) + DIGIT_SCAN_TILE
+    return parts(counts * 8, count * key, count * value)
+
+
+def segmented_sort(count: int, key: int, value: int) -> int:
+    """Bytes for sorting many rows at once."""
+    return parts(count * key, count * value)
+
+
+def exclusive_sum(count: int, item: int) -> int:
+    """Bytes for the sums of all elements before each (exclusive_sum_in_common_type)."""
+    return tile_states(_tiles(count, SCAN_TILES[item]), 2 * item)
+
+
+def cumulative(count: int, item: int, *, own: bool) -> int:
+    """Bytes for a cumulative sum or product of one row.
+
+    Args:
+        count: Elements.
+        item: Bytes of one.
+        own: Whether the type is torch's (halves, complex numbers), not the language's.
+    """
+    tiles = _tiles(count, SCAN_TILES[item])
+    return tile_states(tiles, 4, item) if own else tile_states(tiles, max(4, 2 * item))
+
+
+def inclusive_sum(card: Card, count: int) -> int:
+    """Bytes for the sums of all elements up to each, in 32 bits."""
+    return tile_states(_tiles(count, card.arch.cub.inclusive_sum), 8)
+
+
+def scan_by_key(card: Card, count: int, item: int) -> int:
+    """Bytes for sums or maxima within runs of equal keys, keys and sums of `item` bytes."""
+    tiles = _tiles(count, card.arch.cub.scan_by_key[item])
+    return parts((WARP + tiles) * 16, item * (tiles + 1))
+
+
+def unique_by_key(card: Card, count: int, item: int) -> int:
+    """Bytes for finding where keys change that have values as large."""
+    return tile_states(_tiles(count, card.arch.cub.unique_by_key[item]), 16)
+
+
+def merge_sort(count: int, key: int, value: int = 0) -> int:
+    """Bytes for sorting by a comparison of the caller's, as Thrust does (dispatch_merge_sort.cuh).
+
+    Buffers, and where in each tile of a merge its parts begin.
+    """
+    return parts(count * key, count * value, (_tiles(count, MERGE_TILE) + 1) * 4)
+
+
+def thrust_unique_by_key(card: Card, count: int, item: int) -> int:
+    """Bytes for finding where keys change, as Thrust does: how many there are lies beside."""
+    tiles = _tiles(count, card.arch.cub.unique_by_key[item])
+    return parts(tile_states(tiles, 8), 8)
+
+
+def thrust_unique(card: Card, count: int, item: int) -> int:
+    """Bytes for dropping what equals its predecessor by a comparison of the caller's."""
+    tiles = _tiles(count, card.arch.cub.select[item])
+    return parts(tile_states(tiles, 8), 8)
+
+
+def thrust_reduce_by_key(count: int) -> int:
+    """Bytes for sums within runs of equal keys of eight bytes, as Thrust does."""
+    return parts(tile_states(_tiles(count, REDUCE_BY_KEY_TILE), 8), 8)
+
+
+def unique(card: Card, count: int, item: int, *, own: bool) -> int:
+    """Bytes for dropping what equals its predecessor; `own`: of a type of torch's (halves)."""
+    tile = SELECT_TILE if own else card.arch.cub.select[item]
+    return tile_states(_tiles(count, tile), 8)
+
+
+def encode(count: int) -> int:
+    """Bytes for what differs from its predecessor, and how often each occurs."""
+    return parts((WARP + _tiles(count, ENCODE_TILE)) * 16)
+
+
+def flagged(card: Card, count: int) -> int:
+    """Bytes for the indices of what is not zero."""
+    return tile_states(_tiles(count, card.arch.cub.flagged), 8)
+
+
+def count_nonzero(card: Card, count: int) -> int:
+    """Bytes for a sum of 32-bit numbers; its kernel has at most 32 registers, so blocks fit."""
+    if count <= REDUCE_TILE:
+        return 1
+    blocks = card.processors * (card.multiprocessor.threads // REDUCE_THREADS)
+    return parts(blocks * WAVES * 4)

@@ -1,0 +1,94 @@
+"""Cumulative sums and products: one row is scanned by CUB, several without scratch.
+
+https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/ScanUtils.cuh (scan_dim)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.operator_model.operator import HALVES, LONG, Operator, drop, out, temporary
+from nbmem.virtual.operators.reduce import staging
+from nbmem.virtual.operators.sorting import cub
+from nbmem.virtual.tensors.shapes import like, one
+from nbmem.virtual.warnings import REPEAT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.operator_model.operator import Executor, Launch, Step
+    from nbmem.virtual.tensors.operator_call import OperatorCall
+
+
+def cumulative(launch: Launch) -> Iterator[Step]:
+    """The input in the result's type, contiguous; then the scan."""
+    yield out()
+    tensor, result = launch["self"], launch.outs[0]
+    count, item = tensor.numel(), result.dtype.itemsize
+    if tensor.dtype is not result.dtype:
+        yield temporary("input", count * item)
+        tensor = torch.empty_like(tensor, dtype=result.dtype)
+    if not tensor.is_contiguous():
+        yield temporary("contiguous", count * item)
+    if tensor.dim() and count and count == tensor.size(launch["dim"]):
+        own = result.dtype in HALVES or result.dtype.is_complex
+        yield temporary("scan", cub.cumulative(count, item, own=own))
+
+
+def repeated(launch: Launch) -> Iterator[Step]:
+    """Where each index's repetitions begin; without a given size the CPU reads the last."""
+    repeats = launch["repeats"]
+    count, item = repeats.numel(), repeats.element_size()
+    yield temporary("ends", count * LONG)
+    if item < LONG:
+        yield temporary("repeats", count * LONG)
+    yield temporary("scan", cub.cumulative(count, LONG, own=False))
+    yield drop("scan")
+    if item < LONG:
+        yield drop("repeats")
+    if launch["output_size"] is None:
+        yield temporary("at least 0", count)
+        yield temporary("all", 1)
+        yield from staging.shared(torch.empty(count, device="meta"), [0], 1, launch.card)
+        yield drop("all")
+        yield drop("at least 0")
+    yield out()
+
+
+def repeat_interleave(executor: Executor, call: OperatorCall) -> Any:
+    """Indices repeated as often as a tensor says."""
+    repeats = call.args[0]
+    size = call.argument("output_size")
+    if size is None:
+        call.gpu.capturing.check_wait(call.gpu.stream.handle)
+        twin = executor.values.twin(repeats)
+        if twin is None:
+            call.gpu.note(REPEAT)
+        size = int(twin.sum()) if twin is not None else repeats.numel()
+    return executor.deliver(call, one((int(size),), repeats.dtype))
+
+
+OPERATORS = (
+    Operator(
+        ("cumsum", "cumprod", "logcumsumexp"),
+        memory=cumulative,
+        source="aten/src/ATen/native/cuda/ScanUtils.cuh: scan_dim",
+        shown_by="none of the H100's runs scans one row",
+    ),
+    Operator(
+        ("repeat_interleave.Tensor",),
+        run=repeat_interleave,
+        memory=repeated,
+        source="aten/src/ATen/native/Repeat.cpp: repeat_interleave_common",
+        shown_by="none of the H100's runs has one",
+    ),
+    Operator(
+        ("_logcumsumexp",),
+        shape=like("self"),
+        memory=cumulative,
+        source="aten/src/ATen/native/cuda/ScanUtils.cuh: scan_dim",
+        shown_by="none of the H100's runs scans one row",
+    ),
+)

@@ -1,0 +1,81 @@
+"""Reductions of segments: where each begins, or how long each is.
+
+https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/SegmentReduce.cpp,
+cuda/SegmentReduce.cu
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.virtual.operator_model.operator import (
+    BY_ORACLE,
+    LONG,
+    Operator,
+    contiguous,
+    drop,
+    out,
+    temporary,
+)
+from nbmem.virtual.operators.sorting import cub
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.operator_model.operator import Launch, Step
+
+
+def reduced(launch: Launch) -> Iterator[Step]:
+    """The result after the checks, then what one side says about the other; CUB takes vectors."""
+    lengths, tensor = launch["lengths"], launch["data"]
+    if lengths is not None and not launch["unsafe"]:
+        rows = lengths.size()[:-1].numel()
+        for name, size in (("shortest", LONG), ("sums", rows * LONG), ("fit", rows), ("all", 1)):
+            yield temporary(name, size)
+            if name == "shortest":
+                yield drop(name)
+        for name in ("all", "fit", "sums"):
+            yield drop(name)
+    yield out()
+    yield from _places(launch)
+    if tensor.dim() == 1:
+        yield temporary("reduced", 1)
+
+
+def backward(launch: Launch) -> Iterator[Step]:
+    """A gradient that is expanded is copied first."""
+    yield from contiguous(launch["grad"])
+    yield out()
+    yield from _places(launch)
+
+
+def _places(launch: Launch) -> Iterator[Step]:
+    """Lengths from offsets, or offsets from lengths: a zero before their sums."""
+    lengths, offsets = launch["lengths"], launch["offsets"]
+    if lengths is None:
+        rows = offsets.size()[:-1].numel()
+        yield temporary("lengths", (offsets.numel() - rows) * offsets.element_size())
+        return
+    rows, item = lengths.size()[:-1].numel(), lengths.element_size()
+    yield temporary("zeros", rows * item)
+    yield temporary("offsets", (lengths.numel() + rows) * item)
+    yield drop("zeros")
+    if rows == 1:
+        yield temporary("sums", cub.cumulative(lengths.numel() + 1, LONG, own=False))
+        yield drop("sums")
+
+
+OPERATORS = (
+    Operator(
+        ("segment_reduce",),
+        memory=reduced,
+        source="aten/src/ATen/native/SegmentReduce.cpp: segment_reduce_kernel",
+        shown_by=BY_ORACLE,
+    ),
+    Operator(
+        ("_segment_reduce_backward",),
+        memory=backward,
+        source="aten/src/ATen/native/SegmentReduce.cpp: _segment_reduce_backward_kernel",
+        shown_by=BY_ORACLE,
+    ),
+)

@@ -1,0 +1,224 @@
+"""Sorting and selecting: indices to carry along, second buffers, counts of digits.
+
+https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/Sort.cpp, SortStable.cu,
+TensorTopK.cu, Sorting.cpp and UniqueCub.cu
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from nbmem.virtual.operator_model.operator import (
+    BY_ORACLE,
+    LONG,
+    Operator,
+    contiguous,
+    drop,
+    out,
+    temporary,
+)
+from nbmem.virtual.operators.reduce import staging
+from nbmem.virtual.operators.sorting import cub
+from nbmem.virtual.tensors.value_bounds import place
+from nbmem.virtual.tensors.value_rules import ValueRule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.cards import Card
+    from nbmem.virtual.operator_model.operator import Launch, Step
+
+aten = torch.ops.aten
+
+SMALL = 4096
+"""Rows of up to so many elements are sorted in place."""
+ONE_BY_ONE = 1_000_000
+"""Rows of so many elements are sorted one after the other."""
+MANY_ROWS = 128
+"""So many rows are sorted by a segmented sort."""
+THREADS = 256
+DIGITS = 256
+BLOCKS = 6
+"""Of a multiprocessor: its 65,536 registers for 256 threads with 40 each."""
+FEWEST_ITEMS, MOST_ITEMS = 4, 64
+"""Elements of one thread."""
+WORTH_SEVERAL_BLOCKS = (
+    *((20, 20_000), (40, 10_000), (80, 8000), (199, 5000), (799, 3000), (4000, 800)),
+)
+"""Up to so many rows are split among blocks if they have at least so many elements."""
+MORE_ROWS = 400
+
+
+def sort(launch: Launch) -> Iterator[Step]:
+    """Values and indices; then what the sort of these rows needs."""
+    yield out(0)
+    yield out(1)
+    tensor = launch["self"]
+    yield from _sort(launch.card, tensor, launch["dim"] if tensor.dim() else 0)
+
+
+def _sort(card: Card, tensor: torch.Tensor, dim: int) -> Iterator[Step]:
+    count, item = tensor.numel(), tensor.element_size()
+    row = tensor.size(dim) if tensor.dim() else 1
+    if not count:
+        return
+    if row <= SMALL:
+        yield temporary("range", row * LONG)
+        yield drop("range")
+        return
+    if tensor.stride(dim) != 1 or not tensor.is_contiguous():
+        yield temporary("rows", count * item)
+        yield temporary("sorted rows", count * item)
+        yield temporary("indices of rows", count * LONG)
+    yield from sort_rows(card, count // row, row, item)
+
+
+def sort_rows(card: Card, rows: int, row: int, item: int) -> Iterator[Step]:
+    """launch_stable_sort_kernel."""
+    count = rows * row
+    if rows == 1 or row >= ONE_BY_ONE:
+        yield temporary("positions", row * LONG)
+        for _ in range(rows):
+            yield temporary("sort", cub.radix_sort(card, row, item, LONG))
+            yield drop("sort")
+    elif rows < MANY_ROWS:
+        yield temporary("positions", count * LONG)
+        yield temporary("sorted positions", count * LONG)
+        yield temporary("keys", count * item)
+        yield temporary("sort", cub.radix_sort(card, count, item, LONG))
+        yield drop("sort")
+        yield drop("keys")
+        bits = max(1, (rows - 1).bit_length())
+        yield temporary("sort", cub.radix_sort(card, count, LONG, bits=bits))
+        yield drop("sort")
+        yield drop("sorted positions")
+    else:
+        yield temporary("positions", count * LONG)
+        yield temporary("sort", cub.segmented_sort(count, item, LONG))
+        yield drop("sort")
+    yield drop("positions")
+
+
+def topk(launch: Launch) -> Iterator[Step]:
+    """Values and indices; large inputs are searched digit by digit by several blocks a row."""
+    yield out(0)
+    yield out(1)
+    tensor = launch["self"]
+    dim = launch["dim"] if tensor.dim() else 0
+    row = tensor.size(dim) if tensor.dim() else 1
+    if not tensor.is_contiguous():
+        yield temporary("contiguous", tensor.numel() * tensor.element_size())
+    if not tensor.numel() or not launch["k"]:
+        return
+    rows = tensor.numel() // row
+    if _several_blocks(rows, row):
+        yield from _by_digits(rows, row, tensor.element_size(), launch.card)
+    if launch["sorted"] and launch["k"] > SMALL:
+        yield from _sort_again(launch, rows, tensor.element_size())
+
+
+def _several_blocks(rows: int, row: int) -> bool:
+    fits = (row >= length for most, length in WORTH_SEVERAL_BLOCKS if rows <= most)
+    return next(fits, row >= MORE_ROWS)
+
+
+def _by_digits(rows: int, row: int, item: int, card: Card) -> Iterator[Step]:
+    """mbtopk::launch."""
+    threads = card.processors * BLOCKS * THREADS
+    items = max(FEWEST_ITEMS, min(-(-rows * row // threads), MOST_ITEMS))
+    blocks = rows * -(-row // (items * THREADS))
+    bits = max(4, item)
+    taken = {
+        "kth values": rows * item,
+        "ranks": 2 * rows * 4,
+        "digits so far": 2 * rows * bits,
+        "counts": blocks * DIGITS * 2,
+        "sums of counts": rows * DIGITS * 4,
+        "smaller": blocks * 4,
+        "equal": blocks * 4,
+    }
+    for name, size in taken.items():
+        yield temporary(name, size)
+    for _ in range(2):
+        yield temporary("sums", cub.scan_by_key(card, blocks, 4))
+        yield drop("sums")
+    for name in reversed(taken):
+        yield drop(name)
+
+
+def _sort_again(launch: Launch, rows: int, item: int) -> Iterator[Step]:
+    """What was selected is sorted into copies and written back through a gather."""
+    count = rows * launch["k"]
+    yield temporary("sorted indices", count * LONG)
+    yield temporary("sorted values", count * item)
+    yield from sort_rows(launch.card, rows, launch["k"], item)
+    yield temporary("gathered", count * LONG)
+
+
+def median(launch: Launch) -> Iterator[Step]:
+    """All elements are sorted."""
+    tensor = launch["self"]
+    yield temporary("sorted", tensor.numel() * tensor.element_size())
+    yield temporary("indices", tensor.numel() * LONG)
+    yield from _sort(launch.card, tensor.reshape(-1), 0)
+    yield drop("indices")
+    if launch.call.func is torch.ops.aten.median.default:
+        yield temporary("is nan", 1)
+    else:
+        yield temporary("are nan", tensor.numel())
+        yield temporary("how many", LONG)
+        if tensor.dtype is not torch.int64:
+            yield temporary("counted", tensor.numel() * LONG)
+        yield from staging.shared(tensor.reshape(-1), [0], LONG, launch.card)
+        yield drop("counted")
+        yield from _place_among_numbers()
+        yield drop("are nan")
+    yield out()
+
+
+def _place_among_numbers() -> Iterator[Step]:
+    """Half of how many are numbers, rounded down: from a count, through a float."""
+    yield temporary("numbers", LONG)
+    yield temporary("half", 4)
+    yield temporary("place", LONG)
+    yield from (drop("half"), drop("numbers"), drop("how many"))
+
+
+def mode(launch: Launch) -> Iterator[Step]:
+    """A copy in which the dimension is the last one."""
+    yield from (out(0), out(1))
+    tensor = launch["self"]
+    if tensor.dim() and tensor.numel():
+        yield from contiguous(tensor.transpose(launch["dim"], -1))
+
+
+OPERATORS = (
+    Operator(
+        ("sort", "sort.stable"),
+        memory=sort,
+        values=ValueRule(below=place),
+        source="aten/src/ATen/native/cuda/Sort.cpp: sort_cuda_kernel; SortStable.cu",
+        shown_by="none of the H100's runs has one",
+    ),
+    Operator(
+        ("topk",),
+        memory=topk,
+        values=ValueRule(below=place),
+        source="aten/src/ATen/native/cuda/TensorTopK.cu: mbtopk::launch, should_use_multiblock",
+        shown_by="none of the H100's runs has one",
+    ),
+    Operator(
+        ("median", "nanmedian"),
+        memory=median,
+        source="aten/src/ATen/native/cuda/Sorting.cpp: median_impl",
+        shown_by="none of the H100's runs has one",
+    ),
+    Operator(
+        ("mode",),
+        memory=mode,
+        source="aten/src/ATen/native/cuda/TensorModeKernel.cpp: mode_kernel_impl",
+        shown_by=BY_ORACLE,
+    ),
+)

@@ -1,0 +1,1 @@
+"""Patches of autograd: engine, autocast, tracing, threads."""

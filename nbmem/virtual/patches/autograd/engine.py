@@ -1,0 +1,126 @@
+"""The call into autograd's engine, so that it is known which node started which pass."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import autograd
+from torch.autograd import graph
+
+from nbmem.virtual.hardware.current_stream import LEAF, next_number
+from nbmem.virtual.operator_model.autograd_differences import runs
+from nbmem.virtual.patches.patcher import Patch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+_TYPE = re.compile(r"\bLazy(\w+)Type\b")
+
+
+def of_card(text: str) -> str:
+    """A message of torch's C++, to which a virtual card is of another kind, as of a card."""
+    text = _TYPE.sub(lambda found: f"torch.cuda.{found[1]}Tensor", text)
+    return text.replace("lazy:", "cuda:")
+
+
+def _let_go(run: Callable[..., Any], leaf: torch.Tensor) -> None:
+    """Empty the engine's queue of what a pass that failed had still to do, and all that this holds.
+
+    On a card the engine's own threads do so at once. Here a pass runs in the calling thread, whose
+    queue waits for its next pass.
+    """
+    with (
+        torch.inference_mode(mode=False),
+        torch.enable_grad(),
+        torch._C.DisableTorchFunction(),
+        torch._C._DisableTorchDispatch(),
+    ):
+        one = torch.ones((), device="cpu", dtype=leaf.dtype)
+        run((leaf.neg(),), (one,), False, False, (leaf,), allow_unreachable=True)
+
+
+class Numbers:
+    """Numbers of the nodes that a pass makes, as the thread of a card's engine counts them.
+
+    The engine runs what was made last first, by numbers that each thread counts for itself. A pass
+    with `create_graph=True` makes its nodes in the card's thread, whose count is behind the
+    caller's: so a pass over them runs the forward's nodes first. Here both are one thread.
+    https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/SequenceNumber.cpp
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def count_anew(self, since: int, made: Iterable[Any]) -> None:
+        """Number the card's nodes that were made from then on, and that these lead to."""
+        nodes = list(_reached(made, lambda node: since <= node._sequence_nr() < LEAF))
+        with self._lock:
+            first = self._count
+            self._count += next_number() - since
+        for node in nodes:
+            if _is_cards(node):
+                node._set_sequence_nr(first + node._sequence_nr() - since)
+
+
+def _reached(roots: Iterable[Any], wanted: Callable[[Any], bool]) -> Iterator[Any]:
+    """Each node that these lead to over wanted ones, and that is wanted itself, once."""
+    waiting, seen = list(roots), set[int]()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and id(node) not in seen and wanted(node):
+            seen.add(id(node))
+            yield node
+            waiting += [behind for behind, _ in node.next_functions]
+
+
+def _is_cards(node: Any) -> bool:
+    try:
+        return any(one.device.type == "lazy" for one in node._input_metadata)
+    except (AttributeError, RuntimeError):
+        return False
+
+
+def _made(results: Any, outputs: Any, *, accumulates: bool) -> Iterator[Any]:
+    """The nodes behind what a pass returned, or behind the gradients that it left at leaves."""
+    for tensor in results or ():
+        if torch.is_tensor(tensor) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            yield tensor.grad_fn
+    roots = [getattr(one, "node", getattr(one, "grad_fn", None)) for one in outputs]
+    for node in _reached(roots if accumulates else (), lambda _: True):
+        if (leaf := getattr(node, "variable", None)) is not None and leaf.grad is not None:
+            yield leaf.grad.grad_fn
+
+
+def engine_patches() -> list[Patch]:
+    """Both names under which torch's Python calls it."""
+    true_run = graph._engine_run_backward
+    leaf = torch.zeros((), device="cpu", dtype=torch.float32, requires_grad=True)
+    numbers = Numbers()
+
+    def _engine_run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        create_graph = bool(args[2]) if len(args) > 2 else bool(kwargs.get("create_graph"))
+        runs.stack.append(create_graph)
+        since = next_number() if create_graph and len(runs.stack) == 1 else None
+        try:
+            results = true_run(outputs, *args, **kwargs)
+        except BaseException as err:
+            if len(runs.stack) == 1:
+                _let_go(true_run, leaf)
+            if not isinstance(err, RuntimeError) or (said := of_card(str(err))) == str(err):
+                raise
+            raise type(err)(said) from None
+        finally:
+            runs.stack.pop()
+        if since is not None:
+            accumulates = bool(kwargs.get("accumulate_grad"))
+            numbers.count_anew(since, _made(results, outputs, accumulates=accumulates))
+        return results
+
+    return [
+        Patch(graph, "_engine_run_backward", _engine_run_backward),
+        Patch(autograd, "_engine_run_backward", _engine_run_backward),
+    ]

@@ -1,0 +1,69 @@
+"""What `cond`, `scan` and their kin would do to the card's mode, which is on for every operator.
+
+Their eager kernels take a mode that is on for a mistake: the card's is none of those that they ask
+for. To see what a function returns they trace it with every mode switched off: there the card's
+goes on, for the copies of the arguments are made on the card.
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_higher_order_ops/utils.py
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from torch import _C
+from torch.utils import _python_dispatch
+
+from nbmem.virtual.patches.patcher import Patch
+
+if TYPE_CHECKING:
+    from nbmem.virtual.dispatch.card_mode import CardMode
+
+_ASKING = "_get_current_dispatch_mode"
+_TRACING = "torch._higher_order_ops.utils"
+_COPY, _TRACER = "_from_fun", "_maybe_reenter_make_fx"
+"""What copies one argument, and what is given a function and returns the one that traces it."""
+_KERNELS = ("cond", "invoke_subgraph", "strict_mode", "base_hop", "scan")
+
+
+def function_patches(mode: CardMode) -> list[Patch]:
+    """The question, by the name that each of them has for it."""
+    true_current: Any = getattr(_python_dispatch, _ASKING)
+
+    def current() -> Any:
+        found = true_current()
+        return None if found is mode else found
+
+    modules = [sys.modules.get(f"torch._higher_order_ops.{name}") for name in _KERNELS]
+    patches = [Patch(module, _ASKING, current) for module in modules if hasattr(module, _ASKING)]
+    tracing = sys.modules.get(_TRACING)
+    if hasattr(tracing, _COPY) and hasattr(tracing, _TRACER):
+        patches += _tracing_patches(mode, tracing)
+    return patches
+
+
+def _tracing_patches(mode: CardMode, tracing: Any) -> list[Patch]:
+    true_tracer: Any = getattr(tracing, _TRACER)
+
+    @wraps(true_tracer)
+    def tracer(*args: Any, **kwargs: Any) -> Any:
+        return _on_the_card(mode, true_tracer(*args, **kwargs))
+
+    return [
+        Patch(tracing, _COPY, _on_the_card(mode, getattr(tracing, _COPY))),
+        Patch(tracing, _TRACER, tracer),
+    ]
+
+
+def _on_the_card(mode: CardMode, true: Any) -> Any:
+    """A function that runs in the card's mode where none is on."""
+
+    @wraps(true)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        if _C._len_torch_dispatch_stack():
+            return true(*args, **kwargs)
+        with mode:
+            return true(*args, **kwargs)
+
+    return called

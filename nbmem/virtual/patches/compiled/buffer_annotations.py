@@ -1,0 +1,84 @@
+"""What a planned wrapper says of its buffers beyond what Inductor writes: operator, module, line.
+
+The graph's nodes know all three, and Inductor leaves them out of its text. They stand behind the
+code as comments, where whoever reads that code reads them, too (core/session/).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from torch._inductor.graph import GraphLowering
+from torch._inductor.utils import ValueWithLineMap
+
+from nbmem.core.session.buffer_annotations import ToldBuffer
+from nbmem.virtual.patches.patcher import Patch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LINE = re.compile(r'File "([^"]*)", line (\d+)')
+
+
+def tells_of_buffers() -> Patch:
+    """Inductor's writing of a wrapper, with a line for each buffer."""
+    true_codegen: Any = GraphLowering.codegen
+
+    def codegen(self: Any) -> Any:
+        wrapper, *more = true_codegen(self)
+        lines = "".join(f"\n{line}" for line in _lines(self.name_to_buffer))
+        return ValueWithLineMap(wrapper.value + lines, wrapper.line_map), *more
+
+    return Patch(GraphLowering, "codegen", codegen)
+
+
+def _lines(buffers: dict[str, Any]) -> Iterator[str]:
+    for name, buffer in buffers.items():
+        # What stands for a buffer that a kernel has written to is none of its own.
+        node = _node(buffer) if hasattr(buffer, "get_origins") else None
+        if node is not None:
+            told = _operator(node), _direction(node), _module(node), *_line(node)
+            yield ToldBuffer(name, *_form(buffer), *told).written()
+
+
+def _node(buffer: Any) -> Any:
+    """What a buffer is the value of, else the latest of what it is made of."""
+    node = buffer.get_origin_node()
+    if node is None:
+        origins = [one for one in buffer.get_origins() if one.op == "call_function"]
+        node = max(origins, default=None)
+    return node
+
+
+def _form(buffer: Any) -> tuple[str, str]:
+    """A buffer's shape and type; both empty where it stands for several."""
+    layout = buffer.layout
+    if not hasattr(layout, "size") or not hasattr(layout, "dtype"):
+        return "", ""
+    extents = " ".join(str(extent).replace(" ", "") for extent in layout.size)
+    return extents, str(layout.dtype).removeprefix("torch.")
+
+
+def _operator(node: Any) -> str:
+    operator = node.meta.get("original_aten")
+    name = getattr(operator, "_opname", None) or getattr(operator, "_name", None)
+    return str(name or getattr(node.target, "_opname", "") or "")
+
+
+def _direction(node: Any) -> str:
+    """`forward`, `backward` as the partitioner says; empty where there is only one."""
+    return str(node.meta.get("partitioner_tag") or "").removeprefix("is_")
+
+
+def _module(node: Any) -> str:
+    meta = node.meta
+    around = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
+    path = next(reversed(around.values()), ("",))[0]
+    return path if isinstance(path, str) else ""
+
+
+def _line(node: Any) -> tuple[str, str]:
+    """The innermost line of the program's: its file and number."""
+    found = _LINE.findall(node.meta.get("stack_trace") or "")
+    return found[-1] if found else ("", "")

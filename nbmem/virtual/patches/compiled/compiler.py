@@ -1,0 +1,248 @@
+"""torch.compile while a virtual card is active: what Inductor compiles is planned for the card.
+
+A compiled function asks Dynamo for its stance at every call, so patching what answers reaches what
+was compiled before. What is captured for the backend `eager` runs as it was captured. What cannot
+be planned runs eagerly, and a note says which region and why: another backend than these two, and
+whatever fails on the way, for a guess of ours is no error of the program's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch._dynamo.exc import RestartAnalysis
+
+from nbmem.core.runtime.garbage_collector import only_new, rare_collections
+from nbmem.virtual import warnings
+from nbmem.virtual.devices import is_virtual
+from nbmem.virtual.dispatch.card_mode import CardMode
+from nbmem.virtual.dispatch.tracing import untraced
+from nbmem.virtual.frames import is_own
+from nbmem.virtual.hardware.eager_baseline import Instead
+from nbmem.virtual.patches.compiled.aot_inductor import AheadOfTime
+from nbmem.virtual.patches.compiled.capture import Capture
+from nbmem.virtual.patches.compiled.graph_trees import GraphTrees, missing
+from nbmem.virtual.patches.compiled.inductor_planner import InductorPlanner
+from nbmem.virtual.patches.compiled.stack_size import with_room
+from nbmem.virtual.patches.eager_baseline.follower import Follower
+from nbmem.virtual.patches.patcher import Patch, wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbmem.virtual.hardware.machine import Machine
+    from nbmem.virtual.patches.patcher import Patches
+
+T = TypeVar("T")
+PLANNED = hasattr(torch._C, "_conv_determine_backend_memory_format") and (
+    tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 11)
+)
+"""Whether this release's compiler is one that is known here; the others' regions run eagerly."""
+_CAPTURED = "eager"
+"""The backend that runs what was captured as it is: Inductor's is planned."""
+_Wrapper: Any = getattr(torch, "_TorchCompileInductorWrapper", None)
+
+
+class Compiler:
+    """What becomes of compiled functions; idle until one is called.
+
+    Args:
+        mode: The mode of the cards.
+        machine: The cards.
+        patches: What stands in for torch's functions; what Inductor needs comes to it later.
+        eager: Plan nothing: a program that is run many times over would wait for each plan.
+        keep: Folder of plans that other activations take over; None to keep none.
+    """
+
+    def __init__(
+        self,
+        mode: CardMode,
+        machine: Machine,
+        patches: Patches,
+        *,
+        eager: bool,
+        keep: str | None,
+    ) -> None:
+        self._eager = eager
+        self._note: Callable[[str], None] = machine.gpus[0].note
+        self._patches = patches
+        self._planner = InductorPlanner(mode, machine, keep=keep)
+        self._follower = None if keep is not None else Follower(mode, patches)
+        self._machine = machine
+        self._graphs = GraphTrees(mode, machine)
+        self._ahead = AheadOfTime(mode, machine)
+        self._capture = Capture(mode, machine, patches)
+        self._begun = False
+        self._region = ""
+        self._passes = False
+        self._collects = False
+
+    def patches(self) -> list[Patch]:
+        """What is replaced from the beginning."""
+        from torch._dynamo import convert_frame, eval_frame, trace_rules
+
+        # Computed before the patches, as it is by functions: two may have one stand-in.
+        rules = trace_rules.get_torch_obj_rule_map()
+        true_stance: Any = eval_frame._callback_from_stance
+
+        def callback_from_stance(callback: Any) -> Any:
+            chosen = true_stance(callback)
+            if chosen is None or chosen is False:  # the program's own choice
+                return chosen
+            if self._eager:
+                return self._eagerly(warnings.COMPILE_LATER)
+            if PLANNED and _is_known(eval_frame.innermost_backend(chosen)):
+                self._begin()
+                return chosen
+            return self._eagerly(warnings.COMPILE)
+
+        return [
+            Patch(trace_rules, "get_torch_obj_rule_map", functools.cache(lambda: rules)),
+            Patch(eval_frame, "_callback_from_stance", callback_from_stance),
+            Patch(torch.compiler, "cudagraph_mark_step_begin", self._graphs.mark_step_begin),
+            *self._counting(eval_frame),
+            *self._ahead.patches(),
+            *wanted(torch._C, self._graphs.functions()),
+            *missing(),
+            # torch.compile() imports Inductor for this alone: for seconds, and to start workers.
+            *wanted(_Wrapper, {"get_compiler_config": lambda self: {}}, only_existing=True),
+            *(self._planned(convert_frame) if PLANNED else []),
+        ]
+
+    def _eagerly(self, note: str) -> None:
+        """Run a function as it is, which with fullgraph=True passes for compiled all the same."""
+        self._note(note)
+        self._passes = True
+
+    def _counting(self, eval_frame: Any) -> list[Patch]:
+        """Since torch 2.13 a whole graph of which no frame was compiled is an error."""
+        true_count: Any = getattr(eval_frame, "set_fullgraph_compiled_frame_count", None)
+
+        def count(value: int) -> int:
+            before: int = true_count(value)
+            passes, self._passes = self._passes, False
+            return 1 if before == 0 and passes else before
+
+        return (
+            []
+            if true_count is None
+            else [Patch(eval_frame, "set_fullgraph_compiled_frame_count", count)]
+        )
+
+    def leave(self) -> None:
+        """Forget what was captured, while the card is still there."""
+        if self._begun:
+            self._graphs.end()
+
+    def end(self) -> None:
+        """Forget what was planned: another card's would be other plans."""
+        self._planner.end()
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            with rare_collections():
+                self._patches.apply(self._planner.begin())
+                self._patches.apply(self._graphs.patches())
+                if self._follower is not None:
+                    self._patches.apply(self._follower.patches())
+                    for gpu in self._machine.gpus:
+                        gpu.instead = Instead(gpu)
+
+    def _planned(self, convert_frame: Any) -> list[Patch]:
+        from torch._C._dynamo.eval_frame import set_code_exec_strategy  # new in torch 2.7
+        from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
+
+        eagerly = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)  # with all that it calls
+        # A frame of ours runs as it is, but the program's that it calls are compiled.
+        as_it_is = FrameExecStrategy(FrameAction.SKIP, FrameAction.DEFAULT)
+        catcher: Any = convert_frame.CatchErrorsWrapper
+        true_catch: Any = catcher.__call__
+        true_plan: Any = _Wrapper.__call__
+        compiler = self
+        # Where a graph breaks, Dynamo looks at each frame that runs, ours included.
+        for function in (CardMode.__torch_dispatch__, untraced(_is_on_card)):
+            set_code_exec_strategy(function.__code__, eagerly)
+
+        def catch(self: Any, frame: Any, cache_entry: Any, frame_state: Any) -> Any:
+            with compiler._capture.without_mode() as captures:
+                if is_own(frame):
+                    return ConvertFrameReturn(frame_exec_strategy=as_it_is)
+                if not captures:
+                    return true_catch(self, frame, cache_entry, frame_state)
+                compiler._region = frame.f_code.co_qualname
+                try:
+                    return compiler._with_few_collections(
+                        lambda: true_catch(self, frame, cache_entry, frame_state)
+                    )
+                except torch.OutOfMemoryError:
+                    raise
+                except Exception as err:
+                    if isinstance(self._torchdynamo_orig_backend, convert_frame.ConvertFrameAssert):
+                        raise  # fullgraph=True: a program that cannot be captured is told so
+                    compiler._give_up(err)
+                    return ConvertFrameReturn(frame_exec_strategy=eagerly)
+
+        def plan(self: Any, model: Any, inputs: Any, **config: Any) -> Any:
+            if not _is_on_card(model, inputs):
+                return model.forward
+            compiler._collects = True
+            gc.collect()  # before what is timed takes memory beside it
+            try:
+                with only_new(), compiler._planner.planning(), compiler._following(model, inputs):
+                    return true_plan(self, model, inputs, **config)
+            except (torch.OutOfMemoryError, RestartAnalysis):
+                raise  # the second: Dynamo shall capture it once more, otherwise
+            except Exception as err:  # noqa: BLE001 - the region is captured, and runs as it is
+                compiler._give_up(err)
+                return model.forward
+
+        return [
+            Patch(catcher, "__call__", catch),
+            Patch(_Wrapper, "__call__", plan),
+            *self._capture.patches(),
+        ]
+
+    def _with_few_collections(self, work: Callable[[], T]) -> T:
+        """Capture and plan with two whole collections in place of hundreds.
+
+        There are fifteen in a ResNet-50's compiling, a seventh of its time, and programs count on
+        them: what the call before left in cycles is gone when a region is compiled once more.
+        """
+        self._collects = False
+        apart = contextlib.nullcontext() if self._follower is None else self._follower.apart()
+        with apart:
+            try:
+                with rare_collections():
+                    found = with_room(work)
+                if self._collects:
+                    gc.collect()
+            finally:
+                self._planner.settle()
+        return found
+
+    def _following(self, model: Any, inputs: Any) -> contextlib.AbstractContextManager[None]:
+        if self._follower is None:
+            return contextlib.nullcontext()
+        return self._follower.planning(model, inputs)
+
+    def _give_up(self, err: Exception) -> None:
+        why = (str(err).strip().splitlines() or [""])[0]
+        self._note(warnings.unplanned(self._region, why))
+
+
+def _is_known(backend: Any) -> bool:
+    """Return whether a backend is Inductor, or runs what was captured as it is."""
+    return isinstance(backend, _Wrapper) or getattr(backend, "compiler_name", "") == _CAPTURED
+
+
+def _is_on_card(model: Any, inputs: Any) -> bool:
+    """Whether a captured region takes or makes anything on a card."""
+    if any(is_virtual(one) for one in inputs):
+        return True
+    made = (node.meta.get("example_value") for node in model.graph.nodes)
+    return any(is_virtual(one) for one in made)

@@ -1,0 +1,82 @@
+"""Inductor's templates of kernels (flex_attention's): written, and timed without being run.
+
+A template is filled in once for each choice, to see which buffers it reads, and imported for the
+sake of whoever times it; the text imports Triton, which need not be there. Where there are several
+choices, tensors of the operator's sizes are made on the card, and each choice is timed on them.
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor/select_algorithm.py
+
+Known limit: which choice wins is not known; the first one is taken, as none is faster here.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from torch._inductor import select_algorithm
+
+from nbmem.virtual.patches.compiled.triton_kernels import timed_on_card
+from nbmem.virtual.patches.patcher import Patch, wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from nbmem.virtual.hardware.machine import Machine
+
+
+def template_patches(
+    machine: Machine, on_card: Callable[[], AbstractContextManager[None]]
+) -> list[Patch]:
+    """What stands in for the loading and timing of templates.
+
+    Args:
+        machine: The cards.
+        on_card: While entered, what is made is made on the card and is not fake.
+    """
+    selector: Any = select_algorithm.AlgorithmSelectorCache
+    true_benchmark = selector.benchmark_in_current_process
+
+    def benchmark_choices(*args: Any, **options: Any) -> Any:
+        with on_card():
+            return true_benchmark(*args, **options)
+
+    def benchmark_one(_self: Any, *_tensors: Any, out: Any) -> float:
+        del out
+        return timed_on_card(machine, lambda: None)
+
+    return [
+        Patch(select_algorithm, "PyCodeCache", _written()),
+        Patch(selector, "benchmark_in_current_process", benchmark_choices),
+        # They print times, which are not known.
+        *wanted(selector, {"log_results": _say_nothing}, only_existing=True),
+        *wanted(
+            select_algorithm, {"_log_autotune_choices_stats": _say_nothing}, only_existing=True
+        ),
+        *wanted(
+            select_algorithm.TritonTemplateCaller,
+            {"benchmark": benchmark_one, "precompile": lambda _self: None},
+        ),
+    ]
+
+
+def _say_nothing(*_args: Any, **_options: Any) -> None:
+    pass
+
+
+def _written() -> Any:
+    """What a template is loaded by: a module that is named after its file, and empty."""
+    cache: Any = select_algorithm.PyCodeCache
+
+    class Written(cache):
+        """Where a template's text goes."""
+
+        @classmethod
+        def load(cls, source_code: str, extra: str = "", **_: Any) -> ModuleType:
+            key, path = cache.write(source_code, extra)
+            module = ModuleType(key)
+            module.__file__ = path
+            module.key = key  # type: ignore[attr-defined]
+            return module
+
+    return Written

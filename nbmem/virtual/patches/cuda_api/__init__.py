@@ -1,0 +1,1 @@
+"""Patches of torch.cuda: devices, streams, generators, properties."""

@@ -1,0 +1,67 @@
+"""torch.Stream and torch.Event, which name no kind of device: a card's where it is meant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.patches.tensor_api.transfers import card_device, is_card
+
+
+class _Kind(type):
+    """The type of the two classes, and of the cards' own, which are their subclasses as in torch.
+
+    Attributes:
+        true: Torch's own class.
+        make: What makes one of a card's; of a class of the cards' None.
+    """
+
+    true: Any
+    make: Any = None
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """One of the cards' for a card, which is what no device means; else one of torch's."""
+        if cls.make is None:
+            return super().__call__(*args, **kwargs)
+        first, *rest = args or (kwargs.pop("device", None),)
+        where = card_device("cuda" if first is None else first)
+        made = cls.make if is_card(where) else cls.true
+        return made(where, *rest, **kwargs)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return super().__instancecheck__(instance) or (
+            cls.make is not None and isinstance(instance, cls.true)
+        )
+
+
+def of_cards(name: str, base: type, machine: Any) -> Any:
+    """A card's class of streams or events, below the one that stands for torch's.
+
+    Args:
+        name: "Stream" or "Event".
+        base: What the class does.
+        machine: The cards.
+    """
+    true = getattr(torch, name, None)
+    if true is None:  # an old release
+        return type(base.__name__, (base,), {"machine": machine})
+    kind = _Kind(name, (), {"__module__": "torch", "true": true, "make": None})
+    card = _Kind(base.__name__, (base, kind), {"machine": machine})
+    card.make = None
+    kind.make = card if name == "Stream" else _event_maker(card)
+    return card
+
+
+def _event_maker(event: Any) -> Any:
+    def make_event(_device: Any, *, enable_timing: bool = False, **options: Any) -> Any:
+        return event(enable_timing, **options)
+
+    return make_event
+
+
+def generic_patches(*classes: Any) -> list[Patch]:
+    """The two classes by their public names."""
+    found = [base for kind in classes for base in kind.__mro__ if isinstance(base, _Kind)]
+    return wanted(torch, {base.__name__: base for base in found if base.make is not None})

@@ -1,0 +1,80 @@
+"""What connects torch with other libraries: DLPack, NVTX, NCCL's version, Inductor's graph trees.
+
+Tensors of a virtual card go through torch's own ends of them; a foreign library gets a sentence.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import dlpack
+
+from nbmem.core.errors import UsageError
+from nbmem.virtual.devices import is_virtual
+from nbmem.virtual.patches.patcher import Patch, wanted
+
+if TYPE_CHECKING:
+    from nbmem.virtual.dispatch.card_mode import CardMode
+
+NCCL = (2 << 32) | (28 << 16) | 9
+"""NCCL 2.28.9, which the wheels of torch 2.11 bring, as torch._C packs it."""
+_DLPACK_CUDA = 2
+_NO_DATA = "A tensor on a virtual GPU has no data for another library to read."
+
+
+class Capsule:
+    """What to_dlpack makes of a tensor of the card; from_dlpack opens it."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+
+class _Nvtx:
+    """NVTX's ranges: marks for a profiler that is not there."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_args, **_options: 0
+
+
+def library_patches(mode: CardMode) -> list[Patch]:
+    """Functions of torch.utils.dlpack, torch.cuda.nvtx and torch._C."""
+    true_to, true_from = dlpack.to_dlpack, dlpack.from_dlpack
+    true_own, true_device = torch.Tensor.__dlpack__, torch.Tensor.__dlpack_device__
+
+    def to_dlpack(tensor: torch.Tensor) -> Any:
+        if is_virtual(tensor):
+            return Capsule(tensor.detach())
+        mode.host.show(tensor)
+        return true_to(tensor)
+
+    def from_dlpack(external: Any, **options: Any) -> torch.Tensor:
+        if isinstance(external, Capsule):
+            return external.tensor
+        if is_virtual(external):
+            if external.requires_grad:
+                raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+            if external.is_conj():
+                raise BufferError("Can't export tensors with the conjugate bit set")
+            device = options.get("device")
+            moved = external if device is None else external.to(device)
+            return moved.clone() if options.get("copy") else moved.detach()
+        return true_from(external, **options)
+
+    def own(self: torch.Tensor, *args: Any, **options: Any) -> Any:
+        if is_virtual(self):
+            raise UsageError(f"{_NO_DATA} Give it a copy: tensor.cpu().")
+        mode.host.show(self)
+        return true_own(self, *args, **options)
+
+    def own_device(self: torch.Tensor) -> Any:
+        return (_DLPACK_CUDA, self.get_device()) if is_virtual(self) else true_device(self)
+
+    ends = {"to_dlpack": to_dlpack, "from_dlpack": from_dlpack}
+    return [
+        *wanted(dlpack, ends),
+        *wanted(torch, ends, only_existing=True),
+        *wanted(torch.Tensor, {"__dlpack__": own, "__dlpack_device__": own_device}),
+        *wanted(torch.cuda.nvtx, {"_nvtx": _Nvtx()}, only_existing=True),
+        *wanted(torch._C, {"_nccl_version": lambda: NCCL, "_nccl_version_suffix": lambda: b""}),
+    ]

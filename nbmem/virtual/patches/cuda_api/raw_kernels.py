@@ -1,0 +1,62 @@
+"""Kernels that a program compiles from C++ by torch.cuda: torch's host code runs, they pass.
+
+Where NVRTC is there, it compiles them, so that what it refuses is refused; nothing is launched.
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/cuda/_utils.py
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.devices import is_virtual
+from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.warnings import RAW_KERNELS
+
+if TYPE_CHECKING:
+    from nbmem.virtual.dispatch.card_mode import CardMode
+    from nbmem.virtual.hardware.machine import Machine
+
+
+class PassedDriver:
+    """The part of libcuda that is asked for: modules load, functions are found, launches pass."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("cu"):
+            return lambda *_args: 0
+        raise AttributeError(name)
+
+
+def raw_kernel_patches(mode: CardMode, machine: Machine) -> list[Patch]:
+    """The compiler and the driver behind `torch.cuda._compile_kernel`, since torch 2.8."""
+    library = torch.cuda._utils
+    kernel = getattr(library, "_CudaKernel", None)
+    if kernel is None:
+        return []
+    true_compile: Any = library._nvrtc_compile
+    true_launch: Any = kernel.__call__
+
+    def compiled(source: str, name: str, *args: Any, **kwargs: Any) -> tuple[bytes, str]:
+        try:
+            made: tuple[bytes, str] = true_compile(source, name, *args, **kwargs)
+        except OSError:  # no NVRTC, or no headers
+            return b"", name
+        return made
+
+    def launch(
+        self: Any, grid: Any = (1, 1, 1), block: Any = (1, 1, 1), args: Any = None, **rest: Any
+    ) -> None:
+        true_launch(self, grid, block, args, **rest)
+        for tensor in args or ():
+            if is_virtual(tensor):
+                mode.values.forget(tensor)
+        machine.current.note(RAW_KERNELS)
+
+    driver = PassedDriver()
+    names = {
+        "_nvrtc_compile": compiled,
+        "_get_gpu_runtime_library": lambda: driver,
+        "_get_cuda_library": lambda: driver,
+    }
+    return [*wanted(library, names, only_existing=True), Patch(kernel, "__call__", launch)]

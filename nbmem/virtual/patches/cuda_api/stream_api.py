@@ -1,0 +1,105 @@
+"""Streams, events, graphs and pools by the names that torch.cuda has for them."""
+
+from __future__ import annotations
+
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.hardware.graphs import VirtualGraph, VirtualMemPool, pool_handle
+from nbmem.virtual.hardware.streams import VirtualEvent, VirtualExternalStream, VirtualStream
+from nbmem.virtual.patches.cuda_api.generic_streams import generic_patches, of_cards
+from nbmem.virtual.patches.patcher import Patch, wanted
+
+if TYPE_CHECKING:
+    from nbmem.virtual.hardware.graphs import Pools
+    from nbmem.virtual.hardware.machine import Machine
+
+
+def queue_functions(machine: Machine) -> dict[str, Any]:
+    """The functions of torch._C."""
+
+    def current_stream(device: int | None = None) -> tuple[int, int, int]:
+        gpu = machine.gpu(device)
+        return gpu.stream.handle, gpu.index, 1
+
+    def set_stream(stream_id: int, device_index: int = 0, device_type: int = 1) -> None:
+        del device_type
+        machine.select(device_index)
+        machine.current.stream.handle = stream_id
+
+    def pools(device: int) -> Pools:
+        return machine.gpu(device).pools
+
+    def by_thread(device: int, pool: Any) -> None:
+        pools(device).begin(pool, thread=get_ident())
+
+    def by_stream(device: int, pool: Any) -> None:
+        pools(device).begin(pool, streams={machine.gpu(device).stream.handle})
+
+    def is_capturing() -> bool:
+        return machine.current.stream.handle in machine.current.capturing.streams
+
+    def sleep(cycles: int) -> None:
+        machine.current.busy.sleep(machine.current.stream.handle, cycles)
+
+    return {
+        "_cuda_getCurrentStream": current_stream,
+        "_cuda_getCurrentRawStream": lambda device=None: machine.gpu(device).stream.handle,
+        "_cuda_getDefaultStream": lambda device=None: (0, machine.gpu(device).index, 1),
+        "_cuda_setStream": set_stream,
+        "_cuda_sleep": sleep,
+        "_cuda_isCurrentStreamCapturing": is_capturing,
+        "_graph_pool_handle": pool_handle,
+        "_cuda_beginAllocateToPool": lambda device, pool: pools(device).begin(pool),
+        "_cuda_beginAllocateCurrentThreadToPool": by_thread,
+        "_cuda_beginAllocateCurrentStreamToPool": by_stream,
+        "_cuda_endAllocateToPool": lambda device, pool: pools(device).end(pool),
+        "_cuda_endAllocateCurrentStreamToPool": lambda device, pool: pools(device).end(pool),
+        "_cuda_releasePool": lambda device, pool: pools(device).release(pool),
+        "_cuda_getStreamFromExternal": lambda pointer, device: (
+            pointer,
+            machine.gpu(device).index,
+            1,
+        ),
+        "_cuda_checkPoolLiveAllocations": lambda device, pool, addresses: (
+            pools(device).live(pool) == set(addresses)
+        ),
+    }
+
+
+def queue_patches(machine: Machine, functions: dict[str, Any]) -> list[Patch]:
+    """The classes and the functions in Python, over those of torch._C."""
+    cuda = torch.cuda
+    stream = of_cards("Stream", VirtualStream, machine)
+    event = of_cards("Event", VirtualEvent, machine)
+    external = type(stream)("ExternalStream", (VirtualExternalStream, stream), {})
+    graph = type("CUDAGraph", (VirtualGraph,), {"machine": machine})
+    pool = type("MemPool", (VirtualMemPool,), {"machine": machine})
+
+    def current_stream(device: Any = None) -> Any:
+        gpu = machine.gpu(device)
+        return stream(gpu.index, stream_id=gpu.stream.handle)
+
+    def set_stream(new: Any) -> None:
+        if new is not None:
+            functions["_cuda_setStream"](new.cuda_stream, new.device_index)
+
+    classes = {"Stream": stream, "ExternalStream": external, "Event": event}
+    answers: dict[str, Any] = {
+        **classes,
+        "CUDAGraph": graph,
+        "MemPool": pool,
+        "current_stream": current_stream,
+        "default_stream": lambda device=None: stream(machine.gpu(device).index, stream_id=0),
+        "set_stream": set_stream,
+    }
+    of_graphs = ("_cuda_isCurrentStreamCapturing", "_graph_pool_handle")
+    return [
+        *wanted(cuda, answers),
+        *wanted(cuda.streams, classes),
+        *wanted(cuda.graphs, {"CUDAGraph": graph, **{n: functions[n] for n in of_graphs}}),
+        *wanted(cuda.memory, {"MemPool": pool}),
+        *generic_patches(stream, event),
+    ]

@@ -1,0 +1,1 @@
+"""Patches of torch.distributed: DDP, process groups, spawn."""

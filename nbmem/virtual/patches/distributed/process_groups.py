@@ -1,0 +1,299 @@
+"""Process groups of a virtual card: torch's own group that communicates nothing, called NCCL.
+
+Each rank is a process that runs alone and takes all others to do what it does. What only another
+rank could tell, an object that it broadcasts, is taken from this one where the program has it.
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/distributed/c10d/FakeProcessGroup.hpp
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.core.session.ranks import require_inside
+from nbmem.virtual import current_machine, rank_messages
+from nbmem.virtual.operators.communication.collectives import (
+    completed_work,
+    create_group,
+    futures_of,
+)
+from nbmem.virtual.patches.distributed.dtensor import sharding_patches
+from nbmem.virtual.patches.distributed.spawn import Ranks
+from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.warnings import OWN_STATE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NCCL = frozenset({"nccl", "cuda:nccl", "cpu:gloo,cuda:nccl"})
+"""Backends that a virtual card answers for; gloo's own processes work as they do."""
+
+
+class _Options:
+    """ProcessGroupNCCL.Options, which a build without NCCL has not: what programs set there."""
+
+    def __init__(self, is_high_priority_stream: bool = False) -> None:  # noqa: FBT001, FBT002
+        self.is_high_priority_stream = is_high_priority_stream
+        self.config = SimpleNamespace()
+        self._timeout: Any = None
+
+
+class _GroupStandIn(type):
+    """The class of a process group that makes groups without peers in its place."""
+
+    Options = _Options
+    NCCL_CTA_POLICY_ZERO = 2
+
+    def __call__(cls, _store: Any, rank: int, size: int, *_args: Any, **_options: Any) -> Any:
+        return create_group(rank, size)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return type(instance) is _fake()
+
+
+class ProcessGroupNCCL(metaclass=_GroupStandIn):
+    """What torch makes for "nccl"."""
+
+
+def _c10d() -> Any:
+    from torch._C import _distributed_c10d
+
+    return _distributed_c10d
+
+
+def _fake() -> Any:
+    return _c10d().FakeProcessGroup
+
+
+def group_patches() -> list[Patch]:
+    """How groups are made, what they are asked, and objects that travel."""
+    from torch.distributed import device_mesh, distributed_c10d
+
+    nccl: dict[str, Any] = {
+        "ProcessGroupNCCL": ProcessGroupNCCL,
+        "is_nccl_available": lambda: True,
+        "init_process_group": _init(distributed_c10d),
+        "barrier": _barrier(distributed_c10d),
+        "split_group": _split(distributed_c10d),
+        **_objects(distributed_c10d),
+    }
+    asked = {
+        "uid": 0,
+        "_group_start": lambda _self: None,
+        "_group_end": lambda _self: None,
+        "_add_ephemeral_timeout": lambda _self, _timeout: None,
+        "_set_default_timeout": lambda _self, _timeout: None,
+        "_is_initialized": lambda _self: True,
+        "comm_split_count": lambda _self: 0,
+        "register_mem_pool": lambda _self, _pool: None,
+        "deregister_mem_pool": lambda _self, _pool: None,
+        "supports_splitting": property(lambda _self: True),
+        "_set_sequence_number_for_group": lambda _self: None,
+        "_get_sequence_number_for_group": lambda _self: 0,
+        "perform_nocolor_split": lambda _self, _device: None,
+        "_shutdown": lambda _self: None,  # torch 2.6 looks for it in vain
+    }
+    work_class = getattr(_c10d(), "FakeWork", _c10d().Work)  # torch 2.6 has the base class alone
+    minutes = Patch(distributed_c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
+    return [
+        minutes,
+        *wanted(torch.distributed, nccl),
+        *wanted(distributed_c10d, nccl),
+        *wanted(device_mesh, nccl, only_existing=True),  # It makes a group where there is none.
+        Patch(distributed_c10d, "ProcessGroupGloo", _gloo(distributed_c10d.ProcessGroupGloo)),
+        *wanted(_fake(), asked),
+        Patch(work_class, "get_future", futures_of(work_class)),
+    ]
+
+
+def _gloo(true: Any) -> Any:
+    """Gloo's group, or where the peers are not there one without them."""
+
+    class Either(_GroupStandIn):
+        """Which of the two."""
+
+        def __call__(cls, *args: Any, **options: Any) -> Any:
+            if Ranks.apart:
+                return super().__call__(*args, **options)
+            return true(*args, **options)
+
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, true) or super().__instancecheck__(instance)
+
+    return Either("ProcessGroupGloo", (), {})
+
+
+def _init(c10d: Any) -> Callable[..., None]:
+    """`init_process_group`: the rank and the size that the program says, else those of torchrun."""
+    true_init = c10d.init_process_group
+    signature = inspect.signature(true_init)
+
+    def init_process_group(*args: Any, **options: Any) -> None:
+        asked = signature.bind(*args, **options).arguments
+        backend = asked.get("backend")
+        place = rank_messages.folder()
+        played = place is not None or not Ranks.alone
+        if not (backend is None or str(backend).lower() in NCCL or played):
+            true_init(*args, **options)
+            return
+        rank, size = (
+            _said(asked.get(name), variable, without)
+            for name, variable, without in (("rank", "RANK", 0), ("world_size", "WORLD_SIZE", 1))
+        )
+        require_inside(rank, size)
+        asked.update(rank=rank, world_size=size, store=torch.distributed.HashStore())
+        asked.pop("init_method", None)
+        Ranks.apart = True
+        if place is not None:
+            rank_messages.joined(place, rank).touch()
+        true_init(**asked)
+        Ranks.patches.apply([*_lone_checkpoints(), *sharding_patches()])
+
+    return init_process_group
+
+
+def _lone_checkpoints() -> list[Patch]:
+    """Let each rank plan distributed checkpoints alone: the first one's plan would not come.
+
+    Its shards alone make no whole model, which torch must not ask; nor do its parts of the state of
+    an optimizer, which the first FSDP gathers.
+    """
+    from torch.distributed.checkpoint import default_planner, utils
+    from torch.distributed.fsdp import _optim_utils
+
+    wrapper: Any = utils._DistWrapper
+    true, true_valid = wrapper.__init__, default_planner._validate_global_plan
+
+    def valid(*plans: Any) -> Any:
+        return True if type(true_valid(*plans)) is bool else []  # torch 2.13 returns its errors
+
+    def init(self: Any, group: Any, _use_dist: bool, coordinator: int) -> None:  # noqa: FBT001
+        true(self, group, False, coordinator)
+
+    def own_states(
+        _all_keys: Any, own_keys: dict[Any, Any], _info: Any, states: Any, *_rest: Any, **_more: Any
+    ) -> dict[str, Any]:
+        if (machine := current_machine.machine()) is not None:
+            machine.current.note(OWN_STATE)
+        return {key.unflat_param_names[0]: dict(states[own]) for key, own in own_keys.items()}
+
+    return [
+        Patch(_optim_utils, "_convert_state_with_orig_params", own_states),
+        Patch(wrapper, "__init__", init),
+        Patch(default_planner, "_validate_global_plan", valid),
+    ]
+
+
+def _barrier(c10d: Any) -> Any:
+    """`barrier`: torch and NCCL each take a number to add up, and leave it at once."""
+    true = c10d.barrier
+
+    def barrier(
+        group: Any = None,
+        async_op: bool = False,  # noqa: FBT001, FBT002 - torch's signature
+        device_ids: Any = None,
+    ) -> Any:
+        world = group or c10d._get_default_group()
+        if not Ranks.apart or torch.device("cuda") not in world._device_types:
+            return true(group, async_op, device_ids)
+        taken = [torch.empty(1, device="cuda") for _ in range(2)]
+        taken.clear()
+        return completed_work() if async_op else None
+
+    return barrier
+
+
+def _split(c10d: Any) -> Any:
+    """`split_group`, which a mesh calls where a group is bound to a card: NCCL splits, ours not."""
+    true = c10d.split_group
+
+    def split_group(*args: Any, **options: Any) -> Any:
+        if not Ranks.apart:
+            return true(*args, **options)
+        asked = signature_of(true, args, options)
+        parent = asked.get("parent_pg") or c10d._get_default_group()
+        kept = {name: asked[name] for name in ("timeout", "group_desc") if asked.get(name)}
+        found = None
+        for inside in asked["split_ranks"]:
+            ranks = [c10d.get_global_rank(parent, rank) for rank in sorted(inside)]
+            group = c10d.new_group(ranks, **kept)
+            found = group if c10d.get_rank() in ranks else found
+        return found
+
+    return split_group
+
+
+def _said(value: int | None, variable: str, without: int) -> int:
+    if value is not None and value >= 0:
+        return int(value)
+    return int(os.environ.get(variable) or without)
+
+
+def _objects(c10d: Any) -> dict[str, Any]:
+    """Objects from another rank: where this one has its own, it takes that for the other's."""
+    broadcast, scatter = c10d.broadcast_object_list, c10d.scatter_object_list
+
+    def broadcast_object_list(object_list: list[Any], *args: Any, **options: Any) -> Any:
+        if not Ranks.apart:
+            return broadcast(object_list, *args, **options)
+        return broadcast(object_list, **_from_here(c10d, broadcast, object_list, args, options))
+
+    def scatter_object_list(*args: Any, **options: Any) -> Any:
+        asked = signature_of(scatter, args, options)
+        given = asked.get("scatter_object_input_list")
+        if not Ranks.apart:
+            return scatter(*args, **options)
+        # Without a list only the rank that scatters knows, and this one keeps what it has.
+        if given is not None and not c10d._rank_not_in_group(asked.get("group")):
+            asked["scatter_object_output_list"][0] = given[c10d.get_rank(asked.get("group"))]
+        return None
+
+    true_send, true_receive = c10d.send_object_list, c10d.recv_object_list
+
+    def send_object_list(object_list: list[Any], *args: Any, **options: Any) -> Any:
+        if not Ranks.apart:
+            return true_send(object_list, *args, **options)
+        asked = signature_of(true_send, (object_list, *args), options)
+        rank_messages.send(c10d.get_rank(), _peer(c10d, asked, "dst"), object_list)
+        return None
+
+    def recv_object_list(object_list: list[Any], *args: Any, **options: Any) -> Any:
+        if not Ranks.apart:
+            return true_receive(object_list, *args, **options)
+        peer = _peer(c10d, signature_of(true_receive, (object_list, *args), options), "src")
+        object_list[:] = rank_messages.receive(c10d.get_rank(), peer)
+        return peer
+
+    return {
+        "broadcast_object_list": broadcast_object_list,
+        "scatter_object_list": scatter_object_list,
+        "send_object_list": send_object_list,
+        "recv_object_list": recv_object_list,
+    }
+
+
+def _peer(c10d: Any, asked: dict[str, Any], which: str) -> int:
+    """The other rank of a message, in the world."""
+    if asked.get(f"group_{which}") is not None:
+        return int(c10d.get_global_rank(asked["group"], asked[f"group_{which}"]))
+    return int(asked[which])
+
+
+def signature_of(function: Any, args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by their names."""
+    return dict(inspect.signature(function).bind(*args, **options).arguments)
+
+
+def _from_here(
+    c10d: Any, function: Any, first: list[Any], args: tuple[Any, ...], options: dict[str, Any]
+) -> dict[str, Any]:
+    """The same call, with this rank as the one that sends."""
+    asked = signature_of(function, (first, *args), options)
+    asked.pop("object_list")
+    asked.pop("group_src", None)
+    return {**asked, "src": c10d.get_rank()}

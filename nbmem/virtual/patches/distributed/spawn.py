@@ -1,0 +1,175 @@
+"""torch.multiprocessing.spawn with a process for each card: the first one's part runs here.
+
+A virtual card is in one process alone, so a rank that is spawned would find none. All ranks of a
+data-parallel program hold the same, so the first one's memory is what is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from multiprocessing import queues
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import multiprocessing
+
+from nbmem.core.errors import UsageError
+from nbmem.core.session.ranks import require_inside
+from nbmem.virtual import rank_messages
+from nbmem.virtual.devices import is_virtual
+from nbmem.virtual.hardware.streams import ONE_PROCESS
+from nbmem.virtual.patches.patcher import Patch, Patches
+from nbmem.virtual.virtual_worlds import environment
+from nbmem.virtual.warnings import SPAWN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.hardware.machine import Machine
+    from nbmem.virtual.virtual_worlds import VirtualWorld
+
+
+class Ranks:
+    """Whether this process plays one of several.
+
+    Attributes:
+        alone: It plays no rank.
+        played: It plays a rank as torchrun would start it.
+        before: The environment's variables that this changed, as they were.
+        apart: Its process groups have no peers.
+        patches: What is replaced in torch from its first process group on.
+    """
+
+    alone = True
+    played = False
+    before: ClassVar[dict[str, str | None]] = {}
+    apart = False
+    patches = Patches()
+
+
+def play(place: VirtualWorld, rank: int) -> None:
+    """Play a rank of a world in this process: what torchrun tells it stands in the environment.
+
+    Raises:
+        UsageError: There is no such rank.
+    """
+    require_inside(rank, place.world)
+    leave_world()
+    told = environment(place, rank, "nbmem")
+    Ranks.before = {name: os.environ.get(name) for name in told}
+    os.environ.update(told)
+    Ranks.alone, Ranks.played = False, True
+
+
+def leave_world() -> None:
+    """Play no rank any more; nothing happens where none was played."""
+    if not Ranks.played:
+        return
+    Ranks.alone, Ranks.played = True, False
+    dist = torch.distributed
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+    _forget_in_accelerate()
+    for name, value in Ranks.before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _forget_in_accelerate() -> None:
+    """Its state is one for all of a process, and would say that the group is there still."""
+    state = sys.modules.get("accelerate.state")
+    for name in ("AcceleratorState", "PartialState", "GradientState"):
+        forget = getattr(getattr(state, name, None), "_reset_state", None)
+        if forget is not None:
+            forget()
+
+
+@contextlib.contextmanager
+def played(place: VirtualWorld | None, rank: int = 0) -> Iterator[None]:
+    """Play a rank of a world, and leave it at the end; None: nothing.
+
+    Shards are handed out from the first rank on, so none has more of them than that one.
+    """
+    if place is not None:
+        play(place, rank)
+    try:
+        yield
+    finally:
+        leave_world()
+
+
+class _Done:
+    """What spawn(join=False) returns: all is done already."""
+
+    processes: tuple[Any, ...] = ()
+
+    def join(self, *_args: Any, **_options: Any) -> bool:
+        """Every process has ended."""
+        return True
+
+
+def process_patches(machine: Machine) -> list[Patch]:
+    """The function that programs call."""
+    true_spawn = multiprocessing.spawn
+
+    def spawn(  # noqa: PLR0913 - torch's signature
+        fn: Any,
+        args: Any = (),
+        nprocs: int = 1,
+        join: bool = True,  # noqa: FBT001, FBT002
+        daemon: bool = False,  # noqa: FBT001, FBT002
+        start_method: str = "spawn",
+    ) -> Any:
+        if (
+            rank_messages.folder() is not None or Ranks.played
+        ):  # It is a rank's process, and plays its part.
+            fn(int(os.environ.get("LOCAL_RANK", "0")), *args)
+            return None if join else _Done()
+        if nprocs != len(machine.gpus) or not Ranks.alone:
+            return true_spawn(fn, args, nprocs, join, daemon, start_method)
+        if nprocs > 1:
+            machine.current.note(SPAWN)
+        Ranks.alone = nprocs == 1
+        try:
+            fn(0, *args)
+        finally:
+            Ranks.alone = True
+        return None if join else _Done()
+
+    return [Patch(multiprocessing, "spawn", spawn), *_sharing_patches()]
+
+
+def _sharing_patches() -> list[Patch]:
+    """What hands a card's memory to another process: a sentence, where the program hands it."""
+    true_put = queues.Queue.put
+
+    def put(self: Any, obj: Any, *args: Any, **kwargs: Any) -> None:
+        # A queue pickles in a thread of its own, whose errors nobody hears; the reader would wait.
+        if _holds_card(obj):
+            raise UsageError(ONE_PROCESS)
+        true_put(self, obj, *args, **kwargs)
+
+    def share(_self: Any, *_args: Any) -> Any:
+        raise UsageError(ONE_PROCESS)
+
+    return [
+        Patch(queues.Queue, "put", put),
+        Patch(torch.UntypedStorage, "_share_cuda_", share),
+    ]
+
+
+def _holds_card(value: Any, depth: int = 3) -> bool:
+    """Whether a tensor of a card is in it, in a few layers of lists and dictionaries."""
+    if is_virtual(value):
+        return True
+    if depth and type(value) is dict:
+        value = list(value.values())
+    return (
+        depth > 0
+        and type(value) in (list, tuple)
+        and any(_holds_card(item, depth - 1) for item in value)
+    )

@@ -1,0 +1,288 @@
+"""What eager mode would take in the place of a planned region: its captured graph, run as it is.
+
+It runs once, forward and backward, where the region is first called, on cards of its own: nothing
+of the program runs twice, and nothing is left on its card. Autograd saves what it saves in eager
+mode, since these are the program's own operators; Python's variables of the program's functions are
+not there, so what keeps their values that long is looked up in its source (variables.py).
+
+Known limit: of a region that returns a number and other results, the number is taken for the loss.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.fx import GraphModule, Interpreter
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils.checkpoint import checkpoint
+
+from nbmem.virtual.devices import CPU, is_virtual
+from nbmem.virtual.hardware.eager_baseline import Highest, Most
+from nbmem.virtual.hardware.gpu import VirtualGPU
+from nbmem.virtual.patches.eager_baseline.dynamo_rewrites import put_back
+from nbmem.virtual.patches.eager_baseline.variable_lifetimes import kept_until
+from nbmem.virtual.tensors.shapes import spec_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from nbmem.virtual.dispatch.card_mode import CardMode
+    from nbmem.virtual.patches.patcher import Patches
+    from nbmem.virtual.tensors.shapes import TensorSpec
+
+_ENDLESS = 1 << 50
+_CHECKPOINT = "tag_activation_checkpoint"
+
+
+class Took(NamedTuple):
+    """Bytes that a region takes in eager mode.
+
+    Attributes:
+        forward: The most in forward.
+        kept: What forward leaves: its results, and what autograd keeps.
+        backward: The most in backward; None without one.
+        beside: Bytes of results beside a loss, which the program may have let go of by then.
+        inputs: Which of the arguments from an earlier region autograd keeps, by number.
+        results: Which results autograd keeps.
+    """
+
+    forward: Most
+    kept: int
+    backward: Most | None
+    beside: int
+    inputs: frozenset[int]
+    results: frozenset[int]
+
+
+class Captured:
+    """A region as Dynamo captured it.
+
+    Args:
+        graph: The captured graph; it is copied, for Inductor changes its own.
+        inputs: What stands for its arguments.
+
+    Attributes:
+        dynamic: Whether its arguments may have other sizes from call to call.
+        follows: Which arguments were computed before it, for backward, too.
+    """
+
+    def __init__(self, graph: GraphModule, inputs: Sequence[Any]) -> None:
+        own = copy.deepcopy(graph.graph)
+        put_back(own)
+        self._graph: GraphModule | None = GraphModule(graph, own)
+        self.dynamic = any(isinstance(one, torch.SymInt) for one in inputs)
+        self.follows = frozenset(
+            number
+            for number, one in enumerate(inputs)
+            if isinstance(one, torch.Tensor) and one.requires_grad and not one.is_leaf
+        )
+        self._trains = [getattr(one, "requires_grad", False) for one in inputs]
+        self._held = sum(1 for _ in (*_parameters(graph), *_buffers(graph)))
+        self._grads = torch.is_grad_enabled()
+        self._cast = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+
+    def of(self, args: Sequence[Any]) -> Sequence[Any] | None:
+        """The graph's arguments among those of the compiled one; None where that cannot be told.
+
+        What the graph holds (an optimizer's parameters and state) stands before them there.
+        """
+        args = args[self._held :]
+        given, more = args[: len(self._trains)], args[len(self._trains) :]
+        states = all(isinstance(one, torch.Generator) for one in more)
+        return given if states and len(given) == len(self._trains) else None
+
+    def took(self, mode: CardMode, patches: Patches, args: Sequence[Any]) -> Took:
+        """Run it on tensors like these, on a card of its own; once, where sizes are fixed."""
+        cast, dtype = self._cast
+        graph = self._graph
+        assert graph is not None
+        try:
+            with (
+                _elsewhere(mode) as gpu,
+                torch.random.fork_rng(devices=()),
+                torch.set_grad_enabled(self._grads),
+                torch.autocast("cuda", dtype, enabled=cast),
+            ):
+                return self._measured(_Replay(graph, patches), mode, gpu, args)
+        finally:
+            if not self.dynamic:
+                self.forget()
+
+    def forget(self) -> None:
+        """It is not run any more: nothing of the program's is held.
+
+        A graph and its module are a cycle, and would wait for a collection. What is cleared is the
+        copy's own; modules in it are the program's.
+        """
+        graph, self._graph = self._graph, None
+        if graph is not None:
+            for held in (graph._parameters, graph._buffers, graph._modules):
+                held.clear()
+
+    def _measured(
+        self, replay: _Replay, mode: CardMode, gpu: VirtualGPU, args: Sequence[Any]
+    ) -> Took:
+        inputs = [_like(mode, gpu, arg) for arg in args]
+        for number, trains in enumerate(self._trains):
+            if number in self.follows:
+                inputs[number] = _Enters.apply(torch.empty(0, requires_grad=True), inputs[number])
+            elif trains:
+                inputs[number].requires_grad_()
+        replay.own(lambda held: _like(mode, gpu, held))
+        heard = Highest(gpu)
+        before = heard.restart()
+        results = replay.run(*inputs)
+        forward = heard.most
+        kept = gpu.allocator.allocated - gpu.workspaces.nbytes - before
+        given = {number: storage_of(inputs[number]) for number in self.follows}
+        left = {n: storage_of(one) for n, one in enumerate(results) if is_virtual(one)}
+        made = [one for one in _tensors(results) if one.requires_grad]
+        leaving = [
+            one for one in made if not one.dim()
+        ] or made  # beside a loss, no other's is asked
+        unasked: int = sum(one.nbytes for one in made) - sum(one.nbytes for one in leaving)
+        backward, lasts = None, (frozenset[int](), frozenset[int]())
+        if leaving:
+            root = _Arrives.apply(mode, gpu, heard, *leaving)
+            del made, leaving, results, inputs
+            replay.env.clear()
+            lasts = _living(given), _living(left)
+            engine: Any = torch.autograd.Variable._execution_engine
+            engine.run_backward((root,), (torch.ones_like(root),), False, False, (), True, True)
+            # What is compiled gets zeros where autograd has no gradient.
+            backward = Most(*(most - unasked for most in heard.most))
+        return Took(forward, kept, backward, unasked, *lasts)
+
+
+class _Enters(torch.autograd.Function):
+    """The program before a region: an argument that is kept by nobody but what goes on with it."""
+
+    @staticmethod
+    def forward(ctx: Any, _leaf: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(made)
+        return made
+
+    @staticmethod
+    def backward(*_: Any) -> Any:
+        return None, None
+
+
+class _Arrives(torch.autograd.Function):
+    """The program behind a region, as far as its backward sees it: gradients, owned by nobody."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, mode: CardMode, gpu: VirtualGPU, heard: Highest, *results: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.heard = heard
+        forms = [_form(one) for one in results]
+        ctx.gradients = lambda: mode.allocate(gpu, tuple(forms))
+        return results[0].new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> Any:
+        made = ctx.gradients()
+        ctx.heard.restart()
+        return None, None, None, *made
+
+
+class _Replay(Interpreter):
+    """The graph, with Dynamo's own operators as what they were in the program.
+
+    What the program's variables keep lives as long as they do.
+    """
+
+    def __init__(self, graph: GraphModule, patches: Patches) -> None:
+        super().__init__(graph)
+        self._stand_in = functools.cache(patches.stand_in)
+        self._owned: dict[str, torch.Tensor] = {}
+        last = {node: user for user, nodes in self.user_to_last_uses.items() for node in nodes}
+        order = {node: number for number, node in enumerate(graph.graph.nodes)}
+        for node, kept in kept_until(graph.graph).items():
+            used = last.get(node)
+            if used is not None and order[kept] > order[used]:
+                self.user_to_last_uses[used].remove(node)
+                self.user_to_last_uses.setdefault(kept, []).append(node)
+
+    def own(self, like: Callable[[Any], Any]) -> None:
+        """Hold others in the place of the program's own tensors."""
+        for name, held in (*_parameters(self.module), *_buffers(self.module)):
+            trains = held.requires_grad
+            self._owned[name] = like(held).requires_grad_(trains)
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """What the graph holds."""
+        owned = self._owned.get(target)
+        return super().get_attr(target, args, kwargs) if owned is None else owned
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Checkpoints are only marks of nodes to what is compiled."""
+        if getattr(target, "_name", "") == _CHECKPOINT:
+            function, *given = args
+            return checkpoint(function, *given, **{"use_reentrant": False, **kwargs})
+        return super().call_function(self._stand_in(target), args, kwargs)
+
+
+@contextlib.contextmanager
+def _elsewhere(mode: CardMode) -> Iterator[VirtualGPU]:
+    """Empty cards without an end in the place of the machine's."""
+    machine = mode.machine
+    assert machine is not None
+    true = machine.gpus
+    machine.replace([_empty(gpu) for gpu in true])
+    try:
+        yield machine.current
+    finally:
+        machine.replace(true)
+
+
+def _empty(gpu: VirtualGPU) -> VirtualGPU:
+    """A card of the same kind."""
+    card = dataclasses.replace(gpu.card, total_bytes=_ENDLESS, nvml_total=_ENDLESS)
+    made = VirtualGPU(
+        card, index=gpu.index, release=gpu.release, notes=gpu.notes, dnn=gpu.dnn, lock=gpu.lock
+    )
+    made.initialize()
+    return made
+
+
+def _like(mode: CardMode, gpu: VirtualGPU, arg: Any) -> Any:
+    """An argument of its own for the replay."""
+    if not isinstance(arg, torch.Tensor):
+        return arg
+    if is_virtual(arg):
+        made = mode.allocate(gpu, (_form(arg),))[0]
+    else:
+        made = torch.empty_strided(arg.size(), arg.stride(), dtype=arg.dtype, device=CPU)
+        made.copy_(arg.detach())
+    return made
+
+
+def _parameters(graph: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    return graph.named_parameters(remove_duplicate=False)
+
+
+def _buffers(graph: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    return graph.named_buffers(remove_duplicate=False)
+
+
+def storage_of(tensor: torch.Tensor) -> StorageWeakRef:
+    """Its storage, which is not kept by being known."""
+    return StorageWeakRef(tensor.untyped_storage())
+
+
+def _living(storages: dict[int, StorageWeakRef]) -> frozenset[int]:
+    return frozenset(number for number, one in storages.items() if not one.expired())
+
+
+def _form(tensor: torch.Tensor) -> TensorSpec:
+    return spec_of(tuple(tensor.size()), tensor.dtype, 0, tuple(tensor.stride()))
+
+
+def _tensors(results: Any) -> list[torch.Tensor]:
+    return [one for one in torch.utils._pytree.tree_leaves(results) if is_virtual(one)]

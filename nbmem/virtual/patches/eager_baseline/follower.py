@@ -1,0 +1,187 @@
+"""A planned run followed beside what it does: what its regions would take in eager mode instead.
+
+What a region goes on with, and leaves for another, is looked at storage by storage: autograd keeps
+it in eager mode, or the plan, or the program, and often another than was kept by.
+
+Known limit: nothing is said of regions in CUDA graphs, whose pools are no step's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from nbmem.allocator.rounding import round_size
+from nbmem.virtual.devices import is_virtual
+from nbmem.virtual.patches.eager_baseline.captured_graphs import Captured, Took, storage_of
+from nbmem.virtual.patches.patcher import Patch, Patches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import torch
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    from nbmem.virtual.dispatch.card_mode import CardMode
+    from nbmem.virtual.hardware.eager_baseline import Instead, Most
+    from nbmem.virtual.hardware.eager_references import Lasting
+
+_PART_OF = "_nbmem_part_of"
+_MOST_FORMS = 16
+"""A region is run again for each shape of its arguments, up to so many."""
+
+
+class _Region:
+    """What is known of a region, and which of its forwards wait for backward."""
+
+    def __init__(self, captured: Captured) -> None:
+        self.captured = captured
+        self.known: dict[Any, Took | None] = {}
+        self.waiting: list[tuple[Most, int, Callable[[], None]]] = []
+
+
+class Follower:
+    """Follows what is planned, from the first region that is compiled on.
+
+    Args:
+        mode: The mode of the cards.
+        patches: What stands in for torch's functions.
+    """
+
+    def __init__(self, mode: CardMode, patches: Patches) -> None:
+        self._mode, self._patches = mode, patches
+        self._region: _Region | None = None
+
+    @contextlib.contextmanager
+    def planning(self, graph: Any, inputs: Sequence[Any]) -> Iterator[None]:
+        """What is compiled meanwhile are a region's parts."""
+        before, self._region = self._region, None
+        try:
+            self._region = _Region(Captured(graph, inputs))
+        except Exception as err:  # noqa: BLE001 - a figure beside the run is no part of it
+            self._not_known(f"{type(err).__name__}: {err}")
+        try:
+            yield
+        finally:
+            self._region = before
+
+    def apart(self) -> contextlib.AbstractContextManager[None]:
+        """While something is compiled: what is timed then takes nothing in eager mode."""
+        instead = self._instead
+        return contextlib.nullcontext() if instead is None else instead.apart()
+
+    def patches(self) -> list[Patch]:
+        """What a compiled graph passes by: when it is made, and at each call."""
+        from torch._inductor.output_code import CompiledFxGraph
+
+        true_made: Any = CompiledFxGraph.post_compile
+        true_call: Any = CompiledFxGraph.__call__
+        follower = self
+
+        def made(part: Any, inputs: Any, constants: Any, options: Any) -> None:
+            true_made(part, inputs, constants, options)
+            region = follower._region
+            if region is not None:
+                if options["cudagraphs"]:
+                    follower._not_known("CUDA graphs")
+                else:
+                    way = follower._backward if options["is_backward"] else follower._forward
+                    vars(part)[_PART_OF] = way, region
+
+        def call(part: Any, inputs: Any) -> Any:
+            way, region = vars(part).get(_PART_OF, (None, None))
+            instead = follower._instead
+            if way is None or instead is None:
+                return true_call(part, inputs)
+            return way(instead, region, inputs, lambda: true_call(part, inputs))
+
+        return [
+            Patch(CompiledFxGraph, "post_compile", made),
+            Patch(CompiledFxGraph, "__call__", call),
+        ]
+
+    @property
+    def _instead(self) -> Instead | None:
+        machine = self._mode.machine
+        return None if machine is None else machine.current.instead
+
+    def _forward(
+        self, instead: Instead, region: _Region, inputs: Sequence[Any], act: Callable[[], Any]
+    ) -> Any:
+        found = self._took(region, inputs)
+        if found is None:
+            return act()
+        instead.beside = max(instead.beside, found.beside)
+        given = region.captured.of(inputs) or ()
+        entered = {number: _known(given[number]) for number in region.captured.follows}
+        result, added = instead.run(act, found.forward, found.kept)
+        if found.backward is not None:
+            end = self._hold(instead.lasting, found, entered, result)
+            region.waiting.append((found.backward, added, end))
+        else:
+            instead.forget(added)
+        return result
+
+    def _backward(
+        self, instead: Instead, region: _Region, _inputs: Sequence[Any], act: Callable[[], Any]
+    ) -> Any:
+        if not region.waiting:
+            return act()
+        most, added, end = region.waiting.pop()
+        try:
+            return instead.run(act, most)[0]
+        finally:
+            instead.forget(added)
+            end()
+
+    def _took(self, region: _Region, inputs: Sequence[Any]) -> Took | None:
+        key: Any = ()
+        if region.captured.dynamic:
+            key = tuple(tuple(one.size()) if is_virtual(one) else type(one) for one in inputs)
+        if key not in region.known:
+            region.known[key] = None
+            args = region.captured.of(inputs)
+            if len(region.known) > _MOST_FORMS or args is None:
+                self._not_known("other arguments than were captured")
+                region.captured.forget()
+                return None
+            try:
+                region.known[key] = region.captured.took(self._mode, self._patches, args)
+            except Exception as err:  # noqa: BLE001 - a figure beside the run is no part of it
+                self._not_known(f"{type(err).__name__}: {err}")
+        return region.known[key]
+
+    def _hold(self, *facts: Any) -> Callable[[], None]:
+        try:
+            return _hold(*facts)
+        except Exception as err:  # noqa: BLE001 - a figure beside the run is no part of it
+            self._not_known(f"{type(err).__name__}: {err}")
+            return lambda: None
+
+    def _not_known(self, why: str) -> None:
+        instead = self._instead
+        if instead is not None:
+            instead.unknown = instead.unknown or why
+
+
+def _known(tensor: torch.Tensor) -> tuple[StorageWeakRef, int]:
+    return storage_of(tensor), round_size(tensor.untyped_storage().nbytes())
+
+
+def _hold(
+    lasting: Lasting,
+    found: Took,
+    entered: dict[int, tuple[StorageWeakRef, int]],
+    results: Sequence[Any],
+) -> Callable[[], None]:
+    """What a forward keeps for its backward: of what it went on with, and of what it returned."""
+    made = [_known(one) for one in results if is_virtual(one)]
+    times = Counter(reference.cdata for reference, _ in made)
+    given = {reference.cdata for reference, _ in entered.values()}
+    kept = [entered[number] for number in found.inputs]
+    kept += [_known(results[number]) for number in found.results if is_virtual(results[number])]
+    # The plan returns what it saves behind what the program gets.
+    planned = [one for one in made if times[one[0].cdata] > 1 or one[0].cdata in given]
+    lasting.passed(reference for reference, _ in entered.values())
+    return lasting.hold(kept, planned)

@@ -1,0 +1,1 @@
+"""Patches of tensors: attributes, factories, transfers, storages."""

@@ -1,0 +1,40 @@
+"""Whether a mask is causal: torch's encoders and decoders compare its values with those of one.
+
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/nn/modules/transformer.py
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch.nn.modules import transformer
+
+from nbmem.virtual.devices import is_virtual
+from nbmem.virtual.patches.patcher import Patch
+
+if TYPE_CHECKING:
+    import torch
+
+    from nbmem.virtual.dispatch.card_mode import CardMode
+
+COMPARING = "_detect_is_causal_mask"
+
+
+def mask_patches(mode: CardMode) -> list[Patch]:
+    """A square mask of values that are not known is taken for a causal one, which most are."""
+    true: Any = getattr(transformer, COMPARING, None)
+    if true is None:
+        return []
+
+    def is_causal_mask(
+        mask: torch.Tensor | None, is_causal: Any = None, size: int | None = None
+    ) -> bool:
+        found: bool = true(mask, is_causal, size)  # which takes memory on the card
+        if is_causal is not None or mask is None or not is_virtual(mask):
+            return found
+        if mode.values.twin(mask) is not None:
+            return found
+        side = mask.size(-2) if size is None else size
+        return mask.size() == (side, side)
+
+    return [Patch(transformer, COMPARING, is_causal_mask)]

@@ -1,0 +1,30 @@
+"""Initialisations of torch.nn.init that look at what they have drawn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch.nn import init
+
+from nbmem.virtual.patches.patcher import Patch, wanted
+
+if TYPE_CHECKING:
+    import torch
+
+    from nbmem.virtual.dispatch.card_mode import CardMode
+
+TRUNCATED = "_no_grad_trunc_normal_"
+
+
+def filling_patches(mode: CardMode) -> list[Patch]:
+    """trunc_normal_ draws until it likes the numbers: all of that is one step of a recipe."""
+    true = getattr(init, TRUNCATED, None)
+    if true is None:
+        return []
+
+    def truncated(tensor: torch.Tensor, *args: Any, generator: Any = None) -> torch.Tensor:
+        if len(args) == 4 and mode.host.note(true, tensor, args, generator):
+            return tensor
+        return true(tensor, *args, generator=generator)
+
+    return wanted(init, {TRUNCATED: truncated})

@@ -1,0 +1,1 @@
+"""Patches of Triton: launches, and the kernels that it compiles."""

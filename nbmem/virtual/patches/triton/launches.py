@@ -1,0 +1,253 @@
+"""Triton's launches: the host's code around them runs, the kernels themselves pass.
+
+What a program allocates to launch is Python: hooks, heuristics, the tuner with its buffer for a
+cold cache, what a grid is computed from. All of that runs as on a card; a kernel takes no memory
+but that of its arguments, and what it asks of an allocator that the program has set for it.
+https://github.com/triton-lang/triton/blob/v3.7.1/python/triton/runtime/jit.py: JITFunction.run
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbmem.virtual.devices import is_virtual
+from nbmem.virtual.dispatch.card_mode import CardMode
+from nbmem.virtual.patches.patcher import Patch
+from nbmem.virtual.patches.triton.compiled_kernels import (
+    MOST_THREADS,
+    PassedKernel,
+    PassedLauncher,
+    Scratch,
+    light,
+    may_take_scratch,
+    resources,
+    take_scratch,
+)
+from nbmem.virtual.warnings import TRITON
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nbmem.virtual.hardware.machine import Machine
+
+COLD_CACHE = 256 << 20
+"""Bytes that a benchmark writes between two launches, so that nothing is in the card's cache:
+triton/backends/nvidia/driver.py: get_empty_cache_for_benchmark."""
+ONE_TURN = 1000.0
+"""Milliseconds that every launch is said to take: a benchmark of a given time repeats it once."""
+
+
+class TritonEvent:
+    """A moment of a benchmark."""
+
+    def __init__(self, **options: Any) -> None:
+        del options
+
+    def record(self, stream: Any = None) -> None:
+        """Nothing needs to be remembered, for times are not known."""
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """A time so long that a benchmark is content with one launch."""
+        del end_event
+        return ONE_TURN
+
+
+class TritonInterface:
+    """`torch.cuda` to a benchmark."""
+
+    Event = TritonEvent
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.cuda, name)
+
+
+class PassedBlas:
+    """cuBLASLt as Triton binds it: what it writes is not known, its workspace is given."""
+
+    def __init__(self, workspace: torch.Tensor, launched: Callable[[Iterable[Any]], None]) -> None:
+        self._workspace = workspace
+        self._launched = launched
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *values: self._launched(values)
+
+
+class TritonDriver:
+    """What programs ask of `triton.runtime.driver.active` before they launch."""
+
+    def __init__(self, machine: Machine, launched: Callable[[Iterable[Any]], None]) -> None:
+        self._machine = machine
+        self._launched = launched
+
+    def launcher_cls(self, source: Any, metadata: Any) -> PassedLauncher:
+        """How a compiled kernel is launched."""
+        del source
+        return PassedLauncher(metadata, self._launched)
+
+    def load_binary(
+        self, name: str, kernel: bytes, shared: int, device: int
+    ) -> tuple[int, int, int, int, int]:
+        """A module's and a function's handle; registers, spilled ones, threads of a block."""
+        del shared, device
+        return (1, 1, *resources(name, kernel), MOST_THREADS)
+
+    def get_active_torch_device(self) -> torch.device:
+        """The card."""
+        return torch.device("cuda", self.get_current_device())
+
+    def get_current_device(self) -> int:
+        """Its ordinal."""
+        return self._machine.current.index
+
+    def set_current_device(self, device: int) -> None:
+        """Go on with another card."""
+        torch.cuda.set_device(device)
+
+    def get_current_stream(self, device: int | None = None) -> int:
+        """The handle of this thread's stream."""
+        return self._machine.gpu(device).stream.handle
+
+    def get_current_target(self) -> Any:
+        """What kernels are compiled for."""
+        compiler = sys.modules["triton.backends.compiler"]
+        major, minor = self._machine.current.card.capability
+        return compiler.GPUTarget("cuda", 10 * major + minor, 32)
+
+    def get_device_capability(self, device: int | None = None) -> tuple[int, int]:
+        """The card's compute capability."""
+        return self._machine.gpu(device).card.capability
+
+    def get_device_interface(self) -> TritonInterface:
+        """How a benchmark waits and takes times."""
+        return TritonInterface()
+
+    def get_benchmarker(self) -> Any:
+        """What a tuner measures with."""
+        return importlib.import_module("triton.testing").do_bench
+
+    def get_empty_cache_for_benchmark(self) -> torch.Tensor:
+        """The buffer that a benchmark writes; it lives as long as the benchmark."""
+        return torch.empty(COLD_CACHE // 4, dtype=torch.int, device=self.get_active_torch_device())
+
+    def clear_cache(self, cache: torch.Tensor) -> None:
+        """Write the buffer."""
+        cache.zero_()
+
+    @property
+    def utils(self) -> Any:
+        """Itself, for the few questions that are asked of it."""
+        return self
+
+    def get_device_properties(self, device: int | None = None) -> dict[str, int]:
+        """What launches are sized by."""
+        card = self._machine.gpu(device).card
+        return {
+            "max_shared_mem": card.multiprocessor.shared_bytes,
+            "max_num_regs": 65536,
+            "multiprocessor_count": card.processors,
+            "warpSize": 32,
+            # An H100's: a tuner estimates with them which configurations are worth a try.
+            "mem_clock_rate": 2_619_000,
+            "mem_bus_width": 5120,
+        }
+
+
+def triton_patches(mode: CardMode, machine: Machine) -> list[Patch]:
+    """The launch of a kernel; torch has imported Triton by now, if there is one."""
+    jit = sys.modules.get("triton.runtime.jit")
+    config = sys.modules.get("triton.runtime.driver")
+    if jit is None or config is None:
+        return []
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> PassedKernel:
+        for hook in self.pre_run_hooks:
+            hook(*args, **options)
+        names = self.signature.parameters
+        asked = {name: value for name, value in options.items() if name in names}
+        bound = self.signature.bind(*args, **asked)
+        bound.apply_defaults()
+        kernel = PassedKernel(self.__name__, compiled(self, args, options), loaded=not warmup)
+        if not warmup:
+            sizes = grid(dict(bound.arguments)) if callable(grid) else grid
+            launched(bound.arguments.values())
+            if may_take_scratch(self):
+                metadata = scratch.of(self, kernel, bound.arguments.values())
+                take_scratch(metadata, sizes, driver.get_current_stream())
+        return kernel
+
+    def say(text: str) -> None:
+        machine.current.note(text)
+
+    def launched(values: Iterable[Any]) -> None:
+        for place, value in enumerate(values):
+            _launched_with(mode, place, value)
+        machine.current.note(TRITON)
+
+    def compiled(self: Any, args: Any, options: dict[str, Any]) -> Callable[[], Any]:
+        lighter = [light(value) for value in args]
+        named = {name: light(value) for name, value in options.items()}
+
+        def compile_it() -> Any:
+            hooks, self.pre_run_hooks = self.pre_run_hooks, []
+            try:
+                return true_run(self, *lighter, grid=None, warmup=True, **named)
+            finally:
+                self.pre_run_hooks = hooks
+
+        return compile_it
+
+    true_run = jit.JITFunction.run
+    _teach_wrapped_launches()
+    driver = TritonDriver(machine, launched)
+    scratch = Scratch(say)
+    return [
+        Patch(jit.JITFunction, "run", run),
+        Patch(config.DriverConfig, "active", property(lambda _self: driver)),
+        *_blas_patches(launched),
+    ]
+
+
+def _blas_patches(launched: Callable[[Iterable[Any]], None]) -> list[Patch]:
+    library = sys.modules.get("triton._C.libtriton")
+    cublas = getattr(getattr(library, "nvidia", None), "cublas", None)
+    if cublas is None:
+        return []
+    return [Patch(cublas, "CublasLt", lambda workspace: PassedBlas(workspace, launched))]
+
+
+def _teach_wrapped_launches() -> None:
+    """What torch.library.wrap_triton makes of a launch is one here, too; learned for good."""
+    from torch._higher_order_ops import triton_kernel_wrap
+
+    wrapped = triton_kernel_wrap.triton_kernel_wrapper_mutation
+    if CardMode in wrapped.python_key_table:
+        return
+
+    def launch(mode: CardMode, **options: Any) -> None:
+        with mode:
+            triton_kernel_wrap.triton_kernel_wrapper_mutation_dense(**options)
+
+    wrapped.py_impl(CardMode)(launch)
+
+
+def _launched_with(mode: CardMode, place: int, value: Any) -> None:
+    """Forget what the kernel may have written; refuse what it cannot reach, in Triton's words."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            _launched_with(mode, place, item)
+        return
+    tensor = value if isinstance(value, torch.Tensor) else getattr(value, "base", None)
+    if is_virtual(tensor):
+        mode.values.forget(tensor)
+    elif isinstance(tensor, torch.Tensor) and _is_out_of_reach(tensor):
+        raise ValueError(
+            f"Pointer argument (at {place}) cannot be accessed from Triton (cpu tensor?)"
+        )
+
+
+def _is_out_of_reach(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cpu" and tensor.numel() > 0 and not tensor.is_pinned()

@@ -1,0 +1,89 @@
+"""The stream on which a leaf's gradient is added up: that on which its node was made.
+
+A leaf's node (AccumulateGrad) is made by the first operator that takes the leaf and lives as long
+as a graph has it. On a card the engine enters the node's stream before it calls the leaf's hooks,
+those behind the sum among them; torch 2.9 to 2.14 do so. Which node is alive cannot be asked, but
+what is noted at a node goes with it: so the stream is noted there, where torch keeps what anomaly
+detection wants to know, at every call that takes a leaf. The first note stays.
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/functions/accumulate_grad.cpp
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import _C
+
+from nbmem.virtual.tensors.operator_call import facts_of
+from nbmem.virtual.tensors.storages import DataKernels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nbmem.virtual.hardware.current_stream import CurrentStream
+    from nbmem.virtual.tensors.operator_call import OperatorCall
+
+_needs_gradient: Any = _C.TensorBase.requires_grad.__get__
+_AUTOGRAD = _C.DispatchKey.AutogradFunctionality
+_layout_of: Any = _C.TensorBase.layout.__get__
+_is_leaf: Any = _C.TensorBase.is_leaf.__get__
+
+
+def node_of(leaf: torch.Tensor, stream: CurrentStream) -> Any:
+    """The leaf's node, made on the present stream unless it is there; it lives while it is held."""
+    node = _node_of(leaf)
+    if node is not None and stream.changed:
+        node.metadata.setdefault(stream.note, stream.handle)
+    return node
+
+
+def note_streams(call: OperatorCall) -> None:
+    """Note the present stream at the nodes that the call's leaves have since now.
+
+    Leaves are only remembered before the program has used a second stream in this thread. Nothing
+    is done where no node is made: in an optimizer's step and in backward.
+    """
+    if not torch.is_grad_enabled() and _makes_no_node(call):
+        return
+    for tensor in call.tensors:
+        if _needs_gradient(tensor) and _is_leaf(tensor):
+            stream = call.gpu.stream
+            if not stream.changed:
+                stream.remember(tensor)
+            elif _is_plain(tensor):
+                node_of(tensor, stream)
+
+
+def note_first_stream(stream: CurrentStream, leaves: Iterable[torch.Tensor]) -> None:
+    """Note the default stream at the nodes that leaves have before the first change of stream.
+
+    A leaf whose node is not alive gets one for this moment alone.
+    """
+    for leaf in leaves:
+        if _needs_gradient(leaf) and _is_leaf(leaf) and _is_plain(leaf):
+            node = _node_of(leaf)
+            if node is not None:
+                node.metadata.setdefault(stream.note, 0)
+
+
+def _makes_no_node(call: OperatorCall) -> bool:
+    """Whether a call without gradients is none of a function's forward, which has made nodes."""
+    return bool(facts_of(call.func).mutates) or _C._current_autograd_node() is not None
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it has strides and consists of no other tensors: views of others run their code."""
+    return (
+        type(tensor).__torch_dispatch__ is _C._disabled_torch_dispatch_impl
+        and _layout_of(tensor) is torch.strided
+        and not _C._functorch.is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def _node_of(leaf: torch.Tensor) -> Any:
+    """None of what backward takes out of a graph, which calls itself a leaf."""
+    with DataKernels(), _C.DisableTorchFunction(), torch.enable_grad():
+        _C._dispatch_tls_set_dispatch_key_excluded(_AUTOGRAD, False)  # in a call it is below
+        view: Any = leaf.view_as(leaf)
+        return view.grad_fn.next_functions[0][0]

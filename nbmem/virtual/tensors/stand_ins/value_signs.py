@@ -1,0 +1,121 @@
+"""What unknown floats look like: whether some are negative, and what tells random ones apart.
+
+The rules are parts of the records of operators (`ValueRule.look`); numbers are made of it in
+numbers.py, once somebody reads them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import _C
+
+from nbmem.virtual.devices import CPU, is_virtual, true_device
+from nbmem.virtual.tensors.stand_ins.numbers import VARIED, fill
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbmem.virtual.tensors.operator_call import OperatorCall
+    from nbmem.virtual.tensors.values import Values
+
+    LookRule = Callable[[Values, OperatorCall], "Look"]
+
+SAMPLED = 64
+"""Elements of the first row of a tensor from the CPU that say whether some are negative."""
+
+
+class Look(NamedTuple):
+    """What the unknown floats of a storage look like.
+
+    Attributes:
+        seed: What tells them from those of other storages.
+        signed: Whether some are negative.
+    """
+
+    seed: int
+    signed: bool
+
+
+POSITIVE = Look(0, signed=False)
+SIGNED = Look(0, signed=True)
+
+
+def show_as(values: Values, tensor: torch.Tensor, look: Look) -> None:
+    """Say what a tensor on a card looks like."""
+    block = values.storages.of(tensor)
+    if block is not None and block.look is not None:
+        block.look = look
+
+
+def look_of(values: Values, tensor: torch.Tensor) -> Look:
+    """Return what a tensor looks like; one on the CPU by a few of its elements."""
+    if is_virtual(tensor):
+        block = values.storages.of(tensor)
+        return POSITIVE if block is None or block.look is None else block.look
+    if tensor.dtype not in VARIED or tensor.dtype.is_complex or tensor.numel() <= 1:
+        return POSITIVE
+    if true_device(tensor) != CPU or tensor.layout is not torch.strided:
+        return POSITIVE
+    kept = values.host.kept_of(tensor)
+    if kept is not None:  # Nobody has read it: it is a copy from a card, or initial weights.
+        if (recipe := kept.recipe) is None:
+            return POSITIVE
+        return Look(*recipe.args[-2:]) if recipe.func is fill else SIGNED
+    with _C._DisableTorchDispatch(), torch.no_grad():
+        some = tensor[(0,) * (tensor.dim() - 1)][:SAMPLED]
+        return Look(0, signed=bool((some < 0).any()))
+
+
+def positive(values: Values, call: OperatorCall) -> Look:
+    """A rule: none is negative."""
+    del values, call
+    return POSITIVE
+
+
+def signed(values: Values, call: OperatorCall) -> Look:
+    """A rule: some are negative."""
+    del values, call
+    return SIGNED
+
+
+def as_arguments(values: Values, call: OperatorCall) -> Look:
+    """A rule: some are negative where some are among the arguments."""
+    return Look(0, signed=any(look_of(values, tensor).signed for tensor in call.tensors))
+
+
+def as_factors(values: Values, call: OperatorCall) -> Look:
+    """A rule for products: a number times itself is positive."""
+    left, right = call.args[:2]
+    return POSITIVE if left is right else as_arguments(values, call)
+
+
+def copied(values: Values, call: OperatorCall) -> Look:
+    """A rule: the numbers of the last tensor, where they lie in the same order."""
+    source = call.tensors[-1]
+    look = look_of(values, source)
+    start = source.storage_offset() if source.is_contiguous() else 0
+    return Look(look.seed + start, look.signed)
+
+
+def drawn(call: OperatorCall) -> int:
+    """Draw a seed from the generator of a call."""
+    generator = call.argument("generator")
+    if generator is None:
+        generator = torch.cuda.default_generators[call.gpu.index]
+    with _C._DisableTorchDispatch():
+        number = torch.empty((), dtype=torch.int64, device=CPU).random_(generator=generator)
+        return number.item() >> 1
+
+
+def drawn_signed(values: Values, call: OperatorCall) -> Look:
+    """A rule: random numbers, some of them negative."""
+    del values
+    return Look(drawn(call), signed=True)
+
+
+def drawn_positive(values: Values, call: OperatorCall) -> Look:
+    """A rule: random numbers, none of them negative."""
+    del values
+    return Look(drawn(call), signed=False)
