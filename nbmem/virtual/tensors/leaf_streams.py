@@ -44,14 +44,15 @@ def note_streams(call: OperatorCall) -> None:
     Leaves are only remembered before the program has used a second stream in this thread. Nothing
     is done where no node is made: in an optimizer's step and in backward.
     """
-    if not torch.is_grad_enabled() and _makes_no_node(call):
-        return
+    without_grad = not torch.is_grad_enabled()
+    if without_grad and facts_of(call.func).mutates:
+        return  # an optimizer's step
     for tensor in call.tensors:
         if _needs_gradient(tensor) and _is_leaf(tensor):
             stream = call.gpu.stream
             if not stream.changed:
                 stream.remember(tensor)
-            elif _is_plain(tensor):
+            elif _is_plain(tensor) and not (without_grad and _in_backward()):
                 node_of(tensor, stream)
 
 
@@ -67,9 +68,12 @@ def note_first_stream(stream: CurrentStream, leaves: Iterable[torch.Tensor]) -> 
                 node.metadata.setdefault(stream.note, 0)
 
 
-def _makes_no_node(call: OperatorCall) -> bool:
-    """Whether a call without gradients is none of a function's forward, which has made nodes."""
-    return bool(facts_of(call.func).mutates) or _C._current_autograd_node() is not None
+def _in_backward() -> bool:
+    """Return whether a backward runs; the node that runs gets a Python object by this.
+
+    torch frees by recursion what Python has seen, so it is asked only where streams have changed.
+    """
+    return _C._current_autograd_node() is not None
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
