@@ -69,12 +69,15 @@ _MOVED = {
 
 
 def _jupyter_labextension_paths() -> list[dict[str, str]]:
-    """Where `jupyter labextension develop` finds the compiled extension of a checkout."""
+    """Return the paths of the compiled extension in a checkout.
+
+    `jupyter labextension develop` calls this.
+    """
     return [{"src": "labextension", "dest": "nbmem-labextension"}]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for, when it is asked for: `import nbmem` itself stays light."""
+    """Import a public name on first use, to keep `import nbmem` light."""
     if name == "virtual":
         return import_module("nbmem.virtual")
     if name in _MOVED:
@@ -85,5 +88,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names, for completion."""
+    """Return the public names, for completion."""
     return sorted({*globals(), *__all__})

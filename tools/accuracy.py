@@ -1,4 +1,7 @@
-"""Compare the virtual GPU with recorded runs of real models, on the CUDA build of torch."""
+"""Compare the virtual GPU with recorded runs of real models.
+
+This uses the CUDA build of torch, in an environment of its own.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from installing import ROOT, say
 
 
 def main() -> int:
-    """Say what it costs, make the environment, pass the arguments on to tests/accuracy."""
+    """Prepare the environment and pass the arguments to tests/accuracy.
+
+    What the environment costs is printed first.
+    """
     require_python()
     parser = argparse.ArgumentParser(
         description=__doc__, epilog="All arguments are passed on to `python -m tests.accuracy`."

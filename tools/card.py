@@ -1,4 +1,7 @@
-"""Measure on this machine's NVIDIA card what nbmem's tables are made from: 15 minutes at most."""
+"""Measure this machine's NVIDIA card for nbmem's tables.
+
+It takes 15 minutes at most.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,11 @@ from installing import ROOT, say
 
 
 def main() -> int:
-    """Say what it costs, make the environment, pass the arguments on to tests/card."""
+    """Prepare the environment and pass the arguments to tests/card.
+
+    What the environment costs is printed first. With --tables, tests/card/tables reads files
+    instead.
+    """
     require_python()
     parser = argparse.ArgumentParser(
         description=__doc__,

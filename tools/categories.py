@@ -1,4 +1,6 @@
-"""Write labextension/src/categories.ts from categories.py and exploration.py of nbmem.
+"""Write labextension/src/categories.ts from nbmem's own categories.
+
+They are in nbmem.core.categories and nbmem.details.
 
 `python3 tools/categories.py` writes it; tests/house/test_generated.py says whether it is fresh.
 """
@@ -41,7 +43,7 @@ def main() -> int:
 
 
 def typescript() -> str:
-    """The whole file."""
+    """Return the contents of the file."""
     rows = "".join(map(_row, categories.Category))
     return "".join(
         [
@@ -85,7 +87,7 @@ def _single() -> tuple[categories.Category, ...]:
 
 
 def _row(category: categories.Category) -> str:
-    """One category, as prettier lays it out."""
+    """Return one category, as prettier lays it out."""
     fields = (
         f"key: '{category.key}'",
         f"label: {_text(category.label)}",

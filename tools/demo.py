@@ -1,7 +1,8 @@
-"""Set the project up with nothing but Python and its pip, and run the quickstart notebook.
+"""Set the project up and run the quickstart notebook.
 
-It runs on the NVIDIA GPU if there is one, else on nbmem's virtual one. The report is printed; the
-executed notebook, the recording and the report as HTML are left in `out/`.
+Nothing but Python and its pip is needed. The notebook runs on the NVIDIA GPU if there is one, else
+on nbmem's virtual one. The report is printed; the executed notebook, the recording and the report
+as HTML are left in `out/`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ NOTEBOOK = ROOT / "notebooks" / "01_quickstart.ipynb"
 
 
 def main() -> int:
-    """Set up, execute, show; 0 if the notebook ran to its end."""
+    """Set up, execute and show; return 0 if the notebook ran to its end."""
     require_python()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

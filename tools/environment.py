@@ -1,7 +1,7 @@
-"""Environments of the project's own, made with nothing but Python and its pip.
+"""Virtual environments of the project, made with Python and its pip.
 
-The entry scripts beside this file run before anything is installed and on any Python 3, so that an
-old one gets a sentence instead of a SyntaxError: keep their syntax to that of Python 3.8.
+The entry scripts beside this file run before anything is installed and on any Python 3. Keep their
+syntax to that of Python 3.8, so that an old one gets a message instead of a SyntaxError.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STAMP = "nbmem-setup.json"
 
 
 def require_python(version: tuple[int, ...] = sys.version_info[:3]) -> None:
-    """End with a sentence if this Python is too old for nbmem."""
+    """Exit with a message if this Python is too old for nbmem."""
     if version < OLDEST:
         found, oldest = ".".join(map(str, version)), ".".join(map(str, OLDEST))
         raise SystemExit(
@@ -34,7 +34,10 @@ def require_python(version: tuple[int, ...] = sys.version_info[:3]) -> None:
 
 
 def requirements(*groups: str) -> list[str]:
-    """What pyproject.toml lists under these dependency groups, included groups resolved."""
+    """Return the packages of dependency groups in pyproject.toml.
+
+    Included groups are resolved.
+    """
     listed: list[str] = []
     table = _pyproject()["dependency-groups"]
     for group in groups:
@@ -50,7 +53,9 @@ def prepare(
     project: bool = True,
     fresh: bool = False,
 ) -> Path:
-    """Make an environment hold the project and some dependency groups; reuse it if it does.
+    """Create or reuse an environment with some dependency groups.
+
+    It also holds the project, unless `project` is false.
 
     Args:
         name: Folder of the environment, beside pyproject.toml.
@@ -80,7 +85,7 @@ def prepare(
 
 
 def hand_over(command: list[str], env: dict[str, str] | None = None) -> int:
-    """Run a program in the place of this one; its status.
+    """Run a program in place of this one; return its exit status.
 
     Ctrl-C reaches both: it is the program's to end what it has started and to say how far it came.
     """
@@ -94,14 +99,20 @@ def hand_over(command: list[str], env: dict[str, str] | None = None) -> int:
 
 
 def this_python() -> Path:
-    """The Python that runs this, with the project on its path and whatever else it has."""
+    """Return this Python, with the project on PYTHONPATH.
+
+    Packages are those that it has.
+    """
     known = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([known] if known else [])])
     return Path(sys.executable)
 
 
 def add_labextension(folder: Path) -> None:
-    """Give an environment's JupyterLab the extension, compiled if need be."""
+    """Add the JupyterLab extension to an environment.
+
+    It is compiled if that has not been done yet.
+    """
     built = ROOT / "nbmem" / "labextension"
     if not (built / "package.json").exists():
         say("Compiling the JupyterLab extension, which takes a minute.")
@@ -113,7 +124,10 @@ def add_labextension(folder: Path) -> None:
 
 
 def find_python(version: str) -> str | None:
-    """An interpreter of this version, on the path or among pyenv's; it must really run."""
+    """Return an interpreter of this version; None if there is none.
+
+    It is on the path or among pyenv's, and really runs.
+    """
     names = [shutil.which(f"python{version}")]
     if pyenv := shutil.which("pyenv"):
         root = subprocess.run([pyenv, "root"], capture_output=True, text=True, check=False)
@@ -128,7 +142,10 @@ def find_python(version: str) -> str | None:
 
 
 def missing_chromium() -> str | None:
-    """Why there is no Chromium; None if there is one. A CI machine whose root we are gets one."""
+    """Return why there is no Chromium; None if there is one.
+
+    On a CI machine, with root's rights, it is installed by apt-get.
+    """
     names = ("chromium", "chromium-browser", "google-chrome")
     if os.environ.get("NBMEM_CHROMIUM") or any(map(shutil.which, names)):
         return None
@@ -148,7 +165,10 @@ def packages_of(python: Path) -> str:
 
 
 def _create(folder: Path, interpreter: str) -> None:
-    """Make an empty environment; Debian's Python comes without ensurepip but with a pip."""
+    """Create an empty environment; without ensurepip it has no pip.
+
+    Debian's Python comes without ensurepip but with a pip.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     make = [interpreter, "-m", "venv", str(folder)]
     if subprocess.run(make, capture_output=True, check=False).returncode:
@@ -175,7 +195,7 @@ def _digest_of_lists() -> str:
 
 
 def _read_stamp(folder: Path) -> dict[str, Any]:
-    """What an earlier set-up noted at its end; empty if it did not get there."""
+    """Return the stamp of a finished set-up; empty without one."""
     try:
         stamp: dict[str, Any] = json.loads((folder / _STAMP).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,7 @@
-"""Execute one notebook in this environment, and keep it, its last recording and the report."""
+"""Execute a notebook; keep it, its last recording and the report.
+
+It runs in this environment.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,12 @@ from typing import Any
 
 
 def main(notebook: Path, out: Path) -> int:
-    """Execute the notebook, print the text report and write the rest into `out`.
+    """Execute the notebook, print the report and write files to `out`.
 
-    The recording is saved by the notebook's own kernel, after its last cell, in a cell that is not
-    kept; from then on it is what `nbmem report FILE` does with any recording.
+    The report is printed as text. The notebook, the recording and the report as HTML are written.
+
+    The notebook's own kernel saves the recording after its last cell, in a cell that is not kept.
+    The report is then made by `nbmem report FILE`, as from any recording.
 
     Returns:
         0; 1 if a cell failed or nothing was traced.
@@ -52,13 +57,13 @@ def main(notebook: Path, out: Path) -> int:
 
 
 def _tell(cell: Any, cell_index: int) -> None:
-    """Say which cell begins, by its first line."""
+    """Print the number and the first line of a cell that begins."""
     if cell.cell_type == "code":
         print(f"  cell {cell_index + 1}: {cell.source.partition(chr(10))[0][:70]}", flush=True)
 
 
 def _texts(cell: Any) -> str:
-    """What a cell said, in plain words."""
+    """Return the outputs of a cell as plain text."""
     said = [one.get("text") or one.get("data", {}).get("text/plain", "") for one in cell.outputs]
     return " ".join(said) or "no reason was given."
 

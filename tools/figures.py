@@ -1,7 +1,8 @@
-"""Writes labextension/src/explorer/figures.json from the pictures that nbmem.views.explorer makes.
+"""Write labextension/src/explorer/figures.json, with Bokeh.
 
-A report's pictures are the same Bokeh documents every time, so no notebook has to import Bokeh for
-them, or to hold them. `python3 tools/figures.py` writes them; it needs Bokeh.
+The pictures are those that nbmem.views.explorer makes. A report's pictures are the same Bokeh
+documents every time, so no notebook has to import Bokeh for them, or to hold them. `python3
+tools/figures.py` writes them; it needs Bokeh.
 """
 
 from __future__ import annotations
@@ -21,18 +22,21 @@ _ID = re.compile(r'"p(\d+)"')
 
 
 def written() -> str:
-    """The documents, with ids that do not depend on what else Bokeh made in this process."""
+    """Return the documents as JSON, with reproducible ids.
+
+    The ids do not depend on what else Bokeh made in this process.
+    """
     return json.dumps([[name, numbered(document)] for name, document in figures()], indent=1) + "\n"
 
 
 def numbered(document: str) -> str:
-    """A document whose models are numbered from 1001, in the order in which they are met."""
+    """Renumber a document's models from 1001, in order of appearance."""
     numbers = {key: 1001 + i for i, key in enumerate(dict.fromkeys(_ID.findall(document)))}
     return _ID.sub(lambda found: f'"p{numbers[found[1]]}"', document)
 
 
 def unversioned(text: str) -> str:
-    """The documents without the version of the Bokeh that made them."""
+    """Return the documents without the version of Bokeh in them."""
     return re.sub(r'\\"version\\":\\"[^"\\]*\\"', "", text)
 
 

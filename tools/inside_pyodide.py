@@ -1,7 +1,7 @@
-"""Check nbmem on the Python that runs this, without torch, numpy, threads and processes.
+"""Check nbmem on this Python, without torch and numpy.
 
-What needs no further package is imported, the rest is compiled, and every warning is an error. Then
-the tests run that need nothing else.
+There are no threads and processes, either. What needs no further package is imported, the rest is
+compiled, and every warning is an error. Then the tests run that need nothing else.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class WithoutProcesses:
 
 
 def main() -> int:
-    """Return 0 if all is well."""
+    """Run the checks; return 0 if all is well."""
     warnings.simplefilter("error")
     paths = sorted(Path("nbmem").rglob("*.py"))
     imported = [path for path in paths if _is_imported(path)]
@@ -65,7 +65,10 @@ def main() -> int:
 
 
 def _is_imported(path: Path) -> bool:
-    """Import a module of nbmem's; tell whether it needs no package that is missing."""
+    """Import a module of nbmem; return whether that was possible.
+
+    It is not if a package is missing. `__main__` is not imported.
+    """
     name = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
     if name.endswith("__main__"):
         return False

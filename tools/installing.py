@@ -1,7 +1,9 @@
-"""Puts packages into an environment, the CPU build of torch where there is no NVIDIA driver.
+"""Install packages into an environment, torch in a fitting build.
 
-uv knows by itself where the builds of torch are (`--torch-backend auto` chooses by the driver).
-Where it is not there, or cannot reach them, pip takes what it finds, which is said beforehand.
+The CPU build of torch is taken where there is no NVIDIA driver. uv knows by itself where the builds
+of torch are (`--torch-backend auto` chooses by the driver). Where it is not there, or cannot reach
+them, pip takes what it finds, which is said beforehand.
+
 Keep the syntax to that of Python 3.8, like that of the scripts that import this.
 """
 
@@ -25,17 +27,19 @@ _WORTH_A_LINE = 20.0
 
 
 def say(text: str) -> None:
-    """Print a line at once, so that it stands before the output of what it announces."""
+    """Print a line at once, before the output of what it announces."""
     print(text, flush=True)
 
 
 def python_of(folder: Path) -> Path:
-    """The interpreter of a virtual environment."""
+    """Return the interpreter of a virtual environment."""
     return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
 def install(folder: Path, *words: str) -> None:
-    """Install what `pip install` would be told to, saying what it is and how it goes on.
+    """Install packages as `pip install` does, and report progress.
+
+    uv installs a pinned torch and what comes with it, where it can.
 
     Args:
         folder: The environment.
@@ -51,7 +55,7 @@ def install(folder: Path, *words: str) -> None:
 
 
 def pip(folder: Path, *arguments: str, labextension: bool = False) -> None:
-    """Run the environment's pip, quietly; end with a sentence if it fails.
+    """Run the environment's pip quietly; exit with a message if it fails.
 
     Args:
         folder: The environment.
@@ -66,7 +70,10 @@ def pip(folder: Path, *arguments: str, labextension: bool = False) -> None:
 
 
 def _by_uv(folder: Path, pinned: str, words: tuple[str, ...]) -> bool:
-    """Whether uv has installed it; it does not read what pip has been told of other sources."""
+    """Install with uv; return whether that worked.
+
+    uv does not read pip's settings of other sources, so it is not used with any.
+    """
     if _pip_has_sources():
         return False
     uv = _uv(folder)
@@ -87,7 +94,11 @@ def _by_uv(folder: Path, pinned: str, words: tuple[str, ...]) -> bool:
 
 
 def _uv(folder: Path) -> str | None:
-    """The machine's uv, else one that pip brings: a file of 20 MB, in an environment of its own."""
+    """Return the path of uv; None without one.
+
+    It is the machine's. On Linux without a driver, where pip's own choice may be gigabytes too
+    large, pip brings one: a file of 20 MB, in a folder of the environment.
+    """
     found = shutil.which("uv")
     if found or _has_driver() or platform.system() != "Linux":
         return found  # only there pip's own choice may be gigabytes too large
@@ -100,7 +111,10 @@ def _uv(folder: Path) -> str | None:
 
 
 def _announce(folder: Path, pinned: str) -> None:
-    """Say which build of torch pip will take, and how large it is with what it needs."""
+    """Print which build of torch pip will take, and its size.
+
+    The size is that with all that it needs.
+    """
     if platform.system() != "Linux":
         return
     if sys.prefix == sys.base_prefix and importlib.util.find_spec("torch"):
@@ -124,7 +138,10 @@ def _announce(folder: Path, pinned: str) -> None:
 
 
 def _chosen_by_pip(folder: Path, *words: str) -> list[tuple[str, str]]:
-    """Version and address of all that pip would install; empty where it does not say."""
+    """Return version and address of all that pip would install.
+
+    Empty where pip does not say.
+    """
     ask = ["install", "-qq", "--dry-run", "--ignore-installed", "--report", "-", *words]
     done = subprocess.run([*_pip_of(folder), *ask], capture_output=True, text=True, check=False)
     try:
@@ -135,7 +152,7 @@ def _chosen_by_pip(folder: Path, *words: str) -> list[tuple[str, str]]:
 
 
 def _size(address: str) -> int:
-    """Bytes of a file; 0 where nobody says."""
+    """Return the bytes of a file at an address; 0 if they are not known."""
     try:
         asked = urllib.request.Request(address, method="HEAD")  # noqa: S310 - what pip would load
         with urllib.request.urlopen(asked, timeout=5) as answer:  # noqa: S310
@@ -145,7 +162,10 @@ def _size(address: str) -> int:
 
 
 def _by_pip(folder: Path, words: tuple[str, ...]) -> None:
-    """Install with pip: a line for each large file and for the unpacking, all of it if it fails."""
+    """Install with pip; exit with its last lines if it fails.
+
+    Printed are a line for each large file and one for the unpacking.
+    """
     options = ["--disable-pip-version-check", "--no-warn-script-location", "--progress-bar", "off"]
     command = [*_pip_of(folder), "install", "--no-compile", *options, *words]
     said = []
@@ -174,7 +194,10 @@ def _tell(line: str) -> None:
 
 
 def _pip_of(folder: Path) -> list[str]:
-    """The environment's pip; a base Python's pip serves one that has none."""
+    """Return the command of the environment's pip.
+
+    An environment without pip is served by that of the Python that runs this.
+    """
     python = str(python_of(folder))
     own = subprocess.run([python, "-m", "pip", "--version"], capture_output=True, check=False)
     if own.returncode == 0:
@@ -183,7 +206,10 @@ def _pip_of(folder: Path) -> list[str]:
 
 
 def _pip_has_sources() -> bool:
-    """Whether pip was told of an index or a folder: then it is asked, and nothing else."""
+    """Return whether pip is set to use an index or a folder.
+
+    Then pip alone is used.
+    """
     ask = [sys.executable, "-m", "pip", "config", "list"]  # what the environment says, too
     told = subprocess.run(ask, capture_output=True, text=True, check=False).stdout
     return bool(re.search(r"[.:](index-url|extra-index-url|find-links|no-index)=", told))

@@ -1,6 +1,6 @@
-"""Writes labextension/src/messages.ts from the messages that nbmem.frontends.sidebar declares.
+"""Write labextension/src/messages.ts from nbmem.live's messages.
 
-It is laid out as prettier would, so that formatting the folder changes nothing.
+The file is laid out as prettier would, so that formatting the folder changes nothing.
 
 `python3 tools/messages.py` writes it, `--check` says whether it is as it should be.
 """
@@ -110,7 +110,7 @@ export function readReply(data: unknown): Read<Reply> {
 
 
 def main() -> int:
-    """Write the file, or check it."""
+    """Write the file, or check it; return 0 unless it is stale."""
     written = typescript()
     if "--check" in sys.argv[1:]:
         fresh = TARGET.exists() and TARGET.read_text() == written
@@ -122,7 +122,7 @@ def main() -> int:
 
 
 def typescript() -> str:
-    """The whole file."""
+    """Return the contents of the file."""
     constants = "".join(f"export const {n} = {_literal(v)};\n" for n, v in CONSTANTS.items())
     records = _records()
     unions = "".join(
@@ -138,7 +138,7 @@ def typescript() -> str:
 
 
 def _records() -> list[type]:
-    """Every declaration, those first that others are made of."""
+    """Return every declaration, those first that others are made of."""
     found: list[type] = []
 
     def visit(kind: Any) -> None:
@@ -169,7 +169,7 @@ def _interface(record: type) -> str:
 
 
 def _documentation(record: type) -> tuple[str, dict[str, str]]:
-    """A docstring's summary, and what it says of each field."""
+    """Return a docstring's summary, and the meaning of each field."""
     written = re.sub(r"\bNone\b", "null", inspect.getdoc(record) or "")
     head, _, attributes = written.partition("\nAttributes:\n")
     meanings = {}

@@ -1,4 +1,7 @@
-"""Compare the virtual card with torch's own CUDA code, in an environment with the CUDA build."""
+"""Compare the virtual card with torch's own CUDA code.
+
+This uses the CUDA build of torch, in an environment of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ from installing import say
 
 
 def main() -> int:
-    """Say what it costs, make the environment, pass the arguments on to tests/oracle."""
+    """Prepare the environment and pass the arguments to tests/oracle.
+
+    What the environment costs is printed first.
+    """
     require_python()
     parser = argparse.ArgumentParser(
         description=__doc__, epilog="All other arguments are passed on to `python -m tests.oracle`."

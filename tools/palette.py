@@ -1,4 +1,6 @@
-"""Writes labextension/src/palette.ts from nbmem.views.palette: a category has one colour.
+"""Write labextension/src/palette.ts from nbmem.views.palette.
+
+So a category has one colour everywhere.
 
 `python3 tools/palette.py` writes it; tests/house/test_generated.py says whether it is fresh.
 """
@@ -30,7 +32,7 @@ def main() -> int:
 
 
 def typescript() -> str:
-    """The whole file."""
+    """Return the contents of the file."""
     colours = {category.key: colour for category, colour in COLOURS.items()}
     hatches = {category.key: colour for category, colour in HATCHES.items()}
     return "".join(

@@ -1,4 +1,6 @@
-"""Run tests on CPython 3.14 where there is no such Python: its build for Node.js, npm's `pyodide`.
+"""Run tests on CPython 3.14 for Node.js (npm's package pyodide).
+
+It serves where there is no other Python of this version.
 
 That build has no numpy, threads or processes here, so that only tests without them are run.
 """
@@ -19,7 +21,10 @@ FOLDER = ROOT / ".venv-3.14"
 
 
 def prepare(*, fresh: bool) -> str | None:
-    """Bring the build and pytest into a folder of their own; return why that is not possible."""
+    """Install the build and pytest; return why that is not possible.
+
+    They are in a folder of their own. None if all went well.
+    """
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         return "npm is not on this machine"
@@ -41,7 +46,7 @@ def prepare(*, fresh: bool) -> str | None:
 
 
 def command() -> list[str]:
-    """Return what runs the tests, once it is prepared."""
+    """Return the command that runs the tests, once they are prepared."""
     package = FOLDER / "node_modules" / "pyodide"
     script = Path(__file__).with_name("pyodide.mjs")
     inside = "tools/inside_pyodide.py"

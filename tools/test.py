@@ -1,4 +1,7 @@
-"""Set the project up with nothing but Python and its pip, and pass every check that CI runs."""
+"""Set the project up and pass every check that CI runs.
+
+Nothing but Python and its pip is needed.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ _WARNED = ("tests/core", "tests/guest/test_warnings.py", "tests/ipython/test_ker
 
 
 class Result(NamedTuple):
-    """How one check ended: `failed`, or else passed or left out for the reason in `text`."""
+    """The result of one check.
+
+    It `failed`, or else passed or was left out for the reason in `text`.
+    """
 
     name: str
     failed: bool
@@ -50,14 +56,17 @@ class Result(NamedTuple):
 
 
 class Check(NamedTuple):
-    """One check: a command for the main environment, or a function that prepares its own."""
+    """A check, as a function that returns an exit status and a text.
+
+    It runs in the main environment or prepares one of its own.
+    """
 
     name: str
     run: Callable[[Path, bool], tuple[int, str]]
 
 
 def main() -> int:
-    """Run the checks that were named, or all of them; 0 if every one passed."""
+    """Run the named checks, or all; return 0 if every one passed."""
     require_python()
     usual = ["setup", *(check.name for check in CHECKS)]
     names = [*usual, *(check.name for check in BY_NAME)]
@@ -100,9 +109,9 @@ def _summary(results: list[Result]) -> int:
 
 
 def _stream(*command: str, **variables: str) -> tuple[int, str]:
-    """Run a command, its output passing through; its exit status and last line.
+    """Run a command; return its exit status and last line.
 
-    `variables` come into its environment.
+    Its output passes through. `variables` come into its environment.
     """
     last = ""
     environment = dict(os.environ, PYTHONUNBUFFERED="1", **variables)
@@ -133,7 +142,10 @@ def _command(*arguments: str) -> Callable[[Path, bool], tuple[int, str]]:
 
 
 def _types(python: Path, _fresh: bool) -> tuple[int, str]:  # noqa: FBT001
-    """Check the types as each system's Python has them: Windows lacks a part of `os`."""
+    """Check the types for Windows, macOS and Linux.
+
+    Their Pythons differ: Windows lacks a part of `os`.
+    """
     mypy = str(python), "-m", "mypy", "--platform"
     systems = ("win32", "darwin", "linux")
     return max(_stream(*mypy, one, "--cache-dir", f".mypy_cache/{one}") for one in systems)
@@ -146,16 +158,20 @@ def _imports(python: Path, _fresh: bool) -> tuple[int, str]:  # noqa: FBT001
 
 
 def _warnings(python: Path, _fresh: bool) -> tuple[int, str]:  # noqa: FBT001
-    """Run what is cheap under `-X dev -W error`, as do the processes that the tests start."""
+    """Run cheap tests under `-X dev -W error`.
+
+    The processes that the tests start run so, too.
+    """
     words = [str(python), "-m", "pytest", *_XDIST, "-m", "not long and not slow", *_WARNED]
     return _stream(*words, PYTHONDEVMODE="1", PYTHONWARNINGS="error")
 
 
 def _ipython7(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
-    """Run the IPython tests on Colab's IPython; the newest one is in the main environment.
+    """Run the IPython tests on Colab's IPython.
 
-    Only IPython and its kernel are installed anew: everything else (torch is large) comes from the
-    main environment, whose packages stand behind the small one's on the path.
+    The newest one is in the main environment. Only IPython and its kernel are installed anew:
+    everything else (torch is large) comes from the main environment, whose packages stand behind
+    the small one's on the path.
     """
     if not (ROOT / "tests" / "ipython").exists():
         return 0, "left out: there is no tests/ipython"
@@ -165,7 +181,10 @@ def _ipython7(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
 
 
 def _cudnn(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
-    """Ask the real cuDNN for its kernels, as a virtual card does where it is installed."""
+    """Run the tests of cuDNN with the real library.
+
+    It is asked for its kernels, as a virtual card does where it is installed.
+    """
     small = _beside(python, "cudnn", fresh=fresh)
     tests = (
         "tests/virtual/test_cudnn.py",
@@ -176,7 +195,10 @@ def _cudnn(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
 
 
 def _beside(python: Path, group: str, *, fresh: bool) -> Path:
-    """A small environment with one group, behind which stands the main one with all it has."""
+    """Prepare a small environment with one dependency group.
+
+    Behind it on the path stands the main one with all its packages.
+    """
     small = prepare(f".venv-{group}", group, interpreter=str(python), project=False, fresh=fresh)
     link = f"import site; site.addsitedir({packages_of(python)!r})\n"
     Path(packages_of(small), "main_environment.pth").write_text(link, encoding="utf-8")
@@ -184,7 +206,10 @@ def _beside(python: Path, group: str, *, fresh: bool) -> Path:
 
 
 def _pythons(_python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
-    """Run what needs no torch on the oldest and the newest supported Python found here."""
+    """Run the tests without torch on other supported Pythons.
+
+    They are the oldest and the newest that are found here.
+    """
     status, texts = 0, []
     for version in _OTHER_PYTHONS:
         if version == "{}.{}".format(*sys.version_info):
@@ -207,9 +232,9 @@ def _python314(_python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
 
 
 def _browser(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
-    """Compile the JupyterLab extension as users get it, and look at it in a browser as they do.
+    """Compile the JupyterLab extension and test it in a browser.
 
-    In the newest JupyterLab all of it, in the oldest the tests that are marked so. Playwright's
+    In the newest JupyterLab all tests run, in the oldest those that are marked so. Playwright's
     event loop disturbs other tests, hence processes of their own.
     """
     if not (ROOT / "tests" / "browser").exists():
@@ -237,7 +262,7 @@ def _browser(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
 
 
 def _integrations(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
-    """Run nbmem inside the programs that it is made for, with their real packages."""
+    """Run nbmem with the real packages of programs that it supports."""
     small = _beside(python, "integrations", fresh=fresh)
     pip(small.parents[1], "install", "lightning>=2.5")  # now that it finds torch behind
     vscode = install_vscode(small.parents[1] / "vscode", small.parent)
@@ -249,7 +274,10 @@ def _integrations(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
 
 
 def _docs(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
-    """Build the site into out/docs, every warning an error; torch is not imported."""
+    """Build the site into out/docs, every warning an error.
+
+    torch is not imported.
+    """
     small = _beside(python, "docs", fresh=fresh)
     words = ["-W", "--keep-going", "--fresh-env", "-q", "docs", "out/docs"]
     code, last = _stream(str(small), "-m", "sphinx", *words)
@@ -257,7 +285,7 @@ def _docs(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
 
 
 def _package(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
-    """Build the wheel and the sdist, and ask the ecosystem's own checkers.
+    """Build the wheel and the sdist, and run packaging checkers on them.
 
     The JupyterLab extension is in them if the check `browser` has compiled it.
     """

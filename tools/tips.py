@@ -1,4 +1,6 @@
-"""Writes docs/tips.md: every rule's page, what they say of recorded faults, how right they are.
+"""Write docs/tips.md: every rule's page, and how right rules are.
+
+It also has what the rules say of recorded faults.
 
 python tools/tips.py           # all of it; needs torch for the programs on the virtual card
 """
@@ -53,7 +55,7 @@ Each fault as a program on the virtual H100: the tip, and what applying it broug
 
 
 def catalogue() -> str:
-    """The rules: a table, then a page for each."""
+    """Return the rules as Markdown: a table, then a page for each."""
     lines = ["## The rules", "", "| tip | what it finds | told |", "|---|---|---|"]
     told = {"always": "always", "short": "if memory is short", "asked": "if asked for"}
     lines += [
@@ -76,7 +78,7 @@ def _page(rule: Rule) -> str:
 
 
 def scenarios() -> str:
-    """What the rules say of each recorded snapshot."""
+    """Return a table of what the rules say of each recorded snapshot."""
     return "\n".join([SCENARIOS, *(_scenario(path) for path in sorted(SNAPSHOTS.glob("*.xz"))), ""])
 
 
@@ -96,7 +98,7 @@ def _scenario(path: Path) -> str:
 
 
 def measured() -> str:
-    """Every program's prediction beside what its remedy brought."""
+    """Return a table of each program's predicted and measured savings."""
     from tests.tips.measure import running
 
     with running() as run:

@@ -1,8 +1,8 @@
-"""Run nbmem's tests of torch on other releases of it or of Python, one environment each.
+"""Run nbmem's tests of torch on other releases of it or of Python.
 
-The first of them are those of tests/smoke, whose figures make the table of releases in
-docs/where.md. Left out is what no torch takes part in: tests that read recordings or files, and
-those of texts, pictures and front ends.
+Each release has an environment of its own. The first tests are those of tests/smoke, whose figures
+make the table of releases in docs/where.md. Left out is what no torch takes part in: tests that
+read recordings or files, and those of texts, pictures and front ends.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ COST = (
 
 
 class Result(NamedTuple):
-    """How the tests ended on one release.
+    """The results of the tests on one release.
 
     `row` has what each test of tests/smoke saw, or "failed"; `counts` is a sentence on the others.
     """
@@ -69,7 +69,10 @@ class Result(NamedTuple):
 
 
 def check(release: str, interpreter: str, *, keep: bool, smoke: bool) -> Result:
-    """Make the environment of one release, run the tests in it, and remove it."""
+    """Run the tests in an environment of one release.
+
+    It is made for them, and removed unless `keep`.
+    """
     name = f".venv-torch-{release}"
     python = prepare(name, "run", "test", interpreter=interpreter)
     wanted = ["--upgrade", "torch"] if release == "newest" else [f"torch=={release}"]
@@ -99,7 +102,7 @@ def _tested(python: Path, *, smoke: bool) -> Result:
 
 
 def _pytest(python: Path, name: str, *words: str) -> tuple[bool, Path]:
-    """Run some tests; whether one failed, and the record of all."""
+    """Run tests; return whether one failed, and the file of all results."""
     record = ROOT / "out" / f"{name}.xml"
     record.unlink(missing_ok=True)
     command = [str(python), "-m", "pytest", "-q", "-o", "junit_family=xunit1"]
@@ -111,7 +114,7 @@ def _pytest(python: Path, name: str, *words: str) -> tuple[bool, Path]:
 
 
 def _row(record: Path) -> list[str]:
-    """What each test of tests/smoke saw, in their order."""
+    """Return what each test of tests/smoke saw, in their order."""
     if not record.exists():
         return ["failed"] * len(SMOKE)
     seen = []
@@ -139,7 +142,7 @@ def _table(results: list[Result]) -> str:
 
 
 def main() -> int:
-    """Check each release; the exit code is 1 if one failed."""
+    """Check each release; return 1 if one failed, else 0."""
     require_python()
     parser = argparse.ArgumentParser(description=f"{__doc__} {COST}")
     parser.add_argument(

@@ -1,4 +1,7 @@
-"""VS Code for the tests: code-server's package from npm, with what its notebooks need."""
+"""VS Code for the tests, from npm's package of code-server.
+
+It is installed with what its notebooks need.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ NATIVE = ("@vscode/native-watchdog", "@vscode/spdlog", "@parcel/watcher", "node-
 
 
 def install(folder: Path, node: Path) -> Path | None:
-    """Install it once (650 MB on disk); None where npm cannot.
+    """Install code-server once; return None if npm cannot.
+
+    It takes 650 MB on disk.
 
     Args:
         folder: Where to.

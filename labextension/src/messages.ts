@@ -21,7 +21,7 @@ export interface ICell {
   begun_ms: number;
 }
 
-/** One card at one moment, in bytes. */
+/** A sample of one card, in bytes. */
 export interface ICardSample {
   /** CUDA ordinal. */
   index: number;
@@ -61,7 +61,7 @@ export interface ICardSample {
   shared: boolean;
 }
 
-/** The host's memory at one moment, in bytes, where torch has no card to use. */
+/** A sample of the host's memory, in bytes, where torch has no card. */
 export interface IHostSample {
   /** The machine's, or the limit of its container. */
   total: number;
@@ -82,7 +82,10 @@ export interface IHostSample {
   parts: [string, string, number][];
 }
 
-/** The cards while a cell runs, or the host without one. Pushed when something has changed. */
+/**
+ * Samples of the cards while a cell runs, or of the host. The host is sampled where there is no
+ * card. Pushed when a figure has changed.
+ */
 export interface ISample {
   nbmem: typeof VERSION;
   kind: 'sample';
@@ -100,7 +103,7 @@ export interface ISample {
   host: IHostSample | null;
 }
 
-/** A cell has begun to run, and runs for longer than it takes to say so. */
+/** A cell has begun, and runs long enough to be worth a message. */
 export interface ICellBegun {
   nbmem: typeof VERSION;
   kind: 'cell_begun';
@@ -108,7 +111,7 @@ export interface ICellBegun {
   cell: ICell;
 }
 
-/** What one cell did to one card, from counters read before and after it. */
+/** Memory change of one cell on one card, from counters around it. */
 export interface ICellDelta {
   /** What the cell is called: its first line, or the name that the user gave. */
   label: string;
@@ -136,7 +139,7 @@ export interface ICellDelta {
   error: string | null;
 }
 
-/** A cell has run. Pushed where samples of it were, or would be. */
+/** A cell has ended. Pushed if samples of it were, or would be. */
 export interface ICellEnded {
   nbmem: typeof VERSION;
   kind: 'cell_ended';
@@ -167,7 +170,7 @@ export interface ICardInfo {
   shared: boolean;
 }
 
-/** A place in the recording, described for a person. */
+/** A position in a recording, described for a person. */
 export interface IMoment {
   /** Index of the next event. */
   event: number;
@@ -179,7 +182,9 @@ export interface IMoment {
   line: string | null;
 }
 
-/** The highest figures of a recording, each with its own moment; null where nobody knows. */
+/**
+ * The highest figures of a recording, each with its own moment. A figure that is not known is null.
+ */
 export interface IPeak {
   /** Where `allocated` was highest; the ledger at the peak is the one of this moment. */
   at: IMoment;
@@ -193,7 +198,7 @@ export interface IPeak {
   process_at: IMoment | null;
 }
 
-/** One phase of the last trace. */
+/** A phase of the last trace. */
 export interface IPhase {
   /** `forward`, or the user's own name of a block. */
   name: string;
@@ -211,7 +216,7 @@ export interface IPhase {
   after: number;
 }
 
-/** Something that nbmem itself can do, chosen from a fixed list: never code made of strings. */
+/** An action of nbmem, chosen from a fixed list. This is never code made of strings. */
 export interface ICommand {
   /** The subcommand of `%nbmem` ("free"). */
   name: string;
@@ -241,7 +246,7 @@ export interface IFinding {
   measured: number | null;
 }
 
-/** What the last trace found. Pushed at the traced cell's end. */
+/** The report of the last trace. Pushed at the traced cell's end. */
 export interface ILastReport {
   nbmem: typeof VERSION;
   kind: 'last_report';
@@ -289,7 +294,7 @@ export interface IProcess {
   used: number;
 }
 
-/** The other processes, those with most bytes first. Pushed when they have changed. */
+/** The other processes on the cards, by bytes. Pushed on change. */
 export interface IProcesses {
   nbmem: typeof VERSION;
   kind: 'processes';
@@ -297,7 +302,7 @@ export interface IProcesses {
   processes: IProcess[];
 }
 
-/** One rank as it wrote last, at most a second ago; figures are null where it wrote none yet. */
+/** A rank's last line, at most a second old. Figures are null where it wrote none yet. */
 export interface IRankNow {
   /** Its rank in the world. */
   number: number;
@@ -334,7 +339,7 @@ export interface IRankNow {
   error: string | null;
 }
 
-/** The ranks that a cell has started, by number. Pushed when they have changed. */
+/** The ranks that a cell has started, by number. Pushed on change. */
 export interface IRanksNow {
   nbmem: typeof VERSION;
   kind: 'ranks_now';
@@ -350,7 +355,7 @@ export interface IRanksNow {
   left_out: number;
 }
 
-/** Something that the user should know once (`the live readings stopped: ...`). */
+/** A sentence to show once (`the live readings stopped: ...`). */
 export interface INote {
   nbmem: typeof VERSION;
   kind: 'note';
@@ -358,7 +363,7 @@ export interface INote {
   sentence: string;
 }
 
-/** nbmem has come into this kernel: a page may ask for the State. */
+/** nbmem is loaded in this kernel: a page may ask for the State. */
 export interface ILoaded {
   nbmem: typeof VERSION;
   kind: 'loaded';
@@ -368,21 +373,27 @@ export interface ILoaded {
   package: string;
 }
 
-/** nbmem is being taken out of this kernel; the last message. */
+/** nbmem is being unloaded from this kernel; the last message. */
 export interface IUnloaded {
   nbmem: typeof VERSION;
   kind: 'unloaded';
   t_ms: number;
 }
 
-/** Answered by State, also while a cell runs (where the kernel has subshells). */
+/**
+ * A request for the State; answered while a cell runs, too. For that the kernel must have
+ * subshells.
+ */
 export interface IGetState {
   nbmem: typeof VERSION;
   kind: 'get_state';
   id: string;
 }
 
-/** Put a virtual card in: a CardChoice's key; `off` leaves it. Not while a cell runs. */
+/**
+ * A request to activate a virtual card. `card` is a CardChoice's key; `off` deactivates it. Refused
+ * while a cell runs.
+ */
 export interface IChooseCard {
   nbmem: typeof VERSION;
   kind: 'choose_card';
@@ -390,7 +401,10 @@ export interface IChooseCard {
   card: string;
 }
 
-/** Carry out the command of a finding of the last report, and measure it. Not beside a cell. */
+/**
+ * A request to run and measure a command of a finding. The finding is one of the last report.
+ * Refused while a cell runs.
+ */
 export interface IRunCommand {
   nbmem: typeof VERSION;
   kind: 'run_command';
@@ -402,7 +416,7 @@ export interface IRunCommand {
   arguments: string[];
 }
 
-/** Show no more (or again) what a rule finds. */
+/** A request to mute or unmute a rule's findings. */
 export interface IMuteRule {
   nbmem: typeof VERSION;
   kind: 'mute_rule';
@@ -411,7 +425,7 @@ export interface IMuteRule {
   muted: boolean;
 }
 
-/** Choose the samples a second, from LEAST_HZ to MOST_HZ. */
+/** A request for a number of samples a second. From LEAST_HZ to MOST_HZ. */
 export interface ISetRate {
   nbmem: typeof VERSION;
   kind: 'set_rate';
@@ -419,7 +433,10 @@ export interface ISetRate {
   hz: number;
 }
 
-/** Trace the next cell as if `%%memtrace` stood above it, or not after all. */
+/**
+ * A request to trace the next cell, or to cancel that. The cell is traced as if `%%memtrace` stood
+ * above it.
+ */
 export interface ITraceNext {
   nbmem: typeof VERSION;
   kind: 'trace_next';
@@ -427,14 +444,17 @@ export interface ITraceNext {
   on: boolean;
 }
 
-/** Somebody types `%%nbmem`: start the process that answers, which takes seconds to be ready. */
+/**
+ * A request to start the process of estimates in advance. Sent while the user types `%%nbmem`: the
+ * process takes seconds to be ready.
+ */
 export interface IExpectQuestion {
   nbmem: typeof VERSION;
   kind: 'expect_question';
   id: string;
 }
 
-/** A virtual card that can stand in: what ChooseCard takes. */
+/** A virtual card that ChooseCard accepts. */
 export interface ICardChoice {
   /** Its short name (`H100 80GB`). */
   key: string;
@@ -444,7 +464,7 @@ export interface ICardChoice {
   total: number;
 }
 
-/** All that a page needs that has just come. The answer to GetState, and to what changes it. */
+/** The full state for a page that has just connected. The answer to GetState. */
 export interface IState {
   nbmem: typeof VERSION;
   kind: 'state';
@@ -490,7 +510,7 @@ export interface IDone {
   sentence: string;
 }
 
-/** A request was not carried out; `sentence` says why. `id` is empty where it was not read. */
+/** A request was refused; `sentence` gives the reason. `id` is empty where it was not read. */
 export interface IRefused {
   nbmem: typeof VERSION;
   kind: 'refused';

@@ -1,1 +1,4 @@
-"""PyTorch's CUDA caching allocator, simulated byte for byte for each release of torch."""
+"""PyTorch's CUDA caching allocator, simulated for each release of torch.
+
+The simulation is exact to the byte.
+"""

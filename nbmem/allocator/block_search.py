@@ -1,4 +1,7 @@
-"""The search for a cached block, with every option; the fast path has the plain case inline."""
+"""Search for a cached block, with every option of the allocator.
+
+The fast path has the plain case inline.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def find(heap: Heap, pool: Pool, stream: int, size: int) -> Block | None:
-    """Take the best cached block of at least `size` bytes out of its list; None if none fits."""
+    """Remove the best cached block of at least `size` bytes from its list.
+
+    The result is the block, or None if none fits.
+    """
     if heap.counts_searches:
         pool.searches += 1
     free = pool.lists.get(stream)
@@ -28,13 +34,16 @@ def find(heap: Heap, pool: Pool, stream: int, size: int) -> Block | None:
 
 
 def would_find(heap: Heap, pool: Pool, stream: int, size: int) -> bool:
-    """Whether `find` has a block; nothing changes."""
+    """Return whether `find` would find a block, without changing anything."""
     free = pool.lists.get(stream)
     return free is not None and _chosen(heap, free, size) is not None
 
 
 def _chosen(heap: Heap, free: FreeList, size: int) -> int | None:
-    """Where the block is; there is no second candidate if max_split_size rules the first out."""
+    """Return the index of the block to use, or None.
+
+    There is no second candidate if max_split_size rules the first one out.
+    """
     at = _place(heap, free, size)
     limit = heap.settings.max_split_size
     if at is None or limit is None:
@@ -48,7 +57,10 @@ def _chosen(heap: Heap, free: FreeList, size: int) -> int | None:
 
 
 def _place(heap: Heap, free: FreeList, size: int) -> int | None:
-    """Where the first fitting block is; expandable ones are told apart by their room to grow."""
+    """Return the index of the first block that fits, or None.
+
+    Expandable ones are compared by their room to grow.
+    """
     blocks = free.blocks
     at = bisect_left(free.keys, size << SIZE_SHIFT)
     if at == len(blocks):

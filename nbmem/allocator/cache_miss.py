@@ -1,4 +1,4 @@
-"""What the allocator tries, in order, when no cached block serves a request."""
+"""Fallbacks of the allocator when no cached block serves a request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def obtain(heap: Heap, pool: Pool, stream: int, size: int, requested: int) -> Block:
-    """A block of at least `size` bytes that is in no list, from new memory or after giving back.
+    """Allocate a block of at least `size` bytes, or release and retry.
+
+    The block is in no free list.
 
     Args:
         heap: The allocator.
@@ -74,7 +76,7 @@ def _failure(
 
 
 def _rejected(heap: Heap, wanted: int) -> bool:
-    """Whether throw_on_cudamalloc_oom forbids even to try."""
+    """Return whether throw_on_cudamalloc_oom forbids to call the driver."""
     if not (heap.rules.rejects and heap.settings.throw_on_cudamalloc_oom):
         return False
     return heap.held + wanted > int(heap.fraction * heap.total_bytes)
@@ -109,7 +111,10 @@ def _new_memory(heap: Heap, pool: Pool, stream: int, size: int, wanted: int) -> 
 
 
 def _borrow(heap: Heap, pool: Pool, stream: int, size: int) -> Block | None:
-    """A cached block of a private pool that others may use before memory runs out."""
+    """Take a cached block of a private pool that is shared on OOM.
+
+    The result is None if there is none that fits.
+    """
     for owner in heap.private.values():
         if owner.shared_on_oom:
             block = find(heap, owner.small if pool.small else owner.large, stream, size)

@@ -1,4 +1,4 @@
-"""How cached memory goes back to the driver: all of it, just enough, or the oldest."""
+"""Release cached memory to the driver: all, just enough, or the oldest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def release_block(heap: Heap, block: Block) -> None:
-    """Give one free whole segment back.
+    """Release one free whole segment to the driver.
 
     Raises:
         ReplayError: The block is a piece of a segment: torch would pass the middle of an
@@ -42,7 +42,9 @@ def release_block(heap: Heap, block: Block) -> None:
 
 
 def release_all(heap: Heap) -> None:
-    """What empty_cache() does, and the allocator before it gives up.
+    """Release all cached memory to the driver, as empty_cache() does.
+
+    The allocator also does this before it runs out of memory.
 
     During a capture (up to 2.12: in any pool scope) the default pool is left alone.
     """
@@ -71,7 +73,10 @@ def _release_pool(heap: Heap, pool: Pool) -> None:
 
 
 def release_enough(heap: Heap, pool: Pool, stream: int, size: int) -> bool:
-    """With max_split_size: give back one block that is large enough, or several that together are.
+    """Release cached oversize blocks; return whether they suffice.
+
+    This is for max_split_size alone. One block that is large enough is released, or else
+    several that together are.
 
     Blocks given back stay so even where they were not enough.
     """
@@ -95,7 +100,10 @@ def release_enough(heap: Heap, pool: Pool, stream: int, size: int) -> bool:
 
 
 def collect_garbage(heap: Heap) -> None:
-    """Give back large cached segments of at least average age while above the threshold."""
+    """Release large cached segments of at least average age.
+
+    It stops when the reserved bytes are no longer above the threshold.
+    """
     limit = heap.limit or 0
     target = heap.held - int(heap.settings.garbage_collection_threshold * limit)
     if target <= 0:

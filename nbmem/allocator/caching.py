@@ -1,7 +1,7 @@
-"""The allocator itself: what a tensor's birth and death do to the card's memory.
+"""Simulation of torch's caching allocator: allocation and free of blocks.
 
 Python spends its time on calls and attributes, and `malloc` and `free` run for every tensor. So the
-plain case is written out in them, peaks are compared by hand (`max` is a call), and blocks that
+plain case is written out in them, and peaks are compared by hand (`max` is a call). Blocks that
 merge away are used again for later splits. Every other case is a function of its own module.
 """
 # ruff: noqa: PLR1730
@@ -38,7 +38,7 @@ _FREE_COMPLETED = Action.FREE_COMPLETED
 
 
 class CachingAllocator(Heap):
-    """Torch's CUDA caching allocator for one device, to the byte.
+    """Torch's CUDA caching allocator for one device, exact to the byte.
 
     Not thread-safe. Not modelled: PYTORCH_NO_CUDA_MEMORY_CACHING, backend:cudaMallocAsync,
     pluggable allocators, and the release of memory that CUDA IPC holds.
@@ -75,7 +75,7 @@ class CachingAllocator(Heap):
             self.set_memory_fraction(settings.per_process_memory_fraction)
 
     def malloc(self, size: int, stream: int = 0) -> int:  # noqa: C901, PLR0912, PLR0915 - see module
-        """Allocate; the address, or 0 for 0 bytes.
+        """Allocate a block and return its address, or 0 for 0 bytes.
 
         Raises:
             AllocatorOOM: There is no room.
@@ -279,7 +279,9 @@ class CachingAllocator(Heap):
             total.pieces_peak = now
 
     def record_stream(self, addr: int, stream: int) -> None:
-        """Another stream uses a block: once freed, the block waits for it.
+        """Record that another stream uses a block.
+
+        Once freed, the block waits for that stream.
 
         Raises:
             UsageError: No allocated block begins at this address.
@@ -296,11 +298,14 @@ class CachingAllocator(Heap):
             self.recorded_in_capture.setdefault(block, set()).add(stream)
 
     def complete_streams(self) -> None:
-        """Everything queued on every stream has finished; seen at the next allocation."""
+        """Mark all work queued on every stream as finished.
+
+        The next allocation takes notice of it.
+        """
         streams.mark_completed(self)
 
     def empty_cache(self) -> None:
-        """Give every free segment back to the driver.
+        """Release every free segment to the driver.
 
         Raises:
             UsageError: A pool scope is active and this release forbids it.
@@ -313,7 +318,9 @@ class CachingAllocator(Heap):
         release_all(self)
 
     def set_memory_fraction(self, fraction: float) -> None:
-        """Limit the bytes reserved to a part of the card; 1.0 removes the limit.
+        """Limit the reserved bytes to a fraction of the card.
+
+        The fraction 1.0 removes the limit.
 
         Raises:
             UsageError: The fraction is not between 0 and 1.
@@ -327,7 +334,9 @@ class CachingAllocator(Heap):
         self.refresh()
 
     def set_settings(self, conf: str) -> None:
-        """What torch's _set_allocator_settings does: takes effect for what comes after.
+        """Apply settings as torch's _set_allocator_settings does.
+
+        They take effect for what comes after.
 
         Raises:
             UsageError: The text is one that torch refuses.
@@ -344,7 +353,7 @@ class CachingAllocator(Heap):
         no_split: bool = False,
         shared_on_oom: bool = False,
     ) -> None:
-        """Send allocations to private pool `pool` until end_pool.
+        """Direct allocations to private pool `pool` until end_pool.
 
         Args:
             pool: Its id, made on first use; 0 is the default pool and not allowed.
@@ -384,7 +393,9 @@ class CachingAllocator(Heap):
         raise UsageError(f"Pool {pool} is not active.")
 
     def release_pool(self, pool: int) -> None:
-        """One user of a private pool is gone; after the last, its free memory can go back.
+        """Remove one user of a private pool.
+
+        After the last one, the pool's free memory can be released to the driver.
 
         Raises:
             UsageError: There is no such pool, or nobody uses it.
@@ -400,7 +411,7 @@ class CachingAllocator(Heap):
                 self.apply(self.settings)
 
     def memory_stats(self) -> dict[str, Any]:
-        """The nested counters that torch._C._cuda_memoryStats(device) returns."""
+        """Return the nested counters of torch._C._cuda_memoryStats(device)."""
         found = self.statistics.to_dict(
             max_split_size=self.settings.max_split_size, rejects=self.rules.rejects
         )
@@ -420,11 +431,11 @@ class CachingAllocator(Heap):
         self.statistics.reset_accumulated()
 
     def layout(self) -> Layout:
-        """Every segment and block now."""
+        """Return every segment and block at this moment."""
         return layout_of(self)
 
     def block_bytes(self, addr: int) -> int:
-        """Bytes of the allocated block that begins at an address.
+        """Return the bytes of the allocated block at an address.
 
         Raises:
             UsageError: None does.
@@ -476,7 +487,7 @@ class CachingAllocator(Heap):
         return pool
 
     def _watch_allocation(self, block: Block) -> None:
-        """Counters that move only with options or with several streams."""
+        """Update counters that options or several streams require."""
         if self.statistics.pending_seen:
             self.statistics.raise_active_peaks(block.segment.side)
         limit = self.settings.max_split_size
@@ -489,7 +500,7 @@ class CachingAllocator(Heap):
             self.statistics.oversize_allocations.remove(1)
 
     def _put_off(self, block: Block) -> None:
-        """A freed block that other streams still use."""
+        """Defer the free of a block that other streams still use."""
         self.statistics.note_pending()
         side = block.segment.side
         side.pending += block.size

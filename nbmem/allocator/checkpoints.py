@@ -1,7 +1,7 @@
-"""A private pool's state, kept when a CUDA graph has been recorded, and put back later.
+"""Save and restore the state of a CUDA graph's private pool.
 
-A replay moves no block, so what the allocator says of the pool is what its last recording left. A
-recording that is to follow a replay needs the blocks that lived then.
+A replay moves no block, so the allocator's state of the pool is the one after its last recording. A
+recording that is to follow a replay needs the blocks that were live then.
 (setCheckpointPoolState of
 https://github.com/pytorch/pytorch/blob/v2.13.0/c10/cuda/CUDACachingAllocator.cpp)
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Piece(NamedTuple):
-    """A block as it was.
+    """A saved block.
 
     Attributes:
         addr: Start.
@@ -33,21 +33,21 @@ class Piece(NamedTuple):
 
 
 class PoolState(NamedTuple):
-    """A private pool as it was: its number, and the blocks of each segment in order."""
+    """A saved private pool: its number and each segment's blocks in order."""
 
     pool: int
     segments: tuple[tuple[Piece, ...], ...]
 
 
 class Restored(NamedTuple):
-    """What putting a state back did: the addresses that it freed, and those that live now."""
+    """The addresses that restoring a state freed, and those now allocated."""
 
     freed: tuple[int, ...]
     made: tuple[int, ...]
 
 
 def checkpoint(heap: CachingAllocator, number: int) -> PoolState:
-    """Keep a private pool's state.
+    """Save a private pool's state.
 
     Raises:
         UsageError: There is no such pool.
@@ -60,9 +60,10 @@ def checkpoint(heap: CachingAllocator, number: int) -> PoolState:
 
 
 def restore(heap: CachingAllocator, state: PoolState) -> Restored:
-    """Put a private pool back: all of its blocks are freed, and those that lived are made again.
+    """Restore a private pool to a saved state.
 
-    Every block of a segment is allocated on the way, so that peaks may rise, as they do in torch.
+    All of its blocks are freed, and those that were live are allocated again. Every block of a
+    segment is allocated on the way, so that peaks may rise, as they do in torch.
     """
     owner = heap.private[state.pool]
     freed = tuple(a for a, block in heap.live.items() if block.segment.pool.owner is owner)
@@ -93,7 +94,10 @@ def _free_at(owner: PrivatePool, addr: int) -> Block | None:
 
 
 def _claim(heap: CachingAllocator, block: Block, size: int) -> Block | None:
-    """Allocate the first `size` bytes of a free block; what is left of it, if anything."""
+    """Allocate the first `size` bytes of a free block; return the rest.
+
+    The rest is None if nothing is left.
+    """
     segment = block.segment
     split, whole = block.size > size, block.whole
     segment.free.remove(block)
@@ -116,7 +120,7 @@ def _claim(heap: CachingAllocator, block: Block, size: int) -> Block | None:
 
 
 def _heads(heap: CachingAllocator, owner: PrivatePool) -> list[Block]:
-    """The first block of each stretch that has memory behind it."""
+    """List the first block of each contiguous mapped range."""
     living = [block for block in heap.live.values() if block.segment.pool.owner is owner]
     blocks = (*living, *owner.small.free_blocks(), *owner.large.free_blocks())
     return [block for block in blocks if block.prev is None or not block.prev.mapped]

@@ -10,7 +10,7 @@ from nbmem.core.session.tensor_names import quoted
 
 
 class MalformedSettings(UsageError):  # noqa: N818 - it is one
-    """The text does not have the form of settings at all."""
+    """A text that does not have the form of allocator settings."""
 
 
 Value = str | list[tuple[str, str]]
@@ -21,7 +21,9 @@ _TOKEN = re.compile(r"[,:\[\]]|[^,:\[\]]+")
 
 
 def tokens_of(conf: str) -> list[tuple[str, Value]]:
-    """Split `key:value,key:[a:b,c:d]` into its parts; spaces mean nothing, as in torch.
+    """Split `key:value,key:[a:b,c:d]` into pairs of a key and a value.
+
+    Spaces are ignored, as in torch.
 
     Raises:
         UsageError: The text does not have this form.
@@ -69,7 +71,7 @@ def _malformed(conf: str) -> MalformedSettings:
 
 
 def mib_of(key: str, value: Value, *, least: int) -> int:
-    """A whole number of MiB, at least `least`."""
+    """Parse a whole number of MiB that is at least `least`."""
     if not isinstance(value, str) or not value.isdecimal() or int(value) < least:
         raise UsageError(
             f"{key} must be a whole number of MiB, at least {least}; got {quoted(value)}."
@@ -78,14 +80,14 @@ def mib_of(key: str, value: Value, *, least: int) -> int:
 
 
 def number_of(key: str, value: Value) -> int:
-    """A whole number."""
+    """Parse a whole number."""
     if not isinstance(value, str) or not value.isdecimal():
         raise UsageError(f"{key} must be a whole number; got {quoted(value)}.")
     return int(value)
 
 
 def power_of(key: str, value: Value) -> int:
-    """A power of two, at most 128."""
+    """Parse a power of two that is at most 128."""
     number = number_of(key, value)
     if number < 1 or number & (number - 1) or number > _MOST_THREADS:
         raise UsageError(
@@ -95,7 +97,7 @@ def power_of(key: str, value: Value) -> int:
 
 
 def fraction_of(key: str, value: Value, *, ends_allowed: bool) -> float:
-    """A number between 0 and 1."""
+    """Parse a number between 0 and 1, inclusive on request."""
     try:
         fraction = float(value) if isinstance(value, str) else -1.0
     except ValueError:
@@ -106,14 +108,16 @@ def fraction_of(key: str, value: Value, *, ends_allowed: bool) -> float:
 
 
 def flag_of(key: str, value: Value) -> bool:
-    """True or False, in torch's spelling."""
+    """Parse True or False in torch's spelling."""
     if value not in ("True", "False"):
         raise UsageError(f"{key} must be True or False; got {quoted(value)}.")
     return value == "True"
 
 
 def divisions_of(key: str, value: Value, *, last_key_fills_itself: bool) -> tuple[int, ...]:
-    """The 16 entries of roundup_power2_divisions, from one number or from a list.
+    """Parse the 16 entries of roundup_power2_divisions.
+
+    The value is one number or a list.
 
     Args:
         key: The setting's name, for the message.

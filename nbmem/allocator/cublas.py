@@ -1,4 +1,6 @@
-"""Bytes that torch takes from its allocator for cuBLAS: one workspace for each handle and stream.
+"""Bytes of the workspaces that torch allocates for cuBLAS.
+
+There is one workspace for each handle and stream.
 
 parseChosenWorkspaceSize and getChosenWorkspaceSize of
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/cuda/CublasHandlePool.cpp

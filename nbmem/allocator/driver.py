@@ -1,4 +1,4 @@
-"""A CUDA driver that hands out addresses and has only so much memory."""
+"""Simulated CUDA drivers with addresses and a limited amount of memory."""
 
 from __future__ import annotations
 
@@ -16,42 +16,43 @@ _CHUNK = 32 << 20
 
 
 class Driver(Protocol):
-    """What the allocator asks of the driver; sizes in bytes."""
+    """The driver interface that the allocator calls; sizes are in bytes."""
 
     @property
     def free_bytes(self) -> int:
-        """Bytes of the card that nobody holds."""
+        """Bytes of the card that are free."""
         ...
 
     def malloc(self, size: int) -> int | None:
-        """Hand out `size` bytes; None if they cannot be had."""
+        """Allocate `size` bytes; return the address, or None without room."""
         ...
 
     def free(self, addr: int, size: int) -> None:
-        """Take back what malloc handed out."""
+        """Free memory that malloc returned."""
         ...
 
     def reserve(self, size: int) -> int:
-        """Hand out a virtual range; it costs no memory."""
+        """Reserve a virtual range and return its address; no memory is used."""
         ...
 
     def release(self, addr: int, size: int) -> None:
-        """Take back a virtual range."""
+        """Release a virtual range."""
         ...
 
     def map(self, addr: int, size: int) -> bool:
-        """Put memory behind a part of a virtual range; False if it cannot be had."""
+        """Map memory to a part of a virtual range; return False without room."""
         ...
 
     def unmap(self, addr: int, size: int) -> None:
-        """Take that memory back."""
+        """Unmap memory from a part of a virtual range."""
         ...
 
 
 class SimulatedDriver:
-    """Addresses go upwards and are never used twice; memory is counted to the byte.
+    """A driver with ascending addresses that are never reused.
 
-    A real driver may fail with memory left (other processes, physical fragmentation): not modelled.
+    Memory is counted to the byte. A real driver may fail with memory left (other processes,
+    physical fragmentation): not modelled.
 
     Attributes:
         total_bytes: What the card can give this process.
@@ -61,7 +62,10 @@ class SimulatedDriver:
     __slots__ = ("_next_range", "_next_segment", "total_bytes", "used")
 
     def __init__(self, total_bytes: int, *, number: int = 0) -> None:
-        """Make the driver of one card; `number` is its ordinal where there are several."""
+        """Create the driver of one card.
+
+        `number` is its ordinal where there are several.
+        """
         self.total_bytes = total_bytes
         self.used = 0
         self._next_segment = SEGMENT_START + number * CARD_STEP
@@ -69,11 +73,11 @@ class SimulatedDriver:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes of the card that nobody holds."""
+        """Bytes of the card that are free."""
         return self.total_bytes - self.used
 
     def malloc(self, size: int) -> int | None:
-        """Hand out `size` bytes; None if they cannot be had."""
+        """Allocate `size` bytes; return the address, or None without room."""
         if self.used + size > self.total_bytes:
             return None
         self.used += size
@@ -82,21 +86,21 @@ class SimulatedDriver:
         return addr
 
     def free(self, addr: int, size: int) -> None:
-        """Take back what malloc handed out."""
+        """Free memory that malloc returned."""
         del addr
         self.used -= size
 
     def reserve(self, size: int) -> int:
-        """Hand out a virtual range; it costs no memory."""
+        """Reserve a virtual range and return its address; no memory is used."""
         addr = self._next_range
         self._next_range += -(-size // RANGE_STEP) * RANGE_STEP
         return addr
 
     def release(self, addr: int, size: int) -> None:
-        """Take back a virtual range."""
+        """Release a virtual range."""
 
     def map(self, addr: int, size: int) -> bool:
-        """Put memory behind a part of a virtual range; False if it cannot be had."""
+        """Map memory to a part of a virtual range; return False without room."""
         del addr
         if self.used + size > self.total_bytes:
             return False
@@ -104,13 +108,13 @@ class SimulatedDriver:
         return True
 
     def unmap(self, addr: int, size: int) -> None:
-        """Take that memory back."""
+        """Unmap memory from a part of a virtual range."""
         del addr
         self.used -= size
 
 
 class DownwardDriver(SimulatedDriver):
-    """Addresses as a real driver was seen to hand them out.
+    """A driver with descending addresses, as observed on a real card.
 
     Address space is taken in chunks of 32 MiB, each below the last, and smaller segments go into
     what larger ones leave of their chunks (nearly always so on the H100 of tests/recordings). It
@@ -121,13 +125,16 @@ class DownwardDriver(SimulatedDriver):
     __slots__ = ("_left", "_lowest")
 
     def __init__(self, total_bytes: int, *, number: int = 0) -> None:
-        """Make the driver of one card; `number` is its ordinal where there are several."""
+        """Create the driver of one card.
+
+        `number` is its ordinal where there are several.
+        """
         super().__init__(total_bytes, number=number)
         self._lowest = SEGMENT_START + number * CARD_STEP
         self._left: dict[int, list[int]] = {}
 
     def malloc(self, size: int) -> int | None:
-        """Hand out `size` bytes; None if they cannot be had."""
+        """Allocate `size` bytes; return the address, or None without room."""
         if super().malloc(size) is None:
             return None
         size = -(-size // _STEP) * _STEP

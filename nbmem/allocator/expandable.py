@@ -1,4 +1,4 @@
-"""Expandable segments: virtual ranges whose pages are mapped as they are needed."""
+"""Expandable segments: virtual ranges whose pages are mapped on demand."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ if TYPE_CHECKING:
 
 
 def _usable(block: Block | None) -> bool:
-    """Whether a block is free, or has no memory yet."""
+    """Return whether a block is free or not mapped."""
     return block is not None and (block.key > 0 or not block.mapped)
 
 
 def _room_from(block: Block | None, wanted: int) -> int:
-    """Consecutive usable bytes from a block on, counted up to what is wanted."""
+    """Return the consecutive usable bytes from a block on.
+
+    Counting stops when there are as many as wanted.
+    """
     room = 0
     while room < wanted and block is not None and _usable(block):
         room += block.size
@@ -28,13 +31,15 @@ def _room_from(block: Block | None, wanted: int) -> int:
 
 
 def growth_of(block: Block) -> int:
-    """Bytes that a block has, with the unmapped neighbour into which it could grow."""
+    """Return the bytes of a block plus the unmapped block after it."""
     above = block.next
     return block.size + (above.size if above is not None and not above.mapped else 0)
 
 
 def allocate(heap: Heap, pool: Pool, stream: int, size: int) -> Block | None:
-    """Map pages until a block of `size` bytes is free; None if the driver has none left.
+    """Map pages until a block of `size` bytes is free, and return it.
+
+    The result is None if the driver has no memory left.
 
     The block found is in no list any more; what was mapped before a failure stays cached.
     """
@@ -73,7 +78,10 @@ def _new_range(heap: Heap, pool: Pool, stream: int) -> Block:
 
 
 def _map(heap: Heap, block: Block, size: int) -> bool:
-    """Put memory behind the first bytes of an unmapped block, in whole granules."""
+    """Map the first bytes of an unmapped block, in whole granules.
+
+    The result is False if the driver has no memory for them.
+    """
     segment = block.segment
     size = -(-size // segment.granule) * segment.granule
     if not heap.driver.map(block.addr, size):
@@ -99,7 +107,7 @@ def _map(heap: Heap, block: Block, size: int) -> bool:
 
 
 def unmap(heap: Heap, block: Block) -> None:
-    """Give back the whole granules inside a free block; the ends stay cached."""
+    """Unmap the whole granules inside a free block; the ends stay cached."""
     segment = block.segment
     start = segment.addr
     granule = segment.granule

@@ -1,4 +1,4 @@
-"""The state of one device's allocator, and what happens to blocks off the fast path."""
+"""State of one device's allocator, and block handling off the fast path."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 
 
 class AllocatorOOM(NbmemError):  # noqa: N818 - as torch names it: OutOfMemoryError
-    """The simulated card has no room for a request; the allocator is as it was.
+    """An out-of-memory error of the simulated card.
+
+    No block was allocated, but cached memory may have been released to the driver.
 
     Attributes:
         requested: Bytes that were asked for.
         rounded: Bytes of the block that was looked for.
         segment: Bytes that were asked of the driver.
-        free_bytes: Bytes of the card that nobody holds.
+        free_bytes: Free bytes of the card.
         limit: Bytes that this process may hold; None if nothing limits it.
         total_bytes: Bytes of the card.
         rejected: Whether throw_on_cudamalloc_oom refused it without a retry.
@@ -64,7 +66,7 @@ class AllocatorOOM(NbmemError):  # noqa: N818 - as torch names it: OutOfMemoryEr
 
 
 class Scope:
-    """A stretch in which allocations go to a private pool.
+    """A period in which allocations go to a private pool.
 
     Attributes:
         pool: Where they go.
@@ -89,14 +91,16 @@ class Scope:
         self.capture = capture
 
     def takes(self, stream: int) -> bool:
-        """Whether an allocation on a stream, by the thread that asks, goes to the pool."""
+        """Return whether an allocation of this thread on a stream is included."""
         if self.thread is not None and self.thread != get_ident():
             return False
         return self.streams is None or stream in self.streams
 
 
 class Heap:
-    """What the parts of the allocator share. Use `caching.CachingAllocator`.
+    """State that the parts of the allocator share.
+
+    Use `caching.CachingAllocator`.
 
     Attributes:
         rules: The release's behaviour.
@@ -153,7 +157,7 @@ class Heap:
         self.apply(settings)
 
     def apply(self, settings: AllocatorSettings) -> None:
-        """Follow new settings from here on; what is cached stays as it is."""
+        """Apply new settings from here on; cached blocks stay as they are."""
         self.settings = settings
         divided = settings.roundup_power2_divisions != NO_DIVISIONS
         self._divisions = settings.roundup_power2_divisions if divided else None
@@ -162,7 +166,7 @@ class Heap:
         self.refresh()
 
     def refresh(self) -> None:
-        """Decide again which shortcuts the fast path may take."""
+        """Recompute which shortcuts the fast path may take."""
         settings = self.settings
         self._careful_search = bool(
             settings.max_split_size is not None
@@ -174,7 +178,7 @@ class Heap:
         self._retire_wanted = bool(self.deferred) or any(self.completed.values())
 
     def pools(self) -> list[Pool]:
-        """Every pool, the default ones first."""
+        """List every pool, the default ones first."""
         return [
             self.small,
             self.large,
@@ -182,7 +186,7 @@ class Heap:
         ]
 
     def expandable(self, pool: Pool) -> bool:
-        """Whether new memory of this pool comes from expandable segments."""
+        """Return whether new memory of this pool is expandable segments."""
         allowed = pool.owner is None or self.rules.expandable_private_pools
         return self.settings.expandable_segments and allowed
 
@@ -198,30 +202,30 @@ class Heap:
 
     @property
     def counts_searches(self) -> bool:
-        """Whether garbage collection is on: it needs a limit and a threshold."""
+        """True if garbage collection is on: it needs a limit and a threshold."""
         return self.limit is not None and self.settings.garbage_collection_threshold > 0
 
     @property
     def capturing(self) -> bool:
-        """Whether frees and releases are put off, as during the capture of a graph."""
+        """True while frees and releases are deferred, as in a graph capture."""
         scopes = self.scopes
         if not scopes:
             return False
         return self.rules.scope_counts_as_capture or any(scope.capture for scope in scopes)
 
     def new_base(self) -> int:
-        """The counter's part of the key for a new segment."""
+        """Return the counter part of the key for a new segment."""
         if self.rules.tie_order is TieOrder.ADDRESS:
             return 0
         self._counter += 1
         return self._counter << COUNTER_SHIFT
 
     def base_for_piece(self, block: Block) -> int:
-        """The counter's part of the key for a new block cut from `block`."""
+        """Return the counter part of the key for a block cut from `block`."""
         return self.new_base() if self._counts_blocks else block.base
 
     def reserve(self, pool: Pool, size: int) -> None:
-        """Count memory that came from the driver."""
+        """Count memory that was taken from the driver."""
         self.held += size
         self.statistics.reserved.add(size, small=pool.small)
         self.statistics.num_device_alloc += 1
@@ -229,7 +233,7 @@ class Heap:
             pool.owner.reserved.add(size, small=pool.small)
 
     def give_up(self, pool: Pool, size: int) -> None:
-        """Count memory that went back to the driver."""
+        """Count memory that was released to the driver."""
         self.held -= size
         self.statistics.reserved.remove(size, small=pool.small)
         self.statistics.num_device_free += 1
@@ -238,7 +242,7 @@ class Heap:
             pool.owner.driver_calls -= 1
 
     def settle(self, block: Block) -> None:
-        """A block that is freed everywhere joins its free neighbours and becomes free."""
+        """Make a completely freed block free, merged with free neighbours."""
         if self.emit is not None:
             self.emit(Action.FREE_COMPLETED, block.addr, block.requested, block.segment.stream)
         side = block.segment.side
@@ -259,7 +263,7 @@ class Heap:
         block.segment.free.insert(block)
 
     def count_allocation(self, side: PoolCounters, size: int, requested: int) -> None:
-        """Count a block that is allocated, as malloc() does inline."""
+        """Count an allocated block, as malloc() does inline."""
         total = self._total
         for up, down, peak, amount in (
             ("bytes_up", "bytes_down", "bytes_peak", size),
@@ -273,7 +277,10 @@ class Heap:
             setattr(total, peak, max(getattr(total, peak), now))
 
     def count_pieces(self, pool: Pool, pieces: int, size: int) -> None:
-        """Change the counters of free pieces of split segments, and raise their peaks."""
+        """Update the counters of free pieces of split segments.
+
+        Their peaks are raised, too.
+        """
         side, total = pool.side, self.statistics.total
         if pieces > 0:
             side.pieces_up += pieces

@@ -1,4 +1,4 @@
-"""The allocator's segments and blocks as columns, and an allocator made from such columns."""
+"""Convert the allocator's segments and blocks to columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def layout_of(heap: Heap) -> Layout:
-    """Every segment and block now; contiguous mapped pages of a virtual range are one segment."""
+    """Return every segment and block of an allocator as columns.
+
+    Contiguous mapped pages of a virtual range are one segment.
+    """
     blocks = sorted(_mapped_blocks(heap), key=lambda block: block.addr)
     segments: list[tuple[int, int, int, int, int, int]] = []
     last: Block | None = None

@@ -1,4 +1,4 @@
-"""Blocks, the segments they tile, and the ordered lists of free ones."""
+"""Blocks, their segments, and the ordered lists of free blocks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ NEVER = 1 << 62
 
 
 class Block:
-    """A piece of a segment: allocated, pending, free, or (expandable) not mapped.
+    """A piece of a segment: allocated, pending, free, or not mapped.
+
+    Only blocks of expandable segments can be unmapped.
 
     Attributes:
         addr: Start.
@@ -71,11 +73,11 @@ class Block:
 
     @property
     def whole(self) -> bool:
-        """Whether it has no neighbours: what torch calls not split."""
+        """True if it has no neighbours, which torch calls not split."""
         return self.prev is None and self.next is None
 
     def take_in(self, neighbour: Block) -> None:
-        """Grow over a neighbour, which ceases to be."""
+        """Merge an adjacent block into this one."""
         if neighbour is self.prev:
             self.addr = neighbour.addr
             self.prev = neighbour.prev
@@ -110,7 +112,9 @@ class Block:
 
 
 class FreeList:
-    """Free mapped blocks of one stream in one pool, and the unmapped ones, in torch's order.
+    """Free blocks of one stream in one pool, in torch's order.
+
+    The mapped and the unmapped ones have a list each.
 
     Attributes:
         keys: Keys of the free blocks, ascending.
@@ -126,7 +130,7 @@ class FreeList:
         self.unmapped: list[Block] = []
 
     def insert(self, block: Block) -> None:
-        """Take up a block that has become free."""
+        """Insert a block that has become free."""
         key = (block.size << SIZE_SHIFT) + block.base + block.addr
         at = bisect_left(self.keys, key)
         block.key = key
@@ -134,18 +138,18 @@ class FreeList:
         self.blocks.insert(at, block)
 
     def remove(self, block: Block) -> None:
-        """Drop a block that is no longer free, or that a neighbour takes in."""
+        """Remove a block that is no longer free or that is merged away."""
         at = bisect_left(self.keys, block.key)
         del self.keys[at], self.blocks[at]
         block.key = 0
 
     def insert_unmapped(self, block: Block) -> None:
-        """Take up a block that has lost its memory, or never had any."""
+        """Insert a block that was unmapped or never mapped."""
         at = bisect_left(self.unmapped, block.addr, key=_address)
         self.unmapped.insert(at, block)
 
     def remove_unmapped(self, block: Block) -> None:
-        """Drop a block that gets memory, or that a neighbour takes in."""
+        """Remove a block that is mapped or merged away."""
         del self.unmapped[bisect_left(self.unmapped, block.addr, key=_address)]
 
 
@@ -154,7 +158,7 @@ def _address(block: Block) -> int:
 
 
 class Segment:
-    """Memory from one cudaMalloc, or one virtual range whose pages are mapped on demand.
+    """Memory of one cudaMalloc, or a virtual range mapped on demand.
 
     Attributes:
         addr: Start.
@@ -205,14 +209,14 @@ class Pool:
         self.split_below = NEVER
 
     def list_for(self, stream: int) -> FreeList:
-        """The free blocks of a stream."""
+        """Return the free list of a stream, created if necessary."""
         found = self.lists.get(stream)
         if found is None:
             found = self.lists[stream] = FreeList()
         return found
 
     def free_blocks(self) -> list[Block]:
-        """Every free mapped block in torch's order: by stream, then by key."""
+        """List the free mapped blocks in torch's order: by stream, then by key."""
         return [block for stream in sorted(self.lists) for block in self.lists[stream].blocks]
 
 

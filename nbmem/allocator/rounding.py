@@ -1,4 +1,4 @@
-"""How many bytes a request becomes: the allocator's constants and its rounding."""
+"""Constants of the allocator, and the rounding of requests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ NO_DIVISIONS: tuple[int, ...] = (0,) * 16
 
 
 def round_size(size: int, divisions: tuple[int, ...] = NO_DIVISIONS) -> int:
-    """Bytes of the block that a request looks for (the block found may be larger).
+    """Return the bytes of the block that a request looks for.
+
+    The block that is found may be larger.
 
     Args:
         size: Requested bytes, at least 1.
@@ -58,7 +60,10 @@ def round_size(size: int, divisions: tuple[int, ...] = NO_DIVISIONS) -> int:
 
 
 def segment_bytes(rounded: int, large_segment: int = LARGE_SEGMENT) -> int:
-    """Bytes asked from the driver for a rounded request that no cached block serves."""
+    """Return the bytes to request from the driver for a rounded request.
+
+    No cached block serves the request.
+    """
     if rounded <= SMALL_LIMIT:
         return SMALL_SEGMENT
     if rounded < LARGE_ALONE:
@@ -67,7 +72,7 @@ def segment_bytes(rounded: int, large_segment: int = LARGE_SEGMENT) -> int:
 
 
 def round_sizes(sizes: Ints, divisions: tuple[int, ...] = NO_DIVISIONS) -> Ints:
-    """`round_size` for a column."""
+    """Apply `round_size` to a column."""
     rounded: Ints = np.maximum((sizes + MIN_BLOCK - 1) & -MIN_BLOCK, MIN_BLOCK)
     if max(divisions) > 1:
         different, back = np.unique(sizes, return_inverse=True)
@@ -77,10 +82,10 @@ def round_sizes(sizes: Ints, divisions: tuple[int, ...] = NO_DIVISIONS) -> Ints:
 
 
 def split_thresholds(rounded: Ints, settings: AllocatorSettings) -> Ints:
-    """Bytes that must remain for a free piece to be split for each rounded request.
+    """Return the least remainder at which a free piece is split.
 
-    Expandable segments split at once, as the small pool does. A pool that never splits is not
-    told apart.
+    There is one value for each rounded request. Expandable segments split at once, as the small
+    pool does. A pool that never splits is not distinguished.
     """
     if settings.expandable_segments:
         return np.full(len(rounded), MIN_BLOCK, np.int64)

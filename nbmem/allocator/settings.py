@@ -1,4 +1,7 @@
-"""The allocator's settings: PYTORCH_CUDA_ALLOC_CONF, parsed as torch parses it."""
+"""The allocator's settings, parsed from PYTORCH_CUDA_ALLOC_CONF.
+
+They are parsed as torch does.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ NO_EFFECT: dict[str, Callable[[str, Value], Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorSettings:
-    """What the allocator was told.
+    """Settings of the caching allocator.
 
     Attributes:
         conf: The text as the user wrote it.
@@ -72,7 +75,7 @@ class AllocatorSettings:
 
     @classmethod
     def parse(cls, conf: str, release: str = NEWEST) -> Self:
-        """Read the text of PYTORCH_CUDA_ALLOC_CONF.
+        """Parse the text of PYTORCH_CUDA_ALLOC_CONF.
 
         Raises:
             UsageError: The text is one that torch refuses, or asks for another allocator.
@@ -81,7 +84,9 @@ class AllocatorSettings:
 
     @classmethod
     def from_torch(cls, raw: Mapping[str, Any], release: str = NEWEST) -> Self:
-        """Read the `allocator_settings` of a torch snapshot; unknown keys are ignored.
+        """Read `allocator_settings` of a torch snapshot.
+
+        Unknown keys are ignored.
 
         The values in force win over the text: torch lists only some of them.
         """
@@ -101,7 +106,7 @@ class AllocatorSettings:
         return replace(settings, **found)
 
     def updated(self, conf: str, release: str = NEWEST) -> Self:
-        """The settings after torch's `_set_allocator_settings(conf)`.
+        """Return the settings after torch's `_set_allocator_settings(conf)`.
 
         Torch resets only three values that the text does not name; the others stay as they were
         (parseArgs of c10/cuda/CUDAAllocatorConfig.cpp at v2.9.1).
@@ -141,7 +146,10 @@ class AllocatorSettings:
 
 
 def conf_of_environment() -> str:
-    """The settings of the environment as text; CUDA's own name wins, as in torch."""
+    """Return the settings text from the environment.
+
+    PYTORCH_CUDA_ALLOC_CONF wins over PYTORCH_ALLOC_CONF, as in torch.
+    """
     return os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF", "")
 
 

@@ -17,18 +17,18 @@ class Counter:
         self.freed = 0
 
     def add(self, amount: int) -> None:
-        """Go up."""
+        """Increase the counter, and raise its peak."""
         self.current += amount
         self.allocated += amount
         self.peak = max(self.peak, self.current)
 
     def remove(self, amount: int) -> None:
-        """Go down."""
+        """Decrease the counter."""
         self.current -= amount
         self.freed += amount
 
     def to_dict(self) -> dict[str, int]:
-        """Nest the figures as torch does."""
+        """Return the figures nested as in torch."""
         return {
             "current": self.current,
             "peak": self.peak,
@@ -48,21 +48,21 @@ class Trio:
         self.large = Counter()
 
     def add(self, amount: int, *, small: bool) -> None:
-        """Go up in one pool and in the sum."""
+        """Increase the counter of one pool and the sum."""
         self.all.add(amount)
         (self.small if small else self.large).add(amount)
 
     def remove(self, amount: int, *, small: bool) -> None:
-        """Go down in one pool and in the sum."""
+        """Decrease the counter of one pool and the sum."""
         self.all.remove(amount)
         (self.small if small else self.large).remove(amount)
 
     def views(self) -> tuple[Counter, Counter, Counter]:
-        """The sum and its parts."""
+        """Return the counters of the sum, the small and the large pool."""
         return self.all, self.small, self.large
 
     def to_dict(self) -> dict[str, dict[str, int]]:
-        """Nest the figures as torch does."""
+        """Return the figures nested as in torch."""
         return {
             "all": self.all.to_dict(),
             "small_pool": self.small.to_dict(),
@@ -109,7 +109,7 @@ class Peaks:
 
 
 class PoolCounters(Peaks):
-    """The counters of the small or of the large pools that change at each operation.
+    """Counters of the small or large pools that change at each operation.
 
     They are kept as two sums, up and down: the current value is their difference, and torch reports
     the sums too. Frees then touch no peak.
@@ -159,7 +159,7 @@ class PoolCounters(Peaks):
 
 
 class Statistics:
-    """Every counter of one device.
+    """All counters of one device.
 
     Attributes:
         small: Busy counters of the small pools.
@@ -186,13 +186,13 @@ class Statistics:
         self.num_device_free = 0
 
     def value(self, up: str, down: str) -> int:
-        """Current value of a busy counter, over both pools."""
+        """Return the current value of a busy counter over both pools."""
         small, large = self.small, self.large
         ups = getattr(small, up) + getattr(large, up)
         return int(ups - getattr(small, down) - getattr(large, down))
 
     def note_pending(self) -> None:
-        """Begin to keep the active peaks apart from the allocated ones."""
+        """Begin to track active peaks separately from allocated ones."""
         if not self.pending_seen:
             self.pending_seen = True
             for peaks in (self.small, self.large, self.total):
@@ -200,7 +200,10 @@ class Statistics:
                 peaks.actives_peak = peaks.count_peak
 
     def raise_active_peaks(self, side: PoolCounters) -> None:
-        """After an allocation, while active peaks are kept apart."""
+        """Raise the active peaks after an allocation.
+
+        This is needed only while they are tracked separately.
+        """
         for peaks, active, actives in (
             (side, side.bytes_up - side.active_down, side.count_up - side.actives_down),
             (
@@ -227,7 +230,7 @@ class Statistics:
             counter.peak = counter.current
 
     def reset_accumulated(self) -> None:
-        """Begin the sums and the scalar counters anew."""
+        """Restart the sums and the scalar counters at 0."""
         for side in (self.small, self.large):
             for _, up, down, _peak in BUSY:
                 side.marks[up] = getattr(side, up)
@@ -255,7 +258,7 @@ class Statistics:
         return {"all": total, **views}
 
     def to_dict(self, *, max_split_size: int | None, rejects: bool) -> dict[str, Any]:
-        """What torch._C._cuda_memoryStats returns.
+        """Return the counters as torch._C._cuda_memoryStats does.
 
         Args:
             max_split_size: In bytes; None is written as torch does, -1.

@@ -1,4 +1,7 @@
-"""Blocks that other streams use: their frees complete when those streams are done."""
+"""Deferred frees of blocks that other streams use.
+
+They complete when those streams are done.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def put_off(heap: Heap, block: Block) -> None:
-    """A freed block that other streams use waits for an event on each, or for the capture's end."""
+    """Defer the free of a block that other streams use.
+
+    It waits for an event on each of them, or for the capture's end.
+    """
     if heap.capturing:
         heap.deferred.append(block)
         heap.refresh()
@@ -28,7 +34,10 @@ def _queue(heap: Heap, block: Block) -> None:
 
 
 def _queue_deferred(heap: Heap) -> None:
-    """Streams that were recorded during the capture have finished by its end: they are dropped."""
+    """Queue the blocks that were freed during a capture.
+
+    Streams that were recorded during the capture have finished by its end, and are dropped.
+    """
     deferred, heap.deferred = heap.deferred, []
     for block in deferred:
         recorded = heap.recorded_in_capture.pop(block, None)
@@ -40,7 +49,7 @@ def _queue_deferred(heap: Heap) -> None:
 
 
 def finish(heap: Heap, block: Block) -> None:
-    """The last stream is done with a pending block: it becomes free."""
+    """Make a pending block free after its last stream is done."""
     side = block.segment.side
     side.pending -= block.size
     side.pendings -= 1
@@ -48,14 +57,14 @@ def finish(heap: Heap, block: Block) -> None:
 
 
 def mark_completed(heap: Heap) -> None:
-    """Everything queued until now has finished on every stream."""
+    """Mark everything queued so far as finished on every stream."""
     for stream, queue in heap.queues.items():
         heap.completed[stream] = len(queue)
     heap.refresh()
 
 
 def retire(heap: Heap) -> None:
-    """Free the blocks whose streams have finished, in the order of each stream."""
+    """Free the blocks whose streams have finished, in each stream's order."""
     if heap.capturing:
         return
     _queue_deferred(heap)
@@ -68,7 +77,7 @@ def retire(heap: Heap) -> None:
 
 
 def synchronize(heap: Heap) -> None:
-    """Wait for every stream and free what waited."""
+    """Wait for every stream and free the pending blocks."""
     heap.statistics.num_sync_all_streams += 1
     _queue_deferred(heap)
     for queue in heap.queues.values():
@@ -87,9 +96,10 @@ def _step(heap: Heap, queue: deque[Block]) -> None:
 
 
 def complete_block(heap: Heap, block: Block) -> None:
-    """Every stream is done with this one block, whatever else it has to do.
+    """Complete the free of one pending block on every stream.
 
-    A recording says when each block became free, not what its streams did.
+    Other work of these streams may still be queued. A recording tells when each block became free,
+    not what its streams did.
     """
     if block in heap.deferred:
         heap.deferred.remove(block)

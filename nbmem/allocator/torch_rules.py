@@ -1,4 +1,4 @@
-"""Which rules of torch's CUDA caching allocator hold in which release."""
+"""Rules of torch's CUDA caching allocator that depend on the release."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 
 class TieOrder(IntEnum):
-    """How free blocks of one size are ordered."""
+    """The order of free blocks of equal size."""
 
     ADDRESS = 0
     BLOCK = 1
@@ -26,7 +26,7 @@ class TieOrder(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """One release's behaviour, where the releases differ.
+    """The behaviour of one release, where releases differ.
 
     The comparators are in c10/cuda/CUDACachingAllocator.cpp, for example
     https://github.com/pytorch/pytorch/blob/v2.13.0/c10/cuda/CUDACachingAllocator.cpp
@@ -116,7 +116,9 @@ class Rules:
 
 @lru_cache(maxsize=64)
 def rules_for(release: str) -> Rules:
-    """The rules of a torch release such as `2.11.0+cu130`; of the newest for anything newer.
+    """Return the rules of a torch release such as `2.11.0+cu130`.
+
+    Newer releases have the rules of the newest known one.
 
     Raises:
         UsageError: The text does not begin with a version number.

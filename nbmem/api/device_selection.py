@@ -1,7 +1,7 @@
-"""Which card a notebook or a script runs on: a real one if there is one, else a virtual one.
+"""Select the card that a notebook or a script runs on.
 
-A card is not left while tensors live on it, except by a typed `%nbmem gpu off`, which says what is
-lost.
+It is a real one if there is one, else a virtual one. A virtual card with live tensors is only left
+by a typed `%nbmem gpu off`, which reports what is lost.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ NO_TORCH = (
 
 
 class Choice(NamedTuple):
-    """The card that is used from here on, and the sentence that says so."""
+    """The card that is used from here on, and a sentence on it."""
 
     virtual: bool
     sentence: str
 
 
 def use(name: str, *, defer: bool = False, names: Mapping[str, Any] | None = None) -> Choice:
-    """Use virtual cards by name ("2xT4" is two), or with `auto` a real one if torch has one here.
+    """Select virtual cards by name, or with `auto` a real one.
 
-    The cards that are in use already stay as they are, with all that lives on them.
+    "2xT4" is two cards. `auto` selects a real card if torch has one here, else a virtual one. Cards
+    that are in use already are kept, with all tensors on them.
 
     Args:
         name: The cards'.
@@ -83,7 +84,9 @@ def use(name: str, *, defer: bool = False, names: Mapping[str, Any] | None = Non
 def use_world(
     name: str, ranks: int, *, rank: int = 0, names: Mapping[str, Any] | None = None
 ) -> Choice:
-    """Play one rank of a world of virtual cards from here on, as torchrun would start it.
+    """Run as one rank of a world of virtual cards from here on.
+
+    The process looks as torchrun would start it.
 
     Args:
         name: A card, or a machine of several alike (`8xH100`).
@@ -119,7 +122,7 @@ def use_world(
 
 
 def _in_use(verb: str = "") -> str:
-    """The virtual cards in words, and what they are good for."""
+    """Describe the active virtual cards and what is modelled on them."""
     from nbmem.virtual import gpus
     from nbmem.virtual.card_names import described
 
@@ -131,7 +134,7 @@ def _in_use(verb: str = "") -> str:
 
 
 def stop_virtual(names: Mapping[str, Any] | None = None) -> str:
-    """Leave the virtual cards; returns the sentence to show, which says what is lost with them.
+    """Deactivate the virtual cards; return a sentence on what is lost.
 
     Args:
         names: As for `use`.
@@ -149,7 +152,7 @@ def stop_virtual(names: Mapping[str, Any] | None = None) -> str:
 
 
 def refuse_to_lose(names: Mapping[str, Any] | None = None) -> None:
-    """Refuse to leave the virtual cards while tensors live on them.
+    """Raise if tensors live on the virtual cards, which would be lost.
 
     Args:
         names: As for `use`.
@@ -171,9 +174,10 @@ def refuse_to_lose(names: Mapping[str, Any] | None = None) -> None:
 
 
 def _living(names: Mapping[str, Any] | None) -> str:
-    """What lives on the virtual cards, in words (`134.0 MiB (model 44.7 MiB, ...)`); "" if nothing.
+    """Describe the tensors on the virtual cards; empty without any.
 
-    The bytes are those of all tensors; names stand only for those that a look at the heap finds.
+    An example is `134.0 MiB (model 44.7 MiB, ...)`. The bytes are those of all tensors; names stand
+    only for those that a heap walk finds.
     """
     from nbmem import virtual
 
@@ -195,11 +199,10 @@ def _living(names: Mapping[str, Any] | None) -> str:
 
 
 def real_card() -> str | None:
-    """Name of the first real card that torch can use here; None if there is none.
+    """Return the name of the first real card that torch can use, or None.
 
-    NVML and torch's build are asked, and torch.cuda only where there is no NVML: asking it would
-    start the driver in this process, and a process that has done so cannot fork workers that use
-    the card.
+    NVML and torch's build are queried, and torch.cuda only without NVML. A call of torch.cuda would
+    start the driver in this process, and such a process cannot fork workers that use the card.
     """
     torch = import_torch()
     if torch is None or (torch.version.cuda is None and torch.version.hip is None):
@@ -212,7 +215,10 @@ def real_card() -> str | None:
 
 
 class CardHere(NamedTuple):
-    """A card that torch could use now; `total` is in bytes, the host's where they are `shared`."""
+    """A card that torch could use now.
+
+    `total` is in bytes, the host's where they are `shared`.
+    """
 
     ordinal: int
     name: str
@@ -222,7 +228,10 @@ class CardHere(NamedTuple):
 
 
 def cards_here() -> tuple[CardHere, ...]:
-    """The virtual cards where they are in use, else those that NVML sees; empty without any."""
+    """List the virtual cards in use, else the cards that NVML sees.
+
+    Empty without any.
+    """
     virtual = sys.modules.get("nbmem.virtual")
     standing = virtual.gpus() if virtual is not None else ()
     if standing:
@@ -242,7 +251,10 @@ def cards_here() -> tuple[CardHere, ...]:
 
 
 def choices() -> tuple[Card, ...]:
-    """The virtual cards that `use` would put in now; empty where a real one is in use already."""
+    """Return the virtual cards that `use` would activate now.
+
+    Empty where a real card is in use already.
+    """
     from nbmem.virtual import active
     from nbmem.virtual.cards import CARDS
 
@@ -250,7 +262,7 @@ def choices() -> tuple[Card, ...]:
 
 
 def table() -> str:
-    """Every card that can be used here, as text."""
+    """Format a table of every card that can be used here."""
     from nbmem import virtual
     from nbmem.virtual.cards import CARDS
 
@@ -275,13 +287,16 @@ def table() -> str:
 
 
 def _context(card: Card) -> str:
-    """Least and most MiB of a bare context; one figure where it was recorded."""
+    """Format the least and most MiB of a bare context.
+
+    One figure where it was recorded.
+    """
     low, high = (size // MIB for size in card.context_band)
     return str(low) if low == high else f"{low}..{high}"
 
 
 def _real_lines(*, hidden: bool) -> list[str]:
-    """The cards that NVML sees, or why there are none."""
+    """Format the cards that NVML sees, or the reason for none."""
     if hidden:  # NVML answers for the virtual cards now
         return ["  not to be seen while a virtual card is in use"]
     try:
@@ -294,7 +309,7 @@ def _real_lines(*, hidden: bool) -> list[str]:
 
 
 def _size(card: NvmlCard) -> str:
-    """Format how much memory a real card has, and whose it is."""
+    """Format a real card's memory, and whether it is the host's."""
     if card.total is None:
         return "size not said by NVML"
     return format_bytes(card.total) + (" shared with the host" if card.shared else "")

@@ -1,6 +1,7 @@
-"""What lives at this moment: the blocks of a card's allocator, with the names that Python has.
+"""List live tensors: allocator blocks with the names in Python.
 
-Where torch's allocator shows no blocks, on the host above all, it is what Python reaches.
+Where torch's allocator shows no blocks, on the host above all, the storages that Python reaches are
+listed.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ LARGEST = 10
 
 
 class Top:
-    """The largest tensors that live on the cards, or in the host's memory where no card is used.
+    """The largest live tensors of the cards, or of the host.
 
-    It says who holds them, and shows itself.
+    The host's are listed where no card is used. It displays itself, with the holders of each
+    tensor.
 
     Attributes:
         holdings: Every live block of each card by its index, the largest first; a card on which
@@ -67,7 +69,7 @@ class Top:
             yield "The host's memory" if self.kind == "cpu" else f"Card {index}", held
 
     def bundles(self) -> list[dict[str, str]]:
-        """What is shown of each card: `text/plain` and `text/html`."""
+        """Return `text/plain` and `text/html` for each card."""
         from nbmem.views.live_tensors import render_top, render_top_html
 
         return [
@@ -87,7 +89,7 @@ class Top:
 
 
 def in_use_now() -> str:
-    """List who is on each real card now, as text; say why nobody knows, where that is so."""
+    """List the processes on each real card, or why that is unknown."""
     from nbmem.capture.processes.gpu_processes import cards_now
     from nbmem.views.gpu_processes import render_neighbours
 
@@ -98,12 +100,10 @@ def in_use_now() -> str:
 
 
 def top(most: int = LARGEST) -> Top:
-    """List the largest tensors that live on the cards now, and everything that holds them.
+    """List the largest tensors that live now, and all their holders.
 
-    Where torch uses no card, those in the host's memory.
-
-    In a notebook as `%nbmem top`; in a script the names are those of `__main__`. A function that
-    runs is a holder like any other.
+    Where torch uses no card, those in the host's memory are listed. In a notebook this is `%nbmem
+    top`; in a script the names are those of `__main__`. A running function counts as a holder, too.
 
     Args:
         most: Lines to show of each card; storages that nothing tells apart share one.
@@ -116,9 +116,10 @@ def top(most: int = LARGEST) -> Top:
 
 @contextmanager
 def following_uncounted() -> Iterator[Roll | None]:
-    """Write on a roll what is looked at meanwhile; None where CUDA's allocator has blocks.
+    """Track storages while entered where the allocator has no blocks.
 
-    And where a virtual card was chosen, whether or not it is used yet.
+    Yields a storage registry. None where CUDA's allocator has blocks, and where a virtual card was
+    chosen, used or not.
     """
     torch: Any = loaded_torch()
     card = virtual_card()
@@ -134,7 +135,10 @@ def following_uncounted() -> Iterator[Roll | None]:
 
 
 def histories() -> list[DeviceHistory]:
-    """The layout of every card that torch uses; none before CUDA, and of another allocator's."""
+    """Return the memory layout of every card that torch uses.
+
+    Empty before CUDA is initialized, and with another allocator than torch's.
+    """
     torch: Any = recorded_torch()
     if torch is None:
         return []
@@ -143,9 +147,9 @@ def histories() -> list[DeviceHistory]:
 
 
 def live_now(namespace: Mapping[str, Any]) -> dict[int, tuple[Holding, ...]]:
-    """Every live block of every card that torch uses, the largest first.
+    """Return every live block of every card, the largest first.
 
-    Lines are known of what was allocated while stacks were taken.
+    Source lines are known for blocks that were allocated while stacks were recorded.
 
     Args:
         namespace: The notebook's names.
@@ -164,7 +168,9 @@ def live_now(namespace: Mapping[str, Any]) -> dict[int, tuple[Holding, ...]]:
 
 
 def reached_now(namespace: Mapping[str, Any]) -> dict[int, tuple[Holding, ...]]:
-    """Every storage that Python reaches, the largest first; to be called while a roll is followed.
+    """Return every storage that Python reaches, the largest first.
+
+    To be called while a storage registry is followed.
 
     Args:
         namespace: The notebook's names.
@@ -180,7 +186,10 @@ def reached_now(namespace: Mapping[str, Any]) -> dict[int, tuple[Holding, ...]]:
 
 
 def _workspaces(layout: Layout, known: set[int]) -> set[int]:
-    """Addresses of cuBLAS's workspaces, among the live blocks that Python does not know."""
+    """Find cuBLAS workspaces among live blocks unknown to Python.
+
+    Returns their addresses.
+    """
     blocks, segments = layout.blocks, layout.segments
     unheld = (blocks.state == BlockState.ALLOCATED) & ~np.isin(blocks.addr, list(known))
     addrs = blocks.addr[unheld]
@@ -243,7 +252,10 @@ def _without_line(
 
 
 def _known(storage: HeldStorage | None, seen: Seen | None) -> tuple[Category, str | None]:
-    """What a storage is, and its name: an optimizer's state is named after its parameter."""
+    """Return a storage's category and name.
+
+    An optimizer's state is named after its parameter.
+    """
     name = storage.name if storage else None
     if seen is None:
         return _category(storage), name
@@ -258,7 +270,7 @@ def _category(storage: HeldStorage | None) -> Category:
 
 
 def _trained(namespace: Mapping[str, Any]) -> dict[int, dict[int, Seen]]:
-    """What the notebook's modules and optimizers say of storages, by card and address."""
+    """Collect storages of modules and optimizers by card and address."""
     found: dict[int, dict[int, Seen]] = {}
     names = {
         id(parameter): (name, f".{path}")

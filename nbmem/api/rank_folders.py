@@ -1,4 +1,4 @@
-"""What many ranks wrote into one folder, opened as one: `nbmem.open("runs/today/")`."""
+"""Open a folder of ranks as one world: `nbmem.open("runs/today/")`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class World:
-    """The ranks of one run, and what they show together.
+    """The ranks of one run and their common report.
 
     Attributes:
         report: What every view of the world draws.
@@ -48,15 +48,16 @@ class World:
         return tracing.open(row.path, max_size=self._max_size)
 
     def to_json(self) -> dict[str, Any]:
-        """The world in its stable form (docs/json.md)."""
+        """Return the world in its stable JSON form (docs/json.md)."""
         from nbmem.views.exports.world import world_json
 
         return world_json(self.report)
 
     def widget(self) -> RanksWidget:
-        """The explorer with a picker of ranks (needs `pip install 'nbmem[widget]'`).
+        """Return the explorer with a picker of ranks.
 
-        Its trait `rank` is the rank that is shown: observe it, set it, link it.
+        It needs `pip install 'nbmem[widget]'`. Its trait `rank` is the rank that is shown: observe
+        it, set it, link it.
 
         Raises:
             NbmemError: A library is missing, or no rank wrote a session.
@@ -66,7 +67,7 @@ class World:
         return ranks_widget(self.report, lambda number: self.rank(number).widget())
 
     def to_page(self) -> str:
-        """The world as an HTML page that stands alone, with each rank's explorer to unfold."""
+        """Render a standalone HTML page with each rank's explorer."""
         from nbmem.views.exports.world_page import world_page
 
         return world_page(self.report, lambda number: self.rank(number).report())
@@ -89,7 +90,9 @@ class World:
 
 
 def open(path: str | Path, *, max_size: int | str | None = None) -> Trace | World:  # noqa: A001 - nbmem.open
-    """Open a saved session, a snapshot of torch's, or a folder that the ranks of a run wrote into.
+    """Open a session, a torch snapshot or a folder of ranks.
+
+    The folder is the one into which the ranks of a run wrote.
 
     Args:
         path: The file (gives a `Trace`) or the folder (gives a `World`).

@@ -1,6 +1,6 @@
-"""A process that records itself as one rank of a world, into a folder where the others do the same.
+"""Record a process as one rank of a world, into a shared folder.
 
-Nothing is asked of other ranks, and no rank waits for another: they meet in the folder.
+Ranks send no requests and do not wait for each other; they only share the folder.
 
     mp.spawn(nbmem.recorded(train, "runs/today/"), nprocs=4)
     notebook_launcher(nbmem.recorded(train, "runs/today/"), num_processes=4)
@@ -39,7 +39,7 @@ of them follows."""
 
 
 class RankFolder:
-    """The folder, as one rank writes into it.
+    """A folder of ranks into which this process writes as one.
 
     Args:
         folder: The folder; it is there.
@@ -54,7 +54,7 @@ class RankFolder:
 
     @entry("the rank's journal")
     def begin(self) -> None:
-        """Write as the recording goes on; the trace has begun."""
+        """Start the journal; the trace has begun."""
         from nbmem.capture.record.rank_journal_writer import JournalWriter
 
         if (recorder := self._trace.recorder) is not None:
@@ -62,11 +62,11 @@ class RankFolder:
             self._journal.start()
 
     def lost(self, part: str, err: BaseException) -> None:
-        """Keep what went wrong."""
+        """Record what went wrong."""
         self._trace.lost(part, err)
 
     def save(self) -> Path:
-        """Write the session of the trace, which has ended; then the journal is not needed.
+        """Save the session of the ended trace, and drop the journal.
 
         Returns:
             The session's file.
@@ -96,12 +96,12 @@ class RankFolder:
         return path
 
     def end(self, error: BaseException | None) -> Path:
-        """End the trace, and save it; errors as of `save`."""
+        """End the trace and save it; errors as of `save`."""
         self._trace.stop(error)
         return self.save()
 
     def _alone(self, *, failed: bool = False) -> Rank:
-        """A program of one process is a world of one."""
+        """Return the rank of a program of one process: a world of one."""
         return Rank(
             number=0,
             world=1,
@@ -114,9 +114,10 @@ class RankFolder:
 
 
 class Recorded:
-    """A function that records the process which calls it; it does and returns what it did before.
+    """A function that records each process that calls it as a rank.
 
-    It can be pickled where the function can: processes that are spawned get it by pickle.
+    It does and returns what it did before. It can be pickled if the function can: spawned processes
+    receive it by pickle.
 
     Args:
         function: What each rank calls.
@@ -136,7 +137,7 @@ class Recorded:
         self._made_in = os.getpid()
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Call the function, and write what this process held."""
+        """Call the function and save this process's session."""
         writes = self._begin()
         error: BaseException | None = None
         try:
@@ -164,7 +165,7 @@ class Recorded:
 
     @staticmethod
     def lost(_part: str, err: BaseException) -> None:
-        """Say what went wrong: there is no report in which it could stand."""
+        """Print what went wrong: there is no report that could have it."""
         _say(f"this process is not recorded: {error_of(err)}")
 
 
@@ -175,10 +176,11 @@ def recorded(
     gpu: str | None = None,
     stacks: bool = False,
 ) -> Recorded:
-    """Let each process that calls a function record itself as a rank, into one folder.
+    """Wrap a function so that each calling process records itself.
 
-    For what starts processes by a function: `torch.multiprocessing.spawn`, accelerate's
-    `notebook_launcher`, Ray's `TorchTrainer`. `nbmem.open(folder)` reads them as one world.
+    Each process is a rank, and all of them write into one folder. Use it for launchers that take a
+    function: `torch.multiprocessing.spawn`, accelerate's `notebook_launcher`, Ray's `TorchTrainer`.
+    `nbmem.open(folder)` reads the folder as one world.
 
     Args:
         function: What each rank calls.
@@ -196,7 +198,7 @@ def recorded(
 
 
 def _end(writes: RankFolder, error: BaseException | None) -> None:
-    """Write the session; the caller goes on as it would have without nbmem."""
+    """Save the session; the caller goes on as it would without nbmem."""
     try:
         writes.end(error)
     except NbmemError as err:

@@ -1,8 +1,8 @@
-"""From a session to what a person reads; where a form fails, the next simpler one stands there.
+"""Render a session; where a form fails, use the next simpler one.
 
-The forms are the explorer, a picture with tables, text, the ledger's figures, the counters'. A note
-says what was left out, and why. Nothing in here may fail with what it stands in for: it calls a
-view, a tip or an analysis only under a guard.
+The forms are the explorer, an SVG with tables, text, the ledger's figures and the counters'
+figures. A note names each part that was left out, and why. A fallback must not fail with the form
+it replaces: views, tips and analyses are called only under a guard.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ TEXT = "text/plain"
 
 
 class PartialReport(NamedTuple):
-    """A report, and a sentence for each thing that was left out of it."""
+    """A report, and a sentence for each part that was left out of it."""
 
     report: Report
     left_out: tuple[str, ...]
 
 
 def read(session: Session, device: int | None, *, everything: bool = False) -> PartialReport:
-    """Read a session with its tips; what fails is left out, with a note in the report.
+    """Build a session's report with tips; skip and note what fails.
 
     Args:
         session: What was recorded.
@@ -61,10 +61,10 @@ def read(session: Session, device: int | None, *, everything: bool = False) -> P
 
 
 def save(session: Session, path: str | Path, read_report: Callable[[int | None], Report]) -> Path:
-    """Write a session, and beside it what the viewer page draws of each card.
+    """Write a session with the explorer data that the viewer page draws.
 
-    A page has no Python, so the ledger is made here. What cannot be made is left out: the file is
-    the session, and whoever has nbmem makes the rest again.
+    There is one part for each card. A page has no Python, so the ledger is made here. A part that
+    cannot be made is left out: the session is complete, and nbmem can make the part again.
 
     Args:
         session: What was recorded.
@@ -94,7 +94,7 @@ def _stored(read_report: Callable[[int | None], Report], device: int | None) -> 
 
 
 def unmuted(report: Report) -> Report:
-    """The report without the tips that the user does not want to hear."""
+    """Return a report without the findings of muted rules."""
     faults = Faults()
     silent = faults.part("The list of muted tips", _muted, frozenset())
     heard = tuple(finding for finding in report.findings if finding.rule not in silent)
@@ -109,7 +109,7 @@ def shown(
     *,
     ooms: bool = True,
 ) -> dict[str, Any]:
-    """A notebook's output, in every form that can be made.
+    """Return a notebook's output in every form that can be made.
 
     Args:
         session: What was recorded.
@@ -137,7 +137,7 @@ def shown(
 
 
 def text_of(session: Session, device: int | None, read_report: Callable[[], Report]) -> str:
-    """What is shown of a session, as text alone; arguments and errors as of `shown`."""
+    """Render a session as text; arguments and errors as of `shown`."""
     try:
         report = read_report()
     except UsageError:
@@ -182,7 +182,10 @@ def _books(session: Session, device: int | None, faults: Faults) -> Books:
 
 
 def _card(session: Session, device: int | None) -> int:
-    """The card that was asked for, or the one that held the most: its index in the session."""
+    """Return a card's index in the session, else the fullest card's.
+
+    The fullest card is the one that held the most.
+    """
     from nbmem.core.session.cards import fullest
 
     asked = [i for i, trace in enumerate(session.devices) if trace.info.index == device]
@@ -213,7 +216,7 @@ def _muted() -> frozenset[str]:
 
 
 def _bare(books: Books) -> Report:
-    """The ledger's figures as a report, without any analysis."""
+    """Build a report of the ledger's figures without any analysis."""
     from nbmem.report.analysis.report_builder import bare_timeline
     from nbmem.report.model import Moment, Peak, Report
 
@@ -247,7 +250,7 @@ def _bare(books: Books) -> Report:
 
 
 def _plain(report: Report, faults: Faults) -> str:
-    """The ledger's figures, where no view could be made."""
+    """Render the ledger's figures where no view could be made."""
     from nbmem.report.ledger.fallback_text import ledger_lines
 
     head = f"{report.title} on {report.device.name}"
@@ -256,7 +259,7 @@ def _plain(report: Report, faults: Faults) -> str:
 
 
 def _counted(session: Session, device: int | None, why: Exception) -> str:
-    """The counters' figures, where even the ledger could not be made."""
+    """Render the counters' figures where the ledger failed."""
     from nbmem.report.ledger.fallback_text import counter_lines
 
     logger.debug("the ledger could not be made", exc_info=why)
@@ -273,10 +276,13 @@ def _counted(session: Session, device: int | None, why: Exception) -> str:
 
 
 def _clean(text: str) -> str:
-    """A text whose names obey nobody: what a terminal would take for commands is blank."""
+    """Replace control characters, which a terminal would interpret.
+
+    Names in a session are not trusted.
+    """
     return "".join(c if c.isprintable() or c == "\n" else " " for c in text)
 
 
 def _with_notes(text: str, notes: Sequence[str]) -> str:
-    """A text and sentences below it, unwrapped: it is not a view's turn any more."""
+    """Append notes to a text as a list, without wrapping."""
     return "\n\n".join(filter(None, (text, "\n".join(f"- {_clean(note)}" for note in notes))))

@@ -1,7 +1,7 @@
-"""Memory held to a limit, and one run held against another: for tests, and for a second look.
+"""Limits on a test's peak memory, and diffs between two runs.
 
-A test's peak is what the card held, with what others had left. The sentence says how much that was
-and does not subtract it, or a shared model would count only in the first test that uses it.
+A test's peak is what the card held, with what earlier tests had left. The message gives those bytes
+and does not subtract them, or a shared model would count only in the first test that uses it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ _R = TypeVar("_R")
 
 
 class assert_peak:  # noqa: N801 - used as a word: with nbmem.assert_peak("6GiB"):
-    """Fail with an AssertionError that names what exceeded, if memory went above a limit inside.
+    """A check that fails with AssertionError above a memory limit.
 
-    As a context manager (`with nbmem.assert_peak("6GiB"):`) or a decorator
-    (`@nbmem.assert_peak("6GiB")`), in pytest and elsewhere; on a real card or a virtual one. What
-    is raised inside goes through untouched. It may stand inside a trace or another assertion.
+    The error names what exceeded the limit. Use it as a context manager (`with
+    nbmem.assert_peak("6GiB"):`) or a decorator (`@nbmem.assert_peak("6GiB")`), in pytest and
+    elsewhere. It works on a real card or a virtual one. Exceptions inside pass through unchanged.
+    It may be used inside a trace or another assertion.
 
     Args:
         limit: Bytes, or text such as "6GiB".
@@ -84,7 +85,7 @@ class assert_peak:  # noqa: N801 - used as a word: with nbmem.assert_peak("6GiB"
             raise AssertionError(message)
 
     def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
-        """Decorate a function; every call of it is held to the limit."""
+        """Decorate a function so that every call is held to the limit."""
 
         def fresh() -> assert_peak:
             guard = assert_peak(
@@ -115,7 +116,7 @@ class assert_peak:  # noqa: N801 - used as a word: with nbmem.assert_peak("6GiB"
 def exceeded(
     trace: Trace, limit: int, *, which: Figure = "allocated", device: int | None = None
 ) -> str | None:
-    """Say what went above a limit in a trace that has ended; None if nothing did.
+    """Describe what went above a limit in an ended trace, or None.
 
     Args:
         trace: The trace; one inside another is looked at as a block of that.
@@ -141,7 +142,7 @@ def exceeded(
 
 
 def _check_card(session: Session) -> None:
-    """Nothing was used: a test that could never fail must not pass."""
+    """Raise without a card: a test that cannot fail must not pass."""
     from nbmem.capture.torch_cuda import loaded_torch
 
     torch: Any = loaded_torch()
@@ -155,7 +156,10 @@ def _check_card(session: Session) -> None:
 
 
 class Diff:
-    """Two sides and what changed; a notebook shows it as a table, `print` as text."""
+    """A comparison of two recordings.
+
+    A notebook shows it as a table, `print` as text.
+    """
 
     def __init__(self, comparison: Comparison) -> None:
         self.comparison = comparison
@@ -171,7 +175,7 @@ class Diff:
         return {"text/plain": str(self), "text/html": render_comparison_html(self.comparison)}
 
     def to_json(self) -> dict[str, Any]:
-        """Write as JSON, all figures in bytes."""
+        """Return the comparison as JSON, with all figures in bytes."""
         from nbmem.views.comparison import comparison_json
 
         return comparison_json(self.comparison)
@@ -184,7 +188,9 @@ def diff(
     steps: tuple[int, int] | None = None,
     max_size: int | str | None = None,
 ) -> Diff:
-    """What changed from `a` to `b`: categories, holders and lines, the largest change first.
+    """Compare categories, holders and lines of two recordings.
+
+    The largest change comes first.
 
     Args:
         a: A trace, or the file of a session or of a snapshot that torch wrote.

@@ -1,4 +1,4 @@
-"""nbmem from Python: trace a block, name a phase, open what was saved."""
+"""Python API: trace a block, name a phase, open a saved session."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Trace:
-    """One traced stretch of a run, and its report afterwards.
+    """A recording of one stretch of a run, and its report.
 
     Use it as a context manager (`with nbmem.trace("train") as t: ...`), or call `start` and `stop`.
     Nothing in it raises into the code that is traced. A trace inside a trace becomes a block of the
@@ -57,12 +57,15 @@ class Trace:
 
     @property
     def session(self) -> Session | None:
-        """What was recorded; None before the end, and for a trace inside another."""
+        """The recorded session.
+
+        None before the end, and for a trace inside another.
+        """
         return self._opened if self._recording is None else self._recording.session
 
     @session.setter
     def session(self, session: Session) -> None:
-        """Take what somebody else has recorded."""
+        """Set a session that another trace or file recorded."""
         self._opened, self._recording = session, None
 
     def _never_begun(self) -> Self:
@@ -72,9 +75,10 @@ class Trace:
 
     @entry("this recording", otherwise=_never_begun, ends=True)
     def start(self) -> Self:
-        """Begin to record; a second call while it records does nothing.
+        """Start recording; a second call while it records does nothing.
 
-        Where nbmem fails or is interrupted, nothing is recorded and left on, and `report` says why.
+        If nbmem fails or is interrupted, it records nothing and leaves no hooks behind. `report`
+        gives the reason.
         """
         from nbmem.capture.record.recording import Recording
 
@@ -94,10 +98,10 @@ class Trace:
 
     @entry("the end of the recording", otherwise=_without_a_look, ends=True)
     def stop(self, error: BaseException | None = None) -> Self:
-        """End, and freeze what was recorded.
+        """Stop, and build the session from the recording.
 
-        An interrupt (Ctrl-C) meanwhile ends the look at who holds what, and is delivered when this
-        returns; what was recorded is kept.
+        A heap walk at the end finds the holders of tensors. Ctrl-C meanwhile ends the walk and is
+        delivered when this returns; the recording is kept.
 
         Args:
             error: The exception that ended the run; only its text is kept.
@@ -111,7 +115,9 @@ class Trace:
     def end(
         self, error: BaseException | None = None, enough: Callable[[float], bool] | None = None
     ) -> bool:
-        """End, and freeze what was recorded; the look at who holds what may be left. Never raises.
+        """Stop and build the session; the heap walk may be skipped.
+
+        Never raises. The heap walk finds the holders of tensors.
 
         Args:
             error: The exception that ended the run; only its text is kept.
@@ -130,9 +136,9 @@ class Trace:
         return over
 
     def look_on(self, enough: Callable[[float], bool]) -> bool:
-        """Go on with the look that `end` left; True when it is over, and the report is new.
+        """Resume the heap walk that `end` left; return True when complete.
 
-        Nothing that uses tensors may have run since.
+        The report is new then. No code that uses tensors may have run since `end`.
         """
         if self._recording is None or self._recording.look(enough) is False:
             return False
@@ -143,28 +149,28 @@ class Trace:
 
     @property
     def runs(self) -> bool:
-        """Whether it records now."""
+        """True while it records."""
         return self._recording is not None and self._recording.runs
 
     def lost(self, part: str, err: BaseException) -> None:
-        """Keep what went wrong, for `report`."""
+        """Record what went wrong, for `report`."""
         if self._recording is not None:
             self._recording.lost(part, err)
 
     @property
     def recorder(self) -> Recorder | None:
-        """What records now, in a trace that lies in no other; else None."""
+        """The active recorder of an outermost trace, else None."""
         recording = self._recording
         alone = recording is not None and recording.runs and recording.outer is None
         return recording.recorder if recording is not None and alone else None
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C came while nbmem ended the recording itself."""
+        """True if Ctrl-C came while nbmem ended the recording itself."""
         return self._recording is not None and self._recording.interrupted
 
     def look_no_more(self) -> None:
-        """Leave the look for good."""
+        """Discard the rest of the heap walk."""
         if self._recording is not None:
             self._recording.forget()
 
@@ -179,7 +185,7 @@ class Trace:
         self.stop(error)
 
     def report(self, device: int | None = None) -> Report:
-        """What was recorded, ready to draw.
+        """Return the report of what was recorded.
 
         Args:
             device: CUDA ordinal of the card; None for the one that held the most.
@@ -197,11 +203,13 @@ class Trace:
         return unmuted(report)
 
     def release_reports(self) -> None:
-        """Let go of the reports that were made; the next `report` makes one again."""
+        """Clear the cached reports; the next `report` builds a new one."""
         self._reports.clear()
 
     def all_tips(self, device: int | None = None) -> tuple[Finding, ...]:
-        """Every finding, muted or not, with those that matter only where memory is short.
+        """Return every finding, muted or not.
+
+        Those that matter only where memory is short are among them.
 
         Args:
             device: As for `report`.
@@ -214,7 +222,9 @@ class Trace:
         return read(self._finished(), device, everything=True).report.findings
 
     def private(self) -> Trace:
-        """Copy what was recorded, without what tells of its author and machine (SECURITY.md).
+        """Copy the recording without data on its author and machine.
+
+        SECURITY.md lists that data.
 
         Raises:
             NbmemError: The trace still runs, lies inside another, or saw no GPU memory.
@@ -227,7 +237,9 @@ class Trace:
         return copied
 
     def save(self, path: str | Path, *, private: bool = False) -> Path:
-        """Write the session to a file that `nbmem.open`, `nbmem report` and the viewer page read.
+        """Write the session to a file.
+
+        `nbmem.open`, `nbmem report` and the viewer page read it.
 
         Args:
             path: The file.
@@ -244,7 +256,9 @@ class Trace:
     def export(
         self, form: str, path: str | Path, device: int | None = None, *, private: bool = False
     ) -> Path:
-        """Write the recording for another program: `t.export("perfetto", "train.json")`.
+        """Write the recording for another program.
+
+        An example is `t.export("perfetto", "train.json")`.
 
         Args:
             form: `html`, `json`, `csv`, `perfetto` or `snapshot` (`nbmem.views.exports`).
@@ -298,10 +312,11 @@ class Trace:
             return f"nbmem: {err}"
 
     def widget(self, device: int | None = None) -> ExplorerWidget:
-        """The report as a live widget (needs `pip install 'nbmem[widget]'`).
+        """Return the report as a live widget.
 
-        Its traits `moment`, `span` and `tensor` are what is chosen in it: observe them, set them,
-        link them to other widgets, and put it into layouts of ipywidgets and Voila.
+        It needs `pip install 'nbmem[widget]'`. Its traits `moment`, `span` and `tensor` are the
+        current selection. Observe them, set them, link them to other widgets, and use the widget in
+        layouts of ipywidgets and Voila.
 
         Args:
             device: As for `report`.
@@ -326,7 +341,7 @@ class Trace:
             ) from err
 
     def _history(self, report: Report) -> tuple[CellDelta, ...]:
-        """The notebook's cells up to this one, which knows its peak now."""
+        """Return the notebook's cells up to this one, with its peak."""
         if self.cell is None:
             return self.cells
         return (*self.cells, replace(self.cell, peak=report.peak.allocated))
@@ -364,7 +379,7 @@ def trace(
 
 @contextlib.contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Name a block of the running trace, as it shall appear in the report; else do nothing."""
+    """Name a block of the running trace for the report, if there is one."""
     recorder = running_recorder()
     if recorder is None:
         yield
@@ -377,7 +392,7 @@ def phase(name: str) -> Iterator[None]:
 
 
 def open(path: str | Path, *, max_size: int | str | None = None) -> Trace:  # noqa: A001 - nbmem.open
-    """Open a saved session, or a snapshot that torch's _dump_snapshot() wrote.
+    """Open a saved session, or a snapshot of torch's _dump_snapshot().
 
     Args:
         path: The file.
@@ -395,7 +410,10 @@ def open(path: str | Path, *, max_size: int | str | None = None) -> Trace:  # no
 
 
 def running_recorder() -> Recorder | None:
-    """The one recorder that records now, for a view of its progress; None without a trace."""
+    """Return the active recorder, or None without a trace.
+
+    There is one at most. Views of its progress use it.
+    """
     recordings = sys.modules.get(
         "nbmem.capture.record.recording"
     )  # not there: nothing was recorded yet
@@ -405,7 +423,10 @@ def running_recorder() -> Recorder | None:
 
 
 def leave_to_parent() -> None:
-    """In a process that was forked while its parent recorded: that recording is the parent's."""
+    """Close a recording in a process forked while its parent recorded.
+
+    That recording is the parent's.
+    """
     recordings = sys.modules.get("nbmem.capture.record.recording")
     recording = None if recordings is None else recordings.running()
     if recording is not None:
@@ -413,14 +434,17 @@ def leave_to_parent() -> None:
 
 
 def virtual_card() -> VirtualGPU | None:
-    """The virtual card that answers, the first of several; None where none does."""
+    """Return the first active virtual card, or None."""
     virtual = sys.modules.get("nbmem.virtual")
     card: VirtualGPU | None = virtual.active() if virtual is not None else None
     return card
 
 
 def _limits_of_virtual_card() -> list[str]:
-    """What it could not do as the real one would since it was switched on, and what that means."""
+    """Describe what the virtual card could not imitate.
+
+    These are its notes since it was activated, and what they mean for the figures.
+    """
     card = virtual_card()
     if card is None:
         return []

@@ -1,4 +1,4 @@
-"""Where readings come from: torch's allocator, NVML, the host, and the training loop's own hooks.
+"""Probes of torch's allocator, NVML, the host and training loops.
 
 A probe reads and never changes what it reads: it creates no CUDA context, frees nothing, collects
 nothing, synchronizes nothing and resets no counter. It cannot tell a virtual card from a real one.

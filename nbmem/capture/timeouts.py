@@ -1,12 +1,12 @@
-"""Calls that may never return, made in a thread that can be left behind: a wedged driver hangs.
+"""Run calls that may hang in daemon threads that can be abandoned.
 
-Nobody waits for such a call longer than a limit. The thread that hangs in it is a daemon: it keeps
-no process alive, and nothing of the user's waits for it.
+A wedged driver neither answers nor fails, and Python cannot interrupt a call in C. So no caller
+waits longer than a limit. The thread that hangs is a daemon: it keeps no process alive, and
+nothing of the user's waits for it.
 
-NVML is called only so wherever a cell waits: a wedged driver neither answers nor fails, and Python
-cannot interrupt a call in C. The sampler's first and last readings are its own thread's, and what
-hangs is left behind, once for the process. Only `nbmem gpus` and what chooses a card wait longer: a
-driver that nobody uses takes seconds to wake up.
+Wherever a cell waits, NVML is called only in this way. The sampler's first and last readings are
+made in its own thread; if one hangs, the thread is abandoned, once for the process. Only
+`nbmem gpus` and the choice of a card wait longer: an idle driver takes seconds to wake up.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ class HungError(Exception):
 
 @contextlib.contextmanager
 def expendable() -> Iterator[None]:
-    """Declare of this thread that nobody waits for it without a limit: its calls need no other."""
+    """Mark this thread as expendable: its calls need no time limit.
+
+    No other thread waits for it without a limit.
+    """
     _this_thread.expendable = True
     try:
         yield
@@ -48,7 +51,9 @@ def expendable() -> Iterator[None]:
 
 
 def patiently(call: Callable[[], Answer], limit_s: float) -> Answer:
-    """Call something that may hang (60 us for the thread; nothing in one that is expendable).
+    """Run a call that may hang, within a time limit.
+
+    The thread for it costs 60 us. A thread that is expendable runs the call itself.
 
     Args:
         call: The call.
@@ -56,8 +61,8 @@ def patiently(call: Callable[[], Answer], limit_s: float) -> Answer:
 
     Raises:
         HungError: It takes longer.
-        Exception: What the call raises; for what is none (SystemExit) a RuntimeError, for it is
-            the library's and nobody has asked for it here.
+        Exception: What the call raises. Other exceptions (SystemExit) become a
+            RuntimeError: the library raised them, and they must not end this thread.
     """
     if getattr(_this_thread, "expendable", False):
         return call()
@@ -87,12 +92,12 @@ def patiently(call: Callable[[], Answer], limit_s: float) -> Answer:
 
 
 def ended(thread: threading.Thread, busy_since: Callable[[], float | None]) -> bool:
-    """Wait for an expendable thread that was told to end.
+    """Wait for an expendable thread to end; return whether it did.
 
     Args:
         thread: The thread.
-        busy_since: When the call began in which it is now, on the monotonic clock; None between
-            calls. One that hangs already is not waited for again.
+        busy_since: Returns when the current call began, on the monotonic clock; None
+            between calls. A call that hangs already is not waited for again.
 
     Returns:
         Whether it ended within the limit.

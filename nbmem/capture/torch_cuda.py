@@ -1,4 +1,7 @@
-"""torch's own counters, read raw: 11 to 25 us a reading where memory_stats() takes 100 to 500."""
+"""Read torch's own CUDA memory counters without `memory_stats()`.
+
+A raw reading takes 11 to 25 us; `memory_stats()` takes 100 to 500.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Counters(NamedTuple):
-    """One reading of a device's allocator.
+    """One reading of a device's allocator counters.
 
     Attributes:
         t_ns: When, nanoseconds since the epoch.
@@ -23,7 +26,7 @@ class Counters(NamedTuple):
             the reading's exact place in it.
         allocated: Bytes in live blocks.
         active: Allocated plus blocks freed but still used by another stream.
-        requested: What was asked for, of the active blocks.
+        requested: Bytes that callers requested, of the active blocks.
         reserved: Bytes held from the driver.
         peak_allocated: Highest allocated bytes since the user's last reset.
     """
@@ -43,7 +46,7 @@ for a while (a test, a reloader) must not make nbmem try."""
 
 
 def loaded_torch() -> ModuleType | None:
-    """The torch that the user has imported; None if they have not."""
+    """Return torch if the user has imported it, else None."""
     if _met:
         return _met[0]
     torch: Any = sys.modules.get("torch")
@@ -53,7 +56,7 @@ def loaded_torch() -> ModuleType | None:
 
 
 def import_torch() -> ModuleType | None:
-    """Import torch for a cell that is to be traced fully; None where it is not installed."""
+    """Import torch for a fully traced cell; None if not installed."""
     if not _met:
         try:
             with pass_warnings():  # of what the program would import by itself
@@ -64,7 +67,10 @@ def import_torch() -> ModuleType | None:
 
 
 def initialized_torch() -> ModuleType | None:
-    """The user's torch once it has a CUDA context; None before, so that we never make one."""
+    """Return torch once it has a CUDA context, else None.
+
+    nbmem must never create a context.
+    """
     torch: Any = loaded_torch()
     try:
         return torch if torch is not None and torch.cuda.is_initialized() else None
@@ -73,7 +79,10 @@ def initialized_torch() -> ModuleType | None:
 
 
 def device_count() -> int:
-    """How many cards torch uses or could use; 0 before CUDA is initialized."""
+    """Return how many GPUs torch uses or could use.
+
+    0 before CUDA is initialized.
+    """
     torch: Any = initialized_torch()
     return int(torch.cuda.device_count()) if torch is not None else 0
 
@@ -81,11 +90,11 @@ def device_count() -> int:
 def device_info(
     index: int, by_nvml: tuple[int, int] | None, *, virtual: bool, wddm: bool = False
 ) -> DeviceInfo:
-    """Name and size of a card that torch has initialized.
+    """Describe a GPU that torch has initialized.
 
     Args:
         index: CUDA ordinal.
-        by_nvml: The card's bytes, and those that the driver keeps; None to take torch's figure.
+        by_nvml: The GPU's bytes, and those that the driver keeps; None to take torch's figure.
         virtual: Whether a virtual GPU answers.
         wddm: Whether Windows manages the card's memory.
     """
@@ -108,11 +117,13 @@ def device_info(
 
 
 def is_integrated(index: int) -> bool:
-    """Tell whether a card has the host's memory and none of its own; False before CUDA is up.
+    """Return True if a GPU has only the host's memory.
+
+    False before CUDA is initialized.
 
     torch has `cudaDevAttrIntegrated` in a card's properties. A GB10 has it set:
     https://github.com/ggml-org/llama.cpp/pull/17537. Of AMD's cards, which set it too, some have a
-    part of the memory for themselves: they count as others do.
+    part of the memory for themselves: they count as not integrated.
     """
     torch: Any = initialized_torch()
     if torch is None or getattr(getattr(torch, "version", None), "hip", None):
@@ -121,7 +132,9 @@ def is_integrated(index: int) -> bool:
 
 
 def backend() -> str:
-    """Whose memory torch hands out: `native`, `cudaMallocAsync`, or `pluggable` (RMM's, vLLM's).
+    """Return the name of the allocator backend that torch uses for CUDA.
+
+    `native`, `cudaMallocAsync`, or `pluggable` (RMM's, vLLM's).
 
     https://github.com/pytorch/pytorch/blob/v2.13.0/torch/cuda/memory.py (get_allocator_backend)
     """
@@ -130,22 +143,30 @@ def backend() -> str:
 
 
 def hands_out(allocator: Any) -> bool:
-    """Whether torch takes its memory from an allocator: the C++ object of a pluggable one."""
+    """Return True if torch allocates from this pluggable allocator.
+
+    Args:
+        allocator: Its C++ object; None for none.
+    """
     border = getattr(initialized_torch(), "_C", None)
     ask = getattr(border, "_cuda_getAllocator", None)
     return ask is not None and allocator is not None and ask() is allocator
 
 
 def recorded_torch() -> ModuleType | None:
-    """The user's torch once CUDA is up and its own allocator there can write a history."""
+    """Return torch once its CUDA allocator can record a history.
+
+    None before CUDA is initialized, and with another than the native allocator.
+    """
     torch = initialized_torch()
     return torch if torch is not None and backend() == "native" else None
 
 
 def is_used(index: int) -> bool:
-    """Whether torch holds memory of a card; where it keeps no counters, whether it has been there.
+    """Return True if torch holds memory of a GPU.
 
-    Asking makes no context.
+    With a pluggable allocator, which has no counters: True if torch has a CUDA context there.
+    Asking creates no context.
     """
     torch: Any = initialized_torch()
     if torch is None:
@@ -158,9 +179,11 @@ def is_used(index: int) -> bool:
 
 
 def used_torch() -> ModuleType | None:
-    """The user's torch once its own allocator holds memory of a card and can write a history.
+    """Return torch once its native allocator holds memory of a GPU.
 
-    CUDA may be up without any: in torch 2.13 an optimizer's step asks for the card's stream,
+    None before, and where it cannot record a history.
+
+    CUDA may be up without any: in torch 2.13 an optimizer's step asks for the GPU's stream,
     wherever its parameters are.
     """
     torch = recorded_torch()
@@ -168,7 +191,10 @@ def used_torch() -> ModuleType | None:
 
 
 def read_counters(index: int) -> Counters | None:
-    """Read a device's counters; None before CUDA is initialized, and where torch keeps none."""
+    """Read a GPU's allocator counters, or return None.
+
+    None before CUDA is initialized, and with a pluggable allocator, for which torch keeps none.
+    """
     torch: Any = initialized_torch()
     if torch is None or backend() == "pluggable":
         return None
@@ -193,10 +219,11 @@ def read_counters(index: int) -> Counters | None:
 
 
 def card_bytes(index: int) -> tuple[int, int] | None:
-    """(free, total) bytes of a card by cudaMemGetInfo; None before CUDA is initialized.
+    """Return (free, total) bytes of a GPU from cudaMemGetInfo, or None.
 
-    Only for machines without NVML: it would make a context on a card that has none yet, so it is
-    asked only of cards from which torch already holds memory.
+    None before CUDA is initialized, and where torch holds no memory. Only for machines without
+    NVML: the call would create a context on a GPU that has none yet, so only GPUs in use are
+    queried.
     """
     torch: Any = initialized_torch()
     if torch is None or not is_used(index):

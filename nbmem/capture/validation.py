@@ -1,4 +1,7 @@
-"""What a driver's binding answered, checked at the border: what cannot be so goes no further."""
+"""Validate what a GPU driver's Python binding returned.
+
+Impossible values go no further than this module.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,15 @@ _MOST = 2**63 - 1
 
 
 class ImpossibleReadingError(ProbeUnavailableError):
-    """What was read cannot be so: this reading is unknown, the next one may be good."""
+    """A driver reading that cannot be true; the next one may be valid."""
 
 
 def whole_bytes(value: Any) -> int | None:
-    """A whole number of bytes as any binding has it; None for what cannot be one."""
+    """Return a value as a byte count; None if it cannot be one.
+
+    Takes the integer type of any binding. Refuses booleans, negative numbers and those from 2**63
+    on.
+    """
     try:
         count = operator.index(value)
     except Exception:  # noqa: BLE001 - texts, None, and whatever has an __index__ that raises
@@ -25,10 +32,10 @@ def whole_bytes(value: Any) -> int | None:
 
 
 def total_and_free(memory: Any) -> tuple[int, int]:
-    """A card's bytes and those of them that are free.
+    """Return a GPU's total and free bytes.
 
     Raises:
-        ImpossibleReadingError: They cannot be so.
+        ImpossibleReadingError: The figures are no byte counts, or more is free than there is.
     """
     total, free = whole_bytes(memory.total), whole_bytes(memory.free)
     if not total or free is None or free > total:
@@ -42,7 +49,7 @@ def total_and_free(memory: Any) -> tuple[int, int]:
 
 
 def doubt(what: str, count: Any, used: int) -> str:
-    """The sentence for a figure that is larger than all that is in use."""
+    """Format the warning for a figure larger than all memory in use."""
     return (
         f"NVML says that {what} {shown(count)} B where {used} B of the card are in use, which "
         "cannot be: that figure is unknown wherever it says so. Check what nvidia-smi shows."
@@ -50,7 +57,10 @@ def doubt(what: str, count: Any, used: int) -> str:
 
 
 def shown(value: Any) -> str:
-    """An answer as it stands in a sentence: it may be anything."""
+    """Format any value for a message, in at most 40 characters.
+
+    Returns the type's name if `str()` raises.
+    """
     try:
         return "".join(c if c.isprintable() else " " for c in str(value))[:40]
     except Exception:  # noqa: BLE001 - its str() is somebody's code
@@ -58,7 +68,10 @@ def shown(value: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """NVML's older bindings answer with bytes."""
+    """Return a text from NVML, decoding the bytes of older bindings.
+
+    `unknown` for anything else.
+    """
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return value if isinstance(value, str) else "unknown"

@@ -1,1 +1,1 @@
-"""The vocabulary that every layer shares: events, spans, the session, units, errors."""
+"""Types shared by every layer: events, spans, sessions, units and errors."""

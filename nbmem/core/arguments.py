@@ -1,4 +1,4 @@
-"""One parser for every line that a user writes, in a terminal and behind nbmem's magics.
+"""Argument parser for the command line and for nbmem's magics.
 
 It is argparse, whose mistakes become the sentence of a UsageError: what is wrong, and what to write
 instead.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LineParser(argparse.ArgumentParser):
-    """argparse that raises what it has to say; nothing is abbreviated.
+    """An argparse parser that raises UsageError and allows no abbreviations.
 
     Args:
         prog: What stands in front of the options, as it is typed: `nbmem run`, `%%nbmem fit`.
@@ -30,7 +30,7 @@ class LineParser(argparse.ArgumentParser):
 
     # argparse types it once for each of its own overloads.
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Read the words, and leave those that are not known.
+        """Parse the known options and return the unknown words separately.
 
         Raises:
             UsageError: They cannot be read.
@@ -41,11 +41,11 @@ class LineParser(argparse.ArgumentParser):
             raise UsageError(self._wrong(err)) from None
 
     def error(self, message: str) -> NoReturn:
-        """Raise it as a sentence, instead of ending the process."""
+        """Raise argparse's message as a UsageError instead of exiting."""
         raise UsageError(f"{message[:1].upper()}{message[1:]}. {self.advice}")
 
     def read(self, line: str) -> Any:
-        """Read a line.
+        """Parse one line.
 
         Returns:
             argparse's namespace.
@@ -59,7 +59,7 @@ class LineParser(argparse.ArgumentParser):
         return options
 
     def unknown(self, words: Sequence[str], hint: str = "") -> str:
-        """Say that words were not understood, and what may have been meant.
+        """Build the message for unknown words, with the closest known flag.
 
         Args:
             words: They, as they were typed.
@@ -74,7 +74,7 @@ class LineParser(argparse.ArgumentParser):
 
     @property
     def advice(self) -> str:
-        """Where the help is."""
+        """A sentence that names the command's `--help`."""
         return f"`{self.prog} --help` lists what can be given."
 
     def options(self) -> list[CommandOption]:
@@ -86,7 +86,7 @@ class LineParser(argparse.ArgumentParser):
         ]
 
     def takes_value(self, flag: str) -> bool:
-        """Whether the word after a flag is its value; an unknown one has none."""
+        """Return whether a flag is followed by a value; False if unknown."""
         action = self._option_string_actions.get(flag)
         return action is not None and action.nargs != 0
 
@@ -103,7 +103,10 @@ class LineParser(argparse.ArgumentParser):
 
 
 class CommandOption(NamedTuple):
-    """One option: its flag, the name of its value (None for a switch) and what it does."""
+    """A command option: its flag, value name and help text.
+
+    The value name is None for a switch.
+    """
 
     flag: str
     value: str | None
@@ -111,7 +114,9 @@ class CommandOption(NamedTuple):
 
 
 def parser_of(prog: str, *add: Callable[[argparse.ArgumentParser], None]) -> LineParser:
-    """A parser of a line in a notebook, where `--help` is answered before a line is read.
+    """Return a parser for a line in a notebook.
+
+    `--help` is not one of its options: the caller answers it before the line is parsed.
 
     Args:
         prog: What stands in front of the options, as it is typed.
@@ -124,7 +129,9 @@ def parser_of(prog: str, *add: Callable[[argparse.ArgumentParser], None]) -> Lin
 
 
 def words_of(line: str) -> list[str]:
-    r"""The words of a line; quotes hold one with blanks together, and `\` is a letter (of a path).
+    """Split a line into words.
+
+    Quotes keep blanks inside a word. A backslash is an ordinary character, as in a Windows path.
 
     Raises:
         UsageError: A quote has no end.
@@ -140,7 +147,7 @@ def words_of(line: str) -> list[str]:
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
-    """Add the choice of the card to report."""
+    """Add the `--device` option, which chooses the card to report."""
     parser.add_argument(
         "--device",
         metavar="N",
@@ -150,7 +157,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 
 def add_max_size(parser: argparse.ArgumentParser) -> None:
-    """Add how large a file may be that is read."""
+    """Add the `--max-size` option, which limits the size of files to read."""
     parser.add_argument(
         "--max-size",
         metavar="SIZE",
@@ -162,12 +169,12 @@ PRIVATE = "write no paths, source, user, host or other processes into files (SEC
 
 
 def add_private(parser: argparse.ArgumentParser) -> None:
-    """Add that what is written tells nothing of its author."""
+    """Add the `--private` option, which removes personal data from files."""
     parser.add_argument("--private", action="store_true", help=PRIVATE)
 
 
 def refuse_private(what: str) -> UsageError:
-    """Say that there is no private form of something."""
+    """Create the error for output that has no private form."""
     return UsageError(
         f"Cannot write {what} privately: --private is for the recording of one process. Leave it "
         "out, or name a file of one process."

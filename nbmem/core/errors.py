@@ -1,10 +1,13 @@
-"""Every error that nbmem raises on purpose: what happened, what it means, what to do."""
+"""Exceptions that nbmem raises on purpose.
+
+Each message states what happened, what it means and what to do.
+"""
 
 from __future__ import annotations
 
 
 class NbmemError(Exception):
-    """Base of nbmem's own errors. The text is one that a user can act on."""
+    """Base class of nbmem's exceptions, whose messages a user can act on."""
 
 
 class UsageError(NbmemError):
@@ -24,7 +27,7 @@ class NotWrittenError(NbmemError):
 
 
 class LedgerImbalanceError(NbmemError):
-    """The categories do not add up to what the device reports: a fault of nbmem's."""
+    """The categories do not add up to what the device reports: nbmem's fault."""
 
 
 class ReplayError(NbmemError):

@@ -1,4 +1,4 @@
-"""What an action of nbmem's freed, as it was measured, beside what had been predicted."""
+"""Measured effect of an action that frees memory, beside its prediction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The counters of all cards that torch uses, added up.
+    """Memory counters summed over all cards that torch uses.
 
     Attributes:
         allocated: Bytes in live blocks.
@@ -28,7 +28,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freed:
-    """One action, done.
+    """The measured result of one freeing action.
 
     Attributes:
         what: What was let go of: `the cache`, `checkpoint['model']`.

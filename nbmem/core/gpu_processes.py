@@ -1,4 +1,4 @@
-"""Processes on a card, by what a person knows them by."""
+"""Processes on a card, with what a person knows them by."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What a kernel with nbmem in it says of itself.
+    """Status that nbmem in another kernel reports about itself.
 
     Attributes:
         cell: The cell that ran last or runs now: `In [12]`; None before the first.
@@ -25,7 +25,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour:
-    """One process on a card; None for what nobody may know.
+    """One process on a card; unknown or hidden fields are None.
 
     Attributes:
         pid: As the driver says it.
@@ -54,7 +54,7 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OccupiedCard:
-    """A card and who is on it.
+    """A card and the processes on it.
 
     Attributes:
         index: NVML's index.
@@ -80,7 +80,11 @@ class OccupiedCard:
 
     @property
     def nobody(self) -> int:
-        """Bytes in use that no process is named for; of the host's most are none's on the card."""
+        """Bytes in use on the card that belong to no listed process.
+
+        The figure is 0 where the card shares the host's memory: most of that is not in use by
+        the card.
+        """
         if self.used is None or self.shared:
             return 0
         known = sum(one.used or 0 for one in self.neighbours)

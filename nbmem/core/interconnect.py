@@ -1,4 +1,4 @@
-"""How fast bytes move between a card and the host's memory."""
+"""Transfer rates between a card and the host's memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Link(NamedTuple):
-    """What a card is plugged in with.
+    """A connection between a card and the host.
 
     Attributes:
         name: As its users know it.
@@ -34,7 +34,10 @@ https://github.com/parallelArchitect/pascal-um-benchmark/blob/2d3d2532dffce5ccfd
 
 
 def link_of(capability: tuple[int, ...] | None) -> Link | None:
-    """The link of a card; None where its compute capability is not known, or older than these."""
+    """Return the link of a card by its compute capability.
+
+    The result is None where the capability is unknown, or below 6.0.
+    """
     for least, link in BY_CAPABILITY:
         if capability is not None and capability >= least:
             return link

@@ -1,4 +1,4 @@
-"""Bytes as people read and write them: one formatter, one parser, binary units everywhere."""
+"""Format and parse byte counts, with binary units everywhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
 def format_bytes(count: int | None, *, signed: bool = False) -> str:
-    """Write a byte count with its unit: B, KiB, MiB or GiB (1024).
+    """Format a byte count with its unit: B, KiB, MiB or GiB (1024).
 
     Every view writes every amount with this; labextension/src/format.ts does the same. So no two
     places write one amount differently, and what is there is never written as 0.
@@ -40,7 +40,7 @@ def format_bytes(count: int | None, *, signed: bool = False) -> str:
 
 
 def format_range(low: int, high: int) -> str:
-    """Write an amount that lies between two; one figure where both are written alike."""
+    """Format a range of byte counts, or one figure if both look alike."""
     first, last = format_bytes(low), format_bytes(high)
     if first == last:
         return last
@@ -48,12 +48,12 @@ def format_range(low: int, high: int) -> str:
 
 
 def round_up(value: int, unit: int) -> int:
-    """The least multiple of `unit` that is not smaller."""
+    """Return the least multiple of `unit` that is not smaller than `value`."""
     return -(-value // unit) * unit
 
 
 def parse_bytes(text: str) -> int:
-    """Read a byte count such as `20GiB`, `512 MiB` or `1048576`.
+    """Parse a byte count such as `20GiB`, `512 MiB` or `1048576`.
 
     Raises:
         UsageError: The text is not a number with one of the units B, KiB, MiB, GiB.
@@ -68,6 +68,6 @@ def parse_bytes(text: str) -> int:
 
 
 def format_ms(duration_ns: int) -> str:
-    """Write a duration in ms or s."""
+    """Format a duration in ms, or in s from one second on."""
     ms = duration_ns / 1e6
     return f"{ms:.1f} ms" if ms < 1000 else f"{ms / 1000:.2f} s"

@@ -1,4 +1,4 @@
-"""Estimates on the virtual card: what a program would take, what fits, what would make it fit.
+"""Estimate memory on a virtual card: need, largest fit and remedies.
 
 The package is not called `estimate` because `nbmem.estimate` is a function.
 """
@@ -27,13 +27,15 @@ if TYPE_CHECKING:
 
 
 def silent(_text: str) -> None:
-    """Hears about every run and says nothing."""
+    """Ignore the line about a run."""
 
 
 def estimate(
     function: Callable[[], Any], gpu: str | Card | None = None, *, ranks: int | None = None
 ) -> Trace:
-    """Run a function on a virtual card, in a process of its own, and return the recording.
+    """Run a function on a virtual card and return the recording.
+
+    The run happens in a process of its own.
 
     Args:
         function: Called with nothing. It and what it uses are copied: nothing here changes. What
@@ -68,7 +70,7 @@ def fit(  # noqa: PLR0913 - the question's parts
     tell: Callable[[str], None] = silent,
     show: Callable[[FitAnswer, str], None] | None = None,
 ) -> FitAnswer:
-    """The largest value that fits: of a function's argument, or of a program's variable.
+    """Find the largest value of an argument or variable that fits.
 
     Args:
         program: A function that is called with the value (`lambda batch: train(batch)`), or what
@@ -113,12 +115,12 @@ def fit(  # noqa: PLR0913 - the question's parts
 def _partial(
     kind: type[Answer], show: Callable[[Answer, str], None] | None
 ) -> Callable[[Any, str], None]:
-    """What hears an answer that is not yet whole, as one that shows itself."""
+    """Return a callback that wraps partial answers before showing them."""
     return lambda answer, left: None if show is None else show(shown(kind, answer), left)
 
 
 def _parameter(function: Callable[..., Any]) -> str:
-    """What the function calls its argument."""
+    """Return the name of a function's first parameter, or "value"."""
     import inspect
 
     try:
@@ -139,14 +141,15 @@ def plan(  # noqa: PLR0913 - the question's parts
     tell: Callable[[str], None] = silent,
     show: Callable[[PlanAnswer, str], None] | None = None,
 ) -> PlanAnswer | WorldsAnswer:
-    """A program under the remedies that may make it fit, each really run on the virtual card.
+    """Run a program under remedies that may make it fit on the card.
 
-    The cheapest that suffices is certain: what was not run is dearer, or cannot suffice. With
-    `ranks`, a program that makes no process group is run in the ways to spread it over them.
+    Each remedy that can change the answer is run on the virtual card. The cheapest that suffices is
+    certain: a remedy that was not run costs more or cannot suffice. With `ranks`, a program that
+    makes no process group is run under each parallelism.
 
     Args:
         program: A function (called with the batch size if one is given, else with nothing), or
-            what `estimates.programs.programs` makes.
+            what `nbmem.estimates.programs` makes.
         gpu: Name of a card; None for the one in use, else a virtual H100.
         ranks: Run it as rank 0 of so many, which has the largest shards, as torchrun would: it
             makes its own process group. None for a program of one process.
@@ -194,13 +197,14 @@ def worlds(
     margin: float = fitting.MARGIN,
     tell: Callable[[str], None] = silent,
 ) -> WorldsAnswer:
-    """A program in worlds of several sizes: bytes per card, and the fewest cards that train it.
+    """Find the fewest ranks that train a program, and bytes per card.
 
-    One that makes no process group is run in the ways to spread it over the cards: DDP, ZeRO-1 to
-    3, HSDP and tensor parallelism; one that does as it is, and with its own wrappers' switches.
+    The program is run in worlds of several sizes. A program that makes no process group is run
+    under DDP, ZeRO-1 to 3, HSDP and tensor parallelism. A program that makes one is run as it is,
+    and with its own wrappers' switches.
 
     Args:
-        program: A function without arguments, or what `estimates.programs.programs` makes.
+        program: A function that is called with nothing, or what `nbmem.estimates.programs` makes.
         gpu: Each rank's card, by name; None for the one in use, else a virtual H100.
         ranks: Ranks of each world.
         margin: Part of the card to keep free.
@@ -223,7 +227,9 @@ def layers(  # noqa: PLR0913 - the question's parts
     gpu: str | Card | None = None,
     title: str = "",
 ) -> LayersAnswer:
-    """A model layer by layer: weights, gradients, optimizer state, activations, FLOPs.
+    """Measure a model layer by layer, in bytes and FLOPs.
+
+    A row has weights, gradients, optimizer state, activations and FLOPs.
 
     Args:
         model: A torch.nn.Module; it is copied without its values and stays as it is.
@@ -253,7 +259,7 @@ def layers_of(
     *,
     gpu: str | Card | None = None,
 ) -> LayersAnswer:
-    """A script's model layer by layer, as `layers`; the script is run first.
+    """Run a script and measure its model layer by layer, as `layers` does.
 
     Raises:
         NbmemError: The script does not run, or makes no such model.

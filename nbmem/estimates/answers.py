@@ -1,4 +1,4 @@
-"""Answers that show themselves, in a notebook and in print()."""
+"""Answers that display themselves in a notebook and in print()."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Answer = TypeVar("Answer", bound="FitAnswer | PlanAnswer | LayersAnswer | Worlds
 
 
 class _Shown:
-    """Text and HTML by the answer's view."""
+    """Text, HTML and JSON of an answer, by the answer's view."""
 
     __slots__ = ()
 
     @property
     def _view(self) -> Any:
-        """The view's module, imported when something is to be seen."""
+        """The view's module, imported when the answer is first displayed."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -39,11 +39,11 @@ class _Shown:
         return bundle
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form, as docs/json.md says."""
+        """Return the stable JSON form that docs/json.md describes."""
         raise NotImplementedError
 
     def write(self, *, json: str | Path | None = None, html: str | Path | None = None) -> None:
-        """Write files: the stable form, and a page that stands alone; None for neither.
+        """Write JSON and a standalone HTML page; None for neither.
 
         Raises:
             NotWrittenError: One cannot be written.
@@ -56,13 +56,13 @@ class _Shown:
             write_text(html, self.to_html())
 
     def to_html(self) -> str:
-        """A page that stands alone."""
+        """Render a standalone HTML page."""
         page: str = self._view.render_page(self)
         return page
 
 
 class FitAnswer(_Shown, Fit):
-    """What `nbmem.fit` returns."""
+    """An answer of `nbmem.fit`."""
 
     __slots__ = ()
 
@@ -73,14 +73,14 @@ class FitAnswer(_Shown, Fit):
         return fit
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form, as docs/json.md says."""
+        """Return the stable JSON form that docs/json.md describes."""
         from nbmem.views.exports.estimates import fit_json
 
         return fit_json(self)
 
 
 class PlanAnswer(_Shown, Plan):
-    """What `nbmem.plan` returns."""
+    """An answer of `nbmem.plan`."""
 
     __slots__ = ()
 
@@ -91,14 +91,14 @@ class PlanAnswer(_Shown, Plan):
         return plan
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form, as docs/json.md says."""
+        """Return the stable JSON form that docs/json.md describes."""
         from nbmem.views.exports.estimates import plan_json
 
         return plan_json(self)
 
 
 class WorldsAnswer(_Shown, Worlds):
-    """What `nbmem.plan` returns for several worlds."""
+    """An answer of `nbmem.plan` for several world sizes."""
 
     __slots__ = ()
 
@@ -109,14 +109,14 @@ class WorldsAnswer(_Shown, Worlds):
         return world_sizes
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form, as docs/json.md says."""
+        """Return the stable JSON form that docs/json.md describes."""
         from nbmem.views.exports.estimates import worlds_json
 
         return worlds_json(self)
 
 
 class LayersAnswer(_Shown, Layers):
-    """What `nbmem.layers` returns."""
+    """An answer of `nbmem.layers`."""
 
     __slots__ = ()
 
@@ -127,19 +127,21 @@ class LayersAnswer(_Shown, Layers):
         return layers
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form, as docs/json.md says."""
+        """Return the stable JSON form that docs/json.md describes."""
         from nbmem.views.exports.estimates import layers_json
 
         return layers_json(self)
 
     def __str__(self) -> str:
-        """Text as wide as the terminal, where there is one."""
+        """Render text as wide as the terminal, if there is one."""
         from nbmem.views.layers import render_text
 
         return render_text(self, shutil.get_terminal_size((_ENDLESS, 24)).columns)
 
     def sorted(self, column: str) -> LayersAnswer:
-        """The layers by one of their figures, largest first; `name` for the model's order.
+        """Sort the layers by a column, largest first.
+
+        `name` sorts by the model's own order.
 
         Raises:
             UsageError: There is no such figure.
@@ -149,7 +151,7 @@ class LayersAnswer(_Shown, Layers):
         return shown(LayersAnswer, sort(self, column))
 
     def to_frame(self) -> pd.DataFrame:
-        """A row for each layer.
+        """Return a DataFrame with a row for each layer.
 
         Raises:
             UsageError: pandas is not installed.
@@ -166,5 +168,5 @@ class LayersAnswer(_Shown, Layers):
 
 
 def shown(kind: type[Answer], answer: Fit | Plan | Layers | Worlds) -> Answer:
-    """Copy an answer into one that shows itself."""
+    """Copy an answer into a class that displays itself."""
     return kind(**{f.name: getattr(answer, f.name) for f in dataclasses.fields(answer)})

@@ -1,4 +1,4 @@
-"""Which card an estimate is about."""
+"""Select the card that an estimate is about."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from nbmem.virtual.cards import Card
 
 
 def card_for(gpu: str | Card | None) -> Card:
-    """A card by its name; None for the one in use here, virtual or real, else an H100.
+    """Return a card by its name.
+
+    For None: the card in use here, virtual or real, else an H100.
 
     Raises:
         UsageError: There is no such card.
@@ -43,7 +45,7 @@ def card_for(gpu: str | Card | None) -> Card:
 
 
 def figures_of(card: Card, margin: int) -> CardFigures:
-    """A card as answers have it, with what is kept free of it."""
+    """Return a card's figures for an answer, with the margin kept free."""
     return CardFigures(
         name=card.name, total=card.total_bytes, margin=margin, driver=card.driver_bytes
     )

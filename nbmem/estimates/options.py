@@ -1,4 +1,4 @@
-"""The options of fit, plan and layers, the same on the command line and in a notebook."""
+"""Options of fit, plan and layers for the command line and notebooks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BATCHES = ("batch", "batch_size", "bs", "BATCH", "BATCH_SIZE", "B", "per_device_
 
 
 def add_card(parser: argparse.ArgumentParser) -> None:
-    """The card, and how much of it stays free."""
+    """Add the options for the card and its margin."""
     parser.add_argument(
         "--gpu",
         metavar="NAME",
@@ -37,7 +37,7 @@ def add_card(parser: argparse.ArgumentParser) -> None:
 
 
 def add_world(parser: argparse.ArgumentParser) -> None:
-    """The world that a program is a rank of."""
+    """Add the option for the number of ranks of a world."""
     parser.add_argument(
         "--ranks",
         metavar="N",
@@ -47,7 +47,7 @@ def add_world(parser: argparse.ArgumentParser) -> None:
 
 
 def add_worlds(parser: argparse.ArgumentParser) -> None:
-    """The world that a program is a rank of, or several to choose from."""
+    """Add the option for the ranks of one world or of several."""
     parser.add_argument(
         "--ranks",
         metavar="N,N",
@@ -58,7 +58,7 @@ def add_worlds(parser: argparse.ArgumentParser) -> None:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Whole numbers between commas.
+    """Parse integers separated by commas.
 
     Raises:
         UsageError: There are others.
@@ -70,13 +70,13 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def add_files(parser: argparse.ArgumentParser) -> None:
-    """The forms in which an answer can be written to a file."""
+    """Add the options that write an answer to a file."""
     parser.add_argument("--json", metavar="FILE", help="write the answer as JSON (a stable form)")
     parser.add_argument("--html", metavar="FILE", help="write the answer as a page of its own")
 
 
 def add_range(parser: argparse.ArgumentParser) -> None:
-    """Where to search."""
+    """Add the options for the range and step of a search."""
     parser.add_argument(
         "--between", nargs=2, type=int, metavar=("A", "B"), help="search between these values"
     )
@@ -84,7 +84,7 @@ def add_range(parser: argparse.ArgumentParser) -> None:
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
-    """What a plan aims at."""
+    """Add the options of a plan: target, batch variable, all remedies."""
     parser.add_argument(
         "--target", metavar="BYTES", help="bytes of the process to stay below, such as 12GiB"
     )
@@ -99,7 +99,7 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
 
 
 def add_layers(parser: argparse.ArgumentParser) -> None:
-    """What a model is given, and the order of its layers."""
+    """Add the options for a model's input and the order of its layers."""
     parser.add_argument(
         "--input", metavar="SHAPE", help="shape of an input to make up: 32,3,224,224"
     )
@@ -110,7 +110,7 @@ def add_layers(parser: argparse.ArgumentParser) -> None:
 
 
 def search(options: argparse.Namespace) -> dict[str, Any]:
-    """The options of a search as `nbmem.fit` takes them."""
+    """Convert the options of a search to arguments of `nbmem.fit`."""
     return {
         "gpu": options.gpu,
         "ranks": options.ranks,
@@ -121,7 +121,7 @@ def search(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def planned(options: argparse.Namespace) -> dict[str, Any]:
-    """The options of a plan as `nbmem.plan` takes them."""
+    """Convert the options of a plan to arguments of `nbmem.plan`."""
     target = None if options.target is None else parse_bytes(options.target)
     return {
         "gpu": options.gpu,
@@ -133,7 +133,7 @@ def planned(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def worlds(options: argparse.Namespace) -> tuple[int, ...]:
-    """The sizes of several worlds to choose from; empty where a plan is of one or of none.
+    """Return the world sizes to choose from; empty for fewer than two.
 
     Raises:
         UsageError: Remedies were asked for, too.
@@ -150,7 +150,7 @@ def worlds(options: argparse.Namespace) -> tuple[int, ...]:
 
 
 def margin(options: argparse.Namespace) -> float:
-    """The part of the card that is kept free.
+    """Parse the part of the card that is kept free, as a fraction.
 
     Raises:
         UsageError: It is no percentage below 100.
@@ -167,7 +167,10 @@ def margin(options: argparse.Namespace) -> float:
 def with_batch(
     program: Program, named: str | None, namespace: Mapping[str, Any] | None = None
 ) -> Program:
-    """The program with its batch varied: the one that was named, else the one usual name.
+    """Return the program with its batch as the variable.
+
+    The batch is the name that was given, else the one usual name that is found. With none or
+    several of them, the program is returned unchanged.
 
     Raises:
         UsageError: The named one cannot be varied.
@@ -182,7 +185,7 @@ def with_batch(
 
 
 def shape(text: str | None, batch: int | None) -> tuple[int, ...] | None:
-    """`32,3,224,224` as a shape; with a batch, what stands in front of it.
+    """Parse a shape such as `32,3,224,224`; prepend the batch if given.
 
     Raises:
         UsageError: It is no list of whole numbers.

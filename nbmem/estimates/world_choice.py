@@ -1,4 +1,4 @@
-"""A program as a rank of many: which one is run, and how an answer says so."""
+"""Run a program as one rank of a world, and describe that in answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_GROUP = (
 def world_for(
     gpu: str | Card | None, ranks: int | None, nodes: int | None = None
 ) -> tuple[Card, VirtualWorld | None]:
-    """A card, and the world of such cards in which a program is rank 0.
+    """Return a card and the world of such cards; rank 0 is estimated.
 
     Args:
         gpu: Name of a card, or of a machine of several alike (`8xH100`); None as for `card_for`.
@@ -50,7 +50,7 @@ def world_for(
 
 
 def of_world(program: Program, world: VirtualWorld | None) -> Program:
-    """A program as rank 0 of a world; None leaves it as it is."""
+    """Return a program as rank 0 of a world; unchanged for None."""
     if world is None:
         return program
     title = f"{program.title}, rank 0 of {world.world}"
@@ -58,7 +58,7 @@ def of_world(program: Program, world: VirtualWorld | None) -> Program:
 
 
 def said_of(program: Program, probe: Probe) -> list[str]:
-    """Of which rank an answer is, and whether the program is one of many at all.
+    """Return notes on which rank was run and on a missing process group.
 
     Args:
         program: What was run.
@@ -74,7 +74,9 @@ def said_of(program: Program, probe: Probe) -> list[str]:
 
 
 def sent_by(program: Program, trace: Trace) -> Mapping[str, int]:
-    """What a rank's last step communicated, in bytes by kind; all of it where there are no steps.
+    """Return the bytes that a rank's last step communicated, by kind.
+
+    Without steps, all of the program counts.
 
     Args:
         program: What was run.

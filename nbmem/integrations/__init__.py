@@ -1,4 +1,4 @@
-"""nbmem inside other programs: pytest, training frameworks, experiment trackers, Prometheus.
+"""Integrations: pytest, training frameworks, trackers, Prometheus.
 
 One file for each, and each imports its program only where it is used.
 """

@@ -1,4 +1,4 @@
-"""Traces some steps of a training that a framework runs, and hands on what they took.
+"""Trace some steps of a framework's training, and log their figures.
 
 A trace that a callback keeps holds no model, and a callback knows its Trainer weakly: a cycle
 through the model would keep it on the card.
@@ -25,9 +25,9 @@ PART = "the trace of the first steps"
 
 
 class FirstSteps:
-    """What the callbacks of Lightning and of transformers share.
+    """The tracing that callbacks of Lightning and transformers share.
 
-    The first two steps show what a training takes: optimizer state is born at the end of the
+    The first two steps show what a training takes: optimizer state is made at the end of the
     first, so the second is the one with the peak. After the last of them nothing of nbmem's is left
     in torch, and the rest of the training runs as without it.
 
@@ -51,7 +51,7 @@ class FirstSteps:
         self._names: dict[str, object] = {}
 
     def begin(self, model: object, step: int) -> None:
-        """The training begins at this step."""
+        """Start the trace of a training that begins at a step."""
         from nbmem.api.tracing import Trace
 
         self.stop()
@@ -61,11 +61,11 @@ class FirstSteps:
         self.trace = trace.start()
 
     def stepped(self, step: int) -> bool:
-        """Whether all steps that are traced are done, after so many."""
+        """Return whether all traced steps are done at a step."""
         return self.runs and step - self._first >= self.steps
 
     def stop(self, error: BaseException | None = None) -> bool:
-        """Stop the trace; False if none ran."""
+        """Stop the trace; return False if none ran."""
         if self.trace is None or not self.runs:
             return False
         self.trace.stop(error)
@@ -74,11 +74,11 @@ class FirstSteps:
 
     @property
     def runs(self) -> bool:
-        """Whether it records now."""
+        """True while the trace records."""
         return self.trace is not None and self.trace.runs
 
     def hand_on(self, log: Callable[[dict[str, int]], Any]) -> None:
-        """Give the figures to the framework's logger, or say why there are none."""
+        """Log the figures to the framework's logger, or warn that none exist."""
         if self.trace is None:
             return
         try:
@@ -89,12 +89,12 @@ class FirstSteps:
         log(figures)
 
     def lost(self, part: str, err: BaseException) -> None:
-        """Say what nbmem lost; the training goes on."""
+        """Warn of what nbmem lost; the training goes on."""
         logger.warning("%s", lost_sentence(part, err).replace("cell", "training"))
 
 
 class TracesFirstSteps:
-    """What every framework's callback shows of the steps that it traces."""
+    """A base of callbacks that trace the first steps of a training."""
 
     _first: FirstSteps
 
@@ -104,5 +104,5 @@ class TracesFirstSteps:
         return self._first.trace
 
     def lost(self, part: str, err: BaseException) -> None:
-        """Say what nbmem lost."""
+        """Warn of what nbmem lost."""
         self._first.lost(part, err)

@@ -1,10 +1,13 @@
-"""A Lightning callback: traces the first steps and logs the ledger through the Trainer's loggers.
+"""A Lightning callback that traces first steps and logs the ledger.
 
-It serves `lightning.pytorch` and `pytorch_lightning`: each takes callbacks of its own class only,
-so it is of those that are imported by then.
+The figures go to the Trainer's loggers.
 
-Lightning's own `self.log` is not used for the figures: it makes float32 tensors on the card, so it
-rounds and changes what is measured.
+The callback serves `lightning.pytorch` and `pytorch_lightning`. Each takes callbacks of
+its own class only, so the base classes are those of the modules that are imported by
+then.
+
+Lightning's own `self.log` is not used for the figures. It makes float32 tensors on the
+card, so it rounds and changes what is measured.
 """
 
 from __future__ import annotations
@@ -24,7 +27,10 @@ NAMES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _callback_classes() -> tuple[type, ...]:
-    """The class of each Lightning that is imported, or else of the first that is installed."""
+    """Return the callback class of each Lightning that is imported.
+
+    If none is, of the first that is installed.
+    """
     loaded = [sys.modules[name] for name in NAMES if name in sys.modules]
     if not loaded:
         installed = [name for name in NAMES if find_spec(name.partition(".")[0])]
@@ -35,7 +41,9 @@ def _callback_classes() -> tuple[type, ...]:
 
 
 class MemoryCallback(TracesFirstSteps, *_callback_classes()):  # type: ignore[misc]  # which ones, is known when it runs
-    """Trace the first steps of a fit: `Trainer(callbacks=[MemoryCallback(steps=3)])`.
+    """A callback that traces the first steps of a fit.
+
+    Usage: `Trainer(callbacks=[MemoryCallback(steps=3)])`.
 
     After them the figures of `nbmem.integrations.scalars` go to each of the Trainer's loggers, once
     and with the step. A training that fails before logs what it took until then. It never stops a
@@ -53,23 +61,23 @@ class MemoryCallback(TracesFirstSteps, *_callback_classes()):  # type: ignore[mi
 
     @entry(PART)
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin."""
+        """Start the trace."""
         self._first.begin(pl_module, trainer.global_step)
 
     @entry(PART)
     def on_train_batch_end(self, trainer: Any, *_arguments: Any) -> None:
-        """End it after the last of the steps."""
+        """End the trace after the last of the steps."""
         if self._first.stepped(trainer.global_step):
             self._end(trainer)
 
     @entry(PART)
     def on_train_end(self, trainer: Any, _pl_module: Any) -> None:
-        """End it with the training."""
+        """End the trace with the training."""
         self._end(trainer)
 
     @entry(PART)
     def on_exception(self, trainer: Any, _pl_module: Any, exception: BaseException) -> None:
-        """End it with what ended the training."""
+        """End the trace with the exception that ended the training."""
         self._end(trainer, exception)
 
     def _end(self, trainer: Any, error: BaseException | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The figures of a trace as metrics of an MLflow run."""
+"""Log the figures of a trace as metrics of an MLflow run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def log(
     run_id: str | None = None,
     prefix: str = "nbmem",
 ) -> None:
-    """Log them as metrics.
+    """Log the figures of a trace as metrics of a run.
 
     Args:
         source: A trace that has ended, or its report.

@@ -1,8 +1,10 @@
-"""The cards of a running kernel for Prometheus: as text, as a collector, or at a port.
+"""Export the cards of a running kernel to Prometheus.
 
-Nothing is read between two scrapes. A scrape reads counters in a thread of its own: it asks the
-kernel nothing, touches no tensor, and starts CUDA on no card. What nobody can know is left out, as
-Prometheus wants it: never 0.
+They are served as text, as a collector, or at a port.
+
+Nothing is read between two scrapes. A scrape reads counters in a thread of its own. The
+thread does not use the kernel, touches no tensor, and starts CUDA on no card. A figure
+that cannot be known is left out, as Prometheus wants it: never 0.
 """
 
 from __future__ import annotations
@@ -55,14 +57,17 @@ BY_CATEGORY = ("nbmem_category_bytes", "Allocated bytes by category, while a tra
 
 
 class Cards:
-    """Reads the cards from which torch holds memory, for one scrape after the other."""
+    """A reader of the cards from which torch holds memory.
+
+    One reader serves one scrape after the other.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._reader: CardReader | None = None
 
     def families(self) -> list[Family]:
-        """Every metric; without rows before torch holds memory of a card."""
+        """Return every metric; without rows before torch holds card memory."""
         samples = self._read()
         found = [Family(name, meaning, _rows(samples, field)) for name, field, meaning in FIGURES]
         return [*found, Family(*BY_CATEGORY, tuple(_by_category(samples)))]
@@ -85,25 +90,33 @@ _cards = Cards()
 
 
 def text() -> str:
-    """The cards in Prometheus's text format, for an endpoint or a `.prom` file of your own."""
+    """Return the cards in Prometheus's text format.
+
+    Use it for an endpoint or a `.prom` file of your own.
+    """
     return "".join(_written(family) for family in _cards.families())
 
 
 class Collector:
-    """The cards for a registry of prometheus_client: `REGISTRY.register(Collector())`."""
+    """A collector for a registry of prometheus_client.
+
+    Usage: `REGISTRY.register(Collector())`.
+    """
 
     @entry("this scrape", otherwise=lambda _self: iter(()))
     def collect(self) -> Iterator[Any]:
-        """What a scrape is given."""
+        """Return the metrics of a scrape."""
         return iter([_gauge(family) for family in _cards.families()])
 
     def lost(self, part: str, err: BaseException) -> None:
-        """Say what nbmem lost; the registry's other collectors are read on."""
+        """Warn of what nbmem lost; other collectors of the registry go on."""
         logger.warning("%s", lost_sentence(part, err))
 
 
 def serve(port: int = 9400, host: str = "127.0.0.1") -> ThreadingHTTPServer:
-    """Serve the text at `http://HOST:PORT/metrics` until `.shutdown()`, or the kernel's end.
+    """Serve the text at `http://HOST:PORT/metrics` in a thread.
+
+    It runs until `.shutdown()`, or until the kernel ends.
 
     Args:
         port: The port; 0 for any free one (`server_port` says which).
@@ -119,7 +132,7 @@ def serve(port: int = 9400, host: str = "127.0.0.1") -> ThreadingHTTPServer:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers `GET /metrics`, and nothing else."""
+    """A handler that answers `GET /metrics`, and nothing else."""
 
     @entry("this scrape")
     def do_GET(self) -> None:
@@ -138,7 +151,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Write nothing: stderr is the notebook's."""
 
     def lost(self, part: str, err: BaseException) -> None:
-        """Say what nbmem lost; Prometheus sees a scrape that failed."""
+        """Warn of what nbmem lost; Prometheus sees a scrape that failed."""
         logger.warning("%s", lost_sentence(part, err))
 
 

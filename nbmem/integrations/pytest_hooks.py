@@ -1,8 +1,11 @@
-"""A pytest plugin: hold the GPU memory of tests to a limit, and say what exceeded it.
+"""A pytest plugin that holds the GPU memory of tests to a limit.
 
-pytest loads it in every environment that has nbmem, so nothing else is imported until a test asks:
-`--nbmem-max-peak SIZE` for all tests, the marker `nbmem_max_peak` or the fixture `nbmem_trace` for
-one. `--nbmem-gpu NAME` puts a virtual card in where the machine has none.
+It says what exceeded the limit.
+
+pytest loads it in every environment that has nbmem, so nothing else is imported until a
+test needs it. `--nbmem-max-peak SIZE` is for all tests. The marker `nbmem_max_peak` and
+the fixture `nbmem_trace` are for one. `--nbmem-gpu NAME` activates a virtual card where
+the machine has none.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ _CARD = pytest.StashKey[str]()
 
 
 class Limit(NamedTuple):
-    """What a test may hold.
+    """The memory limit of a test.
 
     Attributes:
         size: Bytes.
@@ -61,7 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Check the options and put the card in."""
+    """Check the options and activate the virtual card."""
     config.addinivalue_line("markers", MARKER)
     if config.getoption("--nbmem-max-peak") is not None:
         _size(config.getoption("--nbmem-max-peak"))
@@ -78,7 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Take the card out again."""
+    """Deactivate the virtual card."""
     if _CARD in config.stash:
         from nbmem import virtual
 
@@ -92,7 +95,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Trace a test that has a limit, and fail it if it went above."""
+    """Trace a test that has a limit, and fail it if it exceeds the limit."""
     limit = _limit_of(item)
     if limit is None:
         return (yield)
@@ -115,7 +118,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 @pytest.fixture
 def nbmem_trace(request: pytest.FixtureRequest) -> Iterator[Trace]:
-    """A trace that began with this test: `nbmem_trace.stop().report()` has its figures."""
+    """Trace a test: `nbmem_trace.stop().report()` has its figures."""
     with _trace_of(request.node) as trace:
         yield trace
 
@@ -129,7 +132,7 @@ def _limit_of(item: pytest.Item) -> Limit | None:
 
 
 def _marked(limit: int | str, which: Figure = "allocated") -> Limit:
-    """What a marker says: its arguments are these."""
+    """Return the limit that a marker's arguments give."""
     return Limit(_size(limit), which, asked=True)
 
 
@@ -144,7 +147,10 @@ def _size(limit: int | str) -> int:
 
 
 def _trace_of(item: pytest.Item) -> Trace:
-    """A trace that has begun; the names of the test's module are those of its tensors."""
+    """Start a trace of a test.
+
+    The names of the test's module are those of its tensors.
+    """
     from nbmem.api.tracing import Trace
 
     names: Mapping[str, Any] = vars(getattr(item, "module", None) or sys.modules["__main__"])
@@ -152,7 +158,7 @@ def _trace_of(item: pytest.Item) -> Trace:
 
 
 def _hold(item: pytest.Item, trace: Trace, limit: Limit) -> None:
-    """Fail a test that went above its limit."""
+    """Fail a test that exceeded its limit."""
     from nbmem.api.testing import exceeded
     from nbmem.core.errors import UsageError
 
@@ -169,7 +175,10 @@ def _hold(item: pytest.Item, trace: Trace, limit: Limit) -> None:
 
 
 def _explain(item: pytest.Item, trace: Trace) -> None:
-    """Put the report beside the failure; nobody could type its commands here."""
+    """Add the report to the failure, without commands.
+
+    They cannot be typed there.
+    """
     from nbmem.core.runtime.fault_isolation import error_of
     from nbmem.core.runtime.interrupts import let_pass
     from nbmem.views.text import render_text
@@ -185,7 +194,10 @@ def _explain(item: pytest.Item, trace: Trace) -> None:
 
 
 def _hold_counters(item: pytest.Item, limit: Limit) -> None:
-    """Hold a test to its limit that was the first to import torch: by torch's own counter."""
+    """Check a test that imported torch itself, by torch's own counter.
+
+    The test was the first to import torch.
+    """
     if "torch" not in sys.modules:
         return
     from nbmem.core.units import format_bytes

@@ -1,7 +1,7 @@
-"""What every pytest loads that runs beside nbmem; its hooks are in pytest_hooks.py.
+"""Load the hooks of pytest_hooks.py where pytest is new enough.
 
-A pytest that does not know what they are made of is left alone: a test run must not fail because
-nbmem is installed.
+Every pytest that runs beside nbmem loads this module. An older pytest that does not
+have such hooks is left alone: a test run must not fail because nbmem is installed.
 """
 
 import pytest

@@ -1,4 +1,7 @@
-"""A report as a flat dictionary of numbers: the one form that every experiment tracker takes."""
+"""Convert a report to a flat dictionary of numbers.
+
+Every experiment tracker takes this form.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ PEAKS = ("allocated", "reserved", "active", "requested", "process")
 
 
 def scalars(source: Trace | Report, prefix: str = "nbmem") -> dict[str, int]:
-    """The figures of one report, in bytes: `{"nbmem/peak/allocated": 104333312, ...}`.
+    """Return the figures of one report in bytes, by name.
+
+    Such as `{"nbmem/peak/allocated": 104333312, ...}`.
 
     `peak/...` are the highest figures, each at its own moment. `at_peak/<category>` is the card
     when the most was allocated; its 20 categories, those with 0 included, add up to the card.

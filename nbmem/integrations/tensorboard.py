@@ -1,4 +1,4 @@
-"""The figures of a trace as TensorBoard scalars."""
+"""Write the figures of a trace as TensorBoard scalars."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def log(
     source: Trace | Report, writer: Any, step: int | None = None, prefix: str = "nbmem"
 ) -> None:
-    """Write them with a SummaryWriter, exact to the byte.
+    """Write the figures of a trace with a SummaryWriter, exact to the byte.
 
     Args:
         source: A trace that has ended, or its report.

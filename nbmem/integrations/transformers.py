@@ -1,4 +1,7 @@
-"""A callback for the Trainer of transformers: traces the first steps and logs the ledger."""
+"""A Trainer callback that traces first steps and logs the ledger.
+
+The Trainer is that of transformers.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,16 @@ from nbmem.integrations.first_steps import PART, FirstSteps, TracesFirstSteps
 
 
 class MemoryCallback(TracesFirstSteps, TrainerCallback):  # type: ignore[misc]  # whose types mypy is not told
-    """Trace the first steps of a training: `trainer.add_callback(MemoryCallback(trainer))`.
+    """A callback that traces the first steps of a training.
+
+    Usage: `trainer.add_callback(MemoryCallback(trainer))`.
 
     After them the figures of `nbmem.integrations.scalars` are logged once, by `Trainer.log`: they
     go to whatever `report_to` names and into `trainer.state.log_history`. It never stops a
     training: what fails in it is a warning.
 
     Args:
-        trainer: The Trainer, which its callbacks are not told; it is not kept alive. None, as for
+        trainer: The Trainer, which callbacks do not receive; it is not kept alive. None, as for
             `Trainer(callbacks=[MemoryCallback()])`, puts the figures into `log_history` alone.
         steps: How many optimizer steps to trace.
         stacks: Take a Python stack at each allocation (dearer; names the lines).
@@ -42,19 +47,19 @@ class MemoryCallback(TracesFirstSteps, TrainerCallback):  # type: ignore[misc]  
     def on_train_begin(
         self, _args: Any, state: Any, _control: Any, model: Any = None, **_more: Any
     ) -> None:
-        """Begin."""
+        """Start the trace."""
         self._first.begin(model, state.global_step)
         self._end_with_cell()
 
     @entry(PART)
     def on_step_end(self, _args: Any, state: Any, _control: Any, **_more: Any) -> None:
-        """End it after the last of the steps."""
+        """End the trace after the last of the steps."""
         if self._first.stepped(state.global_step):
             self._end(state)
 
     @entry(PART)
     def on_train_end(self, _args: Any, state: Any, _control: Any, **_more: Any) -> None:
-        """End it with the training."""
+        """End the trace with the training."""
         self._end(state)
 
     def _end(self, state: Any) -> None:
@@ -68,7 +73,10 @@ class MemoryCallback(TracesFirstSteps, TrainerCallback):  # type: ignore[misc]  
             self._first.hand_on(lambda figures: state.log_history.append({**figures, **step}))
 
     def _end_with_cell(self) -> None:
-        """In a notebook: a training that raises tells its callbacks nothing, so the cell does."""
+        """In a notebook, end the trace with the cell that started it.
+
+        A training that raises does not notify its callbacks.
+        """
         shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
         if shell is None:
             return

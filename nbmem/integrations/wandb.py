@@ -1,4 +1,4 @@
-"""The figures of a trace in a run of Weights & Biases."""
+"""Log the figures of a trace to a run of Weights & Biases."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def log(
     source: Trace | Report, run: Any = None, step: int | None = None, prefix: str = "nbmem"
 ) -> None:
-    """Log them to a run, in one row.
+    """Log the figures of a trace to a run, in one row.
 
     Args:
         source: A trace that has ended, or its report.

@@ -1,6 +1,7 @@
-"""What fit, plan and layers answer with: figures, ready to draw.
+"""Results of fit, plan and layers: figures that are ready to draw.
 
-The questions are asked in `nbmem/estimates`, above the views; their answers lie here, below them.
+`nbmem/estimates`, a layer above the views, computes them. They lie here, a layer below
+the views.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Kind = Literal["memory", "other"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardFigures:
-    """The card that an answer is about; bytes.
+    """The card of an estimate, in bytes.
 
     Attributes:
         name: As the driver reports it.
@@ -34,7 +35,7 @@ class CardFigures:
 
     @property
     def kept(self) -> str:
-        """How much of `total` is kept free, and for what."""
+        """The part of `total` that is kept free and its purpose, as a sentence."""
         if not self.margin:
             return "Nothing is kept free for the error of the estimate."
         part = f"{format_bytes(self.margin)} ({self.margin / self.total:.0%} of the card)"
@@ -42,7 +43,7 @@ class CardFigures:
 
     @property
     def share(self) -> str:
-        """Why `total` is less than the card's name promises; empty where it is not."""
+        """The reason why `total` is below the card's size; empty without one."""
         if not self.driver:
             return ""
         whole = format_bytes(self.total + self.driver)
@@ -53,7 +54,7 @@ class CardFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a run on the virtual card did not come to its end.
+    """The reason why a run on the virtual card did not come to its end.
 
     Attributes:
         kind: `memory` for the card's out-of-memory error, `other` for everything else.
@@ -71,7 +72,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One run on the virtual card with all the memory that it asks for, and whether it would fit.
+    """One run on the virtual card, and whether it would fit.
+
+    The run has all the memory that it requests.
 
     Attributes:
         value: Of the variable; None where none is varied.
@@ -106,18 +109,18 @@ class Probe:
 
     @property
     def need(self) -> int:
-        """Bytes of the process that it takes where it fits, and asks for where it does not."""
+        """Process bytes taken if the run fits, or else requested."""
         return self.process if self.fits else self.wanted
 
     @property
     def ran(self) -> bool:
-        """Whether its figures are those of a whole run."""
+        """True if the figures are those of a whole run."""
         return self.failure is None or self.failure.kind == "memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A line through one category's bytes: what is there anyway, and what each unit adds.
+    """A line fitted to one category's bytes: a fixed part and one per unit.
 
     Attributes:
         name: The category's label, or `allocated` for their sum.
@@ -134,7 +137,7 @@ class Part:
     residual: float
 
     def at(self, value: float) -> float:
-        """Bytes that the line says."""
+        """Return the bytes that the fitted line has at a value."""
         return self.fixed + self.each * value + self.square * value * value
 
 
@@ -150,7 +153,7 @@ class Fit:
         limit: The next value in the program's steps, which does not fit; None if all do.
         low: Smallest value that was looked at.
         high: Largest value that was allowed; None without a bound.
-        step: Distance of two values that were told apart.
+        step: Smallest distance of two values that are distinguished.
         probes: Every run, by value.
         total: The line through the allocated peaks; None with fewer than three points.
         parts: The same for each category, the largest share at `best` first.
@@ -173,7 +176,9 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One row of a plan: the program under a remedy, as it ran on the virtual card or is foreseen.
+    """One row of a plan: the program under a remedy.
+
+    The figures are of a run on the virtual card, or are predicted.
 
     Attributes:
         key: The remedy's key, or two joined by `+`; `as it is` for the program itself.
@@ -284,7 +289,7 @@ class Layers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """A program on so many cards in one way: as it is, or under a parallelism.
+    """A program on a number of cards, as it is or under a parallelism.
 
     Attributes:
         ranks: Cards, one for each rank; 1 for the program that makes no process group.
@@ -311,7 +316,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worlds:
-    """A program on more and more cards.
+    """A program's runs on more and more cards.
 
     Attributes:
         title: The program's.
@@ -330,5 +335,5 @@ class Worlds:
 
     @property
     def fewest(self) -> int | None:
-        """The smallest of these worlds in which it fits; None if it fits in none."""
+        """The smallest world in which the program fits; None if it fits in none."""
         return next((ranks for ranks, probe in self.runs if probe.fits), None)

@@ -1,4 +1,4 @@
-"""Lifetimes of allocations and the pool's layout over time, for views that a person explores."""
+"""Lifetimes of allocations and layouts of the pool, for views."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """One allocation and when it lived: at every position p with born < p <= freed.
+    """An allocation and its lifetime: positions p with born < p <= freed.
 
     Attributes:
-        number: Which allocation of the recording it is, counted in the order of birth.
-        born: Event of its birth; -1 before the recording.
+        number: Index of the allocation in the recording, in allocation order.
+        born: Event that allocated it; -1 before the recording.
         freed: Event of its free; the number of events if never.
         name: What is known of it (`model.conv1.weight (64, 3, 7, 7) float32`), or None.
         category: Its category.
-        requested: Bytes asked for.
+        requested: Requested bytes.
         block: Bytes taken for it.
-        born_in: Phase and step of its birth (`forward, step 0`), or None before the recording.
+        born_in: Phase and step that allocated it (`forward, step 0`), or None before the recording.
         line: `file.py:12 in function` that made it, if a stack was taken.
-        stack: The user's lines that led to its birth, the innermost first; empty without a stack.
+        stack: The user's lines that allocated it, the innermost first; empty without a stack.
         holders: What kept it alive at the end, the best first: `checkpoint['model']['weight']`;
-            empty where nobody looked or it was gone.
+            empty where holders were not searched or it was gone.
     """
 
     number: int
@@ -47,7 +47,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class LineRow:
-    """What one line of the recorded code took, in bytes of blocks.
+    """Block bytes that one line of the recorded code took.
 
     Attributes:
         number: The line, from 1; None for what none of them took.
@@ -73,7 +73,7 @@ class Lines:
 
     Attributes:
         file: The recorded code's file, as a person knows it: `train.py`, `In [7]`.
-        code: Numbers and texts of the lines that are shown; empty where nobody has the text.
+        code: Numbers and texts of the lines that are shown; empty where the text is not known.
         rows: The lines that took memory, in the order of the code.
         elsewhere: What none of them took, by reason.
     """
@@ -84,7 +84,9 @@ class Lines:
     elsewhere: tuple[LineRow, ...]
 
     def shortened(self, most: int, around: int) -> Lines:
-        """With the code near the lines that took memory, if it is longer than `most` lines.
+        """Return a copy with only the code near lines that took memory.
+
+        Code of up to `most` lines stays whole.
 
         Args:
             most: Lines up to which the code stays whole.
@@ -146,7 +148,9 @@ GONE = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PoolHistory:
-    """The allocator's map at some moments: segments come, are tiled anew, and go.
+    """The allocator's map at some moments.
+
+    Segments come, are tiled anew, and go.
 
     Attributes:
         event: The moments: index of the next event, ascending, shape (n,).
@@ -163,7 +167,7 @@ class PoolHistory:
     states: tuple[tuple[tuple[int, int], ...], ...]
 
     def at(self, row: int) -> list[tuple[PoolSegment, NDArray[np.int64]]]:
-        """The segments at one of the moments, the largest first, each with what tiles it."""
+        """Return the segments at a moment with their tilings, largest first."""
         found = []
         for segment, states in zip(self.segments, self.states, strict=True):
             index = bisect_right(states, row, key=lambda state: state[0])
@@ -175,14 +179,14 @@ class PoolHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Details:
-    """What leads from the peak to any other moment, for views that a person explores.
+    """Data that lead from the peak to any other moment, for views.
 
     Attributes:
         phases: First event, and the one after the last, of each of the report's phases.
         cells: The cells that were recorded.
         live: Allocations of each live category at each of the timeline's moments, (n, len(LIVE)).
         lines: The user's line whose event led to each moment; None where no stack was taken.
-        lives: The allocations that are told one by one, in the order of birth.
+        lives: The allocations that are listed one by one, in allocation order.
         pool: The allocator's map at each of the timeline's moments.
     """
 
@@ -196,7 +200,7 @@ class Details:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Closeup:
-    """Single moments as exactly as they were recorded, where a view has only the timeline's.
+    """Exact figures of single moments, where a view has only a timeline.
 
     Attributes:
         t_ns: Nanoseconds since the start of the recording, ascending, shape (n,).
@@ -204,7 +208,7 @@ class Closeup:
         held: Bytes by category, shape (n, len(Category)).
         live: Allocations of each live category, shape (n, len(LIVE)).
         lines: The user's line whose event led to each moment; None where no stack was taken.
-        lives: The largest allocations that live at the moment that matters, by birth.
+        lives: The largest allocations that live at the moment that matters, in allocation order.
         pool: The allocator's map at that moment, every block as it lay.
         parts: What the host's memory is of, (n, len(core.machine.PARTS)); None of a card.
     """

@@ -1,4 +1,4 @@
-"""One view-model for all: what every view draws, and nothing that only one of them needs."""
+"""The view model: data that every view draws."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A place in the recording, described for a person.
+    """A position in a recording, described for a person.
 
     Attributes:
         event: Index of the next event.
@@ -39,7 +39,9 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """The highest figures of a recording, each with its own moment; None where nobody knows.
+    """The highest figures of a recording, each with its own moment.
+
+    A figure that is not known is None.
 
     Attributes:
         at: Where `allocated` was highest; the ledger at the peak is the one of this moment.
@@ -59,7 +61,7 @@ class Peak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseRow:
-    """One phase: what it found, peaked at and left.
+    """One phase: its bytes at the start, at the peak and at the end.
 
     Attributes:
         name: A phase as core.spans.Span has it (or the user's own name for a block).
@@ -97,14 +99,14 @@ class Holding:
     Attributes:
         name: What is known of it (`model.conv1.weight (64, 3, 7, 7) float32`), or None.
         category: Its category.
-        requested: Bytes asked for: its size, in every view. What the block takes beyond that is
+        requested: Requested bytes: its size, in every view. What the block takes beyond that is
             the category `rounding`.
         block: Bytes by which allocated falls when it goes.
-        born_in: Phase and step of its birth (`forward, step 0`), or None before the recording.
+        born_in: Phase and step that allocated it (`forward, step 0`), or None before the recording.
         line: `file.py:12 in function` that made it, if a stack was taken.
         form: Shape and dtype, where Python showed it: `(64, 3, 7, 7) float32`.
-        holders: What kept it alive at the end, the best first; empty where nobody looked, or where
-            it was gone by then.
+        holders: What kept it alive at the end, the best first; empty where holders were not read,
+            or where it was gone by then.
     """
 
     name: str | None
@@ -119,7 +121,9 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """Something that nbmem itself can do, chosen from a fixed list: never code made of strings.
+    """An action of nbmem, chosen from a fixed list.
+
+    This is never code made of strings.
 
     Attributes:
         name: The subcommand of `%nbmem` ("free").
@@ -163,8 +167,8 @@ class HeldGroup:
 
     Attributes:
         name: What a person knows them by (`model`, `checkpoint`, `Out[12]`), or None.
-        category: None where nobody traced.
-        requested: Bytes asked for, as everywhere.
+        category: None where nothing was traced.
+        requested: Requested bytes, as everywhere.
         count: How many there are.
         line: `file.py:12 in function` that made the unnamed, if stacks were taken.
         older: Whether they are activations of a step before the one that failed.
@@ -180,13 +184,15 @@ class HeldGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autopsy:
-    """An out-of-memory error explained; None where nobody could know.
+    """An explained out-of-memory error.
+
+    A fact that is not known is None.
 
     Attributes:
-        at: Where it happened; its line is the one that asked.
+        at: Where it happened; its line made the request.
         device: CUDA ordinal.
-        asked: Bytes of the block that was asked for.
-        wanted: Bytes that the driver was asked for, since no cached block served.
+        asked: Bytes of the requested block.
+        wanted: Bytes requested from the driver, since no cached block served.
         layer: The module that ran: `model.layer3.0.conv1 (Conv2d)`.
         operator: The node of backward that ran: `ConvolutionBackward0`.
         thread: Name of the thread, if not the main one.
@@ -235,7 +241,9 @@ class Autopsy:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Timeline:
-    """The curves of a recording at chosen moments: the peak of every stretch is among them.
+    """The curves of a recording at chosen moments.
+
+    The peak of every stretch is among them.
 
     Attributes:
         t_ns: Nanoseconds since the start of the recording, ascending, shape (n,).
@@ -256,7 +264,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Everything that a view draws of one recording on one card.
+    """The data that a view draws of one recording on one card.
 
     Attributes:
         title: The cell's or script's label.
@@ -275,7 +283,7 @@ class Report:
         notes: One sentence each.
         findings: Advice, the largest saving first.
         ooms: Its out-of-memory errors, the one that counts most first.
-        details: What leads to moments other than the peak; None where nobody gathered it.
+        details: What leads to moments other than the peak; None where they were not gathered.
         lines: What each line of the recorded code took; None without stacks.
         rank: Which rank of a world it is of; None for a program of one process.
     """

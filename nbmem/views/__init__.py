@@ -1,1 +1,1 @@
-"""Views: each turns a Report into text or markup and returns it; none of them prints."""
+"""Render reports as text or markup, without printing."""

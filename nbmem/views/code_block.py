@@ -1,4 +1,4 @@
-"""Lines of a program to paste, or their difference, in HTML."""
+"""Draw lines of a program to paste, or their difference, in HTML."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SIGNS = {
 
 
 def code_html(text: str) -> Markup:
-    """Lines under each other, those of a difference with their colours."""
+    """Draw lines under each other; those of a difference are coloured."""
     shown = [
         line
         for text in text.splitlines()

@@ -1,4 +1,4 @@
-"""Two runs, cells or steps side by side, as text, HTML and JSON."""
+"""Render two runs, cells or steps side by side, as text, HTML and JSON."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ def render_comparison_html(comparison: Comparison) -> str:
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
-    """Write as JSON; bytes. Keys are added in later versions, never renamed or removed."""
+    """Return a comparison as a JSON object; amounts are bytes.
+
+    Keys are added in later versions, never renamed or removed.
+    """
     sides = {
         name: {
             "label": side.label,

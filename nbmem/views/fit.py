@@ -1,4 +1,4 @@
-"""The answer to "will it fit": text and HTML."""
+"""Render the result of `fit` ("will it fit") as text and HTML."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ENDED = 48
 
 
 def render_text(fit: Fit) -> str:
-    """For a terminal."""
+    """Render the result for a terminal."""
     blocks = ["\n".join(fit.sentences)]
     if fit.total is not None:
         blocks += [formula(fit), _parts(fit).text()]
@@ -32,7 +32,7 @@ def render_text(fit: Fit) -> str:
 
 
 def render_html(fit: Fit) -> str:
-    """For a notebook's output."""
+    """Render the result for a notebook's output."""
     picture = growth(fit)
     verdict, *rest = fit.sentences
     left = [picture.image(style.CHART)] if picture else []
@@ -57,17 +57,20 @@ def render_html(fit: Fit) -> str:
 
 
 def render_page(fit: Fit) -> str:
-    """A whole document that needs nothing else."""
+    """Render the result as a whole HTML document."""
     return page(f"fit {fit.variable} of {fit.title}", render_html(fit))
 
 
 def mimebundle(fit: Fit) -> dict[str, str]:
-    """What a notebook's output holds."""
+    """Return text and HTML as a MIME bundle."""
     return {"text/plain": render_text(fit), "text/html": render_html(fit)}
 
 
 def formula(fit: Fit) -> str:
-    """Model + batch x sample, with this program's figures."""
+    """Return the peak's formula: model + batch x sample.
+
+    It has this program's figures. Empty where no line was fitted.
+    """
     total = fit.total
     if total is None:
         return ""
@@ -143,7 +146,7 @@ def _probes(fit: Fit, *, bars: bool) -> Grid:
 
 
 def _apart(fit: Fit) -> list[Probe]:
-    """The runs without those that differ from another one by next to nothing."""
+    """Return the runs without those that lie close to another one."""
     kept = [p for p in fit.probes if p.value in {fit.best, fit.limit}]
     for probe in fit.probes:
         if all(abs((probe.value or 0) - (k.value or 0)) > _CLOSE * (k.value or 0) for k in kept):

@@ -1,4 +1,4 @@
-"""What an action freed, beside what was predicted: text and HTML."""
+"""Render what an action freed beside its prediction, as text and HTML."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def render_freed_html(done: Sequence[Freed]) -> str:
 
 
 def sentences(freed: Freed) -> list[str]:
-    """What was freed, what was predicted if that differs, and why not more."""
+    """Return what was freed, the prediction if it differs, and why not more."""
     found = [_headline(freed)]
     if freed.measured > 0 and freed.measured != freed.predicted:
         found.append(f"{format_bytes(freed.predicted)} had been predicted.")

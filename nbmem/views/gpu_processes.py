@@ -1,4 +1,7 @@
-"""Processes on the cards, as plain text: a line for each, and what cannot be known."""
+"""Render the processes on the cards as plain text, one line for each.
+
+Notes say what cannot be known.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,10 @@ WDDM = (
 
 
 def render_neighbours(cards: Sequence[OccupiedCard]) -> str:
-    """Write every card, its processes and one sentence for each thing that hides some of them."""
+    """Render every card with its processes and its notes.
+
+    There is one note for each thing that hides a process.
+    """
     parts, notes = [], []
     for card in cards:
         parts.append(_card(card))
@@ -80,7 +86,10 @@ def _row(one: Neighbour) -> tuple[str, str, str, str]:
 
 
 def what(one: Neighbour) -> str:
-    """What a person knows a process by: `train.ipynb (this kernel), busy, In [4]: ...`."""
+    """Describe a process: `train.ipynb (this process); busy; ...`.
+
+    It names the notebook or the command, and what the kernel says that it holds.
+    """
     if one.gone:
         return "no such process"
     name = one_line(one.notebook or one.command or "hidden")

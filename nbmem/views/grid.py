@@ -1,4 +1,4 @@
-"""Plain tables, once as text and once as HTML, from the same cells."""
+"""Render plain tables as text and as HTML, from the same cells."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCell:
-    """One cell.
+    """A cell of a table.
 
     Attributes:
         text: What it shows.
@@ -33,7 +33,7 @@ class TableCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """A table.
+    """A table that can be written as text and as HTML.
 
     Attributes:
         title: Its caption.
@@ -48,13 +48,16 @@ class Grid:
     left: frozenset[int] = frozenset({0})
 
     def text(self) -> str:
-        """For a terminal."""
+        """Render the table for a terminal."""
         texts = [self.head, *([cell.text for cell in row] for row in self.rows)]
         table = in_columns([line for row in texts for line in _lines(row)], self.left)
         return "\n".join([*([self.title] if self.title else []), table])
 
     def html(self) -> Markup:
-        """For a notebook's output; it scrolls by itself where it is too wide."""
+        """Render the table for a notebook's output.
+
+        It scrolls by itself where it is too wide.
+        """
         head = element(
             "tr",
             *(
@@ -91,13 +94,13 @@ class Grid:
 
 
 def _broken(name: str) -> list[Markup]:
-    """A column's name, of two lines if it has so many."""
+    """Return a column's name as markup, with its line breaks."""
     first, *rest = name.split("\n")
     return [escape(first), *(m for line in rest for m in (element("br"), escape(line)))]
 
 
 def in_columns(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> str:
-    """Set rows of texts in columns.
+    """Align rows of texts in columns.
 
     Args:
         rows: As many texts in each.
@@ -114,7 +117,10 @@ def in_columns(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> st
 
 
 def _lines(row: Sequence[str]) -> list[list[str]]:
-    """A row as lines: a text of two lines begins in the line above the row's figures."""
+    """Split a row into text lines, with the last ones on the figures' line.
+
+    A text of two lines begins in the line above the row's figures.
+    """
     parts = [[one_line(line) for line in text.split("\n")] for text in row]
     height = max(map(len, parts))
     filled = [[""] * (height - len(lines)) + lines for lines in parts]
@@ -122,5 +128,5 @@ def _lines(row: Sequence[str]) -> list[list[str]]:
 
 
 def cells(*texts: str, strong: bool = False) -> tuple[TableCell, ...]:
-    """A row without anything special."""
+    """Make a row of plain cells from texts."""
     return tuple(TableCell(text=text, strong=strong) for text in texts)

@@ -1,4 +1,4 @@
-"""One line for each cell: what it took, what it left, and how it ended."""
+"""Render one line for each cell: its memory, its peak, how it ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ WIDTH = 80
 
 
 def render_history(rows: Sequence[CellDelta]) -> str:
-    """Write the cells as a table, oldest first; `-` stands for what was not measured."""
+    """Write the cells as a table, oldest first.
+
+    `-` stands for what was not measured.
+    """
     if not rows:
         return _EMPTY
     table = [_HEAD, *(_cells(row) for row in rows)]
@@ -44,7 +47,7 @@ def render_history(rows: Sequence[CellDelta]) -> str:
 
 
 def _aligned(table: Sequence[tuple[str, ...]], *, left: set[int]) -> list[str]:
-    """Rows of a table with its columns aligned, the `left` ones at their left."""
+    """Align the columns of a table; those in `left` are flush left."""
     widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
     return [
         "  ".join(
@@ -75,13 +78,13 @@ def render_history_html(rows: Sequence[CellDelta]) -> str:
 
 
 def render_host_history(rows: Sequence[HostDelta]) -> str:
-    """Write the cells by what they did to the host's memory, oldest first."""
+    """Write the cells by their change of host memory, oldest first."""
     lines = _aligned([_HOST_HEAD, *map(_host_cells, rows)], left={1, len(_HOST_HEAD) - 1})
     return "\n".join([*lines, _ON_HOST])
 
 
 def render_host_history_html(rows: Sequence[HostDelta]) -> str:
-    """Draw that table for a notebook's output."""
+    """Draw the host memory table for a notebook's output."""
     heads = (element("th", name, scope="col", style=style.HEAD) for name in _HOST_HEAD)
     body = [_html_row(row.label, _host_cells(row)) for row in rows]
     table = element(

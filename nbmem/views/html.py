@@ -1,4 +1,4 @@
-"""The report as HTML: a fragment for a notebook's output, and a page that stands alone.
+"""Render a report as HTML: a notebook fragment, or a whole page.
 
 The fragment has no script, no <style>, no <svg> and no address but data: an untrusted notebook
 keeps all of it, and it needs no network. Its tables are those of the text (block.py says why).
@@ -83,7 +83,7 @@ def render_page(report: Report) -> str:
 
 
 def page(title: str, fragment: str, *, policy: str | None = None) -> str:
-    """A fragment as a whole document.
+    """Wrap an HTML fragment into a whole document.
 
     Args:
         title: Its title.
@@ -113,7 +113,7 @@ def _headline(report: Report) -> list[Markup]:
 
 
 def _ledger(report: Report) -> Markup:
-    """The text's table, with the colours that the pictures have."""
+    """Return the text's ledger table, with the charts' colours."""
     head, *lines = ledger_table(report, _WIDTH).splitlines()
     rows = ledger_rows(report)
     return block(

@@ -1,4 +1,4 @@
-"""A model layer by layer: text and HTML."""
+"""Render a model layer by layer, as text and HTML."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ _LONGEST = 36
 
 
 def sort(layers: Layers, column: str) -> Layers:
-    """The rows by one of their figures, largest first; `name` for the model's own order.
+    """Sort the rows by one of their figures, the largest first.
+
+    `name` keeps the model's own order.
 
     Raises:
         UsageError: There is no such figure.
@@ -54,7 +56,9 @@ def sort(layers: Layers, column: str) -> Layers:
 
 
 def render_text(layers: Layers, width: int | None = None) -> str:
-    """For a terminal; equal layers of blocks that follow each other are one row.
+    """Render the layers for a terminal.
+
+    Equal layers of blocks that follow each other are one row.
 
     Args:
         layers: The answer.
@@ -85,7 +89,7 @@ def _folded(layers: Layers) -> Layers:
 
 
 def _narrow(layers: Layers) -> Layers:
-    """Without formulas, and with the ends of long names."""
+    """Remove formulas, and keep only the ends of long names."""
     rows = [
         dataclasses.replace(
             row,
@@ -98,7 +102,7 @@ def _narrow(layers: Layers) -> Layers:
 
 
 def render_html(layers: Layers) -> str:
-    """For a notebook's output."""
+    """Render the layers for a notebook's output."""
     layers = _folded(layers)
     return element(
         "div",
@@ -111,12 +115,12 @@ def render_html(layers: Layers) -> str:
 
 
 def render_page(layers: Layers) -> str:
-    """A whole document that needs nothing else."""
+    """Render the layers as a whole HTML document."""
     return page(f"layers of {layers.title}", render_html(layers))
 
 
 def mimebundle(layers: Layers) -> dict[str, str]:
-    """What a notebook's output holds."""
+    """Return text and HTML as a MIME bundle."""
     return {"text/plain": render_text(layers, WIDTH), "text/html": render_html(layers)}
 
 

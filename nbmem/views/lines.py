@@ -1,4 +1,4 @@
-"""The lines of the recorded code that took the most, as a small table of text."""
+"""Render the code lines that took the most memory, as a text table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _HEADS = ("at the peak", "at the end", "taken in all")
 
 
 def lines_table(report: Report) -> str:
-    """What each line took, in the order of the code, with the sums; empty without stacks."""
+    """Render each line's memory in code order, with the sums.
+
+    Empty where no stacks were recorded.
+    """
     found = report.lines
     if found is None:
         return ""

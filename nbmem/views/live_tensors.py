@@ -1,4 +1,4 @@
-"""The largest live storages with everything that holds them: text and HTML."""
+"""Render the largest live storages with all their holders."""
 
 from __future__ import annotations
 
@@ -97,7 +97,10 @@ def _also(held: Holding) -> list[str]:
 
 
 def _others(held: Holding) -> list[str]:
-    """The holders after the first, each root by its best path."""
+    """Return the holders after the first, each root by its best path.
+
+    At most three are named; the rest are counted.
+    """
     rest = [one_line(way.path) for way in held.holders[1 : MOST_HOLDERS + 1]]
     more = len(held.holders) - 1 - MOST_HOLDERS
     return [*rest, f"{more} more"] if more > 0 else rest

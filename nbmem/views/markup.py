@@ -1,4 +1,7 @@
-"""Elements of HTML and SVG that escape whatever is not markup already, so no view can forget to."""
+"""Build HTML and SVG elements that escape every text but markup.
+
+No view can forget to escape.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import textwrap
 
 
 class Markup(str):
-    """Text that is markup: `element` puts it in as it is."""
+    """Text that is markup: `element` does not escape it."""
 
     __slots__ = ()
 
@@ -18,7 +21,7 @@ _VOID = {"br", "img", "meta"}
 
 
 def one_line(text: str) -> str:
-    """A foreign text without line breaks and control characters.
+    """Replace line breaks and control characters in a foreign text.
 
     XML allows no control characters at all, and an escape sequence in a tensor's name must not
     reach a terminal.
@@ -32,12 +35,14 @@ _PATH = re.compile(r"((?:[a-z]+ )*?)(\S*\.\S*)(.*)", re.DOTALL)
 
 
 def clipped(text: str, width: int) -> str:
-    """A text that fits a column of so many characters; what was cut off leaves dots."""
+    """Clip a text to a column's width, ending in dots if it was cut."""
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
 def short_path(name: str, width: int = 48) -> str:
-    """A name whose long path loses its middle: what it begins with and what it ends with tell most.
+    """Shorten a name's long path by removing its middle.
+
+    Its start and its end say the most.
 
     Args:
         name: `saved by llm.engine.executor.worker.kv_caches[0] (2, 16) int8`, or without words.
@@ -57,7 +62,7 @@ def short_path(name: str, width: int = 48) -> str:
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str | None = None) -> str:
-    """Fill lines with a text, no word broken.
+    """Wrap a text into lines, without breaking a word.
 
     Args:
         text: The text.
@@ -72,17 +77,17 @@ def wrapped(text: str, width: int, first: str = "", rest: str | None = None) -> 
 
 
 def escape(text: str) -> Markup:
-    """Text as markup that shows it."""
+    """Escape a text as markup that shows it."""
     return text if isinstance(text, Markup) else Markup(html.escape(one_line(text)))
 
 
 def join(parts: list[Markup] | tuple[Markup, ...], between: str = "") -> Markup:
-    """Several pieces of markup as one."""
+    """Join pieces of markup into one."""
     return Markup(between.join(parts))
 
 
 def element(name: str, /, *children: str, **attributes: str | int | None) -> Markup:
-    """One element.
+    """Build one element of HTML or SVG.
 
     Args:
         name: Its tag.
@@ -102,5 +107,8 @@ def element(name: str, /, *children: str, **attributes: str | int | None) -> Mar
 
 
 def data_uri(svg: str) -> str:
-    """An SVG picture as an address: untrusted notebooks strip <svg> but keep such an image."""
+    """Encode an SVG picture as a data URI for an image.
+
+    Untrusted notebooks strip `<svg>` but keep such an image.
+    """
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()

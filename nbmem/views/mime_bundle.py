@@ -1,4 +1,7 @@
-"""All readings of one report; the front end picks. Each is made under a guard of its own."""
+"""Render a report in every form; the front end picks one.
+
+Each form is made under its own fault guard.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ _PICTURE = re.compile(r"data:image/svg\+xml[^\"]*")
 def mimebundle(
     report: Report, cells: Sequence[CellDelta] = (), faults: Faults = UNGUARDED
 ) -> dict[str, Any]:
-    """What a notebook's output holds: the explorer's data, static HTML and plain text.
+    """Return a report as explorer data, static HTML and plain text.
 
     Plain text is not a fallback: it is what terminals, diffs and CI see. HTML is what shows where
     nbmem's JupyterLab extension is not: on GitHub, in nbconvert, in other editors.
@@ -67,7 +70,10 @@ def mimebundle(
 
 
 def oom_bundle(ooms: Sequence[Autopsy]) -> dict[str, str]:
-    """Why memory ran out, as an output of its own: the explorer draws a report without it."""
+    """Return the explanation of an out-of-memory error as a MIME bundle.
+
+    It is an output of its own: the explorer draws a report without it.
+    """
     return guarded_bundle(
         "The explanation of the error",
         lambda: render_oom(ooms),
@@ -77,7 +83,10 @@ def oom_bundle(ooms: Sequence[Autopsy]) -> dict[str, str]:
 
 
 def history_bundle(rows: Sequence[CellDelta], of_host: Sequence[HostDelta] = ()) -> dict[str, str]:
-    """The notebook's cells and what they left: on a card, or where none was used on the host."""
+    """Return the table of the cells and what they left, as a MIME bundle.
+
+    It shows the card, or the host where no cell used a card.
+    """
     if not rows and of_host:
         return guarded_bundle(
             "The table of the cells",
@@ -99,7 +108,7 @@ def guarded_bundle(
     html: Callable[[], str],
     plain: Callable[[], str],
 ) -> dict[str, str]:
-    """Two forms of one thing, each under a guard.
+    """Make text and HTML of one thing, each under its own fault guard.
 
     Args:
         what: Its name in a note, "The table".
@@ -119,7 +128,7 @@ def guarded_bundle(
 
 
 def text_with(text: str, notes: Sequence[str]) -> str:
-    """A text with notes below it."""
+    """Add notes below a text."""
     wrapped = [
         textwrap.fill(note, WIDTH, initial_indent="- ", subsequent_indent="  ") for note in notes
     ]
@@ -127,7 +136,7 @@ def text_with(text: str, notes: Sequence[str]) -> str:
 
 
 def html_with(html: str, notes: Sequence[str]) -> str:
-    """A fragment of HTML with notes below it."""
+    """Add notes below an HTML fragment."""
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
     return f"{html}<ul>{items}</ul>" if items else html
 

@@ -1,4 +1,4 @@
-"""What stands under a table, in HTML: sentences in a list, and what is folded under a title."""
+"""Build lists of sentences and folded sections in HTML."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 def listed(lines: Iterable[str]) -> Markup:
-    """Sentences, or pieces of markup, one under the other."""
+    """Build a list of sentences or pieces of markup."""
     return element("ul", *(element("li", line) for line in lines), style=style.NOTES)
 
 
 def fold(title: str, *inside: Markup) -> Markup:
-    """What a click on its title shows."""
+    """Build a section that unfolds with a click on its title."""
     summary = element("summary", title, style=style.SUMMARY)
     return element("details", summary, *inside, style=style.DETAILS)

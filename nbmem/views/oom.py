@@ -1,4 +1,4 @@
-"""An out-of-memory error explained, as text; the HTML says the same with the words of this file."""
+"""Explain an out-of-memory error as text, in words that HTML shares."""
 
 from __future__ import annotations
 
@@ -26,17 +26,23 @@ _MOST_ELSEWHERE = 5
 
 
 def oom_ended(report: Report) -> bool:
-    """Whether an out-of-memory error ended the recording: it then stands above all else."""
+    """Return whether an out-of-memory error ended the recording.
+
+    Its explanation then stands above all else.
+    """
     return bool(report.ooms) and not report.ooms[0].caught
 
 
 def beside_its_ooms(report: Report) -> Report:
-    """The report where the explanation of its errors stands beside it: each is said once."""
+    """Return the report without its out-of-memory errors.
+
+    The explanation stands beside it, so that each error is said once.
+    """
     return replace(report, ooms=(), error=None if oom_ended(report) else report.error)
 
 
 def title(autopsy: Autopsy) -> str:
-    """What happened, and where: the line, the layer, the phase, the thread."""
+    """Return what happened and where: line, layer, phase and thread."""
     head = "Out of memory"
     if autopsy.caught:
         head = "An out-of-memory error was caught"
@@ -44,7 +50,10 @@ def title(autopsy: Autopsy) -> str:
 
 
 def place(autopsy: Autopsy) -> str:
-    """` at train.py:12, in model.conv1 (Conv2d), forward, step 3`; empty if nothing is known."""
+    """Return where an error happened; empty if nothing is known.
+
+    For instance ` at train.py:12, in model.conv1 (Conv2d), forward, step 3`.
+    """
     parts = [
         f"at {one_line(autopsy.at.line)}" if autopsy.at.line else None,
         f"in {one_line(autopsy.layer)}" if autopsy.layer else None,
@@ -57,7 +66,7 @@ def place(autopsy: Autopsy) -> str:
 
 
 def figures(autopsy: Autopsy) -> list[tuple[str, int | None, str]]:
-    """The figures of the moment: name, bytes, what they are; those that nobody knows drop out."""
+    """Return the known figures of the moment: name, bytes, meaning."""
     a = autopsy
     cached = None if a.reserved is None or a.allocated is None else a.reserved - a.allocated
     rows = [
@@ -74,7 +83,10 @@ def figures(autopsy: Autopsy) -> list[tuple[str, int | None, str]]:
 
 
 def ledger(autopsy: Autopsy) -> list[tuple[Category, str, int]]:
-    """What the card held, by category with its name; what is empty drops out."""
+    """Return the categories that the card held: category, name, bytes.
+
+    Empty categories are left out.
+    """
     held = autopsy.ledger
     if held is None:
         return []
@@ -82,7 +94,7 @@ def ledger(autopsy: Autopsy) -> list[tuple[Category, str, int]]:
 
 
 def holder(held: HeldGroup) -> str:
-    """What a group of allocations is called: `weights: model, 40 tensors`."""
+    """Return the name of a group: `weights: model, 40 tensors`."""
     count = "1 tensor" if held.count == 1 else f"{held.count} tensors"
     kept = ", kept from an earlier step" if held.older else ""
     kind = "" if held.category is None else f"{held.category.label}: "
@@ -90,19 +102,25 @@ def holder(held: HeldGroup) -> str:
 
 
 def ground(remedy: Finding) -> str:
-    """How its figure is known."""
+    """Return how a remedy's figure is known."""
     return _GROUNDS[remedy.ground]
 
 
 def commands(remedy: Finding) -> str | None:
-    """What to type for it: nbmem's own command, else code to paste."""
+    """Return the command or the code that applies a remedy.
+
+    nbmem's own command comes first. None where there is neither.
+    """
     if remedy.command is not None:
         return " ".join(("%nbmem", remedy.command.name, *remedy.command.arguments))
     return remedy.code
 
 
 def aftermath(autopsy: Autopsy) -> str | None:
-    """What the failure left behind, and the command that gives it back."""
+    """Return what the failure left behind, and the command that frees it.
+
+    None where there is no such command.
+    """
     if autopsy.command is None:
         return None
     typed = " ".join(("%nbmem", autopsy.command.name, *autopsy.command.arguments))
@@ -112,7 +130,7 @@ def aftermath(autopsy: Autopsy) -> str | None:
 
 
 def elsewhere(others: Sequence[Autopsy]) -> list[str]:
-    """One line for each place at which more of them were caught."""
+    """Return one line for each place at which more errors were caught."""
     counts = Counter(place(other) for other in others)
     found = [
         f"{'Once' if count == 1 else f'{count} times'}{where or ', somewhere'}"
@@ -124,7 +142,7 @@ def elsewhere(others: Sequence[Autopsy]) -> list[str]:
 
 
 def render_oom(ooms: Sequence[Autopsy], width: int = 100) -> str:
-    """Write the errors of a recording: the chief one in full, the others by their places."""
+    """Write a recording's errors: the main one in full, places of others."""
     chief, *others = ooms
     parts = [wrapped(title(chief), width), wrapped(chief.reason, width, "  ")]
     rows = figures(chief)
@@ -155,7 +173,7 @@ def render_oom(ooms: Sequence[Autopsy], width: int = 100) -> str:
 
 
 def interrupted(*, line: str | None, layer: str | None, grown: int, left: int) -> str:
-    """What an interrupted cell (Ctrl-C) leaves on the card.
+    """Explain what an interrupted cell (Ctrl-C) leaves on the card.
 
     Args:
         line: The user's line that ran.

@@ -1,4 +1,4 @@
-"""An out-of-memory error explained, as HTML: the words are those of the text."""
+"""Explain an out-of-memory error as HTML, in the words of the text."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""One colour for each category, the same in every view, told apart by colour-blind readers too.
+"""Define one colour for each category, distinct for the colour-blind.
 
-The hues are those of Paul Tol's and Okabe and Ito's qualitative sets, moved where two of the twelve
-live categories came too close in simulated protanopia or deuteranopia. What no array of the
-program holds is grey; hatching tells those greys apart. A test measures all of it.
+A category has the same colour in every view. The hues are those of Paul Tol's and Okabe and Ito's
+qualitative sets, moved where two of the twelve live categories came too close in simulated
+protanopia or deuteranopia. What no array of the program holds is grey; hatching tells those greys
+apart. A test measures all of it.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ TINT_INK = "#2B2B2B"
 
 
 def swatch_style(category: Category) -> str:
-    """Inline CSS that fills a box with the category's colour and hatch."""
+    """Return inline CSS that fills a box with a category's colour and hatch."""
     if category is Category.FREE:
         return "border:1px solid rgba(128,128,128,0.7)"
     ground, line = COLOURS[category], HATCHES.get(category)

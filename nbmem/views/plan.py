@@ -1,4 +1,4 @@
-"""The answer to "what would make it fit": text and HTML."""
+"""Render the result of `plan` ("what would make it fit")."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOTHING = 0.002
 
 
 def render_text(plan: Plan) -> str:
-    """For a terminal."""
+    """Render the result for a terminal."""
     single = [o for o in _helpful(plan)[1:] if "+" not in o.key]
     blocks = ["\n".join(plan.sentences), _table(plan).text()]
     if single:
@@ -39,7 +39,7 @@ def render_text(plan: Plan) -> str:
 
 
 def render_html(plan: Plan) -> str:
-    """For a notebook's output."""
+    """Render the result for a notebook's output."""
     verdict, *rest = plan.sentences
     parts: list[Markup] = [_table(plan).html()]
     written = _written(plan)
@@ -65,27 +65,33 @@ def render_html(plan: Plan) -> str:
 
 
 def render_page(plan: Plan) -> str:
-    """A whole document that needs nothing else."""
+    """Render the result as a whole HTML document."""
     return page(f"plan of {plan.title}", render_html(plan))
 
 
 def mimebundle(plan: Plan) -> dict[str, str]:
-    """What a notebook's output holds."""
+    """Return text and HTML as a MIME bundle."""
     return {"text/plain": render_text(plan), "text/html": render_html(plan)}
 
 
 def _process(option: Option) -> int:
-    """Bytes of the process, as run or as foreseen."""
+    """Return the process's bytes, as run or as predicted."""
     return option.probe.need if option.probe is not None else option.foreseen or 0
 
 
 def _saved(option: Option, plan: Plan) -> int:
-    """Bytes by which the process is smaller than as it is: the one measure of every column."""
+    """Return the process's bytes saved against the unchanged program.
+
+    This is the one measure of every column.
+    """
     return _process(plan.options[0]) - _process(option)
 
 
 def _helpful(plan: Plan) -> list[Option]:
-    """The program as it is, and what makes its process smaller."""
+    """Return the unchanged program, and the options that save memory.
+
+    They make the process smaller.
+    """
     first, *others = plan.options
     least = max(_NOTHING * _process(first), 1)
     return [
@@ -99,12 +105,12 @@ def _helpful(plan: Plan) -> list[Option]:
 
 
 def _written(plan: Plan) -> list[Option]:
-    """Options that help and were run, without the pairs: their lines are known."""
+    """Return the options that help and have code, without combinations."""
     return [o for o in _helpful(plan)[1:] if "+" not in o.key and o.code]
 
 
 def _idle(plan: Plan) -> list[str]:
-    """What does not help, with the reason."""
+    """Return the options that do not help, each with its reason."""
     helpful = {option.key for option in _helpful(plan)}
     found = []
     for option in plan.options:
@@ -159,7 +165,10 @@ def _row(option: Option, plan: Plan) -> tuple[TableCell, ...]:
 
 
 def _ran(option: Option, *, strong: bool) -> tuple[TableCell, TableCell]:
-    """What torch held in its run."""
+    """Return cells with what torch held when the option ran.
+
+    Empty cells if it was not run.
+    """
     probe = option.probe
     if probe is None:
         return TableCell(text=""), TableCell(text="")

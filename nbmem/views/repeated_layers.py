@@ -1,4 +1,7 @@
-"""Folds the rows of a model's repeated blocks: `blocks.0-5.fc` instead of six equal rows."""
+"""Fold the rows of a model's repeated blocks into one.
+
+`blocks.0-5.fc` stands instead of six equal rows.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,10 @@ AMOUNTS = (
 
 
 def folded(rows: Iterable[LayerRow]) -> list[LayerRow]:
-    """Rows of which those that differ in the number of their block alone are one, with the sum.
+    """Fold rows that differ only in the number of their block.
 
-    Only blocks that follow each other are folded. A row stands where its first one stood.
+    A folded row has the sum of their figures. Only blocks that follow each other are folded. A
+    row stands where its first one stood.
     """
     found = list(rows)
     depth = max((row.name.count(".") + 1 for row in found), default=0)
@@ -30,7 +34,7 @@ def folded(rows: Iterable[LayerRow]) -> list[LayerRow]:
 
 
 def _folded_at(rows: Sequence[LayerRow], place: int) -> list[LayerRow]:
-    """Fold by one part of the dotted names."""
+    """Fold rows by one part of their dotted names."""
     alike: dict[Any, dict[int, LayerRow]] = {}
     for row in rows:
         parts = row.name.split(".")
@@ -51,13 +55,13 @@ def _folded_at(rows: Sequence[LayerRow], place: int) -> list[LayerRow]:
 
 
 def _key(row: LayerRow, parts: Sequence[str], place: int) -> tuple[Any, ...]:
-    """What rows to be folded have in common."""
+    """Return what rows that can be folded have in common."""
     amounts = tuple(getattr(row, name) for name in AMOUNTS)
     return (*parts[:place], None, *parts[place + 1 :], row.kind, row.formula, amounts)
 
 
 def _runs(numbers: Sequence[int]) -> list[list[int]]:
-    """Numbers in stretches without a gap."""
+    """Split numbers into runs without a gap."""
     found: list[list[int]] = []
     for number in numbers:
         if found and found[-1][-1] == number - 1:

@@ -1,4 +1,4 @@
-"""The sentences that text and HTML share, so that both say the same."""
+"""Write the sentences that text and HTML share."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _FEW = 2
 
 
 def label(category: Category, *ledgers: Ledger, kind: str = "cuda") -> str:
-    """Name of a category in some ledgers.
+    """Return the name of a category in some ledgers.
 
-    Honest about what context holds where nobody can split it; of other frameworks one or two are
-    called by their own names.
+    Where the process is unknown, context includes other processes, and the name says so. One or
+    two other frameworks are called by their own names.
 
     Args:
         category: Which one.
@@ -48,12 +48,15 @@ def label(category: Category, *ledgers: Ledger, kind: str = "cuda") -> str:
 
 
 def owned(category: Category, name: str) -> str:
-    """Name of one framework's part of a category."""
+    """Return the name of one framework's part of a category."""
     return name if category is Category.FRAMEWORKS else f"{name}, cached"
 
 
 def meaning(category: Category, *ledgers: Ledger, kind: str = "cuda") -> str:
-    """What a category holds in some ledgers; the arguments are those of `label`."""
+    """Return what a category holds in some ledgers.
+
+    The arguments are those of `label`.
+    """
     if (named := ON_OTHERS.get(kind, {}).get(category)) is not None:
         return named[1]
     if category is Category.CONTEXT and not all(ledger.process_known for ledger in ledgers):
@@ -64,7 +67,7 @@ def meaning(category: Category, *ledgers: Ledger, kind: str = "cuda") -> str:
 
 
 def frameworks(shares: Iterable[Share]) -> str:
-    """`CuPy holds 6.1 GiB, of it in use 0.4 GiB`, one after the other."""
+    """List frameworks: `CuPy holds 6.1 GiB, of it in use 0.4 GiB`."""
     return "; ".join(
         f"{share.label} holds {format_bytes(share.held)}, "
         + ("of which it does not say what is in use" if share.used is None else "")
@@ -75,7 +78,10 @@ def frameworks(shares: Iterable[Share]) -> str:
 
 
 def card(device: DeviceInfo) -> str:
-    """The card's name, saying so if it is not the first one, or not there."""
+    """Return the card's name, with its ordinal and kind if notable.
+
+    It says so if the card is not the first one, is virtual, or shares the host's memory.
+    """
     facts = [f"{device.kind}:{device.index}"] * bool(device.index) + ["virtual"] * device.virtual
     facts += ["memory shared with the host"] * device.shared
     return one_line(device.name) + (f" ({', '.join(facts)})" if facts else "")
@@ -88,7 +94,7 @@ def whole(device: DeviceInfo) -> str:
 
 
 def percent(part: int, whole: int) -> str:
-    """A share: one decimal below ten percent."""
+    """Format a share in percent; one decimal below ten percent."""
     if part <= 0 or whole <= 0:
         return "0%"
     share = 100 * part / whole
@@ -98,7 +104,7 @@ def percent(part: int, whole: int) -> str:
 
 
 def phase_and_step(phase: str | None, step: int | None) -> str | None:
-    """`backward, step 2`, or None outside of both."""
+    """Return `backward, step 2`, or None outside of both."""
     parts = [one_line(phase)] if phase else []
     if step is not None:
         parts.append(f"step {step}")
@@ -106,18 +112,24 @@ def phase_and_step(phase: str | None, step: int | None) -> str | None:
 
 
 def where(moment: Moment) -> str:
-    """` in backward, step 2`, or nothing outside of a phase and a step."""
+    """Return ` in backward, step 2`; empty outside of a phase and a step."""
     place = phase_and_step(moment.phase, moment.step)
     return f" in {place}" if place else ""
 
 
 def source(moment: Moment) -> str:
-    """`at train.py:31 in step`: the line whose allocation made the peak, if it is known."""
+    """Return the line that made the peak: `at train.py:31 in step`.
+
+    Empty if it is not known.
+    """
     return f"at {one_line(moment.line)}" if moment.line else ""
 
 
 def verdict(report: Report) -> str:
-    """The one sentence that a person needs; `source` adds the line."""
+    """Return the main sentence of a report: its peak.
+
+    `source` adds the line.
+    """
     peak, ledger = report.peak, report.ledger_at_peak
     process = (
         "process unknown," if ledger.process is None else f"{format_bytes(ledger.process)} process"
@@ -134,7 +146,11 @@ def verdict(report: Report) -> str:
 
 
 def higher(report: Report) -> str:
-    """What was higher at another moment than at the peak of allocated, and where; else empty."""
+    """Return what was higher at another moment than at the peak.
+
+    The peak is that of allocated bytes. Reserved and process bytes are compared, and the place is
+    given. Empty if there is nothing.
+    """
     peak, ledger = report.peak, report.ledger_at_peak
     found: dict[str, list[str]] = {}
     reserved = ("reserved", peak.reserved, ledger.reserved, peak.reserved_at)
@@ -148,7 +164,7 @@ def higher(report: Report) -> str:
 
 
 def recording(report: Report) -> str:
-    """What was recorded, where and for how long."""
+    """Return what was recorded, on which card and for how long."""
     title = one_line(report.title) or "untitled"
     if report.rank is not None and report.rank.world > 1:
         title = f"{title}, rank {report.rank.number} of {report.rank.world},"
@@ -161,7 +177,7 @@ def recording(report: Report) -> str:
 
 
 def notes(report: Report) -> list[str]:
-    """The report's notes, with those that follow from its figures."""
+    """Return the report's notes, with those that follow from its figures."""
     found = [one_line(note) for note in report.notes]
     if report.dropped_events:
         found.append(
@@ -174,10 +190,11 @@ def notes(report: Report) -> list[str]:
 
 
 def _managed(ledger: Ledger) -> Iterator[str]:
-    """What is known of managed memory, which may be on the card or in the host's memory.
+    """Yield what is known of managed memory (cudaMallocManaged).
 
-    The driver counts its pages for the card and for no process, as people found who looked:
-    rapidsai/rmm#2259, Syllo/nvtop#213, gpuopenanalytics/pynvml#63.
+    It may be on the card or in the host's memory. The driver counts its pages for the card and
+    for no process, as people found who looked: rapidsai/rmm#2259, Syllo/nvtop#213,
+    gpuopenanalytics/pynvml#63.
     """
     managed = ledger.managed
     if managed is None:

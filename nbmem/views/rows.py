@@ -1,4 +1,4 @@
-"""The tables that text and HTML share: the ledger with its sums, and the largest holdings."""
+"""Build the tables that text and HTML share: ledger and holdings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amount:
-    """Bytes of a line.
+    """A number of bytes in a table.
 
     Attributes:
         count: Bytes; None where nobody knows.
@@ -29,13 +29,13 @@ class Amount:
 
     @property
     def text(self) -> str:
-        """The figure as it is written everywhere."""
+        """The bytes as they are formatted everywhere."""
         return format_bytes(self.count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerRow:
-    """One line of the ledger.
+    """A line of the ledger table.
 
     Attributes:
         label: Name of the category or of the sum.
@@ -81,9 +81,10 @@ PARTS_OF = {"active": ("tensors",), "process": ("files", "shared"), "free": ("ca
 
 
 def ledger_rows(report: Report) -> list[LedgerRow]:
-    """The ledger at the peak beside the one at the end; categories that are empty in both drop out.
+    """Return the ledger's rows at the peak and at the end.
 
-    The bytes add up exactly; each figure is written as the same bytes are everywhere else.
+    Categories that are empty in both are left out. The bytes add up exactly; each figure is
+    written as the same bytes are everywhere else.
     """
     peak, end = report.ledger_at_peak, report.ledger_at_end
     host, kind = report.device.is_host, report.device.kind
@@ -118,7 +119,10 @@ def ledger_rows(report: Report) -> list[LedgerRow]:
 
 
 def _parts(names: Iterable[str], peak: Ledger, end: Ledger) -> Iterator[LedgerRow]:
-    """What of the host's memory is shared or is of files, below the line of which it is a part."""
+    """Yield the rows for shared or file-backed parts of host memory.
+
+    They stand below the line of which they are a part.
+    """
     for name in names:
         first, last = (getattr(one.machine, name, None) for one in (peak, end))
         if first or last:
@@ -134,7 +138,7 @@ def _parts(names: Iterable[str], peak: Ledger, end: Ledger) -> Iterator[LedgerRo
 
 
 def _framework_rows(category: Category, peak: Ledger, end: Ledger) -> list[LedgerRow]:
-    """A line for each framework that has a part in a category, the largest first."""
+    """Return a row for each framework in a category, the largest first."""
 
     def sizes(ledger: Ledger) -> dict[str, int]:
         used = category is Category.FRAMEWORKS
@@ -167,7 +171,9 @@ def _amounts(ledger: Ledger) -> dict[Category | str, Amount]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alike:
-    """Holdings that differ in nothing but the numbers in their names, as one line of a table.
+    """Holdings that differ only in the numbers in their names.
+
+    They are one line of a table.
 
     Attributes:
         held: What they have in common: `model.layers.*.linear1.weight`, or `state[...]['exp_avg']`.
@@ -179,17 +185,23 @@ class Alike:
 
     @property
     def size_of_all(self) -> int:
-        """Requested bytes, as the ledger counts them: rounding is a line of its own."""
+        """Requested bytes of all of them.
+
+        The ledger counts requested bytes, too: rounding is a line of its own.
+        """
         return self.held.requested * self.count
 
     def size(self) -> str:
-        """`98.0 MiB`, or `8 x 98.0 MiB`."""
+        """Format the size: `98.0 MiB`, or `8 x 98.0 MiB`."""
         one = format_bytes(self.held.requested)
         return one if self.count == 1 else f"{self.count} x {one}"
 
 
 def alike(holdings: Sequence[Holding]) -> list[Alike]:
-    """The holdings, those of a kind as one: a network repeats its layers."""
+    """Group holdings that differ only in numbers, the largest group first.
+
+    A network repeats its layers.
+    """
     kinds: dict[Holding, list[Holding]] = {}
     for held in holdings:
         kinds.setdefault(_without_numbers(held), []).append(held)
@@ -206,7 +218,7 @@ def _without_numbers(held: Holding) -> Holding:
 
 
 def holdings_title(shown: Sequence[Alike], report: Report) -> str:
-    """How much of what was recorded a table of holdings shows."""
+    """Return the title of a holdings table, with the share that it shows."""
     bytes_shown = sum(row.size_of_all for row in shown)
     share = report_sentences.percent(bytes_shown, report.peak.allocated)
     size = format_bytes(bytes_shown)

@@ -1,4 +1,4 @@
-"""Which phases a table shows, and what it writes in the place of the others."""
+"""Choose the phases that a table shows, and sum up the others."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class Gap:
 
     @property
     def text(self) -> str:
-        """What a table writes in the place of the steps."""
+        """The text that a table writes in the place of the steps."""
         if self.first is None or self.last is None or self.first == self.last:
             return f"{self.groups} more left out"
         return f"steps {self.first} to {self.last} left out ({self.groups} of them)"
 
     def peaks(self) -> str:
-        """How high they went."""
+        """Return the range of the peaks that are left out."""
         low, high = format_bytes(self.low), format_bytes(self.high)
         return f"peak {high}" if low == high else f"peaks {low} to {high}"
 
 
 def peak_row(report: Report) -> PhaseRow | None:
-    """The innermost phase in which the recording's peak lies."""
+    """Return the innermost phase that contains the recording's peak."""
     at = report.peak.at
     inside = [
         row
@@ -63,10 +63,10 @@ _LONG, _HEAD, _TAIL = 20, 8, 4
 
 
 def shorten(report: Report, *, first: int = 3, last: int = 2) -> list[PhaseRow | Gap]:
-    """The phases; of a long loop the first steps, the one with the peak, and the last.
+    """Choose phases to show: a long loop's first, peak and last steps.
 
-    A step may be long itself, with a loop of its own inside: of such a one its first phases, that
-    with the recording's peak, and its last.
+    A step may be long itself, with a loop of its own inside. Of such a step its first phases are
+    shown, the one with the recording's peak, and its last.
     """
     if len(report.phases) <= _WHOLE:
         return list(report.phases)
@@ -81,7 +81,7 @@ def shorten(report: Report, *, first: int = 3, last: int = 2) -> list[PhaseRow |
 
 
 def _inside(rows: list[PhaseRow], wanted: PhaseRow) -> list[PhaseRow | Gap]:
-    """The phases of one step, of a long one the middle left out."""
+    """Shorten the phases of one step; a long one loses its middle."""
     if len(rows) <= _LONG:
         return list(rows)
     keep = {*range(_HEAD), *range(len(rows) - _TAIL, len(rows))}
@@ -91,7 +91,7 @@ def _inside(rows: list[PhaseRow], wanted: PhaseRow) -> list[PhaseRow | Gap]:
 
 
 def _with_gaps(groups: list[list[PhaseRow]], keep: set[int]) -> Iterator[list[PhaseRow] | Gap]:
-    """The groups whose places are to be kept, and gaps for the others."""
+    """Yield the groups to keep, and gaps for the others."""
     for kept, run in groupby(enumerate(groups), key=lambda item: item[0] in keep):
         stretch = [rows for _, rows in run]
         # A line that says "1 more left out" saves no room over the step itself.

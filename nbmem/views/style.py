@@ -1,9 +1,9 @@
-"""Inline styles: an untrusted notebook strips <style>, and drops every declaration with `var()`.
+"""Define inline styles that an untrusted notebook keeps.
 
-So colours are either those of the page (left unset) or a translucent grey, which reads on light
-and dark alike; only declarations that JupyterLab's sanitizer lets through are used. Each cell of a
-table carries its style, about a hundred bytes in every saved notebook: what is long is text in
-lines.
+It strips `<style>`, and drops every declaration with `var()`. So colours are either those of the
+page (left unset) or a translucent grey, which reads on light and dark alike. Only declarations
+that JupyterLab's sanitizer lets through are used. Each cell of a table carries its style, about a
+hundred bytes in every saved notebook; so long tables are text in lines.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ DETAILS = "margin:0 0 10px 0"
 
 
 def filled(share: float) -> str:
-    """A bar behind a cell's figure, `share` of its width from the left."""
+    """Return the style of a bar behind a cell's figure.
+
+    It fills `share` of the cell's width from the left.
+    """
     percent = round(100 * min(max(share, 0), 1))
     return (
         f";background-image:linear-gradient(90deg,rgba(68,170,153,0.4) {percent}%,"

@@ -1,4 +1,4 @@
-"""The report as plain text: what terminals, diffs and CI see."""
+"""Render the report as plain text, for terminals, diffs and CI."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TIME = 8
 
 
 def render_text(report: Report, *, width: int = 100, faults: Faults = UNGUARDED) -> str:
-    """Write a report: the verdict, the ledger, the phases, the largest holdings, the notes.
+    """Write a report: verdict, ledger, tips, phases, holdings and notes.
 
     Args:
         report: What to write.
@@ -77,7 +77,10 @@ def _head(report: Report, width: int) -> str:
 
 
 def ledger_table(report: Report, width: int) -> str:
-    """Every category at the peak beside the end: a line of heads, then `ledger_rows` in order."""
+    """Write every category at the peak beside the end.
+
+    A line of heads comes first, then `ledger_rows` in order.
+    """
     rows = ledger_rows(report)
     labels = max(len(row.label) + 2 * row.part for row in rows) + 2
     figures = max(len(row.peak.text) for row in rows), max(len(row.end.text) for row in rows)
@@ -121,7 +124,10 @@ def _bar(count: int, scale: int, width: int) -> str:
 
 
 def phases_table(report: Report) -> str:
-    """What each phase found, peaked at and left; empty if there are none."""
+    """Write each phase's time, its change, its peak and what it left.
+
+    Empty if there are none.
+    """
     if not report.phases:
         return ""
     wanted = peak_row(report)
@@ -163,7 +169,10 @@ def _phase(row: PhaseRow) -> tuple[str, ...]:
 
 
 def holdings_table(report: Report, width: int) -> str:
-    """The largest live allocations at the peak, folded; empty if there are none."""
+    """Write the largest live allocations at the peak, folded.
+
+    Empty if there are none.
+    """
     if not report.holdings:
         return ""
     shown = alike(report.holdings)[:MOST_HOLDINGS]
@@ -179,7 +188,10 @@ def holdings_table(report: Report, width: int) -> str:
 
 
 def _origin(held: Holding, width: int) -> str:
-    """The name, clipped where it must be, and of the rest as much as there is room for."""
+    """Return a holding's name, and its phase and line if they have room.
+
+    The name is clipped where it must be.
+    """
     name = one_line(held.name or "unnamed")
     shorter = (short_path(name, most) for most in range(48, 36, -1))
     text = next((one for one in shorter if len(one) <= width), clipped(short_path(name, 37), width))

@@ -1,4 +1,4 @@
-"""The text's tables in HTML: lines of one width of letter, with the colours of the pictures.
+"""Draw text tables in HTML: monospaced lines with the charts' colours.
 
 Without <style>, which an untrusted notebook loses, every cell of a <table> carries its own: a
 hundred bytes each, in every report that a notebook keeps.
@@ -21,12 +21,15 @@ _SQUARE = "\N{BLACK SQUARE}"
 
 
 def block(lines: Sequence[str]) -> Markup:
-    """Lines below each other; markup among them stays markup."""
+    """Put lines below each other; markup among them stays markup."""
     return element("pre", join([escape(line) for line in lines], "\n"), style=style.BLOCK)
 
 
 def marked(category: Category | None, line: str) -> Markup:
-    """A line whose first letter, a blank, is a square in the category's colour; none for None."""
+    """Replace a line's leading blank by a square in a category's colour.
+
+    For None the line stays as it is.
+    """
     if category is None:
         return escape(line)
     square = element("span", _SQUARE, style=f"color:{COLOURS[category]}")

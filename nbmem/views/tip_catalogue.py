@@ -1,4 +1,4 @@
-"""What the rules know, as text: a rule's page, the list of them all."""
+"""Render the catalogue of tip rules as text: one page, or all of them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _WHEN = {
 
 
 def when_told(rule: Rule) -> str:
-    """When a rule speaks, in a sentence or two."""
+    """Return when a rule's tips are shown, in a sentence or two."""
     return _WHEN[rule.when] + (" Also of the host's memory." if rule.anywhere else "")
 
 
 def render_rule(rule: Rule, *, muted: bool = False) -> str:
-    """A rule's page, and when it speaks."""
+    """Return a rule's page, with when its tips are shown."""
     silent = f" You have muted it: `%nbmem unmute {rule.name}`." if muted else ""
     return f"{rule.name}: {rule.text.strip()}\n\n{when_told(rule)}{silent}"
 
 
 def render_rules(rules: Iterable[Rule], muted: Collection[str] = ()) -> str:
-    """One line for each rule."""
+    """Return one line for each rule."""
     rows = [(rule.name, rule.title + (" (muted)" if rule.name in muted else "")) for rule in rules]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {title}" for name, title in rows)

@@ -1,4 +1,4 @@
-"""Advice as plain text: the findings of a report, the catalogue's page of a rule, the record."""
+"""Write tips as plain text: a report's findings, and their accuracy."""
 
 from __future__ import annotations
 
@@ -36,13 +36,16 @@ def render_tips(findings: Sequence[Finding], *, width: int = 100, most: int | No
 
 
 def heading(found: int, shown: int) -> str:
-    """`Tips`, and where the rest is."""
+    """Return `Tips`, and the command that shows the rest."""
     more = found - shown
     return f"Tips ({more} more: %nbmem tips)" if more else "Tips"
 
 
 def about(finding: Finding) -> str:
-    """What is known of its bytes, and its name: `exact; %nbmem explain checkpoint_kept`."""
+    """Return a finding's ground, what it freed and its explain command.
+
+    For instance `exact; %nbmem explain checkpoint_kept`.
+    """
     parts = [finding.ground, f"%nbmem explain {finding.rule}"]
     if finding.measured is not None:
         parts.insert(1, f"it brought {format_bytes(finding.measured)}")
@@ -50,7 +53,7 @@ def about(finding: Finding) -> str:
 
 
 def command(finding: Finding) -> str | None:
-    """What nbmem can do about it, as it is typed."""
+    """Return nbmem's command that applies a finding, or None."""
     if finding.command is None:
         return None
     return " ".join(("%nbmem", finding.command.name, *map(one_line, finding.command.arguments)))
@@ -73,7 +76,7 @@ def _finding(finding: Finding, width: int) -> list[str]:
 
 
 def render_record(freed: Sequence[Freed]) -> str:
-    """What was predicted and what came of it, for every action that nbmem has carried out."""
+    """Write what each action was predicted to free, and what it freed."""
     if not freed:
         return (
             "Nothing has been freed through nbmem yet. `%nbmem free` does what a tip says, and "

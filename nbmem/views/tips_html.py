@@ -1,4 +1,4 @@
-"""Advice as HTML: a list that needs no script."""
+"""Render tips as HTML: a list that needs no script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A world of ranks as text and HTML: one verdict, one line for each kind of rank, what differs."""
+"""Render a world of ranks as text and HTML: verdict, ranks, spread.
+
+Ranks of one kind share a line.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ MOST_DRAWN = 12
 
 
 def render_world(world: WorldReport, *, width: int = 100) -> str:
-    """Write a world: who peaked highest, each rank, the spread, who ran out, what is odd."""
+    """Write a world: highest peak, each rank, spread, first OOM, notes."""
     parts = [
         "\n".join(textwrap.wrap(verdict(world), width)) + f"\n{about(world)}",
         *(wrapped(one, width) for one in sentences(world)),
@@ -43,7 +46,10 @@ def render_world(world: WorldReport, *, width: int = 100) -> str:
 
 
 def render_world_html(world: WorldReport) -> str:
-    """Draw a world for a notebook's output: no script, no style sheet, no address."""
+    """Draw a world for a notebook's output.
+
+    It has no script, no style sheet and no address.
+    """
     named = [(kind.name, kind.rows[0]) for kind in kinds_of_rank(world)]
     drawn, over_time = ranks_chart(named[:MOST_ROWS]), ranks_over_time(highest(named, MOST_DRAWN))
     tables = (ranks_table(world, 120), then_table(world, 120))
@@ -78,19 +84,22 @@ class KindOfRank(NamedTuple):
 
 
 def kinds_of_rank(world: WorldReport) -> list[KindOfRank]:
-    """The lines of the table, and what each is called."""
+    """Return the groups of equal ranks, with their names."""
     return [KindOfRank(f"rank {_numbers(rows)}", rows) for _, rows in _alike(world)]
 
 
 def highest(named: Sequence[tuple[str, RankRow]], most: int) -> list[tuple[str, RankRow]]:
-    """The ranks with a session that peak highest, so many at most, in their own order."""
+    """Return the ranks with the highest peaks, in their own order.
+
+    Only ranks with a session count; `most` of them are returned.
+    """
     known = [(name, row) for name, row in named if row.held]
     by_peak = sorted(range(len(known)), key=lambda i: -(known[i][1].allocated or 0))
     return [known[i] for i in sorted(by_peak[:most])]
 
 
 def ranks_table(world: WorldReport, width: int) -> str:
-    """A line for each rank; neighbours that differ in nothing share one."""
+    """Write a line for each rank; equal neighbours share one."""
     hosts, meshed = _shown(world)
     reserved = () if world.on_host else ("reserved",)
     head = ["Rank", *["host"] * hosts, *["mesh"] * meshed]
@@ -105,13 +114,16 @@ def ranks_table(world: WorldReport, width: int) -> str:
 
 
 def _shown(world: WorldReport) -> tuple[bool, bool]:
-    """Whether hosts and places in a mesh tell the ranks apart."""
+    """Return whether to show hosts, and whether to show mesh places.
+
+    A column is shown where it tells the ranks apart.
+    """
     hosts = {row.rank.host for row in world.rows}
     return len(hosts) > 1, any(row.rank.mesh for row in world.rows)
 
 
 def _alike(world: WorldReport) -> list[tuple[tuple[str, ...], list[RankRow]]]:
-    """The lines of the table, each with the neighbouring ranks that it is about."""
+    """Return the table's lines, each with the neighbouring ranks it is about."""
     hosts, meshed = _shown(world)
     reserves = not world.on_host
     found = groupby(world.rows, key=lambda row: _line(row, hosts, meshed, reserves))
@@ -133,7 +145,7 @@ def _line(row: RankRow, host: bool, mesh: bool, reserves: bool) -> tuple[str, ..
 
 
 def _numbers(rows: Sequence[RankRow]) -> str:
-    """The ranks of a line, and which of them were run where these stand for others."""
+    """Return the ranks of a line, and the ones that were run for others."""
     own = [row.rank.number for row in rows]
     others = [number for row in rows for number in row.rank.stands_for]
     told = numbers_text([*own, *others]).partition(" ")[2]
@@ -141,7 +153,7 @@ def _numbers(rows: Sequence[RankRow]) -> str:
 
 
 def _coloured(world: WorldReport) -> list[Markup]:
-    """The spread with the colours that the picture has."""
+    """Return the table of the spread, with the charts' colours."""
     table = spread_table(world)
     if not table:
         return []
@@ -151,7 +163,7 @@ def _coloured(world: WorldReport) -> list[Markup]:
 
 
 def spread_table(world: WorldReport) -> str:
-    """Each category over the ranks; nothing for a single one."""
+    """Write each category over the ranks; empty for a single one."""
     if len([row for row in world.rows if row.held]) < 2:
         return ""
     table = [("Over the ranks, at their peaks", "least", "rank", "most", "rank", "mean")]
@@ -172,7 +184,10 @@ def spread_table(world: WorldReport) -> str:
 
 
 def then_table(world: WorldReport, width: int) -> str:
-    """What every rank held when the first ran out."""
+    """Write what every rank held when the first ran out of memory.
+
+    Empty if none did.
+    """
     out = world.first_out
     if out is None:
         return ""

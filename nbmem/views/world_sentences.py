@@ -1,4 +1,4 @@
-"""What is said of a world of ranks, a sentence each, alike in text and HTML."""
+"""Write the sentences about a world of ranks, for text and HTML."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _DO = {
 
 
 def verdict(world: WorldReport) -> str:
-    """The one sentence that a person needs."""
+    """Return the main sentence of a world: the first OOM, or the peak."""
     out, top = world.first_out, world.highest
     if out is not None:
         asked = out.refusal
@@ -82,13 +82,13 @@ def verdict(world: WorldReport) -> str:
 
 
 def peak_of(row: RankRow) -> str:
-    """`peak 116.7 MiB in optimizer, step 0`."""
+    """Return a rank's peak: `peak 116.7 MiB in optimizer, step 0`."""
     place = report_sentences.phase_and_step(row.phase, row.step)
     return f"peak {format_bytes(row.allocated)}" + (f" in {place}" if place else "")
 
 
 def about(world: WorldReport) -> str:
-    """What ran, on how many cards and machines, and how the ranks ended."""
+    """Return what ran, on which cards and hosts, and how the ranks ended."""
     names = {one_line(row.device.name): row for row in world.rows if row.device}
     cards = " and ".join(names) or "no card"
     virtual = " (virtual)" if any(r.device and r.device.virtual for r in world.rows) else ""
@@ -104,7 +104,7 @@ def about(world: WorldReport) -> str:
 
 
 def sentences(world: WorldReport) -> Iterator[str]:
-    """What a person should know beyond the tables, a sentence each."""
+    """Yield what a person should know beyond the tables."""
     if world.missing:
         why = (
             "not run, or ended before they wrote one"
@@ -124,7 +124,7 @@ def sentences(world: WorldReport) -> Iterator[str]:
 
 
 def _waiting(world: WorldReport) -> Iterator[str]:
-    """Where those were that came to no end, the places with the most ranks first."""
+    """Yield where the ranks without an end are, most ranks first."""
     left = [row for row in world.rows if row.state in {"running", "silent", "lost"}]
     still = [row.last_ns - row.place_ns for row in left if row.place_ns is not None]
     runs = {row.state for row in left} == {"running"}
@@ -157,7 +157,7 @@ def _waiting(world: WorldReport) -> Iterator[str]:
 
 
 def _errors(world: WorldReport) -> Iterator[str]:
-    """What ended ranks, the same error of several once."""
+    """Yield the errors that ended ranks; equal errors are one sentence."""
     errors: dict[str, list[int]] = {}
     for row in world.rows:
         if row.error and row.state == "failed" and row.refusal is None:
@@ -168,13 +168,16 @@ def _errors(world: WorldReport) -> Iterator[str]:
 
 
 def _place(row: RankRow) -> str:
-    """`in all_reduce, called at train.py:31, step 4`."""
+    """Return `in all_reduce, called at train.py:31, step 4`."""
     step = "" if row.last_step is None else f", step {row.last_step}"
     return (place_text(row.place) or "before its first line") + step
 
 
 def place_text(place: Stack) -> str | None:
-    """Where a rank's main thread was: `in all_reduce, called at train.py:31`; None if unknown."""
+    """Return where a rank's main thread was; None if unknown.
+
+    For instance `in all_reduce, called at train.py:31`.
+    """
     if not place:
         return None
     at = one_line(frame_line(place[-1]))
@@ -208,7 +211,10 @@ def _out_of_balance(one: Imbalance) -> str:
 
 
 def _named(name: str | None) -> str:
-    """What holds most of a category, in parentheses; nothing where nobody knows."""
+    """Return the largest holder of a category in parentheses.
+
+    Empty if it is unknown.
+    """
     return "" if name is None else f" (the largest: {clipped(one_line(name), _LONGEST_NAME)})"
 
 

@@ -1,4 +1,4 @@
-"""The answer to "how many cards does it need": text and HTML."""
+"""Render the result of `plan` over worlds: how many cards it needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HELD = ("weights", "gradients", "optimizer state", "activations", "communicatio
 
 
 def render_text(worlds: Worlds) -> str:
-    """For a terminal."""
+    """Render the result for a terminal."""
     blocks = ["\n".join(worlds.sentences), _table(worlds).text()]
     if worlds.ways:
         blocks += _listed("What it costs", _prices(worlds))
@@ -37,7 +37,7 @@ def _listed(title: str, lines: list[str]) -> list[str]:
 
 
 def render_html(worlds: Worlds) -> str:
-    """For a notebook's output."""
+    """Render the result for a notebook's output."""
     verdict, *rest = worlds.sentences
     parts: list[Markup] = [_table(worlds).html()]
     applied = [way for way in worlds.ways if way.code]
@@ -60,17 +60,17 @@ def render_html(worlds: Worlds) -> str:
 
 
 def render_page(worlds: Worlds) -> str:
-    """A page that stands alone."""
+    """Render the result as a whole HTML document."""
     return page(worlds.title, render_html(worlds))
 
 
 def mimebundle(worlds: Worlds) -> dict[str, str]:
-    """Both, for a notebook."""
+    """Return text and HTML as a MIME bundle."""
     return {"text/plain": render_text(worlds), "text/html": render_html(worlds)}
 
 
 def _prices(worlds: Worlds) -> list[str]:
-    """What each way costs, once; with the figures of the smallest world."""
+    """Return what each way costs, once, in the smallest world that ran it."""
     found: dict[str, str] = {}
     for way in worlds.ways:
         if way.probe is not None and way.price:
@@ -79,7 +79,7 @@ def _prices(worlds: Worlds) -> list[str]:
 
 
 def _not_run(worlds: Worlds) -> list[str]:
-    """What could not be done, by the worlds in which it could not."""
+    """Return what could not be run, with the worlds and the reason."""
     found: dict[tuple[str, str], list[int]] = {}
     for way in worlds.ways:
         if way.why_not is not None:

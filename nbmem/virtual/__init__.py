@@ -1,4 +1,4 @@
-"""A CUDA card that is not there: PyTorch programs run on it unchanged and take their memory.
+"""A virtual CUDA card: programs run unchanged and allocate as on it.
 
     from nbmem import virtual
 
@@ -53,7 +53,7 @@ def activate(  # noqa: PLR0913 - what a machine is made of
     eager: bool = False,
     keep: str | None = None,
 ) -> VirtualGPU:
-    """Put virtual cards in the place of CUDA for this process, until deactivate().
+    """Replace CUDA by virtual cards in this process, until deactivate().
 
     Args:
         name: A card's name, in any case: "H100", "a100-40gb", "RTX 4090"; several cards of one
@@ -92,7 +92,7 @@ def activate(  # noqa: PLR0913 - what a machine is made of
 
 
 def deactivate() -> None:
-    """Put back everything that activate() replaced; virtual tensors are unusable from then on."""
+    """Undo activate(); virtual tensors are unusable from then on."""
     if current_machine.machine() is not None:
         from nbmem.virtual.patches.activation import switch_off
 
@@ -101,20 +101,21 @@ def deactivate() -> None:
 
 
 def active() -> VirtualGPU | None:
-    """The active card, the first of several; None without one."""
+    """Return the active card, the first of several; None without one."""
     return next(iter(gpus()), None)
 
 
 def gpus() -> tuple[VirtualGPU, ...]:
-    """The active cards by CUDA ordinal; empty without one."""
+    """Return the active cards by CUDA ordinal; empty without one."""
     machine = current_machine.machine()
     return () if machine is None else machine.gpus
 
 
 def live_bytes() -> int:
-    """Bytes of the tensors that live on the active cards: what deactivate() makes unusable.
+    """Return the bytes of live tensors on the active cards.
 
-    As they were asked for, each storage once, without cuBLAS's workspaces; 0 without a card.
+    deactivate() makes those tensors unusable. Each storage counts once with its requested bytes,
+    without cuBLAS's workspaces; 0 without a card.
     """
     if current_machine.machine() is None:
         return 0
@@ -135,7 +136,7 @@ def activated(  # noqa: PLR0913 - as of activate
     eager: bool = False,
     keep: str | None = None,
 ) -> Iterator[VirtualGPU]:
-    """Put virtual cards in the place of CUDA for a `with` block; arguments as of `activate`."""
+    """Activate virtual cards for a `with` block; see `activate`."""
     gpu = activate(
         name,
         release=release,

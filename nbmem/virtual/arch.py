@@ -1,4 +1,4 @@
-"""What a card's compute capability decides, one record for each.
+"""Figures that a compute capability decides, one record for each.
 
 A new generation of cards is rows in cards.toml and one `Arch` here. Until it has one, its cards are
 taken to be like the nearest that came before (`arch_of`), and a note says so.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Multiprocessor(NamedTuple):
-    """How much one streaming multiprocessor holds.
+    """Limits of one streaming multiprocessor.
 
     libcudacxx/include/cuda/__device/arch_traits.h, which has it for all capabilities from 6.0 on:
     https://github.com/NVIDIA/cccl/blob/6e3ed1e52479c17fca9904ce6508095cffc57b06
@@ -36,7 +36,7 @@ class Multiprocessor(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arch:
-    """One compute capability.
+    """Figures of one compute capability.
 
     Attributes:
         capability: Major and minor number.
@@ -149,10 +149,10 @@ ARCHS = {arch.capability: arch for arch in _LIST}
 
 
 def arch_of(capability: tuple[int, int]) -> Arch:
-    """The record of a capability; of the nearest lower one where it has none of its own.
+    """Return a capability's record, or the nearest lower one's.
 
-    That is one of the same major number where there is any below; the oldest for what is older
-    than all. Whoever takes figures from it compares `Arch.capability`, and notes what differs.
+    A lower one of the same major number comes first, if there is any. The oldest record serves for
+    what is older than all. Callers compare `Arch.capability` and note what differs.
     """
     below = [known for known in ARCHS if known <= capability]
     return ARCHS[max(below, default=min(ARCHS))]

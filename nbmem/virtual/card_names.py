@@ -1,4 +1,4 @@
-"""Cards by what people call them: `h100`, `A100-40GB`, `2xT4`."""
+"""Cards by their common names: `h100`, `A100-40GB`, `2xT4`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COUNTED = re.compile(r"(\d+)\s*x\s*(.+)", re.IGNORECASE)
 
 
 def find_card(name: str | Card) -> Card:
-    """The card of that name, whatever its case, dashes or vendor prefix.
+    """Return a card by name, in any case and spelling of dashes.
 
     Raises:
         UsageError: No such card; the message lists the known ones.
@@ -33,7 +33,9 @@ def find_card(name: str | Card) -> Card:
 
 
 def find_cards(names: str | Card | tuple[Card, ...]) -> tuple[Card, ...]:
-    """The cards of a machine: "T4" is one, "2xT4" two of a kind, "H100, 2xT4" three of two kinds.
+    """Return the cards of a machine by names, as in "H100, 2xT4".
+
+    "T4" is one card, "2xT4" two of a kind, "H100, 2xT4" three of two kinds.
 
     Cards themselves are what they are.
 
@@ -56,7 +58,10 @@ def find_cards(names: str | Card | tuple[Card, ...]) -> tuple[Card, ...]:
 
 
 def described(cards: Iterable[Card]) -> str:
-    """Virtual cards in words: "a virtual Tesla T4", "2 virtual Tesla T4 (cuda:0 to cuda:1)"."""
+    """Describe virtual cards, as in "a virtual Tesla T4".
+
+    Several cards are listed with their ordinals: "2 virtual Tesla T4 (cuda:0 to cuda:1)".
+    """
     names = [card.name for card in cards]
     if len(names) == 1:
         return f"a virtual {names[0]}"

@@ -1,4 +1,4 @@
-"""The cards that can be imitated: what their driver reports, and where each figure is from.
+"""The table of virtual cards: what each driver reports, with sources.
 
 The table is cards.toml. `total_bytes` is what cudaMemGetInfo and `get_device_properties()` answer;
 NVML reports more, since it counts what the driver and ECC keep for themselves.
@@ -46,20 +46,20 @@ class Card:
     """One kind of card; sizes in bytes.
 
     Attributes:
-        key: How nbmem names it.
-        name: As the driver reports it.
+        key: nbmem's name of it.
+        name: The name that the driver reports.
         total_bytes: Memory that CUDA reports.
         nvml_total: Memory that NVML and nvidia-smi report.
         processors: Streaming multiprocessors.
         capability: Compute capability.
         l2_bytes: L2 cache.
         context_bytes: Process memory of a bare context.
-        context_recorded: It was read from such a card; else it is an estimate.
+        context_recorded: Whether it was read from such a card; else it is an estimate.
         cublas_bytes: Process memory of one cuBLAS handle, outside of torch's allocator.
-        cudnn_bytes: The same for cuDNN.
-        nccl_bytes: The same for NCCL's communicator.
-        unowned_bytes: What the driver counts for no process: once somebody is on the card, and for
-            each context; None where nobody has measured it.
+        cudnn_bytes: Process memory of one cuDNN handle.
+        nccl_bytes: Process memory of NCCL's communicator.
+        unowned_bytes: Bytes that the driver counts for no process: once if the card is in use, and
+            for each context; None where they were not measured.
         aliases: Other names, in lower case.
         source: Where the totals are from; "estimate" says by which rule.
     """
@@ -82,14 +82,17 @@ class Card:
 
     @property
     def context_band(self) -> tuple[int, int]:
-        """Least and most bytes of a bare context; one figure where it was recorded."""
+        """Least and most bytes of a bare context; equal if it was recorded."""
         if self.context_recorded:
             return self.context_bytes, self.context_bytes
         off = int(self.context_bytes * CONTEXT_BAND)
         return self.context_bytes - off, self.context_bytes + off
 
     def unowned_with(self, contexts: int) -> int:
-        """Bytes in use that are of no process, with so many contexts; 0 where it is not known."""
+        """Return the bytes that belong to no process, for some contexts.
+
+        0 where it is not known, or without a context.
+        """
         if self.unowned_bytes is None or not contexts:
             return 0
         once, each = self.unowned_bytes
@@ -97,17 +100,17 @@ class Card:
 
     @property
     def driver_bytes(self) -> int:
-        """What the driver and ECC keep for themselves; NVML counts it, CUDA does not."""
+        """Bytes reserved for driver and ECC; NVML counts them, CUDA does not."""
         return self.nvml_total - self.total_bytes
 
     @property
     def arch(self) -> Arch:
-        """What its compute capability decides."""
+        """Figures that its compute capability decides."""
         return arch_of(self.capability)
 
     @property
     def multiprocessor(self) -> Multiprocessor:
-        """How much one of its multiprocessors holds."""
+        """Limits of one of its multiprocessors."""
         return self.arch.multiprocessor
 
 
@@ -144,13 +147,16 @@ _T4_STACKS, _H100_STACKS = 40 * 1024 * STACK, 132 * 2048 * STACK
 
 
 def _context(stacks: int, *, data_centre: bool) -> int:
-    """Bytes of a bare context by those of its stacks: the H100's as recorded, else an estimate."""
+    """Return the bytes of a bare context, from those of its stacks.
+
+    The slope of data-centre cards is the recorded H100's; of others it is an estimate.
+    """
     slope = (H100_CONTEXT - CONTEXT_BASE) / _H100_STACKS if data_centre else CONTEXT_PER_STACK
     return int(CONTEXT_BASE + slope * stacks) // MIB * MIB
 
 
 def _between(on_t4: int, on_h100: int, stacks: int) -> int:
-    """A figure that is known for two cards, on the line through both."""
+    """Interpolate a figure that is known for a T4 and an H100, by stacks."""
     part = (stacks - _T4_STACKS) / (_H100_STACKS - _T4_STACKS)
     return int(on_t4 + (on_h100 - on_t4) * part) // MIB * MIB
 

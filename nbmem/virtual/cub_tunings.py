@@ -1,4 +1,4 @@
-"""How large the tiles of CUB's algorithms are, by the architecture that the code is compiled for.
+"""Tile sizes of CUB's algorithms, by the compiled architecture.
 
 From https://github.com/NVIDIA/cccl/tree/f19d875da0d8bfb2e38c109b2b40522b8abbbbc3/cub/cub/device
 /dispatch/tuning (v3.0.1, what CUDA 13.0 brings). A file there has one policy for each architecture
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cub:
-    """Tiles in elements, by bytes of an element where the algorithm is called for several.
+    """Tiles in elements, by element size for algorithms with several sizes.
 
     Attributes:
         sweeps: Threads of a block and items of four bytes of each, by bytes of a radix sort's key
@@ -50,7 +50,10 @@ VALUES = (0, 1, 2, 4, 8)
 
 
 def _sweeps(every: Sweep, **of_key: Mapping[int, Sweep]) -> ByPair:
-    """One for every pair, but for those of a key: `key_4={8: ...}` by bytes of the value."""
+    """Make the sweeps of all key and value sizes, with exceptions by key.
+
+    `key_4={8: ...}` is for keys of 4 bytes with values of 8 bytes.
+    """
     found = {(key, value): every for key in (1, 2, 4, 8) for value in VALUES}
     for name, by_value in of_key.items():
         found |= {(int(name[-1]), value): sweep for value, sweep in by_value.items()}

@@ -1,4 +1,4 @@
-"""Which virtual cards are active; importing this imports neither torch nor a card."""
+"""The active virtual machine; imports neither torch nor a card."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class _Current:
 
 
 def machine() -> Machine | None:
-    """The machine whose cards are active; None without one."""
+    """Return the machine whose cards are active; None without one."""
     return _Current.machine
 
 
 def set_machine(active: Machine | None) -> None:
-    """Make the cards of a machine the active ones."""
+    """Make the cards of a machine the active ones; None for no cards."""
     _Current.machine = active

@@ -23,7 +23,7 @@ true_device = _C.TensorBase.device.__get__
 
 
 def is_virtual(value: object) -> bool:
-    """Whether it is a tensor on the virtual card."""
+    """Return whether a value is a tensor on a virtual card."""
     if not isinstance(value, torch.Tensor):
         return False
     if not _C._len_torch_function_stack():

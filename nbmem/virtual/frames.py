@@ -1,4 +1,4 @@
-"""Whose line it is: tracebacks without the virtual card's frames, warnings at the user's line."""
+"""Tracebacks without virtual card frames; warnings at the user's line."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _OPS = "torch._ops"
 
 
 def is_own(frame: FrameType) -> bool:
-    """Whether a frame is the virtual card's, which a real card would not have."""
+    """Return whether a frame is the virtual card's own code."""
     return frame.f_code.co_filename.startswith(_OWN)
 
 
 def line_outside() -> tuple[CodeType, int]:
-    """Where in the program the virtual card is asked: code and instruction."""
+    """Return the program's code and instruction that called the card."""
     frame = sys._getframe(1)
     # In inference mode torch._ops takes operators apart between the program and the card.
     while frame.f_back is not None and (is_own(frame) or frame.f_globals.get("__name__") == _OPS):
@@ -32,10 +32,10 @@ def line_outside() -> tuple[CodeType, int]:
 
 
 def without_own(traceback: TracebackType | None) -> TracebackType | None:
-    """A traceback as it would be on a real card: torch's operators are C++ there.
+    """Return a traceback without the virtual card's frames.
 
-    Frames that are left out let go of what they hold: a frame that they called keeps them alive,
-    and nobody who clears the traceback's frames would reach them.
+    On a real card torch's operators are C++ and have no frames. The removed frames are cleared.
+    Otherwise frames that they called keep them alive, out of reach of traceback.clear_frames.
     """
     traceback = _next_of_program(traceback)
     kept = traceback
@@ -54,13 +54,16 @@ def _next_of_program(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def hide_own(error: BaseException | None) -> None:
-    """Take the virtual card's frames off an error and off those that led to it."""
+    """Remove the virtual card's frames from an error and its causes."""
     for one in _with_causes(error):
         set_traceback(one, without_own(traceback_of(one)))
 
 
 def leave_operator(error: BaseException) -> None:
-    """Take off what an operator ran in Python, up to the program's own code, if that raised it."""
+    """Remove an operator's Python frames from its error and its causes.
+
+    Frames are removed up to the program's own code.
+    """
     for one in _with_causes(error):
         way = traceback_of(one)
         while way is not None and (is_own(way.tb_frame) or _is_torchs(way.tb_frame)):
@@ -74,7 +77,10 @@ def _is_torchs(frame: FrameType) -> bool:
 
 
 def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, its cause, its context and its members, and theirs, each once."""
+    """Yield an error and all errors linked to it, each once.
+
+    Linked are the cause, the context and a group's members, and theirs.
+    """
     waiting, seen = [error], set[int]()
     while waiting:
         one = waiting.pop()
@@ -85,7 +91,10 @@ def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def level_of_user() -> int:
-    """`stacklevel` for a warning from the caller: the first line outside of nbmem and torch."""
+    """Return the `stacklevel` of the first line outside nbmem and torch.
+
+    A warning from the caller uses it.
+    """
     frame: FrameType | None = sys._getframe(1)
     level = 1
     while frame is not None:

@@ -1,4 +1,6 @@
-"""What a package says of its own kernels, so that its programs run on a virtual card.
+"""Memory rules that a package registers for its own CUDA kernels.
+
+With them its programs run on a virtual card.
 
 A package names a `KernelRules` object in its metadata:
 
@@ -45,7 +47,7 @@ class KernelRules:
     replaced: Mapping[str, Mapping[str, Callable[[Any], Any]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what is none of these.
+        """Validate the names and the functions.
 
         Raises:
             TypeError: With the name that is wrong.

@@ -1,7 +1,8 @@
-"""What ranks that run at the same time tell each other: objects, and small numbers, by files.
+"""Messages between ranks that run at the same time, through files.
 
 A virtual card has no peers, but a pipeline's stages agree on shapes before they begin. Ranks that
-`nbmem run --ranks` starts share a folder; who waits for a rank that nobody has started asks for it.
+`nbmem run --ranks` starts share a folder. A rank that waits for one that was not started leaves a
+mark there to have it started. Values are any picklable objects.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ _counts: Counter[tuple[int, int]] = Counter()
 
 
 def folder() -> Path | None:
-    """Where ranks of this run meet; None where this one runs alone."""
+    """Return the folder that ranks of this run share; None for one rank."""
     return Path(told) if (told := os.environ.get(FOLDER)) else None
 
 
 def send(me: int, peer: int, value: Any) -> None:
-    """Leave something for another rank; nothing happens without a folder."""
+    """Write a value for another rank; do nothing without a folder."""
     place = folder()
     if place is None:
         return
@@ -43,10 +44,10 @@ def send(me: int, peer: int, value: Any) -> None:
 
 
 def receive(me: int, peer: int) -> Any:
-    """Wait for what another rank sends.
+    """Wait for a value from another rank and return it.
 
     Raises:
-        UsageError: It does not run, has ended, or waits for this one.
+        UsageError: The other rank does not run, has ended, or waits for this one.
     """
     place = folder()
     if place is None:
@@ -67,28 +68,31 @@ def receive(me: int, peer: int) -> Any:
 
 
 def wanted(place: Path, rank: int) -> Path:
-    """The mark that somebody waits for a rank."""
+    """Return the path of the mark that some rank waits for this one."""
     return place / f"{_WANTED}{rank}"
 
 
 def all_wanted(place: Path) -> list[int]:
-    """The ranks that somebody waits for: one look at the folder, however large the world is."""
+    """Return the ranks that others wait for, from one directory listing."""
     names = (path.name for path in place.iterdir())
     return sorted(int(name.removeprefix(_WANTED)) for name in names if name.startswith(_WANTED))
 
 
 def joined(place: Path, rank: int) -> Path:
-    """The mark that a rank's program has made its process group."""
+    """Return the path of the mark that a rank made its process group."""
     return place / f"joined-{rank}"
 
 
 def ended(place: Path, rank: int) -> Path:
-    """The mark that a rank has ended."""
+    """Return the path of the mark that a rank has ended."""
     return place / f"ended-{rank}"
 
 
 def _in_vain(place: Path, me: int, peer: int) -> bool:
-    """Whether another rank waits for what this one, which waits for it, has not sent."""
+    """Return whether two ranks wait for each other.
+
+    That is so if the peer waits for a message that this rank has not sent.
+    """
     try:
         awaited = (place / f"waits-{peer}").read_text("utf-8")
     except OSError:  # it is not there, or is being replaced
@@ -97,7 +101,7 @@ def _in_vain(place: Path, me: int, peer: int) -> bool:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all: who waits reads as soon as the name is there."""
+    """Write a file atomically, for readers that poll for its name."""
     part = path.with_name(f"part-{os.getpid()}-{path.name}")
     part.write_bytes(content)
     part.replace(path)

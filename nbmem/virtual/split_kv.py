@@ -1,4 +1,4 @@
-"""Into how many parts attention cuts the keys of one query, in torch and in flash-attn."""
+"""The number of splits of the keys in attention (split-KV)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import math
 
 
 def splits_of(blocks: int, processors: int, key_blocks: int, most: int) -> int:
-    """`num_splits_heuristic`: the fewest parts that keep nearly as many processors at work.
+    """Return the fewest splits that keep nearly all processors busy.
 
+    This is `num_splits_heuristic` of torch and flash-attn:
     csrc/flash_attn/flash_api.cpp of https://github.com/Dao-AILab/flash-attention/tree/0251105a
 
     Args:
-        blocks: Of queries, over all heads and texts.
+        blocks: Blocks of queries, over all heads and sequences.
         processors: Blocks that run at the same time.
-        key_blocks: Of the keys.
-        most: A bound of the parts.
+        key_blocks: Blocks of keys.
+        most: The most splits.
     """
     if blocks >= 0.8 * processors:
         return 1

@@ -1,4 +1,4 @@
-"""Worlds of virtual cards: how many ranks on which machines, and what torchrun would tell each."""
+"""Worlds of virtual ranks: their machines, cards and environments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PER_NODE = 8
 
 
 class VirtualWorld(NamedTuple):
-    """A world of virtual cards.
+    """A distributed run on virtual cards.
 
     Attributes:
         world: Ranks.
@@ -27,7 +27,7 @@ class VirtualWorld(NamedTuple):
 
 
 def layout(gpu: str, world: int, nodes: int | None = None) -> VirtualWorld:
-    """A world of so many ranks.
+    """Lay out a world of ranks on machines.
 
     Args:
         gpu: Name of a card; a machine of several (`8xH100`) says how many a node has.
@@ -60,12 +60,12 @@ def layout(gpu: str, world: int, nodes: int | None = None) -> VirtualWorld:
 
 
 def environment(place: VirtualWorld, rank: int, run: str) -> dict[str, str]:
-    """What torchrun tells a rank.
+    """Return the environment variables that torchrun sets for a rank.
 
     Args:
         place: The world.
         rank: The rank.
-        run: Tells one start of the program from another.
+        run: An id that is different for each start of the program.
     """
     return {
         "RANK": str(rank),

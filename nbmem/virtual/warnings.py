@@ -1,4 +1,7 @@
-"""The sentences that say once what a virtual card cannot answer, and their category as warnings."""
+"""Notes on what a virtual card cannot answer, and their warning category.
+
+Each note is given once per activation.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class NbmemWarning(UserWarning):
-    """Something here is not as it would be on a real card."""
+    """A difference between this run and one on a real card."""
 
 
 def warn(text: str, level: int) -> None:
-    """Warn of what is not as on a real card, which is no error of the program's.
+    """Warn of a difference to a real card, which is no program error.
 
     Where warnings are errors the note in the report stands alone, unless a filter is for this
     category by name.
@@ -60,7 +63,7 @@ TRITON = (
 
 
 def unknown_scratch(kernel: str) -> str:
-    """What to say of a kernel that may ask for memory by itself."""
+    """Format the note on a Triton kernel with uncounted scratch memory."""
     return (
         f"Scratch that the kernel {kernel} asks of triton.set_allocator's function is not counted: "
         "it was not compiled here, for that failed or others had taken too long."
@@ -125,14 +128,14 @@ LOOP = (
 
 
 def limits_of(card: Card) -> list[str]:
-    """Return what is known from the start not to be as on a real card."""
+    """Return the limits of a card that are known from the start."""
     known = card.arch.capability
     own = [] if known == card.capability else [unlisted(card.capability, known)]
     return [*own, *losses("virtual card")]
 
 
 def unlisted(capability: tuple[int, int], like: tuple[int, int]) -> str:
-    """The card's compute capability has no record; that of another one is taken."""
+    """Format the note on a compute capability without a record."""
     asked, taken = ("{}.{}".format(*pair) for pair in (capability, like))
     return (
         f"nbmem does not know compute capability {asked}: cuBLAS's workspaces and the scratch "
@@ -141,7 +144,7 @@ def unlisted(capability: tuple[int, int], like: tuple[int, int]) -> str:
 
 
 def host_code_failed(operator: str, err: BaseException) -> str:
-    """A library's operator whose Python cannot run here, and why."""
+    """Format the note on a library's operator that cannot run here."""
     return (
         f"The host code of {operator} cannot run on a virtual GPU ({type(err).__name__}: "
         f"{str(err)[:200]}): its fake implementation says the results, and scratch memory that it "
@@ -150,7 +153,10 @@ def host_code_failed(operator: str, err: BaseException) -> str:
 
 
 def unplanned(region: str, why: str) -> str:
-    """A compiled region that runs eagerly, by its name in the program, and the compiler's words."""
+    """Format the note on a compiled region that runs eagerly.
+
+    It names the region in the program and quotes the compiler.
+    """
     return (
         f"{_UNPLANNED} {region}, so it runs eagerly and its figures are "
         f"those of eager mode: {why[:200]}"
@@ -158,7 +164,7 @@ def unplanned(region: str, why: str) -> str:
 
 
 def eagerly(nbytes: int, beside: int = 0) -> str:
-    """How high a compiled run's peak would be in eager mode.
+    """Format the note on the peak of a compiled run in eager mode.
 
     Args:
         nbytes: So high at the most.
@@ -174,7 +180,7 @@ def eagerly(nbytes: int, beside: int = 0) -> str:
 
 
 def eagerly_unknown(why: str) -> str:
-    """Why it is not known, and what measures it."""
+    """Format the note on an unknown eager peak, and how to measure it."""
     return (
         "What this takes without torch.compile is not known beside the run "
         f"({why[:200]}); the environment variable TORCH_COMPILE_DISABLE=1 makes it run so."
@@ -182,10 +188,13 @@ def eagerly_unknown(why: str) -> str:
 
 
 def is_unplanned(note: str) -> bool:
-    """Whether a note tells of a compiled region that runs eagerly."""
+    """Return whether a note is about a compiled region that ran eagerly."""
     return note == COMPILE or note.startswith(_UNPLANNED)
 
 
 def on_figures(notes: Iterable[str]) -> list[str]:
-    """The notes that bear on a report's figures; without values, memory is the same."""
+    """Return the notes that affect a report's figures.
+
+    Missing values do not: memory is the same.
+    """
     return [note for note in notes if note != VALUES]

@@ -44,7 +44,7 @@ FULLER = {
     "tools": "one command in each",
 }
 """Folders of more than a dozen modules, each with the reason that makes it one shelf."""
-NINE_IN_TEN = 250
+NINE_IN_TEN = 270
 """Lines that nine modules in ten stay below: a few long ones are let be, a drift is not."""
 LONG_FUNCTION = 60
 LONGER_FUNCTIONS = {

@@ -1,1 +1,1 @@
-"""Recorded allocator events: read from a file, followed, taken back, replayed and compared."""
+"""Read, reconstruct, undo, replay and compare recorded allocator events."""

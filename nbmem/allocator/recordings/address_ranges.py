@@ -1,4 +1,4 @@
-"""Segments as address ranges, so that driver events can be taken back one by one."""
+"""Segments as address ranges, for undoing driver events one by one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class AddressRange:
 
 
 class AddressRanges:
-    """The segments of a layout, going back in time."""
+    """Segments of a layout, updated backwards in time."""
 
     def __init__(self, segments: Segments) -> None:
         rows = zip(*(column.tolist() for _, column in segments.columns()), strict=True)
@@ -37,10 +37,10 @@ class AddressRanges:
         }
 
     def take_back(self, action: int, addr: int, size: int, stream: int) -> None:
-        """Undo one event of the driver's.
+        """Undo one driver event.
 
-        Memory that was given back in the window does not say which private pool it was in: it is
-        taken for the default pool's.
+        For memory that was released in the window the private pool is not recorded. It is assigned
+        to the default pool.
         """
         end = addr + size
         small = size <= SMALL_SEGMENT
@@ -64,7 +64,7 @@ class AddressRanges:
             yield from (s for s in self._at.values() if s.addr < end and s.end > addr)
 
     def _join(self, new: AddressRange) -> None:
-        """Mapped pages next to others of the same range are one stretch with them."""
+        """Add mapped pages, merged with adjacent ones of the same range."""
         for old in list(self._at.values()):
             if not old.expandable or old.stream != new.stream:
                 continue
@@ -77,7 +77,7 @@ class AddressRanges:
         self._at[new.addr] = new
 
     def segments(self) -> Segments:
-        """What is left, sorted by address."""
+        """Return the current segments, sorted by address."""
         rows = [
             (s.addr, s.end - s.addr, s.stream, int(s.small), int(s.expandable), s.pool)
             for s in sorted(self._at.values(), key=lambda s: s.addr)

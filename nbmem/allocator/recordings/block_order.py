@@ -1,4 +1,4 @@
-"""The order of equal free blocks that were there before a recording: learned from what it takes."""
+"""Learn the order of equal free blocks that predate a recording."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ class BlockOrder:
         self.learned = 0
 
     def settle(self, got: int, recorded: int) -> bool:
-        """Let the block at `recorded` come before the one just allocated at `got`, which is freed.
+        """Order the block at `recorded` before the one at `got`, if possible.
+
+        The block at `got` was just allocated, and is freed.
 
         Returns:
             Whether they could change places; the allocation is then to be made again.

@@ -1,4 +1,4 @@
-"""The model's counters and layout held against the recorded ones."""
+"""Compare the model's counters and layout with the recorded ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CLOSE = 64
 
 
 class Checks:
-    """Compares the model with torch's own counters at each reading.
+    """Comparison of the model with torch's own counters at each reading.
 
     Attributes:
         peaks: The model's highest values so far, by their names in `recording.PEAKS`.
@@ -38,11 +38,14 @@ class Checks:
             self._readings.setdefault(at, []).append(reading)
 
     def stops(self) -> dict[int, Callable[[CachingAllocator], None]]:
-        """Where the model is to be looked at, and how."""
+        """Return the checks of the model by event index.
+
+        Each is to be called before the event with its index.
+        """
         return {at: partial(self._check, readings) for at, readings in self._readings.items()}
 
     def finish(self, allocator: CachingAllocator) -> None:
-        """Take the peaks since the last reading."""
+        """Update the peaks with those since the last reading."""
         for name, value in self._peaks_of(allocator).items():
             self.peaks[name] = max(self.peaks[name], value)
 
@@ -78,7 +81,7 @@ def _counters_of(allocator: CachingAllocator) -> dict[str, int]:
 
 
 def _place(reading: Reading, followed: Followed) -> int:
-    """The reading's place among the events.
+    """Return the index of a reading among the events.
 
     One that is known by its time can be some events off: torch converts its clock when the history
     is taken. The nearest place where every counter is the one that was read is the right one.
@@ -99,7 +102,9 @@ def _place(reading: Reading, followed: Followed) -> int:
 
 
 def layout_difference(recorded: Layout, model: Layout) -> tuple[str, str] | None:
-    """What differs first between two layouts, as two sentence ends; None if nothing does.
+    """Describe the first difference between two layouts; None if equal.
+
+    The description is two sentence ends, for the recording and for the model.
 
     Pools of segments are left out: a recording does not say them for all that was given back.
     """

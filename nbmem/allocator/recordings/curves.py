@@ -1,4 +1,4 @@
-"""From allocations and segment events to the curves of memory, a column at a time."""
+"""Compute memory curves from allocations and segment events, as columns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SIGN[[*GIVES_BACK]] = -1
 def curves_of(
     start: Layout, events: Events, allocations: Allocations, pieces: FreeMemory
 ) -> dict[str, Ints]:
-    """The six curves of `Followed`, by name."""
+    """Compute the six memory curves of a recording, by name."""
     count = len(events)
     change = _SIGN[events.action] * events.size
     reserved = _curve(int(start.segments.size.sum()), change)
@@ -63,7 +63,7 @@ def _at(changes: list[tuple[int, int]], count: int) -> Ints:
 
 
 def _living(allocations: Allocations, amount: Ints, ended: Ints, count: int) -> Ints:
-    """The sum of `amount` over the allocations between their birth and their end."""
+    """Sum `amount` over the live allocations before each event."""
     change = np.zeros(count, np.int64)
     born = allocations.born >= 0
     change[allocations.born[born]] = amount[born]
@@ -73,7 +73,10 @@ def _living(allocations: Allocations, amount: Ints, ended: Ints, count: int) -> 
 
 
 def _in_segments(allocations: Allocations, pieces: FreeMemory) -> NDArray[np.bool_]:
-    """Which allocations lie in a cudaMalloc segment, not in a virtual range or nowhere."""
+    """Return a mask of the allocations that lie in a cudaMalloc segment.
+
+    The others lie in a virtual range or in no known segment.
+    """
     inside = ~pieces.in_ranges(allocations.addr)
     if pieces.orphans:
         inside[np.fromiter(pieces.orphans, np.int64)] = False

@@ -1,7 +1,8 @@
-"""A fast pass over recorded events that takes their addresses as the truth.
+"""Reconstruct memory over time from recorded events and addresses.
 
-No search is needed: a block always comes from the front of a free piece, so two dictionaries of
-free pieces, by start and by end, are the whole state. Block sizes follow from the split rule.
+The recorded addresses are taken as the truth, so no search is needed. A block always comes from the
+front of a free piece. So the whole state is two dictionaries of free pieces, by start and by end.
+Block sizes follow from the split rule.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ _FREE_COMPLETED = int(Action.FREE_COMPLETED)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Allocations(Columns):
-    """Every allocation that lived in the window, in the order of birth.
+    """Allocations that were live in the window, in order of allocation.
 
     Attributes:
-        born: Event index of its ALLOC; -1 if it lived before the window.
+        born: Event index of its ALLOC; -1 if it was live before the window.
         freed: Event index of its FREE_REQUESTED; n (the number of events) if never, -1 if before.
         died: Event index of its FREE_COMPLETED; n if never.
         addr: Address.
-        requested: Bytes asked for.
+        requested: Requested bytes.
         block: Bytes of the block.
         stream: The stream that it was allocated on.
         stack: Index into the session's stacks, or -1.
@@ -56,19 +57,19 @@ class Allocations(Columns):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Followed:
-    """What recorded events say about memory at every moment.
+    """Memory at every moment, reconstructed from recorded events.
 
     Each curve has n + 1 values: index i is before event i, index n after the last one; bytes.
 
     Attributes:
         allocated: In allocated blocks.
         active: In allocated and pending blocks.
-        requested: Asked for by active blocks.
+        requested: Requested bytes of active blocks.
         reserved: Held from the driver.
         releasable: What empty_cache() would give back at that moment.
         inactive_split: Free pieces of cudaMalloc segments in use, as torch counts them.
-        allocations: Every allocation that lived in the window.
-        notes: Contradictions that were met, one sentence for each kind.
+        allocations: Every allocation that was live in the window.
+        notes: Contradictions in the recording, one sentence for each kind.
     """
 
     allocated: Ints
@@ -82,13 +83,13 @@ class Followed:
 
 
 def follow(start: Layout, events: Events, settings: AllocatorSettings) -> Followed:
-    """Work out block sizes, lifetimes and curves from recorded events.
+    """Reconstruct block sizes, lifetimes and curves from recorded events.
 
     Args:
         start: Every segment and block before the first event.
         events: What happened.
         settings: The settings in force. Changes during the window are not in the events: they show
-            as contradictions, which are mended and noted.
+            as contradictions, which are repaired and noted.
 
     The rule by which a block is split is the same in all releases of torch that are supported.
     """
@@ -127,7 +128,10 @@ def _run(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one pass, all name
     freed: list[int],
     died: list[int],
 ) -> None:
-    """The pass itself: a million events in about a second needs local names and no calls."""
+    """Process all events in one pass.
+
+    Local names without calls process a million events in about a second.
+    """
     count = len(events)
     size_at, start_at, segments = pieces.size_at, pieces.start_at, pieces.segments
     live = pieces.live

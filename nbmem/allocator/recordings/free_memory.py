@@ -1,4 +1,4 @@
-"""Free pieces, segments and mapped pages while recorded events are followed."""
+"""Free pieces, segments and mapped pages during a reconstruction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_SEARCHES = 2000
 
 
 class FreeMemory:
-    """The state of `follow`, and how it is mended where a recording contradicts it.
+    """State of a reconstruction, with repairs for contradictory events.
 
     Attributes:
         size_at: Bytes of each free piece, by its start.
@@ -68,16 +68,22 @@ class FreeMemory:
         self._searches = 0
 
     def track(self, addrs: list[int], blocks: list[int], freed: list[int], died: list[int]) -> None:
-        """Take the allocations that lived before; the lists are shared and grow with the run."""
+        """Register the allocations that were live before the first event.
+
+        The lists are shared, and the caller appends to them.
+        """
         self.live.update({addr: index for index, addr in enumerate(addrs)})
         self._blocks, self._freed, self._died = blocks, freed, died
 
     def has_ranges(self, events: Events) -> bool:
-        """Whether expandable segments appear at all: without them pages cost nothing."""
+        """Return whether expandable segments occur at all.
+
+        Without them, no pages need to be counted.
+        """
         return bool(self._ranges) or bool((events.action == Action.SEGMENT_MAP).any())
 
     def in_ranges(self, addrs: Ints) -> NDArray[np.bool_]:
-        """Which addresses lie in a virtual range."""
+        """Return a mask of the addresses that lie in a virtual range."""
         if not self._ranges:
             return np.zeros(len(addrs), np.bool_)
         ends = np.array([self._ranges[start][0] for start in self._range_starts], np.int64)
@@ -85,7 +91,7 @@ class FreeMemory:
         return np.asarray((at >= 0) & (addrs < ends[at]), np.bool_)
 
     def notes(self) -> tuple[str, ...]:
-        """What contradicted the recording, a sentence for each kind."""
+        """List the contradictions in the recording, a sentence for each kind."""
         met = (
             (self._resized, "blocks had another size than the settings give: were they changed?"),
             (self._overlapping, "allocations were made where another one still lived."),
@@ -97,13 +103,16 @@ class FreeMemory:
         return tuple(f"{count} {text}" for count, text in met if count)
 
     def pages_change(self, event: int, addr: int, size: int, new_addr: int, new_size: int) -> None:
-        """A free piece of a virtual range became another one."""
+        """Record that one free piece of a virtual range replaced another."""
         change = self._pages(new_addr, new_size) - self._pages(addr, size)
         if change:
             self.page_changes.append((event, change))
 
     def _pages(self, addr: int, size: int) -> int:
-        """Bytes of the whole pages inside a free piece; 0 outside of virtual ranges."""
+        """Return the bytes of the whole pages inside a free piece.
+
+        They are 0 outside of virtual ranges.
+        """
         start = self._range_of(addr)
         if start is None or not size:
             return 0
@@ -120,7 +129,10 @@ class FreeMemory:
         return start if addr < self._ranges[start][0] else None
 
     def _extend_range(self, addr: int, size: int, *, small: bool) -> None:
-        """Pages appear at the end of a known range, in a hole of it, or begin a new one."""
+        """Add mapped pages to a known range, or begin a new range.
+
+        They belong to a known range if they are at its end or in a hole of it.
+        """
         granule = SMALL_SEGMENT if small else self._granule
         at = bisect_right(self._range_starts, addr)
         known = self._ranges[self._range_starts[at - 1]] if at else None
@@ -131,7 +143,7 @@ class FreeMemory:
             self._ranges[addr] = [addr + size, granule]
 
     def segment_event(self, event: int, action: int, addr: int, size: int) -> None:
-        """Memory came from the driver or went back."""
+        """Apply one driver event: memory was taken or released."""
         if action == Action.SEGMENT_ALLOC:
             self._make_room(event, addr, size)
             self.segments[addr] = size
@@ -153,7 +165,10 @@ class FreeMemory:
             self._cut_out(event, addr, size)
 
     def _make_room(self, event: int, addr: int, size: int) -> None:
-        """A new segment where others are still known: those must have been given back."""
+        """Drop the known segments that a new segment overlaps.
+
+        They must have been released.
+        """
         at = max(bisect_right(self._starts, addr) - 1, 0)
         over = []
         for start in self._starts[at:]:
@@ -166,7 +181,10 @@ class FreeMemory:
             self._forget(event, start, self.segments[start])
 
     def _forget(self, event: int, addr: int, size: int) -> None:
-        """Drop a segment with all that is in it; what still lived there lies in no segment."""
+        """Drop a segment with all of its pieces.
+
+        Blocks that are live in it become orphans.
+        """
         self._cut_out(event, addr, size)
         self.orphans.update(i for a, i in self.live.items() if addr <= a < addr + size)
         if self.segments.pop(addr, None) is not None:
@@ -180,7 +198,7 @@ class FreeMemory:
         self.pages_change(event, addr, 0, addr, size)
 
     def _join(self, event: int, addr: int, size: int) -> None:
-        """A new free piece, merged with free neighbours."""
+        """Add a free piece, merged with free neighbours."""
         before = self.start_at.get(addr)
         if before is not None and addr not in self.segments:
             self._remove(event, before)
@@ -199,7 +217,10 @@ class FreeMemory:
         self.pages_change(event, addr, size, addr, 0)
 
     def _cut_out(self, event: int, addr: int, size: int) -> None:
-        """Take an address range out of the free pieces; what sticks out stays free."""
+        """Remove an address range from the free pieces.
+
+        Parts of a piece outside of the range stay free.
+        """
         end = addr + size
         touched = [addr] if self.size_at.get(addr, 0) >= size else None
         if touched is None:
@@ -213,10 +234,11 @@ class FreeMemory:
                 self._add(event, end, stop - end)
 
     def mend_alloc(self, event: int, addr: int, piece: int, wanted: int) -> int:
-        """An allocation where no sufficient free piece begins; bytes of its block.
+        """Repair the state for an allocation without a sufficient free piece.
 
-        In order: another block still lives there, so it must have been freed; the address lies in
-        a free piece or at the end of a block that was taken for larger; or it is in no segment.
+        The result is the bytes of its block. Three causes are tried in order. Another block is
+        still live there, so it must have been freed. The address lies in a free piece, or at the
+        end of a block that was taken for larger. Or it is in no segment.
         """
         if piece:
             self.size_at[addr] = piece
@@ -241,7 +263,7 @@ class FreeMemory:
         return wanted
 
     def _find_room(self, event: int, addr: int, wanted: int) -> None:
-        """Make a free piece begin at an address, by cutting what covers it."""
+        """Make a free piece begin at an address by splitting what covers it."""
         if addr in self.size_at:
             return
         for start, size in self.size_at.items():

@@ -1,4 +1,4 @@
-"""Pools, empty_cache() calls and the limit of a recording, inferred from its events."""
+"""Infer pools, empty_cache() calls and the limit from recorded events."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ LIKELY_TOTAL = 80 << 30
 
 
 def emptied_by_user(recording: CardRecording) -> frozenset[int]:
-    """Events inside torch.cuda.empty_cache(), which shows in their stacks."""
+    """Return the events inside torch.cuda.empty_cache(), by their stacks."""
     inside = [any(frame.function == "empty_cache" for frame in stack) for stack in recording.stacks]
     found = np.flatnonzero(np.append(inside, [False])[recording.events.stack])
     return frozenset(found.tolist())
 
 
 def pools_of(recording: CardRecording) -> dict[int, int]:
-    """Private pools of allocations, from the pools of the segments that they lie in at the end.
+    """Infer the private pools of allocations from the segments at the end.
 
-    Of a segment that was given back again the pool is not known.
+    The pool of a segment that was released again is not known.
     """
     end = recording.end
     if end is None or not end.segments.pool.any():
@@ -52,7 +52,7 @@ def pools_of(recording: CardRecording) -> dict[int, int]:
 def limit_bounds(
     recording: CardRecording, followed: Followed, settings: AllocatorSettings
 ) -> tuple[int, int]:
-    """Between which bytes the limit set by a memory fraction lies.
+    """Return the bounds of the limit in bytes that a memory fraction sets.
 
     It is at least the most that was reserved, and less than what an OOM with memory left on the
     card would have made of it.

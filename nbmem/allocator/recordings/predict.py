@@ -1,4 +1,4 @@
-"""Requests alone, fed to the model: does it do what the recorded allocator did?"""
+"""Replay recorded requests in the model and find the first difference."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _USER_OF_STREAMS = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """What a recording does not contain and the model must be told.
+    """Facts that the model needs and a recording does not contain.
 
     Attributes:
         total_bytes: The card's bytes; they decide only how long virtual ranges are.
@@ -49,7 +49,7 @@ class Assumptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The first place where model and recording part.
+    """The first difference between the model and the recording.
 
     Attributes:
         event: Index of the event that was replayed.
@@ -66,7 +66,7 @@ class Difference:
     new_segment: bool = False
 
     def to_json(self) -> dict[str, object]:
-        """Write as JSON where it is, and what the two did."""
+        """Return the event index and both behaviours as JSON."""
         return {"event": self.event, "recorded": self.recorded, "model": self.model}
 
 
@@ -118,7 +118,7 @@ class Prediction:
     def run(
         self, stops: Mapping[int, Callable[[CachingAllocator], None]] | None = None
     ) -> Difference | None:
-        """Replay everything; None if the model did what the recording did.
+        """Replay all events; return the first difference, or None.
 
         Args:
             stops: Called before the event with this index; the number of events: at the end.
@@ -232,7 +232,10 @@ class Prediction:
             raise Divergence(f"ran out of memory for {size} bytes", f"found room at {got:#x}")
 
     def _prepare(self, index: int, size: int, stream: int, *, fails: bool) -> None:
-        """Decide whether memory that was given back was so by empty_cache() or for this request."""
+        """Empty the cache if releases before a request were not for it.
+
+        They were then the user's own call of empty_cache().
+        """
         self.driver.fails = fails
         self.driver.refused = False
         if self._due and self._due[0][0] in GIVES_BACK:
@@ -241,11 +244,11 @@ class Prediction:
                 self._empty_cache_if_due(index)
 
     def _may_be_for(self, size: int, stream: int, *, fails: bool) -> bool:
-        """Whether memory can have been given back for a request.
+        """Return whether memory may have been released for a request.
 
-        Not if a cached block served it. Nor if there was more in use at another time: then the
-        driver had room, and only empty_cache() explains the release. (Garbage collection explains
-        it too: with it on the model itself decides.)
+        It was not if a cached block served the request. Nor if more was in use at another time:
+        then the driver had room, and only empty_cache() explains the release. Garbage collection
+        explains it, too: with it on the model itself decides.
         """
         allocator = self.allocator
         divisions = allocator.settings.roundup_power2_divisions
@@ -262,7 +265,11 @@ class Prediction:
         return allocator.held + wanted > self._highest
 
     def _empty_cache_if_due(self, index: int) -> None:
-        """Segments given back before anything but a request: the user called empty_cache()."""
+        """Call empty_cache() if segments were released before this event.
+
+        Only requests release memory by themselves, so before anything else the user must have
+        called it.
+        """
         del index
         if not self._due:
             return
@@ -280,4 +287,7 @@ class Prediction:
 
 
 class _NewSegment(Divergence):
-    """The recording took new memory where the model reused some: perhaps for another pool."""
+    """A divergence in which the recording took new memory.
+
+    The model reused a free block; the recorded request may have been for another pool.
+    """

@@ -1,4 +1,4 @@
-"""A driver that answers as the recorded one did: its addresses, its refusals."""
+"""A driver that repeats the addresses and refusals of a recorded one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DriverEvent = tuple[Action, int, int]
 
 
 class Divergence(ReplayError):  # noqa: N818 - the ordinary end of a comparison, not a fault
-    """The model did something that the recording did not.
+    """A difference between the model's behaviour and the recording.
 
     Attributes:
         recorded: What the recording did, as a sentence's end.
@@ -33,7 +33,7 @@ class Divergence(ReplayError):  # noqa: N818 - the ordinary end of a comparison,
 
 
 def describe(event: DriverEvent) -> str:
-    """A driver event as a sentence's end."""
+    """Describe a driver event as the end of a sentence."""
     action, addr, size = event
     verb = {
         Action.SEGMENT_ALLOC: "took a segment of",
@@ -45,7 +45,7 @@ def describe(event: DriverEvent) -> str:
 
 
 class RecordedDriver:
-    """Hands out what the recording's driver handed out next.
+    """A driver that returns what the recorded driver returned next.
 
     A recording does not show refusals. Where the model asks for memory and the recording first
     gives some back, or ends in an OOM, the driver must have refused.
@@ -66,7 +66,10 @@ class RecordedDriver:
         self.free_bytes = 0
 
     def _next(self, action: Action, size: int) -> int | None:
-        """The address of the next due event if it is of this kind; None where it must refuse."""
+        """Return the address of the next due event if it is of this kind.
+
+        The result is None where the driver must refuse.
+        """
         if self.due and self.due[0][0] is action:
             _, addr, recorded = self.due[0]
             if recorded != size:
@@ -83,18 +86,18 @@ class RecordedDriver:
         )
 
     def malloc(self, size: int) -> int | None:
-        """The recorded segment, or a refusal."""
+        """Return the address of the recorded segment, or None for a refusal."""
         return self._next(Action.SEGMENT_ALLOC, size)
 
     def free(self, addr: int, size: int) -> None:
-        """Take back a segment that the recording gave back at this point too."""
+        """Free a segment that the recording released at this point, too."""
         self._given_back(Action.SEGMENT_FREE, addr, size)
 
     def reserve(self, size: int) -> int:
-        """A virtual range begins where its first page was mapped.
+        """Return the address of the first page that is mapped next.
 
-        Known limit: where the driver refused even that page, the address is made up, and later
-        requests of that pool and stream differ.
+        A virtual range is taken to begin there. Known limit: where the driver refused even that
+        page, the address is made up, and later requests of that pool and stream differ.
         """
         for action, addr, _ in self.due:
             if action is Action.SEGMENT_MAP:
@@ -105,10 +108,10 @@ class RecordedDriver:
         return NOWHERE
 
     def release(self, addr: int, size: int) -> None:
-        """Virtual ranges leave no entry."""
+        """Do nothing, because virtual ranges are not recorded."""
 
     def map(self, addr: int, size: int) -> bool:
-        """Map as the recording did, or refuse."""
+        """Map pages as the recording did; return False for a refusal."""
         recorded = self._next(Action.SEGMENT_MAP, size)
         if recorded is not None and recorded != addr:
             raise Divergence(
@@ -118,7 +121,7 @@ class RecordedDriver:
         return recorded is not None
 
     def unmap(self, addr: int, size: int) -> None:
-        """Take back pages that the recording unmapped at this point too."""
+        """Unmap pages that the recording unmapped at this point, too."""
         self._given_back(Action.SEGMENT_UNMAP, addr, size)
 
     def _given_back(self, action: Action, addr: int, size: int) -> None:

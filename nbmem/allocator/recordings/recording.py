@@ -1,4 +1,4 @@
-"""A recording of one card's allocator, whatever file it was in."""
+"""Recordings of one card's allocator, from any supported file."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CardRecording:
-    """What one file says about one card.
+    """The recording of one card, as a file has it.
 
     Attributes:
         name: For people.
@@ -84,7 +84,9 @@ class CardRecording:
 def read_card(
     path: str | Path, device: int | None = None, limits: Limits | None = None
 ) -> CardRecording:
-    """Read a torch snapshot, a trace in JSON or a saved session; packed with xz or gzip or not.
+    """Read one card from a torch snapshot, a JSON trace or a session.
+
+    The file may be packed with xz or gzip.
 
     Args:
         path: The file.
@@ -209,7 +211,10 @@ def _marks(trace: DeviceTrace) -> tuple[Reading, ...]:
 
 
 def _from_trace(data: bytes, name: str, limits: Limits) -> CardRecording:
-    """A trace in JSON: columns of events, the final segments, and counters between phases."""
+    """Read a JSON trace: event columns, final segments and counters.
+
+    The counters were read between phases.
+    """
     try:
         raw = plain_json(data, name, limits)
         codes = np.array([Action[text.upper()] for text in raw["actions"]], np.uint8)

@@ -1,4 +1,4 @@
-"""A recording replayed by the model: the same at every event, or where they first part."""
+"""Replay a recording in the model and report the first difference."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MOST_POOL_GUESSES = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult:
-    """How the model fared against a recording.
+    """The result of replaying a recording in the model.
 
     Attributes:
         name: The recording.
@@ -66,7 +66,7 @@ class ReplayResult:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Write as JSON: bytes, and null where there is no difference."""
+        """Return the result as JSON: bytes, and null without a difference."""
         difference = self.first_difference
         return {
             "name": self.name,
@@ -83,7 +83,7 @@ class ReplayResult:
         }
 
     def text(self) -> str:
-        """For people."""
+        """Format the result as text."""
         whose = "as recorded" if self.release_known else "the recording does not name its release"
         lines = [
             f"{self.name}: {self.events} events, rules of torch {self.release} ({whose})",
@@ -108,7 +108,7 @@ def replay(
     device: int | None = None,
     limits: Limits | None = None,
 ) -> ReplayResult:
-    """Replay a recording from its requests alone and compare it event by event.
+    """Replay a file's requests and compare the model event by event.
 
     Args:
         path: A torch snapshot with history, a trace in JSON, or a saved session.
@@ -138,7 +138,10 @@ def _agreement(result: ReplayResult) -> int:
 
 
 def replay_recording(recording: CardRecording) -> ReplayResult:
-    """Replay a recording under the rules of its release (of the newest if it names none)."""
+    """Replay a recording under the rules of its release.
+
+    The rules of the newest release are used if the recording names none.
+    """
     release = recording.release or NEWEST
     settings = AllocatorSettings.from_torch(recording.settings, release)
     start, notes = _start(recording, settings)
@@ -170,7 +173,7 @@ def _start(recording: CardRecording, settings: AllocatorSettings) -> tuple[Layou
 
 
 def _recorded_peaks(recording: CardRecording, followed: Followed) -> dict[str, int]:
-    """Peak counters of torch's own where they were read, else the highest point of the events."""
+    """Return torch's own peak counters, or else the peaks of the events."""
     peaks = {}
     for name in PEAKS:
         read = [r.values[name] for r in recording.readings if name in r.values]
@@ -180,7 +183,7 @@ def _recorded_peaks(recording: CardRecording, followed: Followed) -> dict[str, i
 
 
 class _Runner:
-    """Runs the model until nothing that a recording leaves out explains a difference."""
+    """A search for unrecorded facts that explain a difference."""
 
     def __init__(
         self,
@@ -205,7 +208,7 @@ class _Runner:
         self.checks = Checks(recording, followed)
 
     def run(self) -> Difference | None:
-        """The difference that remains; None if there is none."""
+        """Return the difference that remains, or None."""
         by_limit = self.settings.garbage_collection_threshold > 0
         difference = self._run_with_limit() if by_limit else self._run_with_pools()
         if self.learned:
@@ -234,10 +237,11 @@ class _Runner:
         return Difference(event=len(self.recording.events), recorded=found[0], model=found[1])
 
     def _run_with_pools(self) -> Difference | None:
-        """A new segment where a cached block would do: its stream may be a captured one's.
+        """Replay, and try private pools where the recording took a new segment.
 
-        The pool of a segment that was given back is not recorded. Only streams that have private
-        segments at the end are given the benefit of the doubt.
+        The model would have reused a cached block, so the request may belong to a captured graph's
+        pool. The pool of a segment that was released is not recorded. Only streams that have
+        private segments at the end are tried.
         """
         end = self.recording.end
         streams = (
@@ -259,7 +263,10 @@ class _Runner:
         return difference
 
     def _inside(self, index: int, pool: int) -> dict[int, int]:
-        """The allocations in the segment that was taken for event `index`, while it was held."""
+        """Assign a pool to the allocations in the segment of an event.
+
+        The segment was taken for event `index`; only allocations while it was held count.
+        """
         events = self.recording.events
         addr, size = int(events.addr[index]), int(events.size[index - 1])
         later = range(index, len(events))
@@ -273,9 +280,10 @@ class _Runner:
         return found
 
     def _run_with_limit(self) -> Difference | None:
-        """Garbage collection depends on a memory fraction, which is not recorded: search for it.
+        """Search for the memory limit that garbage collection depends on.
 
-        If the model gives back too much the threshold is higher, if too little it is lower.
+        The limit is a memory fraction, which is not recorded. If the model releases too much the
+        threshold is higher, if too little it is lower.
         """
         threshold = self.settings.garbage_collection_threshold
         least, most = limit_bounds(self.recording, self.followed, self.settings)

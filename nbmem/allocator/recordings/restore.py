@@ -1,4 +1,4 @@
-"""An allocator filled with a recorded layout, from which it goes on."""
+"""Fill an allocator with a recorded layout, to continue from it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,10 @@ def _pool(heap: Heap, *, small: bool, number: int) -> Pool:
 
 
 def _room_in_range(heap: Heap, tail: Block | None, pool: Pool, stream: int, addr: int) -> Block:
-    """The unmapped block, in no list, whose front becomes a stretch of mapped pages at `addr`."""
+    """Return the unmapped block whose front will be mapped at `addr`.
+
+    It is in no free list.
+    """
     if tail is not None and tail.addr <= addr < tail.addr + tail.size:
         tail.segment.free.remove_unmapped(tail)
         if tail.addr < addr:
@@ -103,7 +106,10 @@ def _room_in_range(heap: Heap, tail: Block | None, pool: Pool, stream: int, addr
 
 
 def _front_of(block: Block, size: int) -> Block:
-    """Cut the front off; never the whole: a virtual range is longer than the card."""
+    """Cut the front off a block of a virtual range.
+
+    The front is never the whole, because a virtual range is longer than the card.
+    """
     return block.cut_front(size, block.base)
 
 

@@ -1,4 +1,4 @@
-"""The layout before recorded events, worked out from the layout after them."""
+"""Compute the layout before recorded events from the one after them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _SEGMENT_ACTIONS = (
 def undo_with_notes(
     final: Layout, events: Events, settings: AllocatorSettings
 ) -> tuple[Layout, tuple[str, ...]]:
-    """The layout before the first event, and what could not be known about it.
+    """Compute the layout before the first event, with notes on its gaps.
 
-    A block that lives at the end and has no events lived at the start, as it is. One whose first
-    event is a free lived too, but only its requested bytes are recorded: in the large pool a block
-    may be up to 1 MiB larger than its request needs, which shows only where a neighbour begins.
-    Everything else was free; free neighbours are always merged.
+    A block that is live at the end and has no events was live at the start, as it is. One whose
+    first event is a free was live, too, but only its requested bytes are recorded. In the large
+    pool a block may be up to 1 MiB larger than its request needs, which shows only where a
+    neighbour begins. Everything else was free; free neighbours are always merged.
 
     Args:
         final: Every segment and block after the last event.
@@ -86,7 +86,11 @@ def undo_with_notes(
 
 
 def _living_before(final: Layout, events: Events) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-    """Blocks in use before the first event: address, requested, state, stack, bytes (0: unsure)."""
+    """Return the blocks in use before the first event, as columns.
+
+    The columns are address, requested bytes, state, stack and block bytes, which are 0 if
+    unsure.
+    """
     about = np.flatnonzero(events.action <= Action.FREE_COMPLETED)
     known, first = np.unique(events.addr[about], return_index=True)
     first = about[first]
@@ -110,10 +114,10 @@ def _living_before(final: Layout, events: Events) -> tuple[Ints, Ints, Ints, Int
 
 
 def _skips_requests(events: Events) -> bool:
-    """Whether the recording leaves FREE_REQUESTED out, as skip_actions can.
+    """Return whether the recording leaves FREE_REQUESTED out.
 
-    Then a first FREE_COMPLETED does not mean that the block was pending. A short window may hold
-    just the ends of pending blocks.
+    The option skip_actions can do that. A first FREE_COMPLETED then does not mean that the block
+    was pending. A short window may hold just the ends of pending blocks.
     """
     counts = np.bincount(events.action, minlength=len(Action))
     return bool(counts[Action.FREE_REQUESTED] == 0 and counts[Action.FREE_COMPLETED] > _FEW)
@@ -122,10 +126,11 @@ def _skips_requests(events: Events) -> bool:
 def _grown(
     addr: Ints, size: Ints, limit: Ints, unsure: NDArray[np.bool_], events: Events
 ) -> tuple[Ints, int]:
-    """Sizes with the surplus that large blocks kept, where neighbours show it.
+    """Add the surplus that large blocks kept to their sizes, where it shows.
 
-    No piece of a large segment is as small as 1 MiB, so a smaller gap belongs to the block before.
-    The same holds for what was allocated behind the block while it lived.
+    No piece of a large segment is as small as 1 MiB, so a smaller gap belongs to the block before
+    it. Allocations behind the block during its lifetime show its end, too. Returns the sizes and
+    how many remain a guess.
     """
     size = size.copy()
     allocs = np.flatnonzero(events.action == Action.ALLOC)
@@ -155,7 +160,7 @@ def _grown(
 def tiled(
     starts: Ints, sizes: Ints, addr: Ints, size: Ints, rest: tuple[Ints, Ints, Ints]
 ) -> Blocks:
-    """Blocks in use and the free ones that fill the gaps between them.
+    """Fill the gaps between blocks in use with free blocks.
 
     Args:
         starts: Addresses of the segments, ascending.

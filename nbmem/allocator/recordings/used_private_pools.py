@@ -1,4 +1,7 @@
-"""Free memory of private pools that are in use: empty_cache() gives none of it back."""
+"""Reconstruct memory where private pools are in use.
+
+empty_cache() releases none of their free memory.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def follow_used(
     end: Segments,
     kept_pools: Sequence[int],
 ) -> Followed:
-    """Follow events as `follow()` does; pools that are in use give nothing back.
+    """Reconstruct memory over time where pools in use release nothing.
 
     Events do not name a pool, segments do: what lies where such a pool's segments are at the end is
     taken for the pool's from the first event on.
@@ -52,7 +55,7 @@ def follow_used(
 def _releasable_in(
     kept: Segments, start: Layout, events: Events, settings: AllocatorSettings
 ) -> Ints:
-    """What `Followed.releasable` has of some segments, at every moment."""
+    """Return the releasable bytes in some segments at every moment."""
     inside = _in(kept, events.addr)
     part = follow(
         Layout(
@@ -67,7 +70,10 @@ def _releasable_in(
 
 
 def _in(segments: Segments, addr: Ints) -> NDArray[np.bool_]:
-    """Which addresses lie in one of some segments, which are sorted by address."""
+    """Return a mask of the addresses that lie in one of the segments.
+
+    The segments are sorted by address.
+    """
     row = np.searchsorted(segments.addr, addr, side="right") - 1
     found: NDArray[np.bool_] = (row >= 0) & (addr < segments.addr[row] + segments.size[row])
     return found

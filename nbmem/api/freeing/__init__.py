@@ -1,4 +1,4 @@
-"""Actions that give memory back: what was asked for, predicted before and measured after."""
+"""Actions that free memory, predicted before and measured after."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["FreedMemory", "free", "perform"]
 
 
 class FreedMemory:
-    """What `nbmem.free` did; shows itself.
+    """The result of `nbmem.free`, which shows itself.
 
     Attributes:
         actions: One for each thing that was named, in that order.
@@ -27,7 +27,7 @@ class FreedMemory:
 
     @property
     def measured(self) -> int:
-        """Bytes that it brought, all together."""
+        """The bytes that were freed, all actions together."""
         return sum(freed.measured for freed in self.actions)
 
     def __str__(self) -> str:

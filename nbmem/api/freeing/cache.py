@@ -1,4 +1,4 @@
-"""`free cache`: what torch has cached and the driver could have."""
+"""`free cache`: give back memory that torch has cached."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from nbmem.core.session.events import Events
 
 
 def releasable() -> int:
-    """Bytes that empty_cache() will give back: whole free segments, and free pages.
+    """Return the bytes that empty_cache() will give back.
+
+    These are whole free segments, and free pages.
 
     Those of pools that a graph or a MemPool uses stay. Of CUDA's own pool (cudaMallocAsync) no
     segments are known: what it does not use.
@@ -34,7 +36,7 @@ def releasable() -> int:
 
 
 def empty() -> None:
-    """Give it back."""
+    """Give torch's cached memory back to the driver."""
     torch: Any = initialized_torch()
     if torch is not None:
         torch.cuda.empty_cache()

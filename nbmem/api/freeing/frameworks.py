@@ -1,4 +1,4 @@
-"""`free frameworks`: what the pools of other frameworks hold and do not use."""
+"""`free frameworks`: free the unused pools of other frameworks."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ if TYPE_CHECKING:
 
 
 def shares(notes: list[str]) -> list[Share]:
-    """What each of them holds of each card that torch uses; `notes` takes why one is left out."""
+    """Read what each framework holds of each card that torch uses.
+
+    `notes` takes the reason why one is left out.
+    """
     owners = Owners(notes.append)
     return [share for device in _devices() for share in owners.read_in_time(device)]
 
 
 def unused(found: Sequence[Share]) -> int:
-    """Bytes of some shares that can be given back."""
+    """Sum the bytes of some shares that can be given back."""
     names = {owner.name for owner in OWNERS if owner.give_back is not None}
     return sum(share.cached for share in found if share.name in names)
 
 
 def give_back(found: Sequence[Share]) -> None:
-    """Give back what some shares can, on every card that torch uses."""
+    """Release unused memory of some frameworks on every card torch uses."""
     holding = {share.name for share in found}
     for owner in OWNERS:
         if owner.give_back is not None and owner.is_loaded and owner.name in holding:
@@ -36,5 +39,5 @@ def give_back(found: Sequence[Share]) -> None:
 
 
 def _devices() -> list[int]:
-    """Cards on which torch has a context: none is made on another."""
+    """Return the cards on which torch has a context; none is made."""
     return [device for device in range(device_count()) if is_used(device)]

@@ -1,7 +1,8 @@
-"""The memory in which something is freed: the cards by torch's counters, else what is seen to live.
+"""Measure freed memory by torch's counters, or by what lives.
 
-Of the host's memory torch counts nothing: what is reached from the notebook's names is put on a
-roll (capture/tensors/storage_registry.py), and what is gone from it afterwards was freed.
+Cards have counters. Of host memory torch counts nothing: the storages that the
+notebook's names reach are registered. What is gone from the registry afterwards was
+freed.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ if TYPE_CHECKING:
 
 
 class OfCards:
-    """The memory of CUDA's cards."""
+    """Totals of CUDA's cards, by torch's counters."""
 
     def __init__(self) -> None:
         self._reader = DeltaReader()
 
     def now(self) -> Totals:
-        """What is counted at this moment."""
+        """Return the totals that are counted at this moment."""
         return self._reader.now()
 
     def blocks(self) -> dict[tuple[int, int], int]:
-        """The bytes that each live block takes of its card, by card and address."""
+        """Return the bytes of each live block, by card and address."""
         found: dict[tuple[int, int], int] = {}
         for index, history in enumerate(histories()):
             blocks = history.layout_at_end.blocks
@@ -47,25 +48,31 @@ class OfCards:
 
 
 class OfRoll:
-    """Memory whose allocator keeps no history, as far as it was looked at."""
+    """Totals of memory whose allocator keeps no history.
+
+    Only storages that were looked at count.
+    """
 
     def __init__(self, torch: Any, roll: Roll) -> None:
         self._torch, self._roll = torch, roll
 
     def now(self) -> Totals:
-        """What lives at this moment of all that was looked at, and what the process holds."""
+        """Return the live bytes of registered storages, and the process's."""
         self._roll.ask_all()
         self._roll.sweep(0)
         process = self._roll.device.read(self._torch, 0, whole=False).process
         return Totals(sum(self._roll.living.values()), None, process)
 
     def blocks(self) -> dict[tuple[int, int], int]:
-        """The bytes of each storage that lives, by its device's place in identities and address."""
+        """Return the bytes of each live storage, by device and address.
+
+        The device is its place in the identities.
+        """
         return self._roll.storages()
 
 
 @contextmanager
 def memory() -> Iterator[OfCards | OfRoll]:
-    """Choose the memory that torch uses."""
+    """Choose the totals for the memory that torch uses."""
     with following_uncounted() as roll:
         yield OfCards() if roll is None else OfRoll(loaded_torch(), roll)

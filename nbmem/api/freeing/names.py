@@ -1,4 +1,4 @@
-"""`free checkpoint['model'] x`: names of the notebook or the program, and what they lead to."""
+"""`free checkpoint['model'] x`: free names of a notebook or program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _RESULTS = ("Out", "_oh", "_", "__", "___")
 
 
 def targets(shell: Any | None, names: dict[str, Any], text: str) -> list[Target]:
-    """What the user named, each checked before anything is let go of.
+    """Return the targets that the user named.
+
+    Each is checked before anything is released.
 
     Args:
         shell: IPython's, if there is one: what it keeps itself is not the user's.

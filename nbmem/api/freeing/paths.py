@@ -1,4 +1,7 @@
-"""`checkpoint['model'].x[3]` as steps: read, never evaluated, and followed past all properties."""
+"""Parse and follow paths such as `checkpoint['model'].x[3]`.
+
+A path is read, never evaluated. Properties are not followed.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,7 @@ def _is_plain_tuple(key: object) -> bool:
 
 
 def root_of(namespace: Mapping[str, Any], path: Path) -> Any:
-    """The value of a path's name.
+    """Return the value of the name with which a path begins.
 
     Raises:
         UsageError: There is none.
@@ -106,7 +109,7 @@ def root_of(namespace: Mapping[str, Any], path: Path) -> Any:
 
 
 def follow(value: Any, path: Path, steps: tuple[PathStep, ...]) -> Any:
-    """Go along some steps without running code of the objects on the way.
+    """Follow some steps without running code of the objects on the way.
 
     Raises:
         UsageError: There is no such attribute or entry, or only the object itself could tell.
@@ -148,7 +151,7 @@ def _entry(value: Any, key: Any) -> Any:
 
 
 def remove(holder: Any, path: Path) -> list[str]:
-    """Take the last step of a path out of what holds it.
+    """Remove the last step of a path from its holder.
 
     Raises:
         UsageError: It cannot be taken out without running code of the object or breaking it.

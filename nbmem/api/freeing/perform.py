@@ -1,4 +1,4 @@
-"""Does one action: predicts what it will free, does it, measures, and says what still holds it."""
+"""Perform an action: predict, free, measure, and name what stays."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ MOST_LEFT = 3
 
 
 def perform(command: Command) -> list[Freed]:
-    """Free what a command names: `cache`, `frameworks`, `traceback`, `out`, or the notebook's.
+    """Free what a command names.
+
+    That is `cache`, `frameworks`, `traceback`, `out`, or paths from the notebook's names.
 
     Args:
         command: `free` with its words; as a page, a tip or the user gives it.
@@ -108,7 +110,7 @@ def _free(namespace: Mapping[str, Any], target: Target, lent: OfCards | OfRoll) 
 
 
 def _left(namespace: Mapping[str, Any], storages: set[tuple[int, int]]) -> tuple[Root, ...]:
-    """What still holds some storages, the largest first."""
+    """Return the largest roots that still hold some storages."""
     if not storages:
         return ()
     found = walk(namespace).by_device

@@ -1,4 +1,4 @@
-"""`free out`: everything that IPython keeps of the cells' results."""
+"""`free out`: free everything that IPython keeps of cells' results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _NAMES = ("_", "__", "___")
 
 
 def target(shell: Any | None, namespace: dict[str, Any]) -> Target:
-    """Out, `_` to `___`, `_12` and the display hook's copies of them.
+    """Return the target of IPython's results: Out, `_`, `_12`, copies.
+
+    These are Out, `_` to `___`, `_12` and the display hook's copies of them.
 
     Raises:
         UsageError: There is no IPython here.
@@ -38,7 +40,10 @@ def _is_result(place: Place) -> bool:
 
 
 def _release(shell: Any) -> list[str]:
-    """Let go of the results, as IPython's own `%reset out` does, but without a collection."""
+    """Release the results as `%reset out` does, without a collection.
+
+    `%reset out` is IPython's own.
+    """
     names, hidden = shell.user_ns, shell.user_ns_hidden
     results = names.get("Out")
     if issubclass(type(results), dict):

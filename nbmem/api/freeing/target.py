@@ -1,4 +1,4 @@
-"""What an action lets go of: its name, the heap without it, and how it is done."""
+"""An object that an action frees: its name, its cut and its release."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Something that can be let go of.
+    """An object that can be freed.
 
     Attributes:
         what: What the user calls it: `checkpoint['model']`.
         cut: What the heap is without it.
         reached: The storages that it leads to, as (CUDA ordinal, address), held by others or not.
-        release: Lets go; returns sentences about what else the user should know.
+        release: Frees it; returns sentences about what else the user should know.
     """
 
     what: str

@@ -1,10 +1,12 @@
-"""`free traceback`: what failed cells left behind, in Python's hands and in IPython's.
+"""`free traceback`: free what failed cells left in Python and IPython.
 
-`sys.last_*` and IPython's own copies are let go of, and the frames are emptied: a frame may still
-be held by a cycle with its own exception, or by those that IPython's formatter leaves behind.
-Before Python 3.13 a frame may also keep a dictionary of its locals, which a debugger or that
-formatter has asked for; that is emptied, too. So is what an inner function sees of the one around
-it, if only its finished frame still knows it: torch runs a module with hooks in one.
+`sys.last_*` and IPython's own copies are released, and the frames are cleared. A frame
+may still be held by a cycle with its own exception, or by those that IPython's
+formatter leaves behind.
+
+Before Python 3.13 a frame may also keep a dictionary of its locals, which a debugger or
+that formatter requested. That is cleared, too. So are the cells of an inner function
+that only its finished outer frame still holds: torch runs a module with hooks in one.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _PARTS = ("__traceback__", "__cause__", "__context__")
 
 
 def target(shell: Any | None, namespace: dict[str, Any]) -> Target:
-    """The exceptions of failed cells with their frames."""
+    """Return the target of the failed cells' exceptions with their frames."""
     others = Cut(place=lambda place: not _is_traceback(place))
     return Target(
         what="the traceback",
@@ -69,7 +71,7 @@ def _release(shell: Any | None) -> list[str]:
 
 
 def _tracebacks(things: list[Any]) -> Iterator[TracebackType]:
-    """Every traceback of some exceptions, of their causes and of groups."""
+    """Yield the tracebacks of exceptions, of their causes and of groups."""
     pending, known = list(things), set()
     while pending:
         thing = pending.pop()
@@ -86,7 +88,7 @@ def _tracebacks(things: list[Any]) -> Iterator[TracebackType]:
 
 
 def _empty(frame: FrameType) -> None:
-    """Let a finished frame go of its locals; one that runs is left alone."""
+    """Clear the locals of a finished frame; a running one is left alone."""
     code = frame.f_code
     with contextlib.suppress(RuntimeError):
         frame.clear()
@@ -101,7 +103,7 @@ def _empty(frame: FrameType) -> None:
 
 
 def _empty_cells(cells: tuple[CellType, ...]) -> None:
-    """Empty the cells that no other function shares."""
+    """Clear the cells that no other function shares."""
     for cell in cells:
         if _references(cell) <= _OF_ONE_HOLDER:
             del cell.cell_contents

@@ -1,10 +1,10 @@
-"""Where torch's tensors may live besides an NVIDIA card, behind one protocol.
+"""Memory of torch's tensors besides that of NVIDIA GPUs, as a protocol.
 
-A kind of memory is one class, and an accelerator a line in `ACCELERATORS`. Of CUDA's cards (ROCm's
-are torch.cuda's, too) torch's own allocator has a history that tells everything, see
-torch_cuda.py. With another allocator they are among these kinds: nobody reads a history of them,
-so their ledger is made of what was seen to live (tensors/storage_registry.py), and of what these
-say.
+A kind of memory is one class, and an accelerator a line in `ACCELERATORS`. For CUDA devices (and
+ROCm's, which are also torch.cuda's) torch's own allocator has a complete history, see
+capture/torch_memory/cuda_counters.py. With another allocator they are among these kinds: no history
+of them is read. So their ledger is made of what was seen to live
+(capture/tensors/storage_registry.py) and of these readings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class DeviceReading(NamedTuple):
-    """What a device says of itself at one moment; None for what it does not say.
+    """A device's figures at one moment; None for any it does not report.
 
     Attributes:
         allocated: Bytes in torch's live blocks.
@@ -48,22 +48,25 @@ class Device(Protocol):
 
     @property
     def missing(self) -> str:
-        """What a recording of it cannot say, in a sentence or two."""
+        """The limits of a recording of the device, in a sentence or two."""
 
     def in_use(self, torch: Any) -> bool:
-        """Whether the user's code has brought it up; asking must not bring it up."""
+        """Return True if the user's code has initialized the device.
+
+        This must not initialize it.
+        """
 
     def count(self, torch: Any) -> int:
-        """How many there are."""
+        """Return the number of devices."""
 
     def read(self, torch: Any, index: int, *, whole: bool) -> DeviceReading:
-        """Read its counters.
+        """Read a device's counters.
 
         Args:
             torch: The user's torch.
             index: Which of them.
-            whole: Ask also what takes longer than the few microseconds that a change of phase may.
+            whole: Read also what takes longer than the few microseconds that a change of phase may.
         """
 
     def info(self, torch: Any, index: int) -> DeviceInfo:
-        """Name and size."""
+        """Return the name and size of a device."""

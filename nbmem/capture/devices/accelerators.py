@@ -1,4 +1,6 @@
-"""Accelerators besides NVIDIA's and AMD's, asked by torch's own counters; names are torch 2.13's.
+"""Accelerators besides NVIDIA's and AMD's, by torch's own counters.
+
+Names are those of torch 2.13.
 
 Their allocators round and keep temporaries, which no tensor that was seen accounts for: what the
 counters hold beyond the tensors is `unknown`, and what they hold beyond that is cache.
@@ -29,7 +31,9 @@ _OWN_PROBES = frozenset(("cuda", "xpu", "mps"))
 
 
 class _MayBeSilent:
-    """An accelerator whose driver may not tell what is in use of it: Intel's integrated GPUs raise.
+    """An accelerator whose driver may not report the bytes in use.
+
+    That of Intel's integrated GPUs raises.
 
     https://github.com/pytorch/pytorch/issues/194576
     """
@@ -39,11 +43,11 @@ class _MayBeSilent:
 
     @property
     def missing(self) -> str:
-        """What a recording cannot say."""
+        """The limits of a recording of the accelerator."""
         return _MISSING.format(self._words) + (_SILENT if self._silent else "")
 
     def _used(self, ask: Callable[[int], tuple[int, int]], index: int) -> int | None:
-        """Bytes in use by anybody; None where the driver does not tell."""
+        """Return bytes in use by all processes; None if not reported."""
         try:
             free, total = ask(index)
         except Exception as err:  # noqa: BLE001 - each backend has its own
@@ -65,15 +69,18 @@ class Xpu(_MayBeSilent):
     _words = "an Intel GPU"
 
     def in_use(self, torch: Any) -> bool:
-        """Whether torch.xpu is initialized."""
+        """Return True if torch.xpu is initialized."""
         return hasattr(torch, "xpu") and bool(torch.xpu.is_initialized())
 
     def count(self, torch: Any) -> int:
-        """How many there are."""
+        """Return the number of Intel GPUs."""
         return int(torch.xpu.device_count())
 
     def read(self, torch: Any, index: int, *, whole: bool) -> DeviceReading:
-        """Counters of the allocator; whole: what anybody uses of the card."""
+        """Read the allocator's counters.
+
+        With `whole`, read also the bytes of the GPU that all processes use.
+        """
         stats = torch.xpu.memory_stats_as_nested_dict(index)
         used = self._used(torch.xpu.mem_get_info, index) if whole else None
         return DeviceReading(
@@ -81,7 +88,7 @@ class Xpu(_MayBeSilent):
         )
 
     def info(self, torch: Any, index: int) -> DeviceInfo:
-        """Name and bytes."""
+        """Return the name and bytes of a GPU."""
         properties = torch.xpu.get_device_properties(index)
         return _info(torch, self.kind, index, str(properties.name), int(properties.total_memory))
 
@@ -89,8 +96,8 @@ class Xpu(_MayBeSilent):
 class Mps:
     """Apple's GPUs, whose memory is the host's.
 
-    Metal counts for this process the live tensors, the allocator's cache and MPSGraph's own; nobody
-    splits the latter two, so they stand in one line.
+    Metal counts for this process the live tensors, the allocator's cache and MPSGraph's own; the
+    latter two are not told apart, so they stand in one line.
     https://github.com/pytorch/pytorch/blob/v2.13.0/torch/mps/__init__.py
     """
 
@@ -98,26 +105,34 @@ class Mps:
     missing = _MISSING.format("Apple's GPU")
 
     def in_use(self, torch: Any) -> bool:
-        """Whether tensors live there: its allocator has no other sign of life."""
+        """Return True if any tensor lives on the GPU.
+
+        Nothing else shows that its allocator is in use.
+        """
         mps = getattr(torch, "mps", None)
         return bool(mps is not None and mps.is_available() and mps.current_allocated_memory())
 
     def count(self, _torch: Any) -> int:
-        """One: Metal's default device."""
+        """Return 1: Metal's default device."""
         return 1
 
     def read(self, torch: Any, _index: int, *, whole: bool) -> DeviceReading:  # noqa: ARG002 - all quick
-        """Live tensors, and what Metal counts for this process."""
+        """Read the live tensors, and what Metal counts for this process."""
         driver = int(torch.mps.driver_allocated_memory())
         return DeviceReading(int(torch.mps.current_allocated_memory()), None, driver, driver)
 
     def info(self, torch: Any, index: int) -> DeviceInfo:
-        """Name, and for a size the working set that Metal recommends not to exceed."""
+        """Return the GPU's name and size.
+
+        The size is the working set that Metal recommends not to exceed.
+        """
         return _info(torch, self.kind, index, "Apple GPU", int(torch.mps.recommended_max_memory()))
 
 
 class Accelerator(_MayBeSilent):
-    """Any other that torch.accelerator knows (Ascend, MTIA): its memory API is of torch 2.9.
+    """Any other accelerator that torch.accelerator knows (Ascend, MTIA).
+
+    Its memory API is that of torch 2.9.
 
     https://github.com/pytorch/pytorch/blob/v2.13.0/torch/accelerator/memory.py
     """
@@ -125,7 +140,7 @@ class Accelerator(_MayBeSilent):
     kind = ""
 
     def in_use(self, torch: Any) -> bool:
-        """Whether its allocator is initialized."""
+        """Return True if the allocator of the accelerator is initialized."""
         if not hasattr(getattr(torch, "accelerator", None), "memory_stats"):
             return False
         current = torch.accelerator.current_accelerator()
@@ -135,11 +150,14 @@ class Accelerator(_MayBeSilent):
         return bool(torch._C._accelerator_isAllocatorInitialized())  # noqa: SLF001 - no other sign
 
     def count(self, torch: Any) -> int:
-        """How many there are."""
+        """Return the number of accelerators."""
         return int(torch.accelerator.device_count())
 
     def read(self, torch: Any, index: int, *, whole: bool) -> DeviceReading:
-        """Counters of the allocator; whole: what anybody uses of it."""
+        """Read the allocator's counters.
+
+        With `whole`, read also the bytes that all processes use.
+        """
         stats = torch.accelerator.memory_stats(index)
         used = self._used(torch.accelerator.get_memory_info, index) if whole else None
         return DeviceReading(
@@ -147,7 +165,7 @@ class Accelerator(_MayBeSilent):
         )
 
     def info(self, torch: Any, index: int) -> DeviceInfo:
-        """Kind and bytes."""
+        """Return the kind and bytes of an accelerator."""
         _, total = torch.accelerator.get_memory_info(index)
         return _info(torch, self.kind, index, self.kind.upper(), int(total))
 
@@ -156,17 +174,21 @@ ACCELERATORS: tuple[Device, ...] = (OtherAllocator(), Xpu(), Mps(), Accelerator(
 
 
 def accelerator(torch: Any) -> Device | None:
-    """The accelerator that the user's code has brought up; None if it has none of these."""
+    """Return the accelerator in use; None if there is none of these.
+
+    It is in use once the user's code has initialized it. A CUDA GPU counts if its allocator is not
+    torch's native one.
+    """
     return next((device for device in ACCELERATORS if device.in_use(torch)), None)
 
 
 def uncounted(torch: Any) -> Device:
-    """The memory of which nobody reads a history: an accelerator's in use, else the host's."""
+    """Return the accelerator in use, else the host: both lack a history."""
     return accelerator(torch) or Host()
 
 
 def _current(stats: Mapping[str, Any], name: str) -> int | None:
-    """A counter of the nested form; before initialization there is none."""
+    """Return a counter of nested stats; None before initialization."""
     value = stats.get(name, {}).get("all", {}).get("current")
     return None if value is None else int(value)
 

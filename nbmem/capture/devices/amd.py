@@ -1,7 +1,7 @@
-"""AMD's cards in NVML's words: what amdsmi says of a card and of the processes on it.
+"""Provide NVML's functions for AMD GPUs through amdsmi.
 
 torch for ROCm is `torch.cuda` with the same allocator, so only this source differs. amdsmi is part
-of ROCm, and is asked for bytes only.
+of ROCm, and is read for bytes only.
 https://github.com/ROCm/amdsmi/blob/rocm-7.0.2/py-interface/amdsmi_interface.py
 """
 
@@ -19,7 +19,7 @@ _ROCRS = ("ROCR_VISIBLE_DEVICES",)
 
 
 class VramFigures(NamedTuple):
-    """A card's bytes, as NVML's structure has them."""
+    """A GPU's bytes, with the fields of NVML's structure."""
 
     total: int
     used: int
@@ -27,14 +27,14 @@ class VramFigures(NamedTuple):
 
 
 class OnCard(NamedTuple):
-    """One process on a card, as NVML's structure has it."""
+    """A process on a GPU, with the fields of NVML's structure."""
 
     pid: Any
     usedGpuMemory: Any  # noqa: N815 - its name
 
 
 class Amdsmi:
-    """The functions of NVML's package that nbmem calls, answered by amdsmi.
+    """The NVML functions that nbmem calls, implemented with amdsmi.
 
     Args:
         amdsmi: The package.
@@ -48,22 +48,25 @@ class Amdsmi:
         self._amdsmi.amdsmi_init()
 
     def nvmlShutdown(self) -> None:  # noqa: N802
-        """Close it."""
+        """Close the library."""
         self._amdsmi.amdsmi_shut_down()
 
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        """How many cards there are."""
+        """Return the number of GPUs."""
         return len(self._amdsmi.amdsmi_get_processor_handles())
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:  # noqa: N802
-        """A card by amdsmi's order."""
+        """Return a GPU's handle by its index in amdsmi's order."""
         return self._amdsmi.amdsmi_get_processor_handles()[index]
 
     def handle_of(self, ordinal: int) -> Any:
-        """A card by torch's ordinal: HIP's order is another one, which ROCm 6.4 and newer tell.
+        """Return a GPU's handle by torch's ordinal.
+
+        HIP numbers GPUs in another order than amdsmi. ROCm 6.4 and newer report HIP's numbers;
+        without them amdsmi's order is used.
 
         Raises:
-            ValueError: The card was chosen by a UUID that amdsmi says of none.
+            ValueError: The card was chosen by a UUID that amdsmi reports for no GPU.
         """
         handles, wanted = self._amdsmi.amdsmi_get_processor_handles(), _visible(ordinal)
         ask = getattr(self._amdsmi, "amdsmi_get_gpu_enumeration_info", None)
@@ -75,23 +78,23 @@ class Amdsmi:
         return handles[int(wanted)]
 
     def nvmlDeviceGetName(self, handle: Any) -> Any:  # noqa: N802
-        """The name under which a card is sold."""
+        """Return a GPU's market name."""
         return self._amdsmi.amdsmi_get_gpu_asic_info(handle)["market_name"]
 
     def nvmlSystemGetDriverVersion(self) -> Any:  # noqa: N802
-        """The driver's version, of the first card."""
+        """Return the driver version of the first GPU."""
         first = self.nvmlDeviceGetHandleByIndex(0)
         return self._amdsmi.amdsmi_get_gpu_driver_info(first)["driver_version"]
 
     def nvmlDeviceGetMemoryInfo(self, handle: Any) -> VramFigures:  # noqa: N802
-        """A card's own memory; what it maps of the host's (GTT) is not of it."""
+        """Return a GPU's VRAM, without host memory that it maps (GTT)."""
         kind = self._amdsmi.AmdSmiMemoryType.VRAM
         total = self._amdsmi.amdsmi_get_gpu_memory_total(handle, kind)
         used = self._amdsmi.amdsmi_get_gpu_memory_usage(handle, kind)
         return VramFigures(total, used, total - used)
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[OnCard]:  # noqa: N802
-        """The processes on a card with what they hold of its own memory."""
+        """List the processes on a GPU with the VRAM that each holds."""
         return [
             OnCard(one["pid"], one["memory_usage"]["vram_mem"])
             for one in self._amdsmi.amdsmi_get_gpu_process_list(handle)
@@ -99,13 +102,15 @@ class Amdsmi:
 
 
 def is_here() -> bool:
-    """Whether the user's torch is one for AMD's cards."""
+    """Return True if the loaded torch is built for ROCm."""
     version: Any = getattr(loaded_torch(), "version", None)
     return getattr(version, "hip", None) is not None
 
 
 def load() -> Amdsmi:
-    """The package, imported where no limit runs.
+    """Import amdsmi and wrap it in NVML's functions.
+
+    Call this outside of any time limit.
 
     Raises:
         ProbeUnavailableError: It is not installed, or not as a whole.
@@ -122,7 +127,9 @@ def load() -> Amdsmi:
 
 
 def _visible(ordinal: int) -> str:
-    """One of torch's cards as all of them are counted, or by its UUID where it was chosen by that.
+    """Map torch's ordinal to a GPU's unfiltered index, or to its UUID.
+
+    The UUID is returned where an environment variable selects the GPU by it.
 
     ROCr shows HIP some of the cards, numbered anew, and HIP chooses among those.
     https://rocm.docs.amd.com/en/docs-6.1.2/conceptual/gpu-isolation.html
@@ -136,5 +143,5 @@ def _visible(ordinal: int) -> str:
 
 
 def _listed(name: str) -> list[str]:
-    """What an environment's variable lists."""
+    """Split the comma-separated list of an environment variable."""
     return [part.strip().lower() for part in os.environ.get(name, "").split(",") if part.strip()]

@@ -1,4 +1,4 @@
-"""The host's memory: what this process has resident, and what the machine or its container has."""
+"""Host memory: resident in this process, and of machine or container."""
 
 from __future__ import annotations
 
@@ -25,10 +25,13 @@ FRESH_NS = 1_000_000
 
 
 class Host:
-    """The CPU's memory as a `Device`: torch keeps no counters of it, the kernel does.
+    """The CPU's memory as a `Device`, read from the kernel.
+
+    torch keeps no counters of it.
 
     Used are the bytes that could not be had: the page cache that the kernel would give back is
-    free, as in `free`'s column `available`. In a container its limit is the machine.
+    free, as in `free`'s column `available`. In a container its limit stands for the machine's
+    memory.
     """
 
     kind = "cpu"
@@ -43,15 +46,18 @@ class Host:
         self._last = 0, DeviceReading()
 
     def in_use(self, _torch: Any) -> bool:
-        """Always: every machine has it."""
+        """Return True: every machine has host memory."""
         return True
 
     def count(self, _torch: Any) -> int:
-        """One, whatever torch calls its parts."""
+        """Return 1, whatever torch calls the parts of host memory."""
         return 1
 
     def read(self, _torch: Any, _index: int, *, whole: bool) -> DeviceReading:
-        """Resident bytes of this process in 2 us; its parts and what anybody uses in 200 us."""
+        """Read resident bytes of this process, in 2 us.
+
+        With `whole`, read also their parts and the bytes in use by all processes, in 200 us.
+        """
         read = self._resident()
         if not whole:
             return read
@@ -71,7 +77,10 @@ class Host:
         return read
 
     def info(self, torch: Any, index: int) -> DeviceInfo:
-        """The processor's name and the bytes of memory, or of the container's limit."""
+        """Return the processor's name and the bytes of memory.
+
+        The bytes are the container's limit where there is one.
+        """
         from nbmem.core.session.session import DeviceInfo
 
         return DeviceInfo(
@@ -84,7 +93,10 @@ class Host:
         )
 
     def _resident(self) -> DeviceReading:
-        """Resident bytes, `FRESH_NS` old at most: until then it is the same reading."""
+        """Return resident bytes that are at most `FRESH_NS` old.
+
+        Until then the last reading is returned.
+        """
         now = CLOCK.perf_counter_ns()
         when, last = self._last
         if now - when >= FRESH_NS or last.process is None:
@@ -92,7 +104,11 @@ class Host:
         return self._last[1]
 
     def _read_statm(self) -> int | None:
-        """Resident bytes now; the file stays open, for opening it takes most of the time."""
+        """Read the resident bytes of this process.
+
+        The file stays open, as opening it takes most of the time. Where it cannot be read, psutil
+        is used.
+        """
         if sys.platform != "linux":
             return resident_bytes()
         try:
@@ -104,9 +120,9 @@ class Host:
 
 
 class _Statm:
-    """The kernel's figures of this process, open until it is collected.
+    """An open `/proc/self/statm` of this process, closed when collected.
 
-    A descriptor and no file: Python would warn of a file that nobody has closed.
+    A descriptor and no file: Python would warn of a file that is not closed.
     """
 
     def __init__(self) -> None:
@@ -115,14 +131,14 @@ class _Statm:
         weakref.finalize(self, os.close, self._descriptor).atexit = False
 
     def read(self) -> bytes:
-        """Return the line as it is now."""
+        """Return the current line of the file."""
         if sys.platform != "linux":
             return b""
         return os.pread(self._descriptor, 128, 0)
 
 
 def total_bytes() -> int:
-    """Bytes of the machine's memory, or of the container's limit where that is lower."""
+    """Return bytes of the machine's memory, or of a lower container limit."""
     import psutil
 
     total = int(psutil.virtual_memory().total)
@@ -131,7 +147,7 @@ def total_bytes() -> int:
 
 
 class _Box(NamedTuple):
-    """A control group.
+    """The limit and usage of a control group.
 
     Attributes:
         limit: Bytes that it may use.
@@ -145,7 +161,7 @@ class _Box(NamedTuple):
 
 
 def _container() -> _Box | None:
-    """The control group of this process; None where none limits it.
+    """Read the control group of this process; None without a limit.
 
     https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files
     """
@@ -181,7 +197,7 @@ def _row(path: Path, name: str) -> int | None:
 
 
 def _processor() -> str:
-    """The processor's name as a person knows it."""
+    """Return the processor's model name."""
     with suppress(OSError, UnicodeError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             key, _, value = line.partition(":")

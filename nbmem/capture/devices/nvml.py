@@ -1,9 +1,12 @@
-"""NVML: the whole card, this process and the others, read without creating a CUDA context.
+"""Read GPU memory through NVML without creating a CUDA context.
 
-NVML counts what nvidia-smi shows. In a container it may show host PIDs or no process memory at all;
-then this process's figure is None, never 0. Drivers, stand-ins and half-installed packages answer
-all kinds of things: whatever cannot be so is unknown from here on, any exception means that NVML
-is not there, and a call that hangs is given up (`patience.py`), once for the process.
+Figures cover the whole card, this process and the others. NVML counts what nvidia-smi shows. In a
+container it may show host PIDs or no process memory at all; then this process's figure is None,
+never 0.
+
+Drivers, virtual cards and half-installed packages return all kinds of values. A figure that is
+impossible counts as unknown from here on. Any exception means that NVML is unavailable. A call
+that hangs is abandoned (`timeouts.py`), once for the process.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ another one."""
 
 
 class NvmlProbe:
-    """Reads cards by CUDA ordinal; opens NVML at the first reading.
+    """A reader of GPUs by CUDA ordinal; NVML is opened at the first read.
 
     Raises (from every method but `close`):
         ProbeUnavailableError: NVML or the card cannot be read here, or has not answered in time.
@@ -56,31 +59,36 @@ class NvmlProbe:
         self._wddm: dict[int, bool] = {}  # of a card: it stays so until the driver is started anew
 
     def cards(self) -> tuple[NvmlCard, ...]:
-        """Every card of the machine, whether torch may use it or not; without the broken ones."""
+        """Return every working GPU of the machine, visible to torch or not."""
         load()
         return ask(self._cards, COLD_S)
 
     def read(self, ordinal: int, *, others: bool = False) -> CardReading:
-        """Read one card (with the list of processes 0.17 ms on an H100's host, all in all).
+        """Read the memory figures of one GPU.
+
+        One reading takes 0.17 ms on an H100's host, the list of processes included.
 
         Args:
             ordinal: CUDA ordinal.
-            others: Name the other processes, too.
+            others: Also list the other processes by name.
 
         Raises:
-            ImpossibleReadingError: What was read cannot be so.
+            ImpossibleReadingError: A figure that was read is impossible.
         """
         load()
         return ask(lambda: self._read(ordinal, others=others), LIMIT_S)
 
     def other_processes(self, ordinal: int) -> dict[int, int]:
-        """Bytes of the other processes on a card by PID, where the driver says them."""
+        """Return the bytes of other processes on a GPU by PID.
+
+        Processes whose bytes the driver hides are left out.
+        """
         load()
         held = ask(lambda: processes_of(self._open(), self._handle(ordinal)), LIMIT_S)
         return {pid: size for pid, size in held.items() if size and pid != os.getpid()}
 
     def close(self) -> None:
-        """Let NVML go; the next reading opens it again."""
+        """Shut NVML down; the next reading opens it again."""
         if self._nvml is not None:
             nvml, self._nvml = self._nvml, None
             self._handles.clear()
@@ -167,7 +175,10 @@ class NvmlProbe:
         return self._nvml
 
     def _handle(self, ordinal: int) -> Any:
-        """NVML's handle for a CUDA ordinal: by UUID where torch knows it, for the orders differ."""
+        """Return NVML's handle for a CUDA ordinal.
+
+        It is found by UUID where torch knows it, because NVML and CUDA order cards differently.
+        """
         nvml = self._open()
         if ordinal not in self._handles and isinstance(nvml, amd.Amdsmi):
             self._handles[ordinal] = nvml.handle_of(ordinal)
@@ -179,12 +190,14 @@ class NvmlProbe:
 
 
 def load() -> Any:
-    """The package, imported where no limit runs: that may take longer, and asks no driver.
+    """Import the NVML bindings or, for AMD cards, an adapter for them.
 
-    For AMD's cards it is one that answers in the same words.
+    The import runs outside any time limit: it may take longer, and it calls no driver.
+
+    For AMD's cards the module returned has the same functions.
 
     Raises:
-        ProbeUnavailableError: It is not installed, or not as a whole.
+        ProbeUnavailableError: The package is not installed, or only in part.
     """
     if amd.is_here():
         return amd.load()
@@ -206,18 +219,21 @@ def load() -> Any:
 
 
 def hung() -> str | None:
-    """The sentence to say where the driver has hung in this process; None where it has not."""
+    """Return the error text if NVML has hung in this process, else None."""
     return _HUNG if _hung.get("call", _hung) is _answering() else None
 
 
 def give_up() -> str:
-    """A call has hung: nobody shall wait for another one; returns the sentence to say."""
+    """Stop calling NVML because a call hung; return the error text."""
     _hung["call"] = _answering()
     return _HUNG
 
 
 def _answering() -> Any:
-    """The function that answers as NVML now: another one once a virtual card is put in."""
+    """Return the nvmlInit function that is installed now.
+
+    It is another one once a virtual card is installed.
+    """
     return getattr(sys.modules.get("pynvml"), "nvmlInit", None)
 
 
@@ -234,15 +250,15 @@ def ask(
     limit_s: float,
     unreadable: Callable[[Exception], ProbeUnavailableError] = _unavailable,
 ) -> Answer:
-    """Every call of NVML goes through here.
+    """Call NVML within a time limit; every NVML call goes through here.
 
     Args:
-        call: Asks.
-        limit_s: So many seconds are waited.
-        unreadable: Makes the sentence of what NVML refuses.
+        call: The call.
+        limit_s: Seconds to wait.
+        unreadable: Makes the error for an exception of NVML's.
 
     Raises:
-        ProbeUnavailableError: It refuses, or has not answered in time, now or before.
+        ProbeUnavailableError: NVML raises, or has not answered in time, now or before.
     """
     if (why := hung()) is not None:
         raise ProbeUnavailableError(why)

@@ -1,4 +1,4 @@
-"""What NVML says of a card's memory and of the processes on it, whoever asks."""
+"""Read a GPU's memory and its processes from NVML."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _FOR_EACH = 16 * MIB
 
 
 def memory_of(library: Any, handle: Any) -> Any:
-    """What a card has, as nvidia-smi says it since driver 510."""
+    """Read a GPU's memory structure, by the newer call where there is one.
+
+    nvidia-smi uses the newer call (version 2) since driver 510.
+    """
     try:
         return library.nvmlDeviceGetMemoryInfo(handle, version=library.nvmlMemory_v2)
     except Exception:  # noqa: BLE001 - an older package, or an older driver
@@ -35,19 +38,21 @@ def memory_of(library: Any, handle: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardReading:
-    """One reading of a whole card.
+    """One reading of the memory of a whole GPU.
 
     Attributes:
         total: The card's bytes, or the host's where it shares its memory.
-        used: Bytes in use by anybody, the driver among them.
-        driver: Bytes that the driver and the card's firmware keep for themselves, and those that
-            it counts for no process (`unowned`). Before release 510 it does not say what it
-            keeps: then that counts as other processes.
+        used: Bytes in use by all processes and the driver.
+        driver: Bytes that the driver and the card's firmware keep for themselves, and those
+            that it counts for no process (`unattributed_bytes`). Before release 510 it does
+            not report what it keeps: then that counts as other processes.
         process: Bytes of this process; None where the driver does not say.
         others: Bytes of other processes by name, where visible.
-        shared: Whether the card has the host's memory, and `total` and `used` are the host's.
+        shared: Whether the card has the host's memory, and `total` and `used` are the
+            host's.
         wddm: Whether Windows manages the memory, and puts into the host's what has no room.
-        doubts: A sentence for each figure that was read and cannot be so, by the figure's name.
+        doubts: A sentence for each figure that was read and is impossible, by the figure's
+            name.
     """
 
     total: int
@@ -62,12 +67,12 @@ class CardReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlCard:
-    """A card that NVML sees.
+    """A GPU that NVML lists.
 
     Attributes:
         index: NVML's index.
         name: The driver's name.
-        total: Bytes, the host's where it shares its memory; None where nobody says them.
+        total: Bytes, the host's where it shares its memory; None where they are unknown.
         driver: Version of the driver.
         shared: Whether the card has the host's memory.
     """
@@ -80,14 +85,14 @@ class NvmlCard:
 
 
 class CardBytes(NamedTuple):
-    """A card's bytes.
+    """Total, free and reserved bytes of one GPU.
 
     Attributes:
         total: The whole card, or the host's memory where it shares that.
-        free: What nobody uses.
-        driver: What the driver says that it keeps; not checked yet.
+        free: Unused bytes.
+        driver: What the driver reports to keep for itself; not validated yet.
         shared: Whether the memory is the host's.
-        by_nvml: Whether NVML says them.
+        by_nvml: Whether the figures are from NVML.
     """
 
     total: int
@@ -100,20 +105,20 @@ class CardBytes(NamedTuple):
 def card_bytes(
     library: Any, handle: Any, *, name: str | None = None, ordinal: int | None = None
 ) -> CardBytes | None:
-    """Read a card's bytes: NVML's, or where it tells none CUDA's or the host's.
+    """Read a GPU's bytes from NVML, else from CUDA or the host.
 
     Args:
         library: NVML.
         handle: Its card.
         name: The card's name; None to ask for it where it is needed.
-        ordinal: The card's CUDA ordinal; None where nobody knows it.
+        ordinal: The card's CUDA ordinal; None where it is unknown.
 
     Returns:
-        None where nobody says them.
+        None where no source has them.
 
     Raises:
-        ImpossibleReadingError: They cannot be so.
-        Exception: What NVML raises of a card that should tell them.
+        ImpossibleReadingError: The figures are impossible.
+        Exception: What NVML raises for a card that should have these figures.
     """
     memory: Any = supported(lambda: memory_of(library, handle), _NO_MEMORY)
     if memory is not _NO_MEMORY and whole_bytes(memory.total) != 0:
@@ -130,14 +135,14 @@ def card_bytes(
 
 
 def name_of(library: Any, handle: Any) -> str:
-    """Read a card's name; "unknown" where the driver does not say it."""
+    """Read a GPU's name; "unknown" where the driver does not report it."""
     return text_of(supported(lambda: library.nvmlDeviceGetName(handle), None))
 
 
 def is_wddm(library: Any, handle: Any) -> bool:
-    """Tell whether Windows manages a card's memory (WDDM), as it does below WSL, too.
+    """Return whether Windows manages a GPU's memory (WDDM), even under WSL.
 
-    Then NVML tells no process its bytes:
+    Then NVML reports no bytes of any process:
     https://docs.nvidia.com/deploy/nvml-api/structnvmlProcessInfo__v1__t.html
     """
     if "microsoft" in platform.release().lower():  # WSL's kernel, where NVML has no driver models
@@ -149,7 +154,7 @@ def is_wddm(library: Any, handle: Any) -> bool:
 
 
 def supported(ask: Callable[[], Any], otherwise: Answer) -> Any | Answer:
-    """Ask NVML for one figure; `otherwise` where it has no such figure of a card.
+    """Query one figure of NVML; return `otherwise` if it is unsupported.
 
     Raises:
         Exception: Whatever else NVML raises: the card is lost, or the driver is.
@@ -165,7 +170,7 @@ def supported(ask: Callable[[], Any], otherwise: Answer) -> Any | Answer:
 
 
 def processes_of(library: Any, handle: Any) -> dict[int, int | None]:
-    """Bytes by PID, compute and graphics; None where the figure is hidden."""
+    """Return bytes by PID, compute and graphics; None where hidden."""
     held: dict[int, int | None] = {}
     for kind in ("Compute", "Graphics"):
         for pid, size in _listed(library, f"nvmlDeviceGet{kind}RunningProcesses", handle):
@@ -176,18 +181,20 @@ def processes_of(library: Any, handle: Any) -> dict[int, int | None]:
 
 
 def unowned(used: int, held: Mapping[int, int | None]) -> int:
-    """Bytes in use that the driver counts for no process, while every process can be seen.
+    """Return the bytes in use that the driver assigns to no process.
 
-    On an H100 (driver 580.159) 3.25 MiB as soon as anybody is on the card, 5.6 MiB for each context
-    and 2 MiB for 30 GiB of one's memory. Somebody whom a container hides has a context, which is
-    more: then it is theirs.
+    They can be known only while the bytes of every process are visible.
+
+    On an H100 (driver 580.159) they are 3.25 MiB as soon as any process is on the card.
+    Each context adds 5.6 MiB, and 30 GiB of a process's memory add 2 MiB. A process that a
+    container hides has a context, which takes more: then the bytes may be that process's.
 
     Args:
         used: Bytes in use, without those that the driver reserves.
         held: Bytes by PID, as `processes_of` reads them.
 
     Returns:
-        0 where a figure is hidden, or where it may be somebody's.
+        0 where a figure is hidden, or where the bytes may be a hidden process's.
     """
     known = [size for size in held.values() if size is not None]
     rest = used - sum(known)

@@ -1,4 +1,6 @@
-"""CUDA's cards where torch takes its memory from another allocator, of which it keeps no history.
+"""CUDA devices where torch uses another allocator than its native one.
+
+torch keeps no history of its memory.
 
 `backend:cudaMallocAsync` takes from CUDA's default pool, whose figures torch's counters are. A
 `CUDAPluggableAllocator` counts nothing; where it is RMM's, RMM's own figures stand for the
@@ -21,13 +23,16 @@ if TYPE_CHECKING:
 
 
 class OtherAllocator:
-    """A card of CUDA's as a `Device`: what lives there was seen, what beyond it is counted."""
+    """A CUDA GPU as a `Device`, without an allocator history.
+
+    Its live tensors are those that were seen; further bytes are only counted.
+    """
 
     kind = "cuda"
 
     @property
     def missing(self) -> str:
-        """Whose memory it is, and what follows from that."""
+        """The limits of a recording with this allocator, and its backend."""
         return (
             "torch takes its memory from another allocator here "
             f"({torch_cuda.backend()}) and keeps no "
@@ -37,22 +42,22 @@ class OtherAllocator:
         )
 
     def in_use(self, _torch: Any) -> bool:
-        """Whether CUDA is up, and its allocator another."""
+        """Return True if CUDA is initialized with another allocator."""
         return torch_cuda.initialized_torch() is not None and torch_cuda.backend() != "native"
 
     def count(self, _torch: Any) -> int:
-        """How many there are."""
+        """Return the number of GPUs that torch uses or could use."""
         return torch_cuda.device_count()
 
     def read(self, _torch: Any, index: int, *, whole: bool) -> DeviceReading:  # noqa: ARG002 - all quick
-        """The allocator's counters, as far as somebody keeps them."""
+        """Read the allocator's counters, as far as any are kept."""
         counters = torch_cuda.read_counters(index)
         if counters is not None:
             return DeviceReading(counters.allocated, counters.reserved)
         return DeviceReading(*(rmm.of_torch(index) or ()))
 
     def info(self, _torch: Any, index: int) -> DeviceInfo:
-        """Name and bytes, and whose memory it is."""
+        """Return the name, bytes and allocator backend of a GPU."""
         return replace(
             torch_cuda.device_info(index, None, virtual=False), allocator=torch_cuda.backend()
         )

@@ -1,4 +1,4 @@
-"""The host's memory of this process, and what the processes beside it are."""
+"""Host memory of this process, and the names of other processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def resident_bytes() -> int | None:
-    """Bytes of this process in the host's memory; None where psutil cannot say."""
+    """Return this process's resident bytes; None if psutil cannot tell."""
     try:
         import psutil
 
@@ -21,18 +21,18 @@ def resident_bytes() -> int | None:
 
 
 def own_bytes() -> int | None:
-    """Bytes of the host's memory that are this process's own and cannot be dropped.
+    """Return resident bytes that are this process's own, or None.
 
-    Resident without mapped files, so a checkpoint that several processes map counts for none. What
-    the system looks at when it kills for want of memory. None where the system does not say (it
-    is no Linux).
+    These cannot be dropped: resident bytes without mapped files. A checkpoint that several
+    processes map counts for none. The system judges by them when it kills for want of memory. None
+    where the system does not report them (not Linux).
     """
     parts = resident_parts()
     return None if parts is None else parts.anonymous + parts.shared
 
 
 class ResidentParts(NamedTuple):
-    """What this process's resident bytes are of.
+    """Resident bytes of this process, by the kind of their pages.
 
     Attributes:
         anonymous: Pages of no file: what it has allocated and written to.
@@ -46,7 +46,7 @@ class ResidentParts(NamedTuple):
 
 
 def resident_parts() -> ResidentParts | None:
-    """What this process's resident bytes are of: Linux says so; None elsewhere.
+    """Read resident bytes by kind of pages; None if not on Linux.
 
     https://docs.kernel.org/filesystems/proc.html (RssAnon, RssFile, RssShmem)
     """
@@ -62,7 +62,10 @@ _ROWS = (b"RssAnon:", b"RssFile:", b"RssShmem:")
 
 
 def process_name(pid: int) -> str:
-    """Name of a process for a person: `train.ipynb (python3, 4711)`, `python3 (4711)`."""
+    """Return a process's name for display.
+
+    This is like `train.ipynb (python3, 4711)`, or `python3 (4711)` without a notebook.
+    """
     name, notebook = program_name(pid), notebook_of(pid)
     if name is None:
         return f"process {pid}"
@@ -70,7 +73,10 @@ def process_name(pid: int) -> str:
 
 
 def program_name(pid: int) -> str | None:
-    """Name of a process's program; None if it is another user's or another container's."""
+    """Return the name of a process's program; None if not visible.
+
+    It is not if it is another user's or another container's.
+    """
     try:
         import psutil
 
@@ -81,10 +87,12 @@ def program_name(pid: int) -> str | None:
 
 
 def notebook_of(pid: int) -> str | None:
-    """File name of the notebook in whose kernel (or below it) a process runs, if that is visible.
+    """Return the file name of the notebook that a process runs for.
+
+    The process is its kernel, or below that. None if that is not visible.
 
     The Jupyter server tells each kernel its session's path when it starts it, so a notebook that
-    was renamed later has its first name here. Nobody is asked but the process's own environment.
+    was renamed later has its first name here. Only the process's own environment is read.
     https://github.com/jupyter-server/jupyter_server/blob/v2.21.1/jupyter_server/services/sessions/sessionmanager.py#L316
     """
     try:

@@ -1,6 +1,6 @@
-"""Cards without memory of their own: what they have is the host's, and NVML tells no bytes of it.
+"""Read GPUs that use the host's memory, for which NVML has no bytes.
 
-What NVML answers there, as people who have them saw it:
+NVML returns for them, as their users reported:
 
 - GB10 (DGX Spark, driver 580): "Not Supported" for both versions of the memory call, processes
   with their bytes: https://github.com/XuehaiPan/nvitop/pull/208,
@@ -29,11 +29,11 @@ https://github.com/wookayin/gpustat/pull/179, https://github.com/lablup/all-smi/
 
 
 class MemoryReading(NamedTuple):
-    """Bytes of a card, as somebody else than NVML says them.
+    """A GPU's memory, from another source than NVML.
 
     Attributes:
         total: The whole card, or the machine that shares its memory with it.
-        free: What nobody uses; page cache that the kernel would give back is free.
+        free: Unused bytes; page cache that the kernel would give back is free.
         shared: Whether the memory is the host's.
     """
 
@@ -43,7 +43,9 @@ class MemoryReading(NamedTuple):
 
 
 def is_shared(name: str, ordinals: Iterable[int]) -> bool:
-    """Tell whether a card has the host's memory; no CUDA context is made.
+    """Return whether a GPU uses the host's memory.
+
+    No CUDA context is made.
 
     Args:
         name: The driver's name.
@@ -53,9 +55,11 @@ def is_shared(name: str, ordinals: Iterable[int]) -> bool:
 
 
 def memory_of_host() -> MemoryReading:
-    """Read the bytes of the machine, as `MemTotal` and `MemAvailable` of /proc/meminfo have them.
+    """Read the machine's total and available memory.
 
-    A container's limit is none of a card's: the driver takes its pages beside it.
+    These are `MemTotal` and `MemAvailable` of /proc/meminfo.
+
+    A container's limit does not apply to a card: the driver allocates its pages outside it.
     """
     import psutil
 
@@ -66,11 +70,13 @@ def memory_of_host() -> MemoryReading:
 
 
 def memory_without_nvml(ordinal: int) -> MemoryReading | None:
-    """Read a card's bytes by cudaMemGetInfo; None before torch holds memory of it.
+    """Read a GPU's memory by cudaMemGetInfo.
 
-    Where the host's memory is shared, cudaMemGetInfo counts page cache as used, which the kernel
-    gives back to whoever asks: https://nvidia.custhelp.com/app/answers/detail/a_id/5728. Then the
-    larger of the two figures is free.
+    None before torch holds memory of it.
+
+    Where the host's memory is shared, cudaMemGetInfo counts page cache as used, which the
+    kernel gives back on demand: https://nvidia.custhelp.com/app/answers/detail/a_id/5728.
+    Then the larger of the two figures is free.
     """
     by_cuda = torch_cuda.card_bytes(ordinal)
     if by_cuda is None:

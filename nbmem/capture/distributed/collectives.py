@@ -1,7 +1,10 @@
-"""What FSDP, DTensor and ZeRO hold for collectives: gathered parameters, what is reduced.
+"""Observe tensors that FSDP, DTensor and ZeRO hold for collectives.
 
-All of it comes and goes inside a forward or a backward, so it is seen at the moment: where FSDP's
-own methods are looked up (lent.py says how), in the objects and the frames that hold it.
+These are gathered parameters and what is reduced.
+
+They exist only inside a forward or a backward. So they are read at that moment, where FSDP's own
+methods are looked up (see capture/hooks/method_patches.py), from the objects and frames that hold
+them.
 
 Known limit: what a communication that the program has put in place of torch's own
 (`set_custom_reduce_scatter`) writes into is known by its input alone.
@@ -43,11 +46,11 @@ _REDUCES_FLAT = ("reduce_scatter_single", "reduce_scatter_tensor")
 
 
 class Collectives:
-    """Lends FSDP's methods, once FSDP is there.
+    """Patches of FSDP, DTensor and ZeRO that observe their collectives.
 
     Args:
-        held: Told what FSDP holds, where something of it is new.
-        lost: Leaves a note of a fault; nothing more is told then.
+        held: Called with the tensors that are held, where some may be new.
+        lost: Leaves a note of a fault; nothing more is reported then.
     """
 
     def __init__(self, held: Callable[[Iterable[Held]], None], lost: Lost) -> None:
@@ -66,7 +69,10 @@ class Collectives:
 
     @entry("what FSDP gathers and reduces", otherwise=_none)
     def parts(self) -> list[Part]:
-        """What is to be lent from now on: nothing twice, and nothing before FSDP is imported."""
+        """Create patches for modules imported since the last call.
+
+        Nothing is patched twice, and nothing before its module is imported.
+        """
         there = [name for name in self._left if name in sys.modules]
         return [part for name in there for part in self._left.pop(name)()]
 
@@ -116,7 +122,7 @@ class Collectives:
         after: Reader | None = None,
         by: Any = None,
     ) -> list[Part]:
-        """A method of some classes, as far as this torch has them."""
+        """Create patches of a method for the classes that define it."""
 
         def begins(thing: Any, frame: FrameType) -> Ended | None:
             if before is not None:
@@ -149,7 +155,7 @@ class Collectives:
 
 
 def _made(_nothing: Any, given: Mapping[str, Any]) -> Iterator[Held]:
-    """What one collective has made."""
+    """Yield the tensor that a DTensor collective has produced."""
     found = dtensor.made(given)
     if found is not None:
         what = f"{DTENSOR} {found.kind}"
@@ -160,6 +166,9 @@ def _made(_nothing: Any, given: Mapping[str, Any]) -> Iterator[Held]:
 
 
 def _sends(optimizer: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
-    """The buckets that gradients are sent from; ZeRO-1 and 2 have them in a backward only."""
+    """Yield the buckets that ZeRO sends gradients from.
+
+    ZeRO-1 and ZeRO-2 have them during a backward only.
+    """
     for bucket in zero.buckets(optimizer):
         yield Held(bucket, Category.COMMUNICATION, None, "", "", ZERO_BUCKET)

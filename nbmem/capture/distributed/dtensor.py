@@ -1,8 +1,8 @@
-"""What DTensor's collectives have made, seen where torch is about to use it.
+"""Detect what DTensor collectives return, where torch is about to use it.
 
-A redistribution looks up a class of torch's right behind the collective, with the result among its
-variables: that look-up is lent (lent.py says how). A result that has the storage of what was given
-was not communicated: a shard cut out of a replica is a view.
+A redistribution looks up a class of torch's right after the collective, with the result among its
+variables. That look-up is patched (method_patches.py explains how). A result that has the storage
+of the input was not communicated: a shard cut out of a replica is a view.
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/tensor/_redistribute.py
 
 Known limit: what a loss over shards of the vocabulary reduces, and what a program calls of
@@ -33,14 +33,17 @@ _FUNCTIONAL = "torch.distributed._functional_collectives"
 
 
 class Made(NamedTuple):
-    """What a collective has made: the tensor, for the moment of a call, and the collective."""
+    """A collective's result, held during one call, and the collective's kind."""
 
     tensor: Any
     kind: str
 
 
 def made(given: Mapping[str, Any]) -> Made | None:
-    """What a redistribution has among its variables; None where nothing was communicated."""
+    """Return a redistribution's result from its variables, or None.
+
+    None where nothing was communicated.
+    """
     if "new_local_tensor" in given:  # one step of it
         result, source = given["new_local_tensor"], given.get("local_tensor")
         steps = [(given.get("current"), given.get("target"))]
@@ -58,7 +61,10 @@ def made(given: Mapping[str, Any]) -> Made | None:
 
 
 def _kind(current: Any, target: Any) -> str | None:
-    """The collective that leads from one placement to another; None where none is needed."""
+    """Return the collective that leads from one placement to another.
+
+    None where none is needed.
+    """
     known = vars(sys.modules[_PLACEMENTS])
     replicate, partial = known["Replicate"], known["Partial"]
     if type(current) is type(target) and (type(current) is replicate or current == target):
@@ -72,13 +78,13 @@ def _kind(current: Any, target: Any) -> str | None:
 
 
 def _waited_for(tensor: Any) -> Any:
-    """What an asynchronous result will be; any other tensor itself."""
+    """Return the tensor in an asynchronous result, or any other tensor itself."""
     asynchronous = vars(sys.modules[_FUNCTIONAL]).get("AsyncCollectiveTensor")
     return _slot(tensor, "elem") if type(tensor) is asynchronous else tensor
 
 
 def _slot(thing: Any, name: str) -> Any:
-    """An attribute of torch's own object, read from its slot or its dictionary."""
+    """Read an attribute of a torch object from its slot or dictionary."""
     found: Any = namespace_of(type(thing)).get(name)
     if hasattr(type(found), "__get__"):
         return found.__get__(thing)

@@ -1,4 +1,6 @@
-"""What FSDP holds for its collectives, read from its own objects and frames at the moment.
+"""Read the tensors that FSDP holds for collectives at the moment.
+
+They are found in FSDP's own objects and frames.
 
 Each reader is given the object whose method is called and the caller's variables.
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py
@@ -25,13 +27,13 @@ _OWN = ("_sharded_param_data", "_sharded_post_forward_param_data")
 
 
 class Held(NamedTuple):
-    """A tensor that is held for a collective now, with what there is to name it by.
+    """A tensor that is held for a collective now, and how to name it.
 
     Attributes:
         tensor: The tensor, for the moment of a call only.
         category: What it is.
         of: A sharded parameter that it belongs to, alone or with others of its unit; None where
-            nobody knows one.
+            none is known.
         path: That parameter's path from FSDP's root; empty before FSDP knows it.
         to: The path from there of what it belongs to: the parameter's own or its unit's.
         what: What it is, in words that stand behind that name.
@@ -49,27 +51,33 @@ class Held(NamedTuple):
 
 
 def gathering(group: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
-    """The buffer that all ranks' shards are gathered into."""
+    """Yield the buffer that all ranks' shards are gathered into."""
     result = items_of(_of(group, "_all_gather_result"))
     return _of_unit(items_of(_of(group, "fsdp_params")), result[:1], ALL_GATHER)
 
 
 def gathered(group: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
-    """Each whole parameter, and what a float8 one is made of."""
+    """Yield each unsharded parameter, and the parts of a float8 one."""
     for parameter in items_of(_of(group, "fsdp_params")):
         for name in ("all_gather_outputs", "_unsharded_inner_tensors"):
             yield from _of_one(parameter, items_of(_of(parameter, name)), GATHERED)
 
 
 def kept_by_fewer(group: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
-    """The larger shards that `reshard_after_forward=8` keeps until backward."""
+    """Yield the larger shards of parameters after forward.
+
+    They are kept until backward with `reshard_after_forward=8`.
+    """
     for parameter in items_of(_of(group, "fsdp_params")):
         kept = [_of(parameter, "_sharded_post_forward_param_data")]
         yield from _of_one(parameter, kept, KEPT)
 
 
 def left_by_backward(group: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
-    """The buffer that is still sent from, and gradients that wait for the last micro-batch."""
+    """Yield the buffer still being reduced, and waiting gradients.
+
+    The buffer is the input of a reduce-scatter. The gradients wait for the last micro-batch.
+    """
     parameters = items_of(_of(group, "fsdp_params"))
     context = _of(group, "comm_ctx")
     states = items_of(_of(context, "reduce_scatter_states"))[-1:]
@@ -83,7 +91,7 @@ def left_by_backward(group: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
 
 
 def sent(_comm: Any, given: Mapping[str, Any]) -> Iterator[Held]:
-    """What will be copied into the buffer that is about to be made."""
+    """Yield what will be copied into the buffer that is about to be made."""
     parameters = items_of(given.get("fsdp_params"))
     gradients = items_of(given.get("unsharded_grads"))
     shards = items_of(given.get("param_all_gather_inputs"))
@@ -96,7 +104,7 @@ def sent(_comm: Any, given: Mapping[str, Any]) -> Iterator[Held]:
 
 
 def reduced(_comm: Any, given: Mapping[str, Any]) -> Iterator[Held]:
-    """Both sides of a reduce-scatter."""
+    """Yield the input and the output of a reduce-scatter."""
     parameters = items_of(given.get("fsdp_params"))
     yield from _of_unit(parameters, [given.get("reduce_scatter_input")], "reduce-scatter input")
     yield from _of_unit(parameters, [given.get("reduce_output")], "reduce-scatter output")
@@ -111,7 +119,10 @@ def _of_one(
 
 
 def _of_unit(parameters: list[Any], tensors: Iterable[Any], what: str) -> Iterator[Held]:
-    """What belongs to all parameters of a unit together: to what their paths have in common."""
+    """Yield tensors that belong to all parameters of an FSDP unit.
+
+    They are named by the common part of the parameters' paths.
+    """
     unit = common_path(map(_path, parameters))
     for parameter in parameters[:1]:
         for held in _of_one(parameter, tensors, what):
@@ -127,13 +138,13 @@ def _path(parameter: Any) -> str:
 
 
 def gathered_flat(handle: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
-    """What a flat parameter is gathered into, and its shard in the type that is gathered."""
+    """Yield a flat parameter's gathered buffers and its cast shard."""
     told = attributes_of(_of(handle, "flat_param")) or {}
     return _of_flat(handle, [told.get(name) for name in FLAT], GATHERED)
 
 
 def reduced_flat(_nothing: Any, given: Mapping[str, Any]) -> Iterator[Held]:
-    """Both sides of a reduce-scatter, and the gradient that is padded for it."""
+    """Yield a gradient, its padded copy and its reduce-scatter output."""
     handle = given.get("handle")
     whole = [given.get("unsharded_grad")]
     for held in _of_flat(handle, whole, "whole gradient"):
@@ -156,5 +167,5 @@ def _of_flat(handle: Any, tensors: Iterable[Any], what: str) -> Iterator[Held]:
 
 
 def _of(thing: Any, name: str) -> Any:
-    """An attribute of an object of FSDP's; None without it."""
+    """Return an attribute of an object of FSDP's; None without it."""
     return (attributes_of(thing) or {}).get(name)

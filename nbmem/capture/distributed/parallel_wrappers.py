@@ -1,4 +1,6 @@
-"""What DDP, FSDP and ZeRO hold beside a model's own tensors: buckets, and gathered parameters.
+"""Find the buckets and gathered parameters of DDP, FSDP and ZeRO.
+
+They lie beside a model's own tensors.
 
 DDP shows no bucket, but the model's parameters say how large they are. FSDP swaps a module's
 parameters while they are gathered; its own records tell them from the shards that the rank owns.
@@ -36,13 +38,15 @@ FLAT = ("_full_param_padded", "_full_prec_full_param_padded", "_mp_shard")
 
 
 def parts_of(module: Any, tree: ModuleTree | None = None) -> Sequence[Seen]:
-    """A module's weights and buffers; what FSDP has gathered is communication, its shards are not.
+    """Return a module's weights and buffers, also of FSDP and ZeRO.
+
+    What is gathered counts as communication; the shards count as weights.
 
     The names are relative to the module's own.
 
     Args:
         module: The module.
-        tree: Its tree as it is now; None to look.
+        tree: Its current tree; None to read the module.
     """
     own = list(sharded(module))
     if not own:
@@ -52,7 +56,11 @@ def parts_of(module: Any, tree: ModuleTree | None = None) -> Sequence[Seen]:
 
 
 def sharded(module: Any) -> Iterator[Seen]:
-    """Shards that FSDP or ZeRO keeps of a module's parameters, and what is gathered of them now."""
+    """Yield a module's shards of FSDP or ZeRO, and gathered parameters.
+
+    The shards are those that this rank keeps, the gathered parameters those of this moment. ZeRO's
+    gradient shards and send buckets are among them.
+    """
     yield from zero.shards(module)
     for root, parameter in _parameters(module):
         told = attributes_of(parameter) or {}
@@ -74,14 +82,17 @@ def sharded(module: Any) -> Iterator[Seen]:
 
 
 def is_sharded(module: Any) -> bool:
-    """Whether FSDP or ZeRO keeps any of a module's parameters, which takes a walk through it."""
+    """Return True if FSDP or ZeRO shards any of a module's parameters.
+
+    This takes a walk through the module.
+    """
     if zero.is_cut(module) or any(True for _ in _parameters(module)):
         return True
     return any(True for _ in _handles(module))
 
 
 def _handles(module: Any) -> Iterator[tuple[str, Any]]:
-    """Yield FSDP1's records of the modules that it has wrapped, each with its path."""
+    """Yield the FSDP1 handles of wrapped modules, each with its path."""
     torch: Any = loaded_torch()
     own = vars(torch.nn.Module)["__dict__"].__get__
     for path, inner in named_modules(module) if _FSDP in sys.modules else ():
@@ -91,7 +102,10 @@ def _handles(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def faces_of(module: Any) -> Iterator[list[Any]]:
-    """The tensors that FSDP2 puts into the place of each parameter, the shard first."""
+    """Yield the tensors that FSDP2 substitutes for each parameter.
+
+    One list for each parameter, with its shard first.
+    """
     for _, parameter in _parameters(module):
         told = attributes_of(parameter) or {}
         faces = (told.get(name) for name in _FACES)
@@ -99,7 +113,7 @@ def faces_of(module: Any) -> Iterator[list[Any]]:
 
 
 def units_of(module: Any) -> list[tuple[str, int]]:
-    """FSDP2's units in a module: the path of each, and the bytes of what it gathers at once."""
+    """List a module's FSDP2 units: path, and bytes gathered at once."""
     states = _states()
     found = []
     for path, inner in named_modules(module) if states else ():
@@ -110,14 +124,14 @@ def units_of(module: Any) -> list[tuple[str, int]]:
 
 
 def _whole(parameter: Any) -> int:
-    """Bytes of a parameter of FSDP2's before it was cut."""
+    """Return the bytes of an FSDP2 parameter before sharding."""
     told = attributes_of(parameter) or {}
     shape = [size for size in items_of(told.get("_orig_size")) if type(size) is int]
     return math.prod(shape) * int(getattr(told.get("orig_dtype"), "itemsize", 0))
 
 
 def _parameters(module: Any) -> Iterator[tuple[str, Any]]:
-    """FSDP2's records of a module's parameters, each with the path of the root that it knows."""
+    """Yield FSDP2's parameter records, each with its FSDP root's path."""
     states = _states()
     root: str | None = None
     for path, inner in named_modules(module) if states else ():
@@ -133,9 +147,9 @@ def _parameters(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _states() -> dict[int, Any]:
-    """FSDP2's records by the module's id; none where no module is sharded.
+    """Return FSDP2's states by module id; empty if no module is sharded.
 
-    The dictionary is gone through: to look something up in it would ask modules for their hash.
+    The dictionary is iterated: a look-up in it would call the modules' own `__hash__`.
     """
     if _FSDP not in sys.modules:
         return {}
@@ -147,12 +161,18 @@ def _states() -> dict[int, Any]:
 
 
 def items_of(value: Any) -> list[Any]:
-    """What is in a list or a tuple, named or not; nothing for any other value."""
+    """Return the items of a list or tuple; none for any other value.
+
+    Instances of subclasses count, too, such as named tuples.
+    """
     return list(value) if is_a(type(value), list) or is_a(type(value), tuple) else []
 
 
 def _list(thing: Any, *names: str) -> list[Any]:
-    """The first of these attributes that is there, as a list."""
+    """Return the first of these attributes that is set, as a list.
+
+    Empty if none is.
+    """
     told = attributes_of(thing) or {}
     found: Any = next((told[name] for name in names if told.get(name) is not None), [])
     return items_of(found) if type(found) in (list, tuple) else [found]
@@ -165,9 +185,10 @@ def _seen(tensor: Any, category: Category, name: str) -> Iterator[Seen]:
 
 
 def buckets_of(module: Any) -> Iterator[Seen]:
-    """The buckets of a module, all of one type together, at the address 0.
+    """Yield the size of DDP's gradient buckets, per device and dtype.
 
-    None where the gradients are views of them: a bucket is what a gradient's storage is then.
+    Their address is 0. Yields nothing where gradients are views of the buckets: a bucket is a
+    gradient's storage then.
     """
     if (attributes_of(module) or {}).get(_VIEWS) is not False:
         return

@@ -1,6 +1,7 @@
-"""Which rank this process is: asked of torchrun's environment and of torch.distributed's own state.
+"""Read this process's rank from the environment and torch.distributed.
 
-Nothing is asked of other ranks: what is read here, this process knows already.
+The environment is torchrun's. No other rank is queried: this process knows already what is read
+here.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ https://github.com/pytorch/pytorch/blob/v2.11.0/torch/distributed/device_mesh.py
 
 
 def rank_by_environment(started_ns: int) -> Rank | None:
-    """The rank that torchrun (or accelerate, DeepSpeed, Ray) gave this process; None without one.
+    """Return the rank by the variables of torchrun; None without them.
+
+    accelerate, DeepSpeed and Ray set the same ones.
 
     Args:
-        started_ns: When its recording began, nanoseconds since the epoch.
+        started_ns: Start of its recording, nanoseconds since the epoch.
     """
     number, world = _number("RANK"), _number("WORLD_SIZE")
     if number is None or world is None or number >= world:
@@ -37,10 +40,12 @@ def rank_by_environment(started_ns: int) -> Rank | None:
 
 
 def rank_by_torch(started_ns: int) -> Rank | None:
-    """The rank that the program's process group gives it, with its mesh; None without a group.
+    """Return the rank in the default process group, with its device mesh.
+
+    None without a process group.
 
     Args:
-        started_ns: As for `rank_by_environment`.
+        started_ns: Start of its recording, nanoseconds since the epoch.
     """
     c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
     world = getattr(c10d, "_world", None)
@@ -56,15 +61,18 @@ def rank_by_torch(started_ns: int) -> Rank | None:
 
 
 def groups_now() -> int:
-    """How many process groups the program has made and not taken down."""
+    """Return how many process groups exist in this process."""
     c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
     return len(getattr(getattr(c10d, "_world", None), "pg_group_ranks", ()))
 
 
 def card_now() -> str | None:
-    """What tells the card that this process holds most of from others of its host.
+    """Return an identifier of the GPU that this process uses most.
 
-    None before it holds memory of any. The current device is not asked: each thread has its own.
+    It is the UUID, or without one the index. It tells the card from others of its host.
+
+    None before it holds memory of any. The current device is not used: each thread has its
+    own.
     """
     torch: Any = initialized_torch()
     read = ((index, read_counters(index)) for index in range(device_count()))
@@ -102,7 +110,10 @@ def _machine_bytes() -> int | None:
 
 
 def _mesh(groups: Mapping[Any, Mapping[int, int]], number: int) -> dict[str, Coordinate]:
-    """A mesh of one dimension has no group of its own: it is the world, and is left out."""
+    """Return this rank's coordinate in each named mesh dimension.
+
+    A mesh of one dimension has no group of its own: it is the world, and is left out.
+    """
     mesh: dict[str, Coordinate] = {}
     for group, inside in groups.items():
         described = getattr(group, "group_desc", None)
@@ -115,7 +126,10 @@ def _mesh(groups: Mapping[Any, Mapping[int, int]], number: int) -> dict[str, Coo
 
 
 def _run() -> str | None:
-    """One start of the program: an elastic agent that starts it again makes another."""
+    """Return an identifier of this start of the program, or None.
+
+    An elastic agent that starts it again makes another one.
+    """
     asked = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
     found = [os.environ[name] for name in asked if os.environ.get(name)]
     return " ".join(found) or None

@@ -1,8 +1,10 @@
-"""What DeepSpeed's ZeRO keeps beside a model's own tensors, told by its own records.
+"""Find the tensors that DeepSpeed's ZeRO keeps beside a model's own.
 
-ZeRO-3 leaves each parameter an empty place, with its shard as `ds_tensor`, and fills the place
-while the parameter is gathered; gradients' shards are one flat buffer of its optimizer. Gradients
-are sent from buckets of `reduce_bucket_size` elements, however small the model is.
+They are read from ZeRO's own attributes.
+
+ZeRO-3 leaves each parameter an empty placeholder, with its shard as `ds_tensor`. The placeholder
+is filled while the parameter is gathered. Gradients' shards are one flat buffer of its optimizer.
+Gradients are sent from buckets of `reduce_bucket_size` elements, however small the model is.
 https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/zero/partition_parameters.py
 and stage_1_and_2.py, stage3.py beside it
 """
@@ -28,10 +30,10 @@ FLAT_GRADIENTS = "grad_partitions_flat_buffer"
 
 
 def shards(module: Any) -> Iterator[Seen]:
-    """What ZeRO keeps beside a module's own tensors; the names are relative to the module's own.
+    """Yield the tensors that ZeRO keeps beside a module's own.
 
-    These are the shards of its parameters, what is gathered of them now, the shards of its
-    gradients, and what gradients are sent from.
+    They are the shards of its parameters, the parts gathered now, the shards of its gradients,
+    and the buckets from which gradients are sent. The names are relative to the module's own.
     """
     for path, parameter, shard in _cut(module):
         own = address_of(shard)
@@ -46,7 +48,10 @@ def shards(module: Any) -> Iterator[Seen]:
 
 
 def sent_by(module: Any) -> dict[str, int] | None:
-    """The elements of a bucket, and of all gradients that it may hold; None without ZeRO."""
+    """Return the elements of a ZeRO bucket and of all gradients.
+
+    None without ZeRO.
+    """
     optimizer = (attributes_of(module) or {}).get("optimizer") if PACKAGE in sys.modules else None
     size = (attributes_of(optimizer) or {}).get("reduce_bucket_size")
     if type(size) is not int:
@@ -56,12 +61,15 @@ def sent_by(module: Any) -> dict[str, int] | None:
 
 
 def is_cut(module: Any) -> bool:
-    """Whether ZeRO-3 keeps any of a module's parameters."""
+    """Return whether ZeRO-3 partitions any of a module's parameters."""
     return any(True for _ in _cut(module))
 
 
 def buckets(optimizer: Any) -> Iterator[Any]:
-    """The buffers that a ZeRO optimizer sends gradients from: one by type, or two."""
+    """Yield the buffers from which a ZeRO optimizer sends gradients.
+
+    For each type there are one or two.
+    """
     kept = (attributes_of(optimizer) or {}).get("ipg_buckets")
     for _, bucket in entries_of(kept) if is_a(type(kept), dict) else ():
         buffer = (attributes_of(bucket) or {}).get("buffer")
@@ -69,7 +77,7 @@ def buckets(optimizer: Any) -> Iterator[Any]:
 
 
 def _cut(module: Any) -> Iterator[tuple[str, Any, Any]]:
-    """The parameters that ZeRO-3 has cut: path, parameter and shard."""
+    """Yield the parameters that ZeRO-3 partitions: path, parameter, shard."""
     for path, parameter in named_parameters(module) if PACKAGE in sys.modules else ():
         shard = (attributes_of(parameter) or {}).get("ds_tensor")
         if is_tensor(shard):
@@ -77,7 +85,10 @@ def _cut(module: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _elements(parameter: Any) -> int:
-    """Of a whole parameter; ZeRO-3's place may be empty, and knows how many belong there."""
+    """Return the number of elements of a whole parameter.
+
+    ZeRO-3's placeholder may be empty; its `ds_numel` has the number.
+    """
     whole = (attributes_of(parameter) or {}).get("ds_numel")
     return whole if type(whole) is int else int(parameter.numel())
 

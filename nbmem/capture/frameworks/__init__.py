@@ -1,7 +1,8 @@
-"""Other libraries of this process that take memory of the card: a file and a line for each.
+"""Other frameworks of this process that allocate GPU memory.
 
-A library is asked only if the user has imported it, in a thread of nbmem's own, for what it counts
-itself: no list of its arrays is walked, so a question takes microseconds.
+Each has a file here, and a line in `OWNERS`. A framework is queried only if the user has imported
+it, in a thread of nbmem's own, for what it counts itself. No list of its arrays is walked, so a
+query takes microseconds.
 """
 
 from __future__ import annotations

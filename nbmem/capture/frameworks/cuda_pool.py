@@ -1,8 +1,9 @@
-"""CUDA's default memory pool, from which cudaMallocAsync takes: where cuda-python is imported.
+"""CUDA's default memory pool, read where cuda-python is imported.
 
-It is nobody's of its own: what takes from it here is a program of the user's, or a library that
-does not tell. Where CuPy's asynchronous pool or torch's cudaMallocAsync backend takes from it, its
-bytes are counted there, and not again.
+cudaMallocAsync takes from this pool. It belongs to no framework: what takes from it here is a
+program of the user's, or a library that does not report. Where CuPy's asynchronous pool or torch's
+cudaMallocAsync backend takes from it, its bytes are counted there, and not again.
+
 https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__MEMORY__POOLS.html
 """
 
@@ -19,7 +20,11 @@ _RUNTIME = "cuda.bindings.runtime"
 
 
 def read(device: int) -> OwnerReading | None:
-    """What it reserves and has in use on a card; None where it is somebody's, or not there."""
+    """Read what the pool reserves and uses on a GPU, or return None.
+
+    None before CUDA is initialized, where torch does not use its native allocator, where CuPy
+    counts the pool, and where there is none.
+    """
     if initialized_torch() is None or backend() != "native":
         return None
     if cupy.OWNER.is_loaded and cupy.is_asynchronous():

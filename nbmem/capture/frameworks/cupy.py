@@ -1,4 +1,4 @@
-"""CuPy: the pool that its arrays come from, as it counts it.
+"""CuPy: the memory pools of its arrays, by its own counters.
 
 Known limits: memory of `malloc_managed` and of an allocator without a pool is in no counter. An
 allocator that takes from RMM or from torch holds nothing itself, so that no byte is counted twice.
@@ -18,7 +18,7 @@ from nbmem.capture.torch_cuda import backend
 
 
 def pools() -> list[Any]:
-    """The default pool, and the one that this allocator of the user's belongs to."""
+    """Return the default pool, and the pool of the user's allocator."""
     cupy: Any = sys.modules["cupy"]
     found = [cupy.get_default_memory_pool()]
     chosen = getattr(cupy.cuda.get_allocator(), "__self__", None)
@@ -29,7 +29,7 @@ def pools() -> list[Any]:
 
 
 def is_asynchronous() -> bool:
-    """Whether its memory is CUDA's own pool's."""
+    """Return True if any of its memory comes from CUDA's own pool."""
     return any(map(_takes_from_cudas, pools()))
 
 
@@ -39,12 +39,17 @@ def _takes_from_cudas(pool: Any) -> bool:
 
 
 def _torchs(pool: Any) -> bool:
-    """Whether torch counts a pool's bytes: its cudaMallocAsync backend takes from the same one."""
+    """Return True if torch's counters include a pool's bytes.
+
+    Its cudaMallocAsync backend takes from the same pool.
+    """
     return _takes_from_cudas(pool) and backend() == "cudaMallocAsync"
 
 
 def read(device: int) -> OwnerReading | None:
-    """Read its pools on a card: a pool answers for the card that is current in the thread.
+    """Read CuPy's pools on a GPU.
+
+    A pool answers for the device that is current in the thread.
 
     None without a driver, as beside a virtual card.
     """
@@ -57,14 +62,14 @@ def read(device: int) -> OwnerReading | None:
 
 
 def give_back(device: int) -> None:
-    """Give back the blocks of a card that no array uses."""
+    """Free the blocks of CuPy's pools on a GPU that no array uses."""
     with _current(device):
         for pool in pools():
             pool.free_all_blocks()
 
 
 def _current(device: int) -> Any:
-    """Make a card the current one of this thread, unless it is that."""
+    """Return a context in which a GPU is current, unless it is already."""
     cupy: Any = sys.modules["cupy"]
     there = cupy.cuda.runtime.getDevice() == device
     return nullcontext() if there else cupy.cuda.Device(device)

@@ -1,4 +1,4 @@
-"""What an owner is: the name of a library, and how to ask it what it holds of a card."""
+"""Describe another framework: its name, and how to read its memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerReading:
-    """What a library answered; it is not believed before `asking.py` has looked at it.
+    """A framework's report of its memory, before it is checked.
+
+    `FrameworkQueries` checks it.
 
     Attributes:
         held: Bytes of the card that it holds from the driver.
@@ -28,15 +30,15 @@ class OwnerReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """A library that takes memory of a card beside torch.
+    """A framework that allocates GPU memory beside torch.
 
     Attributes:
-        name: Its key in files and in JSON, one of core.owners.LABELS.
-        modules: It is asked only if all of these are imported already: nbmem imports none.
-        read: Asks it for one card, by CUDA ordinal; None where it has not touched that card. It
-            must make no context and start no library: torch has a context on that card.
-        give_back: Gives back to the driver what it holds of a card and does not use, which the
-            user asked for by name; None where it has no such call.
+        name: Its key in files and in JSON, one of core.session.frameworks.LABELS.
+        modules: It is queried only if all of these are imported already: nbmem imports none.
+        read: Reads its memory of one GPU, by CUDA ordinal; None where it has not used that GPU. It
+            must create no context and start no framework: torch has a context on that GPU.
+        give_back: Frees what it holds of a GPU and does not use, which the user requested by name;
+            None where it has no such call.
     """
 
     name: str
@@ -46,11 +48,14 @@ class Owner:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the user has imported it, and is not importing it right now."""
+        """True if the user has imported the framework completely.
+
+        False while it is being imported.
+        """
         return all(is_whole(sys.modules.get(name)) for name in self.modules)
 
 
 def is_whole(module: ModuleType | None) -> bool:
-    """Whether a module was imported to its end."""
+    """Return True if a module has been imported completely."""
     spec = getattr(module, "__spec__", None)
     return module is not None and not getattr(spec, "_initializing", False)

@@ -1,8 +1,10 @@
-"""JAX: its pool on a card, of which by default 75% to 90% are taken at the first array.
+"""JAX: its memory pool on a GPU.
+
+By default 75% to 90% of the GPU are taken at the first array.
 
 `memory_stats()` counts what arrays and programs use (`bytes_in_use`) and, since 2024, what the pool
-took from the driver (`pool_bytes`); an older one that does not say so is known to hold what it
-uses. Its own `devices()` would start it on every card, so its started backends are looked at.
+took from the driver (`pool_bytes`); an older one without that is known to hold what it
+uses. Its own `devices()` would start it on every card, so its started backends are read.
 https://github.com/jax-ml/jax/blob/jax-v0.10.2/jaxlib/py_device.cc
 """
 
@@ -17,7 +19,7 @@ _BACKENDS = "jax._src.xla_bridge"
 
 
 def read(device: int) -> OwnerReading | None:
-    """Read its pool on a card; None before it has touched any."""
+    """Read JAX's pool on a GPU; None before it has used any GPU."""
     backends = getattr(sys.modules[_BACKENDS], "_backends", {})
     for client in tuple(backends.values()):
         for one in client.local_devices():
@@ -30,7 +32,10 @@ def read(device: int) -> OwnerReading | None:
 
 
 def _ordinal(device: Any) -> Any:
-    """Take its CUDA ordinal; `id` counts the cards of all processes."""
+    """Return the CUDA ordinal of a JAX device.
+
+    `id` counts the devices of all processes.
+    """
     local = getattr(device, "local_hardware_id", None)
     return device.id if local is None else local
 

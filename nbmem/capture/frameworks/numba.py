@@ -1,7 +1,9 @@
-"""Numba: its device arrays, and those that it will free with the next ten.
+"""Numba: its device arrays, and those that wait to be freed.
 
-Its context keeps each allocation with its size, and beside them the bytes that were given up and
-wait to be freed. Neither is there before a program has used the card.
+It frees those with the next ten.
+
+Its context keeps each allocation with its size, and beside them the bytes that
+wait to be freed. Neither exists before a program has used the GPU.
 https://github.com/NVIDIA/numba-cuda/blob/v0.30.4/numba_cuda/numba/cuda/cudadrv/driver.py
 """
 
@@ -16,7 +18,7 @@ _DRIVER = "numba.cuda.cudadrv.driver"
 
 
 def read(device: int) -> OwnerReading | None:
-    """Count its arrays on a card; None before it has a context there."""
+    """Sum the bytes of Numba's arrays on a GPU; None without a context."""
     manager = _manager(device)
     if manager is None:
         return None
@@ -33,7 +35,10 @@ def read(device: int) -> OwnerReading | None:
 
 
 def _manager(device: int) -> Any:
-    """What manages a card's memory; None before there is a context. Making one is not ours."""
+    """Return Numba's memory manager of a GPU; None without a context.
+
+    nbmem must never create a context.
+    """
     # Other attributes of the driver, and numba.cuda.gpus, start it when they are asked for.
     known = vars(sys.modules[_DRIVER].driver).get("devices", {}).get(device)
     context = getattr(known, "primary_context", None)

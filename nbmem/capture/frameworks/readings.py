@@ -1,4 +1,7 @@
-"""Asks the owners, checks their answers at the border, and asks none again that has failed."""
+"""Query other frameworks for their GPU memory, and check the answers.
+
+One that has failed is not queried again.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,16 @@ _hung: set[str] = set()
 
 
 class Owners:
-    """Asks every library that is loaded; only one thread at a time may.
+    """The other frameworks, queried by one thread at a time.
+
+    Only loaded frameworks are queried.
 
     Args:
         note: Called with one sentence for what is left out.
-        owners: Whom to ask.
+        owners: The frameworks.
 
     Attributes:
-        asking: Who is being asked now; None between two questions.
+        asking: The framework that is being queried now; None between two queries.
     """
 
     def __init__(self, note: Callable[[str], None], owners: Sequence[Owner] = OWNERS) -> None:
@@ -36,13 +41,20 @@ class Owners:
         self._owners = list(owners)
 
     def read(self, device: int) -> tuple[Share, ...]:
-        """What each holds of a card, by CUDA ordinal; without those that hold nothing."""
+        """Return what each framework holds of a GPU, by CUDA ordinal.
+
+        Those that hold nothing are left out.
+        """
         asked = [owner for owner in self._owners if owner.name not in _hung]
         shares = (self._ask(owner, device) for owner in asked)
         return tuple(share for share in shares if share is not None)
 
     def read_in_time(self, device: int) -> tuple[Share, ...]:
-        """Read, for a thread that somebody waits for: one that hangs is left, with the others."""
+        """Read within a time limit; empty if a framework hangs.
+
+        For a thread that must not wait. A framework that hangs is not queried again, and the
+        others' figures of this reading are lost.
+        """
         try:
             return patiently(lambda: self.read(device), LIMIT_S)
         except HungError:
@@ -50,10 +62,10 @@ class Owners:
             return ()
 
     def doubt(self, share: Share, most: int) -> None:
-        """Leave out an owner that says it holds more than can be, and say so.
+        """Leave out a framework that reports more than is possible.
 
         Args:
-            share: What it says.
+            share: Its report.
             most: Bytes that it can hold.
         """
         self._leave_out(
@@ -63,7 +75,10 @@ class Owners:
         )
 
     def give_up(self) -> str | None:
-        """The one that is being asked hangs: nobody asks it again. The sentence to say, or None."""
+        """Stop querying the framework that hangs; return a note, or None.
+
+        None if no framework is being queried. In this process it is not queried again.
+        """
         name = self.asking
         if name is None:
             return None
@@ -99,10 +114,10 @@ class Owners:
 
 
 def _share(name: str, reading: OwnerReading | None) -> Share | None:
-    """A reading as the books take it; None for one of nothing.
+    """Return a reading as a validated `Share`; None for one of nothing.
 
     Raises:
-        ImpossibleReadingError: It cannot be so.
+        ImpossibleReadingError: The figures are no byte counts, or more is used than held.
     """
     if reading is None:
         return None

@@ -1,4 +1,6 @@
-"""RMM: the resource of a card and those below it, as far as they count.
+"""RMM: the memory resource of a GPU and its upstream resources.
+
+Only those that count are read.
 
 Of a chain `Statistics(Pool(Cuda))` the first that counts says what is in use, a pool what is held.
 Without either nothing is known: RMM keeps no figures of its own. What comes from a managed resource
@@ -23,7 +25,10 @@ _MANAGED = {"ManagedMemoryResource", "SamHeadroomMemoryResource"}
 
 
 def read(device: int) -> OwnerReading | None:
-    """What the card's resource says; None where none of its parts counts."""
+    """Read a GPU's memory resource; None if no part of it counts.
+
+    Where torch takes its memory from RMM, only managed bytes are reported here; None without any.
+    """
     reading = _read(device)
     if reading is None or not _is_torchs():
         return reading
@@ -31,9 +36,10 @@ def read(device: int) -> OwnerReading | None:
 
 
 def of_torch(device: int) -> tuple[int, int] | None:
-    """Bytes in use and held of a card where RMM hands out torch's memory; None if it does not say.
+    """Return used and held bytes of a GPU where torch allocates from RMM.
 
-    Never raises: it is asked in the cell's own thread.
+    None where it does not, and where RMM does not count. Never raises, as it is called in the
+    cell's own thread.
     """
     try:
         reading = _read(device) if OWNER.is_loaded and _is_torchs() else None
@@ -48,7 +54,7 @@ def of_torch(device: int) -> tuple[int, int] | None:
 
 
 def _is_torchs() -> bool:
-    """Whether torch takes its memory from RMM."""
+    """Return True if torch allocates from RMM."""
     border = sys.modules.get("rmm.allocators.torch")
     chosen = getattr(border, "rmm_torch_allocator", None)
     return hands_out(getattr(chosen, "_allocator", None))
@@ -76,7 +82,7 @@ def _read(device: int) -> OwnerReading | None:
 
 
 def _counted(kind: str, resource: Any) -> Any:
-    """Bytes in use by an adaptor that counts them; None by any other."""
+    """Return the bytes in use by a counting adaptor; None for any other."""
     if kind == "StatisticsResourceAdaptor":
         counts = resource.allocation_counts
         # Before release 24.04 it was a dictionary.

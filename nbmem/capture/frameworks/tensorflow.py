@@ -1,4 +1,4 @@
-"""TensorFlow: what its tensors use of a card.
+"""TensorFlow: the bytes of a GPU that its tensors use.
 
 It does not say what its arena holds (by default nearly the whole card, from the first operation
 on), so what it is known to hold is what it uses, and the rest of the arena stays with the context.
@@ -16,7 +16,10 @@ _CONTEXT = "tensorflow.python.eager.context"
 
 
 def read(device: int) -> OwnerReading | None:
-    """What it uses of a card; None before it was started, which nbmem must not do."""
+    """Read what TensorFlow uses of a GPU; None before it was started.
+
+    nbmem must not start it.
+    """
     context = getattr(sys.modules[_CONTEXT], "_context", None)
     if context is None or not getattr(context, "_initialized", False):
         return None

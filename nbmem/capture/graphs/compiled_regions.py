@@ -1,9 +1,12 @@
-"""Which module's operator a compiled region's tensors are of: what it saves and what it takes.
+"""Name the tensors of compiled regions after modules and operators.
 
-A region is one node of the graph. Its wrappers' texts (wrapper.py) say what each storage is made
-from; the node's edges, which parameter each argument is. What is made from a module's parameter is
-of that module, anything else comes after the module of its first input, as in an eager graph
-(saved.py). Where the text names the module itself, that is it.
+These are the tensors that a region saves and the buffers that it allocates.
+
+A region is one node of the graph. Its wrappers' texts (wrapper.py) say what each
+storage is made from; the node's edges say which parameter each argument is. What is
+made from a module's parameter is of that module. Anything else comes after the module
+of its first input, as in an eager graph (saved.py). Where the text names the module
+itself, that is it.
 """
 
 from __future__ import annotations
@@ -42,13 +45,13 @@ _TEXTS = 256
 
 
 class MadeAt(NamedTuple):
-    """Where in the program a storage of a region comes from.
+    """The place in the program where a region's storage comes from.
 
     Attributes:
         module: The module that it is of, or that it comes after; None if none is known.
         own: Whether it is of the module.
         operator: ATen's operator that makes it.
-        line: `net.py:12`; empty if nobody says.
+        line: `net.py:12`; empty if it is unknown.
     """
 
     module: Module | None
@@ -57,7 +60,7 @@ class MadeAt(NamedTuple):
     line: str
 
     def named(self, before: str, after: str, form: str) -> tuple[str, str, Any]:
-        """A name, what stands before it, and whose the tensor is, as `Seen` has them."""
+        """Return a name, its prefix and the owner, for an `ObservedStorage`."""
         if self.module is None:
             line = f" ({self.line})" if self.line else ""
             return f"{before}{self.operator or 'a region'}{line} {form}", "", None
@@ -66,17 +69,17 @@ class MadeAt(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The module's path with the operator and the line behind it."""
+        """The module's path, followed by the operator and the line."""
         words = ", ".join(word for word in (self.operator, self.line) if word)
         return f"{'' if self.module is None else self.module.path}{words and f' ({words})'}"
 
 
 class Region:
-    """A compiled region that a graph goes through.
+    """A compiled region: one node of an autograd graph.
 
     Args:
-        forward: What its forward's wrapper says.
-        backward: That of its backward; None where it is not compiled yet.
+        forward: The parsed wrapper of its forward.
+        backward: The parsed wrapper of its backward; None where it is not compiled yet.
         modules: The module of each argument of the forward, in order.
         first_saved: Which of the forward's results is the first that is saved for backward.
     """
@@ -106,7 +109,7 @@ class Region:
                     self._given[name] = self._final(storage)
 
     def learn_shapes(self, shapes: Sequence[tuple[int, ...]]) -> None:
-        """Learn the graph's symbols from the shapes of what it has saved."""
+        """Learn the graph's symbols from the shapes of its saved tensors."""
         for storage, shape in zip(self._saved, shapes, strict=False):
             code = self._storages[storage].shape if storage in self._storages else ()
             if len(code) == len(shape):
@@ -115,9 +118,10 @@ class Region:
                 }
 
     def saved(self, index: int) -> MadeAt | int | None:
-        """Where a saved tensor comes from: its place, or which argument of the region it is.
+        """Return the origin of a saved tensor, or the index of its argument.
 
-        None where the text does not say.
+        The index is set if the tensor is an argument of the region. None where the wrapper does
+        not tell.
         """
         storage = self._saved[index] if index < len(self._saved) else None
         if storage in self._forward.arguments:
@@ -125,12 +129,15 @@ class Region:
         return self._place(self._final(storage)) if storage in self._storages else None
 
     def result(self, index: int) -> MadeAt | None:
-        """Where a result comes from; None for an argument and what the text does not say."""
+        """Return the origin of a result; None for an argument or if unknown."""
         storage = self._forward.results[index] if index < len(self._forward.results) else None
         return self._place(self._final(storage)) if storage in self._storages else None
 
     def planned(self, card: int) -> Iterator[Seen]:
-        """What the region takes, in order: its forward's buffers, then its backward's."""
+        """Yield the region's buffers: those of its forward, then its backward.
+
+        Buffers below `SMALLEST` bytes, and those of unknown size, are left out.
+        """
         for wrapper, category in (
             (self._forward, Category.ACTIVATIONS),
             (self._backward, Category.TEMPORARIES),
@@ -150,7 +157,10 @@ class Region:
         return self._forward.last.get(storage) or self._storages[storage]
 
     def _is_forwards(self, buffer: Buffer) -> bool:
-        """Whether the backward computes again what the forward had."""
+        """Return whether a buffer of the backward is recomputed.
+
+        It is if the forward computed it, too.
+        """
         if buffer.told is not None and buffer.told.direction:
             return buffer.told.direction == "forward"
         return bool(buffer.sources) and self._sources.issuperset(buffer.sources)
@@ -167,7 +177,10 @@ class Region:
         return MadeAt(*self._behind(buffer), operator, line)
 
     def _behind(self, buffer: Buffer, deep: int = 0) -> tuple[Module | None, bool]:
-        """The module whose parameter a buffer is made from, else that of its first input."""
+        """Return the module of a buffer's parameter, else of its first input.
+
+        Also returns whether the buffer is made from the module's parameter itself.
+        """
         for name in buffer.reads:
             if name in self._of_argument:
                 return self._of_argument[name], not deep
@@ -181,13 +194,16 @@ class Region:
         return None, False
 
     def _named(self, path: str) -> Module | None:
-        """The module that Dynamo calls by a path: `L['self'].blocks.0`."""
+        """Return the module of a Dynamo path: `L['self'].blocks.0`."""
         root, inner = _split(path)
         outer = self._roots.get(root)
         return outer and outer._replace(path=outer.path + inner, parameter="")
 
     def _find_roots(self) -> dict[str, Module]:
-        """Which module each of Dynamo's names is, by the modules that take their own parameters."""
+        """Map Dynamo's root names to modules, by votes of their parameters.
+
+        A buffer votes for the module whose parameter it takes.
+        """
         votes: dict[str, Counter[Module]] = {}
         for buffer in _values(self._forward):
             root, inner = _split(buffer.told.module) if buffer.told is not None else ("", "")
@@ -201,7 +217,9 @@ class Region:
 
 
 def region_of(node: Any, modules: Sequence[Module | None]) -> Region | None:
-    """The region that a node of a graph is; None for any other, and where its text is not there.
+    """Return the compiled region of a graph node, or None.
+
+    None for any other node, and where the text of its wrapper is missing.
 
     Args:
         node: A node of a graph.
@@ -232,9 +250,9 @@ def _read(file: str) -> Wrapper | None:
 
 
 def _text_of(compiled: Any) -> str | None:
-    """The file of the wrapper that a compiled graph runs; nothing is called on the way.
+    """Find the file of a compiled graph's wrapper without calling anything.
 
-    A wrapper's `call` lies behind Inductor's object of the graph, and that behind closures.
+    A wrapper's `call` is reached through closures and Inductor's object of the graph.
     """
     seen: set[int] = set()
     queue = [compiled]
@@ -272,6 +290,6 @@ def _values(wrapper: Wrapper) -> Iterator[Buffer]:
 
 
 def _split(path: str) -> tuple[str, str]:
-    """Dynamo's name of the outermost module, and the way from there: `L['self']`, `.blocks.0`."""
+    """Split a Dynamo path into root and rest: `L['self']`, `.blocks.0`."""
     root, bracket, inner = path.partition("]")
     return (root + bracket, inner) if bracket else (path, "")

@@ -1,8 +1,11 @@
-"""What a backward is about to make, in the engine's order: gradients are named after results.
+"""Predict which gradients a backward will make, in the engine's order.
+
+Gradients are named after the results of forward that they belong to.
 
 Every node of a graph knows the shapes of its forward's results (`_input_metadata`), the engine runs
 the node that was made last first, and a node makes one gradient for each result that it was given.
-Nothing is run or hooked: reading compares this list with what was allocated (ledger/gradients.py).
+Nothing is run or hooked: reading compares this list with what was allocated
+(report/ledger/gradients.py).
 """
 
 from __future__ import annotations
@@ -59,7 +62,9 @@ _HANDS_ON = frozenset(
 
 
 def expected_gradients(walk: GraphWalk) -> Iterator[Seen]:
-    """The gradients that the backward through a graph makes, in order; at `NOWHERE` yet.
+    """Yield the gradients that a graph's backward will make, in order.
+
+    They have the address `NOWHERE` yet.
 
     Those of parameters are GRADIENTS, `added to` the parameter's: a parameter that is used twice
     gets two. Those of results are OUTPUT_GRADIENTS, named after the module that made the result.
@@ -89,7 +94,10 @@ def expected_gradients(walk: GraphWalk) -> Iterator[Seen]:
 
 
 def _gradient(walk: GraphWalk, node: Any, index: int, before: str) -> Iterator[Seen]:
-    """The gradient of one of a node's forward's results."""
+    """Yield the gradient of one result of a node's forward.
+
+    Yields nothing if it is smaller than `SMALLEST` or on the CPU.
+    """
     torch: Any = loaded_torch()
     result = _result(node, index)
     if result is None or result.size < SMALLEST or result.device.type == torch.device("cpu").type:
@@ -106,7 +114,10 @@ def _gradient(walk: GraphWalk, node: Any, index: int, before: str) -> Iterator[S
 
 
 def _added(walk: GraphWalk, node: Any, before: str, dtype: str) -> tuple[str, str, Any]:
-    """What a use of a parameter adds to its gradient: the name, what stands before it, and whose.
+    """Name what one use of a parameter adds to its gradient.
+
+    Returns the name, its prefix and the owner. These are empty, empty and None if the module is not
+    known.
 
     Alone it becomes the gradient, or is freed when it was added. It has the parameter's shape; its
     dtype is that of a cast.
@@ -121,7 +132,7 @@ def _added(walk: GraphWalk, node: Any, before: str, dtype: str) -> tuple[str, st
 
 
 class _Result(NamedTuple):
-    """What a node's forward has made: its form, its bytes, where it lies."""
+    """A result of a node's forward: its shape, dtype, bytes and device."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -130,7 +141,7 @@ class _Result(NamedTuple):
 
 
 def _result(node: Any, index: int) -> _Result | None:
-    """One of the results of a node's forward; None where the node does not tell."""
+    """Return a result of a node's forward; None if it cannot be read."""
     try:
         result = node._input_metadata[index]  # noqa: SLF001 - hasattr would read it, too
         shape, dtype, device = tuple(map(int, result.shape)), result.dtype, result.device

@@ -1,8 +1,8 @@
-"""A graph like one that was read: what it has saved has that one's names, without a new search.
+"""Reuse saved-tensor names for a graph like one that was read before.
 
-Where no history tells what a graph keeps alive, each is looked at. Most are like the one before:
+Where no history tells what a graph keeps alive, each is read. Most are like the one before:
 nodes of the same kinds in the same places, which end in the same parameters. Then only the saved
-tensors themselves are looked at: 2.3 ms in place of 6.3 for six layers of a transformer.
+tensors themselves are read: 2.3 ms in place of 6.3 for six layers of a transformer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Place(NamedTuple):
 
 
 class Pattern:
-    """What a graph that was read looks like, and the names of what it has saved.
+    """The structure of a graph that was read, and its saved-tensor names.
 
     Holds none of its nodes and tensors.
 
@@ -83,7 +83,7 @@ class Pattern:
             self._places.append(_Place(place[id(node)], index, _form(torch, tensor), seen, owner))
 
     def saved(self, roots: Sequence[Any]) -> list[Saved] | None:
-        """What another graph has saved; None if it is no such graph."""
+        """Return what another graph has saved; None if it does not match."""
         nodes = list(_flat(roots, self._is_like))
         if len(nodes) != len(self._kinds):
             return None
@@ -107,7 +107,7 @@ class Pattern:
         return found
 
     def _is_like(self, at: int, node: Any, edges: int) -> bool:
-        """Whether a node is of the kind that stands at its place."""
+        """Return True if a node matches the one recorded at its position."""
         if at >= len(self._kinds):
             return False
         kind, count, ends_in = self._kinds[at]
@@ -120,7 +120,10 @@ class Pattern:
 
 
 def _flat(roots: Sequence[Any], fits: Callable[[int, Any, int], bool]) -> Iterator[Any]:
-    """The nodes of a graph, each once, the same way in each graph; until one does not fit."""
+    """Yield each node of a graph once, until `fits` refuses one.
+
+    Graphs of the same structure yield their nodes in the same order.
+    """
     met: set[int] = set()  # the caller keeps the nodes, so each has an id of its own
     left = list(roots)
     while left:
@@ -136,7 +139,10 @@ def _flat(roots: Sequence[Any], fits: Callable[[int, Any, int], bool]) -> Iterat
 
 
 def _form(torch: Any, tensor: Any) -> Form:
-    """Shape and dtype; its class where that may be answered by the user's own code."""
+    """Return shape and dtype, or the class name of a dispatching tensor.
+
+    Shape and dtype of such a subclass might be answered by the user's own code.
+    """
     kind = type(tensor)
     if dispatches(torch, kind):
         return name_of(kind)

@@ -1,4 +1,4 @@
-"""What Inductor wrote for a compiled graph, read from its text: which buffer is what.
+"""Parse Inductor's wrapper code to identify the buffers in it.
 
 The text is that of the wrapper whose kernels a compiled region runs. Its code says in which order
 buffers are taken, their forms, which kernel writes each and from what; a comment before each kernel
@@ -55,7 +55,7 @@ _MOST_OPERATORS = 4
 
 
 def read_wrapper(text: str) -> Wrapper | None:
-    """What a wrapper's text says; None for any other text."""
+    """Parse the text of an Inductor wrapper; None for any other text."""
     head = _HEAD.search(text[:4096])
     if head is None or len(text) > MOST_CHARACTERS:
         return None
@@ -68,7 +68,7 @@ def read_wrapper(text: str) -> Wrapper | None:
 
 
 class _TextReader:
-    """Goes through the functions of a wrapper, statement by statement."""
+    """A parser of a wrapper's functions, statement by statement."""
 
     def __init__(self, text: str) -> None:
         self._lines = text.splitlines()
@@ -117,7 +117,7 @@ class _TextReader:
                 self._named(targets, statement.value)
 
     def _named(self, targets: list[str], value: ast.expr) -> None:
-        """Another name of a storage, an element of a tuple, or a symbol."""
+        """Handle an assignment of an alias, a tuple's element or a symbol."""
         if len(targets) != 1:
             return
         if isinstance(value, ast.Name) and _SYMBOL.match(targets[0]):
@@ -181,7 +181,10 @@ class _TextReader:
                 self._take(made._replace(name=name))
 
     def _write(self, name: str, made: Buffer) -> None:
-        """A kernel makes a value, in a new storage or in one that had another value before."""
+        """Record that a kernel writes a value to a storage.
+
+        The storage is new, or had another value before.
+        """
         self._unwritten.discard(name)
         root = self._root.get(name, name)
         first = self._buffers.get(root)
@@ -203,7 +206,10 @@ class _TextReader:
         ]
 
     def _storage(self, value: ast.expr) -> str | None:
-        """Whose storage an expression names: a buffer's, or an argument's."""
+        """Return the buffer or argument whose storage an expression names.
+
+        None for any other expression.
+        """
         if isinstance(value, ast.Call) and value.args:
             return self._storage(value.args[0])
         if isinstance(value, ast.Name):
@@ -211,9 +217,12 @@ class _TextReader:
         return None
 
     def _words(self, line: int, function: str) -> tuple[str, tuple[str, ...]]:
-        """What a kernel is of: ATen's operators, and what the program's graph calls them.
+        """Return a kernel's ATen operators and source nodes.
 
-        A kernel of ATen's is one; before a fused one a comment names all that it is fused of.
+        Source nodes are the operators' names in the program's graph.
+
+        A kernel of ATen's is one operator; before a fused one a comment names all that it is
+        fused of.
         """
         operators, sources = "", ()
         for comment in reversed(self._lines[max(0, line - 4) : line]):

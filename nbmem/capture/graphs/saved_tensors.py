@@ -1,12 +1,12 @@
-"""Which tensors a graph has saved for backward, and for which module: activations get their names.
+"""Name the tensors that a graph saved for backward after their modules.
 
-Read when a backward begins and all of them live. A node that takes a parameter belongs to the
-parameter's module; any other comes after the module that its first input comes from. The graph
-itself says both, so no module has to be hooked.
+The graph is read when a backward begins, while all of them are alive. A node that takes a
+parameter belongs to the parameter's module; any other comes after the module that its first input
+comes from. The graph itself says both, so no module has to be hooked.
 
 One graph of each kind of forward is read (2 ms for GPT-2), through `SavedTensor.data`, which runs
-no hook; repeated_steps.py names all that allocate alike. What checkpointing computes again, and a
-forward that died before any of its kind had a backward, stay unnamed.
+no hook. The ledger names all that allocate alike. What checkpointing computes again, and a
+forward that failed before any of its kind had a backward, stay unnamed.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])")
 
 
 class Module(NamedTuple):
-    """A module as the parameters of it are known.
+    """A module as its parameters identify it.
 
     Attributes:
-        owner: Whoever knows the outermost module's name.
+        owner: The object that knows the outermost module's name.
         path: The module's path in it: `.layer1.0.conv1`, or empty.
         parameter: The path of the parameter that it was found by: `.layer1.0.conv1.weight`.
     """
@@ -49,10 +49,13 @@ class Module(NamedTuple):
 
 
 class ModuleOf(Protocol):
-    """Finds the module of a parameter."""
+    """A function that finds the module of a parameter."""
 
     def __call__(self, parameter: Any, *, lookup: bool) -> Module | None:
-        """The module that takes it to look rows up in it, or for anything else; None if unknown.
+        """Return the module that takes a parameter; None if unknown.
+
+        With `lookup` it is the module that looks rows up in it, else one that uses it for
+        anything else.
 
         An embedding and a head may share one parameter.
         """
@@ -62,7 +65,7 @@ class Saved(NamedTuple):
     """A storage that a graph keeps for backward.
 
     Attributes:
-        seen: The storage; its name begins behind the owner's.
+        seen: The storage; its name continues the owner's.
         owner: The owner of the module that it is named after; None if no module is known.
     """
 
@@ -71,7 +74,7 @@ class Saved(NamedTuple):
 
 
 def why_unreadable() -> str | None:
-    """Why this torch does not show what a graph has saved; None if it does."""
+    """Return why this torch hides saved tensors; None if it shows them."""
     torch: Any = loaded_torch()
     if torch is None or hasattr(torch._C._autograd.SavedTensor, "data"):  # noqa: SLF001
         return None
@@ -79,7 +82,10 @@ def why_unreadable() -> str | None:
 
 
 def saved_tensors(walk: GraphWalk) -> Iterator[Saved]:
-    """What a graph has saved, each storage once; nothing is held."""
+    """Yield the storages that a graph has saved, each once.
+
+    No tensor is held.
+    """
     parameters = {addr for node in walk.nodes if (addr := walk.parameter_addr(node))}
     taken: set[int] = set()
 
@@ -100,7 +106,7 @@ def saved_tensors(walk: GraphWalk) -> Iterator[Saved]:
 
 
 class GraphWalk:
-    """Goes through a graph and finds the module of each node.
+    """A walk through a graph that finds the module of each node.
 
     Args:
         outputs: Tensors, of which some may have a graph, or edges of one.
@@ -127,21 +133,21 @@ class GraphWalk:
         self.named: list[tuple[Any, int, Seen, Any]] = []
 
     def parameter_addr(self, node: Any) -> int:
-        """Where the parameter lies in which a graph ends; 0 for any other node."""
+        """Return the address of a leaf node's parameter; 0 for other nodes."""
         if not is_leaf(node):
             return 0
         seen = see(node.variable, Category.WEIGHTS, "", form=False)
         return 0 if seen is None else seen.addr
 
     def saved_by(self, node: Any) -> Iterator[Any]:
-        """The tensors that a node has saved."""
+        """Yield the tensors that a node has saved."""
         if not is_leaf(node):
             for value in self.graphs.saved_by(node):
                 if issubclass(type(value), self._tensor):
                     yield value
 
     def region_at(self, node: Any) -> Region | None:
-        """The compiled region that a node is; None for any other."""
+        """Return the compiled region of a node; None for any other node."""
         if node.name() != NODE:
             return None
         if id(node) not in self._regions:
@@ -154,7 +160,10 @@ class GraphWalk:
         return self._regions[id(node)]
 
     def place_of_saved(self, node: Any, index: int) -> MadeAt | None:
-        """Where what a compiled region has saved comes from, also from another one."""
+        """Return the origin of a tensor that a compiled region saved, or None.
+
+        An argument that another region made has its origin there.
+        """
         region = self.region_at(node)
         place = None if region is None else region.saved(index)
         if not isinstance(place, int):
@@ -164,12 +173,12 @@ class GraphWalk:
         return None if region is None else region.result(index)
 
     def see(self, node: Any, tensor: Any, place: MadeAt | None = None) -> tuple[Seen | None, Any]:
-        """A saved tensor under the name of its module, and the module's owner.
+        """Name a saved tensor after its module; also return the module's owner.
 
         Args:
             node: The node that has saved it.
             tensor: The tensor.
-            place: Where in a compiled region it comes from, if that is known.
+            place: Its origin in a compiled region, if that is known.
         """
         if place is not None and (place.module is not None or place.operator):
             seen = see(tensor, Category.ACTIVATIONS, "")
@@ -185,11 +194,11 @@ class GraphWalk:
         return (None if seen is None else seen._replace(before=before)), module.owner
 
     def operator(self, node: Any) -> str:
-        """What a node is the backward of: `log_softmax`."""
+        """Return the operator that a node is the backward of: `log_softmax`."""
         return _HUMP.sub("_", _BACKWARD.sub("", node.name())).lower()
 
     def result_of(self, node: Any, index: int = 0) -> Module:
-        """What a node's forward has made, as the path of its module; without one, the operator.
+        """Return the module path of a node's result, or else its operator.
 
         Args:
             node: The node.
@@ -206,15 +215,19 @@ class GraphWalk:
         return module if own else module._replace(path=f"{module.path} ({self.operator(node)})")
 
     def ends_in_parameter(self, node: Any) -> bool:
-        """Whether a node only hands on a parameter, cast or transposed."""
+        """Return whether a node only passes on a parameter, cast or transposed."""
         return is_leaf(node) or self.leaf_behind(node) is not None
 
     def module_of_leaf(self, leaf: Any) -> Module | None:
-        """The module of a parameter, by the first of its places."""
+        """Return the module of a leaf node's parameter, by its first place."""
         return self._module_of(leaf.variable, lookup=False)
 
     def module_at(self, node: Any) -> Module | None:
-        """The module one of whose parameters a node takes, also cast or transposed."""
+        """Return the module of which a node takes a parameter, or None.
+
+        The parameter may be cast or transposed. For a compiled region it is the module around
+        all whose parameters the region takes.
+        """
         if id(node) not in self._own:
             lookup = node.name().startswith(_LOOKUP)
             leaves = (self.leaf_behind(before) for before in self.graphs.before(node))
@@ -225,9 +238,9 @@ class GraphWalk:
         return self._own[id(node)]
 
     def leaf_behind(self, node: Any) -> Any:
-        """The leaf of the one parameter that a node's result is made of.
+        """Return the leaf of the only parameter that a node's result is made of.
 
-        None if it is made of more, or of one that no module has.
+        None if the result is made of more than one, or if no module has the parameter.
         """
         way = []
         while id(node) not in self._leaf:
@@ -245,7 +258,10 @@ class GraphWalk:
         return self._leaf[id(node)]
 
     def _module_before(self, node: Any) -> Module | None:
-        """The nearest module on the way that a node's first input has come."""
+        """Return the nearest module along the chain of a node's first inputs.
+
+        None if there is none.
+        """
         way = []
         found = None
         while found is None and id(node) not in self._after:
@@ -262,7 +278,10 @@ class GraphWalk:
 
 
 def planned_buffers(walk: GraphWalk) -> Iterator[Seen]:
-    """What the compiled regions of a graph take in it: forwards in order, then backwards."""
+    """Yield the buffers of a graph's compiled regions in order.
+
+    First those of the forwards, then those of the backwards, the latest region first.
+    """
     nodes = [node for node in walk.nodes if walk.region_at(node) is not None]
     for direction in (Category.ACTIVATIONS, Category.TEMPORARIES):
         forward = direction is Category.ACTIVATIONS
@@ -274,7 +293,7 @@ def planned_buffers(walk: GraphWalk) -> Iterator[Seen]:
 
 
 def _card(walk: GraphWalk, node: Any) -> int | None:
-    """The card of what a node has saved; None if that is on none."""
+    """Return the GPU of a node's saved tensors; None if they are on none."""
     places = (see(one, Category.ACTIVATIONS, "", form=False) for one in walk.saved_by(node))
     return next((seen.device for seen in places if seen is not None), None)
 
@@ -285,7 +304,10 @@ def _shape(tensor: Any) -> tuple[int, ...]:
 
 
 def _around(modules: list[Module]) -> Module | None:
-    """The module that modules of one model lie in; None without any, or where models differ."""
+    """Return the innermost module that contains all modules given.
+
+    None without any, or where they belong to different models.
+    """
     if not modules or any(module.owner is not modules[0].owner for module in modules):
         return None
     common = modules[0].path.split(".")

@@ -1,4 +1,4 @@
-"""A compiled graph as its text has it: what it is given, what it takes, what it returns."""
+"""Arguments, buffers and results of a compiled graph, from its code."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _ITEM = {
 
 
 class Buffer(NamedTuple):
-    """A storage that a graph takes.
+    """A buffer that a compiled graph allocates.
 
     Attributes:
         name: Inductor's name of what it is first.
         shape: Its shape, as code: numbers and the graph's symbols; empty if the text has none.
         dtype: Its type; empty if the text has none.
-        operators: ATen's operators that make it, `native_dropout_add`; empty if nobody says.
+        operators: ATen's operators that make it, `native_dropout_add`; empty if unknown.
         reads: What it is made from: the graph's arguments and other buffers, in order.
         sources: What the program's graph calls that, in its own words: `h_1`.
-        told: What nbmem's own lines say of it; None without one.
+        told: What nbmem's annotation in the code says of it; None without one.
     """
 
     name: str
@@ -40,7 +40,10 @@ class Buffer(NamedTuple):
     told: ToldBuffer | None = None
 
     def form(self, symbols: Mapping[str, int]) -> tuple[str, int] | None:
-        """A shape and type in words, and the bytes; None where a symbol is not known."""
+        """Return shape and dtype as text, and the bytes, or None.
+
+        None where the dtype or a symbol of the shape is not known.
+        """
         shape = [evaluated(extent, symbols) for extent in self.shape]
         if not self.dtype or any(extent is None for extent in shape):
             return None
@@ -49,7 +52,7 @@ class Buffer(NamedTuple):
 
 
 class Wrapper(NamedTuple):
-    """A compiled graph.
+    """A compiled graph, parsed from Inductor's generated wrapper code.
 
     Attributes:
         kind: forward, backward or inference.
@@ -67,7 +70,10 @@ class Wrapper(NamedTuple):
 
 
 def evaluated(code: str, symbols: Mapping[str, int]) -> int | None:
-    """An extent as a number; None where it has a symbol that is not known, or is none."""
+    """Evaluate an extent; None if it cannot be evaluated.
+
+    That is so for an unknown symbol, and for code that is no integer arithmetic.
+    """
     try:
         return _value(ast.parse(code, mode="eval").body, symbols)
     except (SyntaxError, KeyError, ZeroDivisionError, TypeError):

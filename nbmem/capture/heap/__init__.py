@@ -1,12 +1,13 @@
-"""What keeps memory alive: one look at the live heap, which runs none of the user's code.
+"""Find what keeps memory alive, in one walk over the live heap.
 
-`walk()` goes forward from everything that can name a tensor (places.py) through the objects that
-Python's garbage collector sees (reach.py) and the graphs that only torch sees (graphs.py), then
-back from the tensors along the few objects that lead to them (ways.py), and writes each way as a
-person would type it (wording.py). What nothing reaches is looked at by itself (lost.py).
+The walk runs none of the user's code. `walk()` starts at everything that can name a tensor
+(places.py). It goes forward through the objects that Python's garbage collector sees
+(reachability.py) and the graphs that only torch sees (graphs.py). Then it goes back from the
+tensors along the few objects that lead to them (paths.py). Each path is written as it would be
+typed (path_names.py). What nothing reaches is searched separately (unreachable.py).
 
 It collects nothing and holds nothing after it returns. It knows an object by `type()`, never by
-`isinstance` (which asks `__class__`), reads attributes past any `__getattr__` or property, and
+`isinstance`, which reads `__class__`. It reads attributes past any `__getattr__` or property. It
 reads no saved tensor through the hooks that would compute it again.
 """
 

@@ -1,4 +1,4 @@
-"""One look at the live heap: every storage on a card that Python can name, with its holders."""
+"""Walk the live heap for each storage on a card, with its holders."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ _STRIDE = 32
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What one look found.
+    """The result of one heap walk.
 
     Attributes:
         by_device: The storages of each card by its CUDA ordinal, largest first.
-        complete: Whether the look came to its end; else holders are missing, and storages.
-        hindered: Names of other threads that may have been using tensors, which ended the look.
+        complete: Whether the walk came to its end; else holders are missing, and storages.
+        hindered: Names of other threads that may have been using tensors, which ended the
+            walk.
         deep: Whether a graph went further than it was followed (graphs.py).
     """
 
@@ -50,10 +51,12 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What a look shall pass over, to learn what letting go of it would free.
+    """The places and references that a walk passes over.
+
+    The walk then tells what releasing them would free.
 
     Attributes:
-        place: Says which places to leave out.
+        place: Returns whether to leave a place out.
         edges: References to pass over, as the ids of their two ends.
     """
 
@@ -69,14 +72,14 @@ def walk(
     budget_s: float | None = None,
     go_on: Callable[[], bool] | None = None,
 ) -> Walk:
-    """Look at everything that holds memory on a card now.
+    """Find everything that holds memory on a card now.
 
     Args:
         namespace: The notebook's names.
         cut: What to pass over, or None.
-        met: Is told the tensors that were met, and must not keep them.
-        budget_s: So many seconds of this thread's own it may take; None for as many as it needs.
-        go_on: Is asked about every 6 ms whether to go on; must not run the user's code.
+        met: Called with the tensors that were reached; must not keep them.
+        budget_s: The most seconds of this thread's own CPU time; None for no limit.
+        go_on: Called about every 6 ms; False ends the walk; must not run the user's code.
     """
     torch = _torch()
     if torch is None:
@@ -95,22 +98,23 @@ def walk_in_pieces(
     budget_s: float | None = None,
     in_use: BlocksInUse | None = None,
 ) -> Generator[float, None, Walk]:
-    """`walk()` in pieces of about 6 ms, between which the user's code may run.
+    """Walk as `walk()` does, in pieces of about 6 ms.
 
-    It yields the seconds of a step that cannot be divided, before it, and else 0. Closing the
-    generator ends it and lets go of all that it held. What nothing was found to hold is
-    left out: it may have been put somewhere between two pieces.
+    The user's code may run between two pieces. Before a step that cannot be divided the
+    generator yields its seconds, and else 0. Closing the generator ends the walk and releases
+    all that it held. A tensor without any holder found is left out: it may have been put
+    somewhere between two pieces.
 
     Args:
         namespace: As for `walk`.
         cut: As for `walk`.
         met: As for `walk`.
         budget_s: As for `walk`; what the caller does between the pieces does not count.
-        in_use: The cards' blocks; all live objects are searched where these may hold a tensor that
-            no place reaches. None to search always.
+        in_use: The cards' blocks; all live objects are searched where these may hold a
+            tensor that no place reaches. None to search always.
 
     Returns:
-        What was found, as the value of StopIteration.
+        The result, as the value of StopIteration.
     """
     torch = _torch()
     if torch is None:
@@ -128,7 +132,10 @@ def walk_in_pieces(
 
 
 def reached(namespace: Mapping[str, Any], cut: Cut | None = None) -> set[tuple[int, int]]:
-    """The storages that any place reaches, as (CUDA ordinal, address); no holder is named."""
+    """Return the storages that any place reaches, without their holders.
+
+    Each is (CUDA ordinal, address).
+    """
     torch = _torch()
     if torch is None:
         return set()
@@ -138,13 +145,16 @@ def reached(namespace: Mapping[str, Any], cut: Cut | None = None) -> set[tuple[i
 
 
 def reached_from(thing: object, namespace: Mapping[str, Any]) -> set[tuple[int, int]]:
-    """The storages that one object reaches, as (CUDA ordinal, address)."""
+    """Return the storages that one object reaches.
+
+    Each is (CUDA ordinal, address).
+    """
     torch = _torch()
     return set() if torch is None else _storages_from(torch, [thing], namespace, Cut())
 
 
 def _torch() -> Any:
-    """Torch, where it has memory that can be looked at; None where it has none."""
+    """Return torch where it has memory that can be read, else None."""
     return initialized_torch() or (loaded_torch() if followed() else None)
 
 
@@ -172,7 +182,7 @@ def _see(seen: SeenStorages, tensors: Mapping[int, Any]) -> Iterator[None]:
 
 
 class _Look:
-    """One look in the making; what the steps hold ends with them, what is said is only text.
+    """One walk in progress; the steps hold objects, the result only text.
 
     Attributes:
         alone: Whether no code but the walk's own has run in this thread since it began.
@@ -198,7 +208,7 @@ class _Look:
         self._holders: dict[tuple[int, int], list[Holder]] = defaultdict(list)
 
     def said(self, pieces: SlicedWork) -> Walk:
-        """What has been found up to now."""
+        """Return the result of the walk up to now."""
         return Walk(
             self._seen.by_device(self._holders),
             complete=pieces.ended and self._complete,
@@ -207,7 +217,7 @@ class _Look:
         )
 
     def steps(self) -> Generator[float | None]:
-        """The look, in short steps."""
+        """Do the walk in short steps."""
         torch, namespace, seen = self._torch, self._namespace, self._seen
         begun = [place for place in places(namespace) if not self._cut.place(place)]
         yield None
@@ -225,7 +235,7 @@ class _Look:
         yield from self._name_lost(reach)
 
     def _name(self, begun: list[Place], ways: Ways) -> Iterator[None]:
-        """Every place's way to every storage that it reaches."""
+        """Add the path from every place to every storage that it reaches."""
         wording = Wording(self._torch)
         for i, place in enumerate(begun):
             for found in ways.from_start(place.thing):

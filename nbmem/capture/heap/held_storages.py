@@ -1,4 +1,7 @@
-"""The storages that tensors show, each once, with the best of its holders."""
+"""Collect the storages that tensors show, with the best holders.
+
+Each storage is listed once.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ class SeenStorages:
         self._best: dict[tuple[int, int], Storage] = {}
 
     def add(self, key: int, tensor: Any, but: Container[tuple[int, int]] = ()) -> bool:
-        """See one tensor; False if it has no storage on a card, or one of those left out."""
+        """Add a tensor's storage; return False if there is none to add.
+
+        There is none if the tensor has no storage on a card, or one in `but`.
+        """
         found = storage_of(self._torch, tensor)
         if found is None or (at := (found.device, found.addr)) in but:
             return False
@@ -45,7 +51,10 @@ class SeenStorages:
         return True
 
     def targets(self) -> set[int]:
-        """The tensors whose holders are wanted: those on the largest storages."""
+        """Return the ids of the tensors on the largest storages.
+
+        The holders of these are wanted.
+        """
         order = sorted(self._best, key=lambda at: -self._best[at].size)
         wanted = set(order[:MAX_STORAGES])
         return {key for key, at in self.storage.items() if at in wanted}
@@ -53,7 +62,10 @@ class SeenStorages:
     def by_device(
         self, holders: Mapping[tuple[int, int], Sequence[Holder]]
     ) -> dict[int, tuple[HeldStorage, ...]]:
-        """The storages with their holders, by card."""
+        """Return the storages that have holders, by CUDA ordinal.
+
+        The largest come first.
+        """
         found: dict[int, list[HeldStorage]] = defaultdict(list)
         for at, storage in self._best.items():
             ways = _best_of_each_root(holders.get(at, ()))
@@ -70,7 +82,10 @@ class SeenStorages:
 
 
 def _best_of_each_root(holders: Sequence[Holder]) -> tuple[Holder, ...]:
-    """One way for each root: the kind that says most, then the shortest path."""
+    """Return the best holder of each root.
+
+    It is the one of the kind that says most, then the one with the shortest path.
+    """
     best: dict[str, Holder] = {}
     for holder in sorted(holders, key=_rank):
         best.setdefault(holder.root, holder)

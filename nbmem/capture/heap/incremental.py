@@ -1,13 +1,15 @@
-"""Long work in short pieces: nothing stays switched off or held between two of them.
+"""Do long work in short pieces, between which other code may run.
 
-Between pieces the caller may run other code, the user's too (a front end's event loop does). So the
-garbage collector and torch's functions of subclasses are off only inside a piece, and whatever ends
-the work, an interrupt in its middle included, leaves no frame that holds what it had in its hands.
+Nothing stays switched off between two pieces.
 
-What an id was noted of is held, a dictionary's key is said only where the key was seen, a cycle is
-judged in one go, and nothing counts as unseen: it may have been put where the walk had been. An
-exception's frames are emptied, for they hold half the heap. Classes are told apart by `id()`: a
-metaclass may have an `__eq__`.
+Between pieces the caller may run other code, the user's too (a front end's event loop does). So
+the garbage collector and torch's functions of subclasses are off only inside a piece. Whatever
+ends the work, an interrupt in its middle included, leaves no frame that holds the work's objects.
+
+An object is held once its id is noted. A dictionary's key is named only where the key was seen. A
+cycle is judged in one go. Nothing counts as unseen: it may have been put where the walk had been.
+An exception's frames are emptied, for they hold half the heap. Classes are told apart by `id()`:
+a metaclass may have an `__eq__`.
 """
 
 from __future__ import annotations
@@ -33,10 +35,10 @@ class SlicedWork:
 
     Args:
         torch: The user's torch.
-        steps: The work, as short steps; one says before it about how many seconds it will take, if
-            that is long.
-        budget_s: So many seconds of this thread's own it may take; None for as many as it needs.
-        go_on: Is asked after each piece; None goes on to the end.
+        steps: The work, as short steps. Before a long step it yields about how many seconds
+            that will take.
+        budget_s: The most seconds of this thread's own CPU time; None for no limit.
+        go_on: Called after each piece; False stops the work. None goes on to the end.
 
     Attributes:
         ended: Whether the work came to its end.
@@ -59,7 +61,7 @@ class SlicedWork:
         self._coming = 0.0
 
     def run(self) -> None:
-        """Do all of it, or as much as the budget and the caller allow."""
+        """Do all of the work, or as much as the budget and the caller allow."""
         without_collector(self._until_ended)  # a collection here would be the walk's own
 
     def _until_ended(self) -> None:
@@ -70,7 +72,7 @@ class SlicedWork:
             self._steps.close()
 
     def one_by_one(self) -> Generator[float]:
-        """Do a piece before each `yield`, which gives the seconds of a long step to come."""
+        """Do one piece before each yield of the seconds of a long step to come."""
         try:
             while self._piece() and self._left > 0:
                 yield self._coming
@@ -78,7 +80,7 @@ class SlicedWork:
             self._steps.close()
 
     def _piece(self) -> bool:
-        """Do one piece; False if it was the last.
+        """Do one piece; return False if it was the last.
 
         None is done while another thread may be using tensors: autograd writes gradients and
         graphs without the interpreter's lock, and a read beside it can be of freed memory.
@@ -109,7 +111,10 @@ class SlicedWork:
 
 
 def let_go(error: BaseException) -> None:
-    """Empty the walk's own frames in an exception's traceback: they hold half the heap."""
+    """Clear the walk's own frames in an exception's traceback.
+
+    They hold half the heap.
+    """
     seen: set[int] = set()
     at: BaseException | None = error
     while at is not None and id(at) not in seen:

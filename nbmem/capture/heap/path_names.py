@@ -1,4 +1,4 @@
-"""A way through the heap as a person would type it: `checkpoint['model']['conv1.weight']`."""
+"""Write a path through the heap as source: `model['conv1.weight']`."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ _SPECIALIZED = (HolderKind.NAME, HolderKind.MODULE, HolderKind.FRAME, HolderKind
 
 
 class _Line(NamedTuple):
-    """A way that is half written.
+    """A path that is partly written.
 
     Attributes:
-        text: How the path begins.
-        end: How it ends.
-        inner: What it leads through, if that says more than the place.
+        text: The start of the path.
+        end: The end of the path.
+        inner: The kind of object it leads through, if that says more than the place.
         dotted: The dictionary at its end, if its keys are written as attributes.
-        in_graph: Whether it has come into a graph; what follows is not written.
+        in_graph: Whether it has entered a graph; what follows is not written.
     """
 
     text: str
@@ -70,7 +70,7 @@ class _Line(NamedTuple):
 
 
 class Wording:
-    """Writes ways; what it has learned of a large dictionary serves all its entries.
+    """A writer of paths that remembers a container's labels.
 
     Args:
         torch: The user's torch.
@@ -86,12 +86,12 @@ class Wording:
         self._place: Place | None = None
 
     def holder(self, place: Place, way: Sequence[Any]) -> Holder:
-        """The way from a place to a tensor.
+        """Return the holder for the path from a place to a tensor.
 
         Args:
-            place: Where it begins.
-            way: The objects along it, the place's own first, the tensor last. From one place there
-                is one way to each object.
+            place: The place at its start.
+            way: The objects along it, the place's own first, the tensor last. From one place
+                there is one path to each object.
         """
         if place is not self._place:
             self._place = place
@@ -112,7 +112,7 @@ class Wording:
         return Holder(kind, place.root, as_typed(f"{line.text} {line.end}".rstrip()))
 
     def _step(self, line: _Line, parent: Any, child: Any, after: Sequence[Any]) -> _Line:
-        """A line with one more step written."""
+        """Return a partial path with one more step written."""
         if line.in_graph:
             return line
         of_parent, of_child = self._trait(type(parent)), self._trait(type(child))
@@ -139,7 +139,7 @@ class Wording:
         return known[1]
 
     def _holds_attributes(self, parent: Any, child: Any, label: str) -> bool:
-        """Whether a dictionary's keys are written as attributes: `model.conv1`."""
+        """Return whether a dictionary's keys are attributes: `model.conv1`."""
         if type(child) is not dict:
             return False
         if label in _PARTS_OF_MODULE:
@@ -147,7 +147,7 @@ class Wording:
         return self._members.of(parent)[0] is child
 
     def _label(self, parent: Any, child: Any, *, dotted: bool) -> str | None:
-        """What is appended for one step; None for a dictionary's key."""
+        """Return the text of one step; None for a dictionary's key."""
         if id(type(child)) in _PASSED or type(parent) is CellType:
             return ""
         if type(parent) is MethodType:
@@ -171,14 +171,17 @@ class Wording:
         return self._of_tensor(parent, child) if both == (_Trait.TENSOR, _Trait.TENSOR) else ""
 
     def _of_tensor(self, parent: Any, child: Any) -> str:
-        """A tensor leads to its gradient; a sparse one to its dense parts."""
+        """Return the text of the step from a tensor to its gradient or its part.
+
+        A sparse tensor leads to its dense parts, too.
+        """
         for name, part in parts_of_sparse(self._torch, parent):
             if place_of(self._torch, part) == place_of(self._torch, child):
                 return f".{name}"
         return ".grad"
 
     def _labels_of(self, parent: Any, *, dotted: bool) -> dict[int, str]:
-        """For each object that a container or an instance holds, what one would append."""
+        """Return the text for each object that a container or instance holds."""
         own, slots = self._members.of(parent)
         kind = type(parent)
         if is_a(kind, dict):
@@ -198,7 +201,7 @@ class Wording:
 
 
 class _Trait(Enum):
-    """What about a class matters for the wording."""
+    """The trait of a class that decides how a step from it is written."""
 
     OTHER = auto()
     NODE = auto()
@@ -226,7 +229,10 @@ def _is_loader(kind: type) -> bool:
 
 
 def _captured(parent: Any, child: Any, after: Sequence[Any]) -> str | None:
-    """The name of the variable by which a function, generator or frame holds something."""
+    """Return the variable by which a function or frame holds an object.
+
+    It may also be a generator or a coroutine. None if there is no such variable.
+    """
     kind = type(parent)
     if kind is FunctionType:
         cells = parent.__closure__ or ()
@@ -245,7 +251,10 @@ def _captured(parent: Any, child: Any, after: Sequence[Any]) -> str | None:
 def _leave(
     parent: Any, name: str, text: str, end: str, inner: HolderKind | None
 ) -> tuple[str, str, HolderKind | None]:
-    """The path begins anew at a captured variable: its text, what ends it, what it is."""
+    """Start a path anew at a captured variable.
+
+    Returns its text, what ends it, and the kind of holder.
+    """
     if type(parent) is FrameType:
         end = end or f"{IN_TRACEBACK}{text}"
         return f"local {name}", f"of {parent.f_code.co_name}() {end}", inner
@@ -260,7 +269,10 @@ def _attribute(name: object) -> str:
 
 
 def _key(key: object) -> str:
-    """A key as it is typed; one whose text would be code of its own is `[...]`."""
+    """Return a key as it is typed, or `[...]`.
+
+    The latter stands for a key whose text would run code of the key itself.
+    """
     if id(type(key)) in _TYPED and is_writable(key):
         return f"[{key!r}]"
     if type(key) is tuple and all(id(type(p)) in _SHORT and is_writable(p) for p in key):

@@ -1,4 +1,7 @@
-"""From the tensors back to the places: the few objects that lead to them, and the shortest way."""
+"""Find the shortest paths from places to tensors, searching backwards.
+
+Only the few objects that lead to the tensors are held.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,14 @@ STRIDE = 512
 
 
 class Ways:
-    """The part of what was reached that leads to some tensors.
+    """The part of the reached objects that leads to some tensors.
 
     Args:
-        reach: What was reached.
+        reach: The forward walk.
         targets: Ids of the tensors.
 
     Attributes:
-        complete: Whether every way was looked at.
+        complete: Whether every path was searched.
     """
 
     def __init__(self, reach: Reach, targets: set[int]) -> None:
@@ -74,7 +77,7 @@ class Ways:
             level = new
 
     def _inward(self) -> Generator[None, None, dict[int, list[int]]]:
-        """For each piece the pieces that refer to it."""
+        """Return, for each piece, the pieces that refer to it."""
         into: dict[int, list[int]] = defaultdict(list)
         for index, refers in enumerate(self._reach.refers()):
             for inner in refers:
@@ -85,7 +88,10 @@ class Ways:
     def _unread(
         self, level: list[int], into: dict[int, list[int]], read: set[int]
     ) -> dict[int, set[int]]:
-        """Pieces that were not read yet and may refer to some objects: index to those objects."""
+        """Return the unread pieces that may refer to some objects.
+
+        Each piece has the ids of those objects.
+        """
         by_place: dict[int, list[int]] = defaultdict(list)
         for key in level:
             by_place[self._reach.place_of(key)].append(key)
@@ -98,7 +104,7 @@ class Ways:
         return unread
 
     def _read(self, index: int) -> Iterator[None]:
-        """Note of a piece which object refers to which."""
+        """Record, for each object of a piece, to which objects it refers."""
         sources, noted = self._sources, self._reach.noted
         for i, thing in enumerate(self._reach.piece(index)):
             if self._edges > MAX_EDGES:
@@ -121,10 +127,11 @@ class Ways:
                 yield
 
     def from_start(self, start: object) -> Iterator[tuple[int, list[Any]] | None]:
-        """The shortest way from one object to each tensor that it leads to.
+        """Yield the shortest path from one object to each tensor that it reaches.
 
         Yields:
-            The tensor's id, and the objects along the way, both ends included; None now and then.
+            The tensor's id, and the objects along the path, both ends included; None now and
+            then.
         """
         begin = id(start)
         if begin not in self._objects:

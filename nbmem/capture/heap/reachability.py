@@ -1,12 +1,14 @@
-"""Everything that a set of objects reaches, each once, at C's speed where many lie side by side.
+"""Find everything that a set of objects reaches, each object once.
 
-A million objects are too many for a loop in Python. So they are put into pieces of a thousand, and
-of a piece only this is noted: which pieces it refers to. Which object refers to which is asked
-later, and only of the pieces that lead to a tensor (ways.py). Where few objects wait (a linked
-list has one at a time) a piece is read one by one while it grows.
+A million objects are too many for a loop in Python. So they are put into pieces of a thousand,
+which are read at C's speed, and of a piece only this is noted: which pieces it refers to. Which
+object refers to which is read later, and only of the pieces that lead to a tensor (paths.py).
+Where few objects wait (a linked list has one at a time) a piece is read one by one while it
+grows.
 
-`gc.get_referrers` for each tensor would go through the whole heap each time. Pieces that hold only
-data are not even noted; noting what each piece saw again made a graph of 400,000 objects take 12 s.
+`gc.get_referrers` for each tensor would go through the whole heap each time. Pieces that hold
+only data are not even noted; noting what each piece saw again made a graph of 400,000 objects
+take 12 s.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ _NO_TENSORS = {Kind.PLAIN, Kind.BARRED}
 
 
 class Reach:
-    """Walks forward. What it has noted it holds, so that an id goes on meaning the same object.
+    """A forward walk that holds each object it has noted.
+
+    So an id keeps its meaning.
 
     Args:
         torch: The user's torch.
@@ -56,7 +60,7 @@ class Reach:
 
     Attributes:
         tensors: The tensors and storages that were reached, by id.
-        graphs: Reads the graphs on the way.
+        graphs: Reads the graphs that are reached.
     """
 
     def __init__(
@@ -81,11 +85,11 @@ class Reach:
             self._cut.setdefault(source, set()).add(target)
 
     def others(self, things: Sequence[Any]) -> list[Any]:
-        """Objects, of some, that were neither reached nor barred."""
+        """Return those of some objects that were neither reached nor barred."""
         return list(compress(things, map(not_, map(self._piece_of.__contains__, map(id, things)))))
 
     def steps(self, starts: Iterable[object]) -> Iterator[None]:
-        """Go forward from some objects, a step of at most about a millisecond at a time."""
+        """Go forward from some objects, in steps of about a millisecond at most."""
         seen: set[int] = set()
         yield from self._admit(list(starts), seen)
         for piece in self._pieces:  # it grows meanwhile
@@ -111,40 +115,40 @@ class Reach:
                 self._pieces.append([])
 
     def referents(self, thing: Any) -> list[Any]:
-        """What an object refers to, its graph included."""
+        """Return what an object refers to, its graph included."""
         found = gc.get_referents(thing)
         found.extend(self._links.get(id(thing), ()))
         cut = self._cut.get(id(thing))
         return [inner for inner in found if id(inner) not in cut] if cut else found
 
     def noted(self, things: Sequence[Any]) -> set[int]:
-        """Ids of those among some objects that were reached and may lead on."""
+        """Return the ids of those among some objects that are reached or barred."""
         return set(filter(self._piece_of.__contains__, map(id, things)))
 
     def is_barred(self, kind: type) -> bool:
-        """Whether objects of a class are never entered."""
+        """Return whether objects of a class are never entered."""
         return self._kinds.of(kind) is Kind.BARRED
 
     def place_of(self, key: int) -> int:
-        """The piece that an object is in; BARRED for one that is in none."""
+        """Return the index of the piece of an object; BARRED if it has none."""
         return self._piece_of.get(key, BARRED)
 
     def refers(self) -> list[array[int]]:
-        """For each piece the pieces that its objects refer to."""
+        """Return, for each piece, the pieces that its objects refer to."""
         return self._refers
 
     def piece(self, index: int) -> list[Any]:
-        """The objects of a piece."""
+        """Return the objects of a piece."""
         return self._pieces[index]
 
     def refers_to_any(self, index: int, keys: set[int]) -> bool:
-        """Whether an object of a piece refers to one of some objects."""
+        """Return whether an object of a piece refers to one of some objects."""
         return not keys.isdisjoint(map(id, self._referents(self._pieces[index])))
 
     # --- one step
 
     def _adapt(self, asked: int, found: int) -> None:
-        """Ask as many objects together as have few enough references."""
+        """Set how many objects a step reads, by how many references they have."""
         if found > AT_ONCE:
             self._take = max(1, asked * AT_ONCE // (2 * found))
         elif self._take < PIECE:
@@ -153,7 +157,10 @@ class Reach:
     def _one_by_one(
         self, piece: list[Any], done: int, seen: set[int]
     ) -> Generator[None, None, int]:
-        """Read a piece's objects, also those that join it meanwhile; returns how many are done."""
+        """Read a piece's objects one by one; return how many are done.
+
+        Objects that join it meanwhile are read, too.
+        """
         referents, is_tracked, where_is = gc.get_referents, gc.is_tracked, self._piece_of.get
         kinds, links, cut = self._kinds.known, self._links, self._cut
         last = self._pieces[-1]
@@ -205,7 +212,7 @@ class Reach:
         return where
 
     def _admit(self, found: list[Any], seen: set[int]) -> Iterator[None]:
-        """Note what nobody saw before, and which pieces these objects are in."""
+        """Note new objects, and the pieces in which the given objects are."""
         if len(found) > PIECE and self._pieces[-1]:
             self._pieces.append([])
         for start in range(0, len(found), PIECE):
@@ -238,7 +245,9 @@ class Reach:
             self._piece_of.update(zip(map(id, part), repeat(index)))
 
     def _leads_nowhere(self, part: list[Any]) -> bool:
-        """Whether these are a thousand rows of data or the like: nothing that could hold a tensor.
+        """Return whether many objects are only data and hold no tensor.
+
+        A thousand rows of data are an example.
 
         They are not even noted, for noting takes the most time.
         """

@@ -1,8 +1,9 @@
-"""Tensors that live though no place reaches them: reference cycles, and what libraries keep.
+"""Find what keeps alive the tensors that no place reaches.
 
-For these the heap is searched backwards, one level at a time, among the objects that were not
-reached. What is found then is judged as the garbage collector would: an object whose references all
-come from inside is alive only because nobody has collected it.
+Reference cycles do, and libraries. For these tensors the heap is searched backwards, one level at
+a time, among the objects that were not reached. What is found then is judged as the garbage
+collector would: an object whose references all come from inside is alive only because it has not
+been collected yet.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ UNSEEN = "something that Python cannot see"
 
 
 def all_tensors(torch: Any) -> dict[int, Any]:
-    """Every tensor that has a Python object, by id.
+    """Return every tensor that has a Python object, by id.
 
-    An object refers to its class, so the collector finds the tensors in one call, a tenth of a
-    microsecond for each object that lives; it is the one step of a walk that cannot be divided.
+    An object refers to its class, so the collector finds the tensors in one call. That takes a
+    tenth of a microsecond for each object that is alive; no other step of a walk cannot be
+    divided.
     """
     kinds = {id(torch.Tensor): torch.Tensor}
     level = [torch.Tensor]
@@ -58,13 +60,14 @@ def all_tensors(torch: Any) -> dict[int, Any]:
 def holders_of_lost(
     reach: Reach, lost: Mapping[int, Any], *, say_unseen: Callable[[], bool]
 ) -> Generator[None, None, dict[int, Holder]]:
-    """What keeps tensors that were not reached, by the tensor's id.
+    """Find the holders of unreached tensors, by the tensor's id.
 
     Args:
         reach: What was reached.
         lost: The tensors, by id.
-        say_unseen: Whether nobody else has run meanwhile. If somebody has, one of these tensors may
-            have been put where the walk had been before, and what is not found is not said.
+        say_unseen: Returns whether no other code has run meanwhile. If some has, one of
+            these tensors may have been put where the walk had been before. Then a tensor
+            whose holder is not found is left out.
     """
     back = _Backwards(reach, lost)
     yield from back.search()
@@ -84,7 +87,7 @@ def holders_of_lost(
 
 
 class _Backwards:
-    """The objects that refer, directly or not, to some tensors."""
+    """A search for the objects that refer, directly or not, to some tensors."""
 
     def __init__(self, reach: Reach, lost: Mapping[int, Any]) -> None:
         self._reach = reach
@@ -98,7 +101,10 @@ class _Backwards:
         self._globals_of = {id(module_namespace(m)): name for name, m in self._modules}
 
     def search(self) -> Iterator[None]:
-        """Go back level by level, until nothing is new, or time or room has ended."""
+        """Go back level by level until nothing is new or a limit is reached.
+
+        The limits are seconds, levels and objects.
+        """
         until = time.thread_time() + BUDGET_S
         level = set(self._place)
         for _ in range(MAX_LEVELS):
@@ -127,7 +133,10 @@ class _Backwards:
         found.clear()  # or the next search would find this list
 
     def _referrers(self, level: set[int]) -> Iterator[list[Any]]:
-        """The objects that refer to some members. Python's own search is quick for a few."""
+        """Yield lists of the objects that refer to some members.
+
+        For a few members Python's own search is quicker.
+        """
         if len(level) <= FEW:
             wanted = [self._members[self._place[key]] for key in level]
             found = gc.get_referrers(*wanted)
@@ -143,7 +152,11 @@ class _Backwards:
                 yield []
 
     def _ends_at(self, thing: Any, hits: set[int]) -> bool:
-        """Whether the way back ends here: at a module, a class, a frame, a part of IPython."""
+        """Return whether the path back ends here; if so, record the holder.
+
+        It ends at a module's globals, a class, a frame, or an object of a package such as
+        IPython.
+        """
         module = self._globals_of.get(id(thing))
         kind = HolderKind.MODULE
         if module is not None:
@@ -165,10 +178,13 @@ class _Backwards:
         return True
 
     def dead(self) -> set[int]:
-        """The members that nothing from outside refers to, as the garbage collector counts.
+        """Return the members that nothing outside the search refers to.
 
-        Counted in one go, whatever the search has seen before: what has found another holder since,
-        or one that the search did not come to, has more references than those from inside.
+        References are counted as the garbage collector does.
+
+        Counted in one go, whatever the search has seen before. A member that has got another
+        holder since, or has one that the search did not reach, has more references than those
+        from inside.
         """
         inside: Counter[int] = Counter()
         onward = {}
@@ -193,7 +209,10 @@ class _Backwards:
         return set(self._place) - living
 
     def label(self, key: int) -> Holder | None:
-        """The nearest module's global or frame that leads to a tensor."""
+        """Return the nearest module global or frame that leads to a tensor.
+
+        None if none does.
+        """
         queue, known = deque([key]), {key}
         while queue:
             at = queue.popleft()
@@ -205,7 +224,10 @@ class _Backwards:
         return None
 
     def cycle_of(self, key: int, dead: set[int]) -> str:
-        """`a reference cycle through Trainer`, by the nearest object that says something."""
+        """Describe a tensor's cycle: `a reference cycle through Trainer`.
+
+        It names the nearest object that is not a plain container or function.
+        """
         queue, known = deque([key]), {key}
         while queue:
             at = queue.popleft()
@@ -219,18 +241,23 @@ class _Backwards:
 
 
 def _without_modules(things: list[Any]) -> list[Any]:
-    """Leave out modules: one must not be asked what it refers to, and names are what counts.
+    """Leave out modules, whose referents must not be read.
 
-    A module of C may show the collector what nobody may hold: Python 3.12's `_asyncio` its list of
-    freed futures, which end up in it twice once somebody has held them, and the next collection
-    goes round in it for ever.
+    Their globals are what counts, and are read by themselves.
+
+    A module of C may show the collector what must not be held. Python 3.12's `_asyncio` shows
+    its list of freed futures. Once they have been held they are in it twice, and the next
+    collection loops for ever.
     https://github.com/python/cpython/blob/v3.12.1/Modules/_asynciomodule.c#L3596
     """
     return [thing for thing in things if type(thing) is not ModuleType]
 
 
 def _is_call(thing: Any, wanted: list[Any]) -> bool:
-    """Whether it is our own list, or what Python 3.13 packs the arguments of that call into."""
+    """Return whether an object is this search's own list or arguments.
+
+    Python 3.13 packs the arguments of `gc.get_referrers` into a tuple.
+    """
     if thing is wanted:
         return True
     same = type(thing) is tuple and len(thing) == len(wanted)

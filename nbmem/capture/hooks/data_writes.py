@@ -1,9 +1,9 @@
-"""Writes through `p.data`, which torch counts nowhere: `p.data.add_(...)`, `p.data -= step`.
+"""Count writes through `p.data`, which torch counts nowhere.
 
-`p.data` is another tensor on the same memory, whose changes count for itself alone, and it is gone
-at once. So the attribute is lent (lent.py), and the bytecode behind the look-up tells whether what
-is handed out is written to just then. Writing to it later, or in a function that is given it, is
-not seen.
+`p.data.add_(...)` and `p.data -= step` are such writes. `p.data` is another tensor on the same
+memory, whose version counter counts for itself alone, and it is gone at once. So the attribute is
+patched (see capture/hooks/method_patches.py). The bytecode behind the look-up tells whether the
+tensor is written to at once. Writing to it later, or in a function that is given it, is not seen.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _counts: dict[int, tuple[weakref.ref[Any], int]] = {}
 
 
 def data_writes_of(tensor: object) -> int:
-    """How often a tensor was seen written to through its data."""
+    """Return how often a tensor was seen written to through `.data`."""
     ref, count = _counts.get(id(tensor), (None, 0))
     return count if ref is not None and ref() is tensor else 0
 
@@ -40,9 +40,11 @@ def _count(tensor: Any) -> None:
 
 
 class LentData:
-    """`Tensor.data` in the place of its C++ class's: counts what is written to as it is looked up.
+    """A patch of `Tensor.data` that counts writes through it.
 
-    Its `__set__` is that of the C++ class, so that no frame lies before what that raises.
+    Only a write right behind the look-up counts.
+
+    Its `__set__` is that of the C++ class, so that no frame of nbmem's precedes an error of that.
     """
 
     def __init__(self, owner: Any, original: Any, lost: Lost) -> None:
@@ -50,13 +52,13 @@ class LentData:
         self.lost = lost
 
     def lend(self) -> None:
-        """Stand in the class, unless somebody else has an attribute there."""
+        """Set the patch, unless the class has its own such attribute."""
         pass_over(LentData.__get__)
         if "data" not in self._owner.__dict__:
             self._owner.data = self
 
     def give_back(self) -> None:
-        """Stand there no longer."""
+        """Remove the patch."""
         if self._owner.__dict__.get("data") is self:
             del self._owner.data
         # Dynamo copies the class's attributes when it is imported, and reads their types there.
@@ -79,7 +81,7 @@ class LentData:
 
 
 def lent_data(torch: Any, lost: Lost) -> LentData:
-    """The attribute of torch's tensors, to be lent."""
+    """Create the patch of `Tensor.data`."""
     original = torch._C.TensorBase.__dict__["data"]  # noqa: SLF001
     kind = type("LentData", (LentData,), {"__set__": original.__set__})
     lent: LentData = kind(torch.Tensor, original, lost)

@@ -1,9 +1,10 @@
-"""Sees an out-of-memory error at the moment it happens, also one that the program catches.
+"""Observe out-of-memory errors when the allocation request fails.
 
-torch calls an observer before it raises. What is kept of the moment is texts and figures: a frame
-or a tensor kept here would be the very leak that an out-of-memory error is known for.
+Errors that the program catches are observed, too. torch calls an observer before it raises. What
+is kept of the moment is texts and figures: a frame or a tensor kept here would be the very leak
+that an out-of-memory error is known for.
 
-The exception itself may be caught, replaced or raised in a thread; the observer is called before
+The exception itself may be caught, replaced or raised in a thread. The observer is called before
 it, where the line and the layer still run. Its place in the events is the allocator's own OOM
 entry.
 """
@@ -55,15 +56,17 @@ once for each process or virtual card, and holds nobody who listens."""
 def listen(
     tell: Tell, namespace: Mapping[str, Any], lost: Lost = lambda _part, _err: None
 ) -> Callable[[], None]:
-    """Be told of every request that fails from now on; does nothing where torch has no observer.
+    """Register a callback for every allocation request that fails.
+
+    Does nothing where torch has no observer for such requests.
 
     Args:
-        tell: Gets each refusal; must not raise.
+        tell: Called with each refusal; must not raise.
         namespace: The notebook's names, to name a layer by.
-        lost: Leaves a note of a fault of nbmem's own.
+        lost: Records a fault of nbmem's own.
 
     Returns:
-        What ends it.
+        A function that removes the callback.
     """
     listener = (tell, namespace, lost)
     _listeners.append(listener)
@@ -80,7 +83,7 @@ def listen(
 
 
 def place_of(error: BaseException, namespace: Mapping[str, Any]) -> tuple[Stack, str | None]:
-    """Where an exception came from: its stack, innermost first, and the layer that ran.
+    """Return an exception's stack, innermost first, and the running layer.
 
     Args:
         error: The exception; nothing of it is kept.
@@ -120,7 +123,10 @@ def _attach() -> None:
 
 @entry("an out-of-memory error", lost=_lost)  # an exception here would replace torch's own
 def _refused(device: int, wanted: int, capacity: int, free: int) -> None:
-    """What torch calls, in the thread whose request failed and before it raises."""
+    """Report a failed request; torch calls this before it raises.
+
+    It runs in the thread whose request failed.
+    """
     for tell, namespace, _ in tuple(_listeners):
         tell(_refusal(device, wanted, capacity, free, namespace))
 
@@ -160,7 +166,7 @@ def _told(frames: Iterable[FrameType]) -> Stack:
 
 
 def _frames(*, in_engine: bool) -> list[FrameType]:
-    """The Python frames of the request, innermost first.
+    """Return the Python frames of the request, innermost first.
 
     Backward runs in a thread of autograd's own, whose caller waits in another one.
     """
@@ -180,10 +186,10 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _modules(frames: Iterable[FrameType]) -> Iterator[Any]:
-    """The modules that are being called, innermost first.
+    """Yield the modules that are being called, innermost first.
 
-    Only frames of torch's own are asked, whose locals are the call's arguments: on Python before
-    3.13 the locals of a frame, once asked for, are kept until it ends.
+    Only frames of torch's own are read, whose locals are the call's arguments: on Python
+    before 3.13 the locals of a frame, once read, are kept until it ends.
     """
     for frame in frames:
         if frame.f_code.co_name in _CALLS:
@@ -193,7 +199,10 @@ def _modules(frames: Iterable[FrameType]) -> Iterator[Any]:
 
 
 def _layer_of_call(modules: list[Any], namespace: Mapping[str, Any]) -> str | None:
-    """The innermost module, by its path from the outermost one."""
+    """Return the path of the innermost module from the outermost module.
+
+    None without modules.
+    """
     if not modules:
         return None
     inner, outer = modules[0], modules[-1]
@@ -204,7 +213,11 @@ def _layer_of_call(modules: list[Any], namespace: Mapping[str, Any]) -> str | No
 
 
 def _progress(modules: list[Any]) -> float | None:
-    """How far the outermost module had come, if its layers are called in their order."""
+    """Return the fraction of its layers that the outermost module reached.
+
+    It is right if the layers are called in their order. None without modules, and where the
+    innermost module is not one of the layers.
+    """
     if not modules:
         return None
     layers = [m for _, m in named_modules(modules[-1]) if next(children_of(m), None) is None]
@@ -213,9 +226,11 @@ def _progress(modules: list[Any]) -> float | None:
 
 
 def _layer_of_node(node: Any, namespace: Mapping[str, Any]) -> str | None:
-    """The module whose parameters hang at a node of backward; None for one that has none.
+    """Return the module that owns the parameters near a backward node.
 
-    Its saved tensors are not asked: that could run a checkpoint's forward again.
+    None where there are no parameters, or no module owns them.
+
+    Its saved tensors are not read: that could run a checkpoint's forward again.
     """
     parameters = list(_parameters_near(node, _NEAR))
     for root, outer in modules_in(namespace) if parameters else ():

@@ -1,20 +1,20 @@
-"""Where the training loop is: torch's modules, autograd engine and optimizers, watched from inside.
+"""Report forward, backward and optimizer steps from inside torch.
 
-Nothing in the user's code changes, and nothing of theirs is held. torch has hooks for some of this,
-but they can be met: one in a module is pickled with it and refused by a scripted one, and a global
-one takes every module inside off torch's fast path and puts a frame more into its tracebacks. So
-what torch itself looks up on its way is lent (lent.py says how):
+Nothing in the user's code changes, and nothing of theirs is held. torch has hooks for some of
+this, but they have side effects: one in a module is pickled with it and refused by a scripted
+one. A global one takes every module inside off torch's fast path and adds a frame to its
+tracebacks. So what torch itself looks up is patched (method_patches.py explains how):
 
-- `Module._call_impl`, which `Module.__call__` calls: only the outermost call is told, and the
+- `Module._call_impl`, which `Module.__call__` calls: only the outermost call is reported, and the
   hundreds inside it cost 0.2 us each;
 - the engine behind `torch.autograd.graph.Variable`, which `_engine_run_backward` calls
   (https://github.com/pytorch/pytorch/blob/v2.13.0/torch/autograd/graph.py#L846);
 - `_optimizer_step_pre_hooks` and `_post_hooks`, which an optimizer's step reads before and after
   (https://github.com/pytorch/pytorch/blob/v2.13.0/torch/optim/optimizer.py#L488);
 - `zero_grad` of optimizers and modules;
-- `data` of tensors, through which weights are changed by hand (data_writes.py).
+- `data` of tensors, through which weights are changed by hand.
 
-Each is told in the thread that does it.
+Each event is reported in the thread in which it happens.
 """
 
 from __future__ import annotations
@@ -44,46 +44,53 @@ if TYPE_CHECKING:
 
 
 class Listener(Protocol):
-    """Hears of the training loop. Its methods hold nothing that they are given."""
+    """A receiver of training events; its methods hold no argument."""
 
     def in_forward(self) -> bool:
-        """Whether a forward of this thread's has begun, and no backward has followed it."""
+        """Return whether this thread has begun a forward without a backward yet."""
 
     def forward_begins(self, module: Any, *, grad: bool, in_backward: bool) -> None:
-        """The outermost module call begins; `in_backward` if it recomputes (checkpointing)."""
+        """Handle the start of an outermost module call.
+
+        `in_backward` is set if the call recomputes (checkpointing).
+        """
 
     def forward_ends(
         self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, in_backward: bool
     ) -> None:
-        """The outermost module call has ended, by its result or by an exception."""
+        """Handle the end of an outermost call, by its result or an exception."""
 
     def backward_begins(self, outputs: Sequence[Any]) -> None:
-        """The engine is about to run from these tensors or graph edges."""
+        """Handle the start of the engine from these tensors or graph edges."""
 
     def backward_ends(self) -> None:
-        """The engine has run, or failed."""
+        """Handle the end of the engine's run, also after a failure."""
 
     def optimizer_begins(self, optimizer: Any, *, closure: bool) -> None:
-        """optimizer.step() begins; with a closure, the whole pass runs inside it."""
+        """Handle the start of optimizer.step().
+
+        With a closure, the whole pass runs inside it.
+        """
 
     def optimizer_ends(self, optimizer: Any) -> None:
-        """optimizer.step() has ended (not told if it raised)."""
+        """Handle the end of optimizer.step(); not called if it raised."""
 
     def zero_grad_begins(self, owner: Any) -> None:
-        """zero_grad() of an optimizer or a module begins."""
+        """Handle the start of zero_grad() of an optimizer or a module."""
 
     def zero_grad_ends(self) -> None:
-        """zero_grad() has ended."""
+        """Handle the end of zero_grad()."""
 
 
 class TrainingHooks:
-    """Lends what is looked up, and takes back every part of it.
+    """Patches in torch that report the training loop to a listener.
 
     Args:
-        listener: Is told.
-        lost: Leaves a note of a fault in here; the part that failed is deaf from then on.
-        late: Asked before each outermost call what else is to be lent from now on.
-        of_host: Asked before each whether the host's memory is what is recorded.
+        listener: Receives the events.
+        lost: Records a fault in here; nothing is reported from then on.
+        late: Called before each outermost call; returns further patches to install.
+        of_host: Called before each outermost call; returns whether the host's memory is
+            recorded.
     """
 
     def __init__(
@@ -104,7 +111,10 @@ class TrainingHooks:
         self._moving = threading.RLock()
 
     def install(self) -> None:
-        """Begin to tell the listener. Needs torch; parts that this torch lacks stay out."""
+        """Install the patches and start reporting.
+
+        Needs torch; parts that this torch lacks are left out.
+        """
         torch: Any = import_torch()
         if torch is None or self._lent:
             return
@@ -132,7 +142,7 @@ class TrainingHooks:
         self._listening = True
 
     def remove(self) -> None:
-        """Put everything back as it was."""
+        """Revert every patch."""
         self._listening = False
         try:
             self._compilations.watch_no_more()
@@ -143,7 +153,7 @@ class TrainingHooks:
                     self._lent.pop()
 
     def _step_aside(self) -> None:
-        """Give everything back while something is compiled."""
+        """Revert the patches while something is compiled."""
         with self._moving:
             for part in self._lent:
                 part.give_back()
@@ -167,7 +177,10 @@ class TrainingHooks:
         self._lost(part, err)
 
     def _is_deaf(self) -> bool:
-        """After the end, after a fault, and in a child that was forked meanwhile."""
+        """Return whether events are ignored now.
+
+        They are after the end, after a fault, and in a child that was forked meanwhile.
+        """
         return not self._listening or os.getpid() != self._pid
 
     # --- the outermost module call
@@ -242,13 +255,18 @@ class TrainingHooks:
 
 
 def in_engine() -> bool:
-    """Whether this thread runs a node of a graph: on a card those are threads of the engine's."""
+    """Return whether this thread runs a node of a graph.
+
+    On a card such threads are the engine's.
+    """
     torch: Any = import_torch()
     return bool(torch._C._current_graph_task_id() >= 0)  # noqa: SLF001
 
 
 def _is_checkpointed(frame: FrameType | None) -> bool:
-    """Whether a module is called by a reentrant checkpoint whose backward will call it again.
+    """Return whether a reentrant checkpoint calls a module.
+
+    Its backward will call the module again.
 
     Such a checkpoint runs its part of the forward without gradients:
     https://github.com/pytorch/pytorch/blob/v2.13.0/torch/utils/checkpoint.py#L237

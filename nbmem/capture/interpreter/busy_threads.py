@@ -1,13 +1,14 @@
-"""Which other threads may be using tensors at this moment, told by what they execute.
+"""Find other threads that may be using tensors, by their stacks.
 
-Autograd and torch's operators work without the interpreter's lock: what another thread is doing to
-a tensor may be half done whenever we look. So nothing of another thread's is looked at while that
-thread may be at work. Its frames say whether it is, and reading them touches nothing of torch's.
+Autograd and torch's operators work without the interpreter's lock: what another thread is doing
+to a tensor may be half done whenever nbmem reads. So nothing of another thread's is read while
+that thread may be at work. Its frames show whether it is, and reading them touches nothing of
+torch's.
 
-Which tensors a thread uses cannot be told from outside (its frames reach the notebook's names, a
-graph those of others), so the rule is coarse: a thread is at work while the user's code or torch is
-on its stack, unless it waits in Python's library or sleeps. What its own calls showed, in its own
-thread, has names all the same.
+The tensors that a thread uses cannot be known from outside: its frames reach the notebook's
+names, and a graph those of others. So the rule is coarse. A thread is at work while the user's
+code or torch is on its stack, unless it waits in Python's library or sleeps. What its own calls
+showed, in its own thread, has names all the same.
 """
 
 from __future__ import annotations
@@ -48,10 +49,12 @@ _SLEEP = re.compile(r"\bsleep\s*\(")
 
 
 def at_work() -> list[str]:
-    """Names of the other threads that may be using tensors now, each once.
+    """Return the names of other threads that may be using tensors now.
 
-    A thread counts if the user's code or torch is on its stack, unless it waits in a function of
-    Python's library (a queue, a lock, a socket) or sleeps.
+    Each thread is listed once.
+
+    A thread counts if the user's code or torch is on its stack. It does not if it waits in a
+    function of Python's library (a queue, a lock, a socket) or sleeps.
     """
     mine = threading.get_ident()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
@@ -63,7 +66,7 @@ def at_work() -> list[str]:
 
 
 def alive() -> set[int]:
-    """Identifiers of the threads that run Python code or could."""
+    """Return the identifiers of threads that run Python code or could."""
     return set(sys._current_frames())  # noqa: SLF001 - the documented way
 
 
@@ -74,7 +77,7 @@ def _may_use_tensors(innermost: FrameType) -> bool:
 
 
 def _waits(frame: FrameType) -> bool:
-    """Whether a thread waits in a function of Python's library, or in a call of sleep()."""
+    """Return whether a thread waits in Python's library, or sleeps."""
     code = frame.f_code
     return (code.co_name in _WAITING and is_stdlib(code.co_filename)) or _sleeps(frame)
 
@@ -103,7 +106,7 @@ def _is_torchs(frame: FrameType) -> bool:
 
 
 def _is_users(frame: FrameType) -> bool:
-    """Whether a frame is of a cell, a script or a module that is not installed."""
+    """Return whether a frame is of a cell, a script or an uninstalled module."""
     file = frame.f_code.co_filename
     if is_library(file) or is_ours(frame):
         return False

@@ -1,8 +1,9 @@
-"""What a class is to the walk, asked so that no metaclass of the user's has a say.
+"""Classify classes for the heap walk without calling their metaclass.
 
 A class is an object of the user's, too: its metaclass may have `__eq__`, `__hash__` and
-`__getattribute__`. So classes are told apart by `id()`, and what one is follows from its real
-bases. Whoever keeps such an id keeps the class, or the id could come to mean another one.
+`__getattribute__`. So classes are told apart by `id()`, and what one is follows from
+its real bases. Code that keeps such an id keeps the class, or the id could come to mean
+another one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ FOREIGN = ("IPython", "ipykernel", "traitlets", "zmq", "tornado", "nbmem", "_pyt
 
 
 class Kind(IntEnum):
-    """How objects of a class are read."""
+    """The kind of a class: it decides how its objects are read."""
 
     PLAIN = 0
     BARRED = 1
@@ -33,7 +34,7 @@ class Kind(IntEnum):
 
 
 class Kinds:
-    """The kinds of the classes that were met.
+    """A cache of the kinds of classes.
 
     Args:
         torch: The user's torch.
@@ -49,7 +50,7 @@ class Kinds:
         self._classes: list[type] = []
 
     def of(self, kind: type) -> Kind:
-        """What objects of a class are."""
+        """Return the kind of a class."""
         found = self.known.get(id(kind))
         if found is None:
             self._classes.append(kind)
@@ -57,7 +58,7 @@ class Kinds:
         return found
 
     def among(self, things: Sequence[Any]) -> set[Kind]:
-        """The kinds of many objects."""
+        """Return the kinds of many objects."""
         found = set(map(id, map(type, things)))
         if not self.known.keys() >= found:
             for thing in things:

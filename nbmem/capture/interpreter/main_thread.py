@@ -1,4 +1,4 @@
-"""Where the main thread is, seen from another thread without a frame of it in hand.
+"""Read the main thread's stack from another thread, without its frames.
 
 A frame that Python hands out keeps its function's locals alive, and with them tensors that would
 then be freed in the wrong thread. faulthandler writes the stack from C, and makes no object.
@@ -27,16 +27,18 @@ _PACKAGE = str(Path(__file__).parents[2])
 
 
 class MainThread:
-    """The main thread's stack, as often as it is asked for (some 50 us each)."""
+    """A reader of the main thread's stack, at some 50 us a read."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         self._ident = threading.main_thread().ident
 
     def place(self) -> Stack:
-        """The program's own innermost line, and before it the library's function that it is in.
+        """Return the program's innermost line and the library call it is in.
 
-        Empty where nobody can tell it.
+        The library call comes first. Without a line of the program it is the innermost frame.
+
+        Empty where the stack is unknown.
         """
         stack = self._stack()
         own = next((i for i, frame in enumerate(stack) if not is_foreign(frame.file)), None)
@@ -54,12 +56,12 @@ class MainThread:
         return _frames(text, self._ident)
 
     def close(self) -> None:
-        """Let go of the file in between."""
+        """Close the temporary file."""
         self._file.close()
 
 
 def is_foreign(file: str) -> bool:
-    """Whether code is of a library, of Python's own or of nbmem, and not of the program."""
+    """Return whether a file is a library's, Python's own or nbmem's."""
     return file.startswith((*_HOMES, _PACKAGE, "<frozen")) or "site-packages" in file
 
 

@@ -1,6 +1,6 @@
-"""The shell that runs, which of its cells a line is in, and what stands there.
+"""Find IPython's shell, and the cells and lines behind stack frames.
 
-ipykernel compiles each cell under a file's name that says only its hash.
+ipykernel compiles each cell under a file name that contains only its hash.
 """
 
 from __future__ import annotations
@@ -18,21 +18,24 @@ if TYPE_CHECKING:
 
 
 def running_shell() -> Any | None:
-    """The IPython shell of this process; None outside of one. Imports nothing."""
+    """Return this process's IPython shell; None outside of IPython.
+
+    Imports nothing.
+    """
     module = sys.modules.get("IPython.core.interactiveshell")
     shells = getattr(module, "InteractiveShell", None)
     return None if shells is None else shells._instance  # noqa: SLF001 - instance() would make one
 
 
 def user_names() -> dict[str, Any]:
-    """The names of the notebook or, outside of one, of the program: `__main__`'s."""
+    """Return the notebook's namespace, or `__main__`'s outside of one."""
     shell = running_shell()
     names: dict[str, Any] = vars(sys.modules["__main__"]) if shell is None else shell.user_ns
     return names
 
 
 def cell_of(filename: str) -> str | None:
-    """`In [7]` for the file name that IPython gave a cell; None for any other."""
+    """Return `In [7]` for a cell's file name; None for any other file."""
     number = numbers_of_cells().get(filename)
     if type(number) is int:
         return f"In [{number}]"
@@ -42,7 +45,9 @@ def cell_of(filename: str) -> str | None:
 
 
 def with_cells(stacks: Iterable[Stack]) -> tuple[Stack, ...]:
-    """Stacks of this process whose cells' files have IPython's older form, with the cell's number.
+    """Replace cell files in stacks of this process by numbered names.
+
+    The names have IPython's older form, `<ipython-input-7-cell>`.
 
     A cell that was run again unchanged has the number of its latest run. What IPython does not know
     stays as it is: a cell that ran before it was reset, an IPython before 8.
@@ -64,7 +69,7 @@ def with_cells(stacks: Iterable[Stack]) -> tuple[Stack, ...]:
 
 
 def files_of_cells(stacks: Iterable[Stack]) -> dict[str, str]:
-    """Find the files that the cells of stacks were compiled as, by the names of `with_cells`.
+    """Map names of `number_cell_files` to files that cells were compiled as.
 
     A magic's cell and the code in it have the same number; what is within was compiled behind it.
     So has what a front end ran without history: only files in which a line of the stacks is count.
@@ -82,7 +87,7 @@ def _named(number: int) -> str:
 
 
 def lines_of(file: str, files: Mapping[str, str]) -> list[str]:
-    """Read the text of a frame's file; empty where it is gone.
+    """Read the lines of a frame's file; empty if the file is gone.
 
     Args:
         file: The file, as `with_cells` names it.
@@ -92,7 +97,7 @@ def lines_of(file: str, files: Mapping[str, str]) -> list[str]:
 
 
 def numbers_of_cells() -> dict[str, Any]:
-    """Execution counts by the files' names; empty outside of IPython.
+    """Return execution counts by file name; empty outside of IPython.
 
     https://github.com/ipython/ipython/blob/9.8.0/IPython/core/compilerop.py#L84
     """

@@ -1,4 +1,4 @@
-"""What an object holds, read past everything that a class may override.
+"""Read what an object holds, bypassing all that a class can override.
 
 No frame of nbmem's own may stay in a variable: `sys._current_frames()` holds the caller's, and kept
 in a local it makes a cycle that keeps all that a walk has touched.
@@ -34,44 +34,47 @@ argument of getrefcount."""
 
 
 def mro_of(kind: type) -> tuple[type, ...]:
-    """A class and its bases, whatever its metaclass says."""
+    """Return a class and its bases, bypassing its metaclass."""
     found: tuple[type, ...] = _MRO.__get__(kind)
     return found
 
 
 def is_a(kind: type, base: type) -> bool:
-    """Whether a class derives from another, whatever the metaclass of either says."""
+    """Return whether a class derives from another, bypassing metaclasses."""
     return type.__subclasscheck__(base, kind)
 
 
 def name_of(kind: type) -> str:
-    """A class's name, whatever its metaclass says."""
+    """Return a class's name, bypassing its metaclass."""
     found: str = _NAME.__get__(kind)
     return found
 
 
 def namespace_of(kind: type) -> Mapping[str, Any]:
-    """A class's own attributes, whatever its metaclass says."""
+    """Return a class's own attributes, bypassing its metaclass."""
     found: Mapping[str, Any] = _NAMESPACE.__get__(kind)
     return found
 
 
 def module_namespace(module: ModuleType) -> dict[str, Any]:
-    """A module's globals, without the `__getattr__` of a lazy one."""
+    """Return a module's globals, without the `__getattr__` of a lazy one."""
     found: dict[str, Any] = _MODULE_NAMESPACE.__get__(module)
     return found
 
 
 def attributes_of(thing: object) -> dict[str, Any] | None:
-    """The object's own `__dict__`; None if it has none."""
+    """Return the object's own `__dict__`; None if it has none."""
     return _attributes(thing, _dictionary_slot(type(thing)))
 
 
 def first_of(container: Callable[[], Iterable[T]], most: int | None = None) -> list[T]:
-    """The first members of what other threads may change meanwhile; all of them with None.
+    """Return the first members of what other threads may change meanwhile.
 
-    One call of C's goes through a container without letting others run, but between the making
-    of an iterator and that call they may: Python tells of a change, and it is begun again.
+    With None all members are returned.
+
+    One call of C's goes through a container without letting others run, but between the
+    making of an iterator and that call they may: Python raises an error for a change, and
+    the read starts anew.
     """
     for _ in range(_TRIES):
         try:
@@ -82,12 +85,15 @@ def first_of(container: Callable[[], Iterable[T]], most: int | None = None) -> l
 
 
 def entries_of(kept: Any, most: int | None = None) -> list[tuple[Any, Any]]:
-    """The first entries of a dictionary, whatever its class overrides and other threads do."""
+    """Return the first entries of a dictionary, safe against other threads.
+
+    What the dictionary's class overrides is bypassed.
+    """
     return first_of(partial(dict.items, kept), most)
 
 
 class Members:
-    """Attributes and slots of many objects; of each class it is found out once.
+    """A reader of attributes and slots that remembers the layout of classes.
 
     The classes are held, or an id could come to mean another one.
     """
@@ -96,7 +102,10 @@ class Members:
         self._known: dict[int, tuple[type, Any, list[tuple[str, Any]]]] = {}
 
     def of(self, thing: object) -> tuple[dict[str, Any], Iterator[tuple[str, Any]]]:
-        """The object's own attributes, and names and values in its slots."""
+        """Return an object's own attributes, and the contents of its slots.
+
+        The slots are yielded as names and values.
+        """
         kind = type(thing)
         known = self._known.get(id(kind))
         if known is None:
@@ -105,7 +114,10 @@ class Members:
 
 
 def is_writable(key: object) -> bool:
-    """Whether Python writes a key as text: it refuses integers of some thousand digits."""
+    """Return whether Python writes a key as text.
+
+    It refuses integers of some thousand digits.
+    """
     return type(key) is not int or key.bit_length() < _MOST_BITS
 
 
@@ -144,15 +156,21 @@ def _slot_values(thing: object, slots: list[tuple[str, Any]]) -> Iterator[tuple[
 
 
 def is_optimized(frame: FrameType) -> bool:
-    """Whether the frame is a function's: a cell's own variables are the notebook's names."""
+    """Return whether a frame is a function's, not a cell's or a module's.
+
+    A cell's own variables are the notebook's names.
+    """
     return bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
 
 
 def locals_of(frame: FrameType) -> dict[str, Any]:
-    """A function frame's variables by name; the frame keeps no copy of them afterwards.
+    """Return a function frame's variables by name, and leave no copy there.
 
-    Before Python 3.13 `f_locals` makes a dictionary that the frame keeps, and with it every tensor
-    in it, beyond a `traceback.clear_frames`. So what was not there before is emptied again.
+    Empty for any other frame.
+
+    Before Python 3.13 `f_locals` makes a dictionary that the frame keeps, and with it every
+    tensor in it, beyond a `traceback.clear_frames`. So what was not there before is emptied
+    again.
     """
     if not is_optimized(frame):
         return {}

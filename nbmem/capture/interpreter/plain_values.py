@@ -1,4 +1,6 @@
-"""Values that lead to no tensor, told by their type: numbers, texts, and tuples of those.
+"""Recognize by type the values that lead to no tensor.
+
+These are numbers, texts, and tuples of those.
 
 A notebook's names are mostly such: IPython adds two for each cell.
 """
@@ -25,7 +27,7 @@ _name_of, _value_of = itemgetter(0), itemgetter(1)
 
 
 def leads(value: object) -> bool:
-    """Whether a value may lead to a tensor, as far as its type says."""
+    """Return whether a value may lead to a tensor, judged by its type."""
     kind = type(value)
     if id(kind) in _ATOMS:
         return False
@@ -39,17 +41,20 @@ def leads(value: object) -> bool:
 
 
 def leading(entries: Iterable[tuple[K, Any]]) -> list[tuple[K, Any]]:
-    """The entries whose values may lead to a tensor; atoms are passed over at C's speed."""
+    """Return the entries whose values may lead to a tensor.
+
+    Atoms are skipped in C.
+    """
     entries = list(entries)
     atoms = map(_ATOMS.__contains__, map(id, map(type, map(_value_of, entries))))
     return [entry for entry in compress(entries, map(not_, atoms)) if leads(entry[1])]
 
 
 def own_names(namespace: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """A notebook's names and values, without those that IPython keeps for itself.
+    """Return a notebook's names and values, without IPython's own.
 
-    IPython has a copy of what it put there (`_5`, `_i5`, `In`): by that `%who` knows a person's
-    names, too. Its results are reached by the one name `Out`.
+    IPython has a copy of what it put there (`_5`, `_i5`, `In`): `%who` finds the user's
+    names in this way, too. Its results are reached by the one name `Out`.
     """
     entries = list(namespace.items())
     shell: Any = running_shell()
@@ -62,5 +67,8 @@ def own_names(namespace: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def leading_names(namespace: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """A notebook's names whose values may lead to a tensor, without IPython's own."""
+    """Return a notebook's names whose values may lead to a tensor.
+
+    IPython's own names are left out.
+    """
     return leading(own_names(namespace))

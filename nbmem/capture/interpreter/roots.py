@@ -1,4 +1,4 @@
-"""Where a look at the heap begins: everything that can keep a tensor under a name."""
+"""List the starting points of a heap walk: all that can name a tensor."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _NOT_USERS = (*FOREIGN, "asyncio", "threading", "runpy", "nbclient", "concurrent
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One object to begin at.
+    """One object at which a heap walk starts.
 
     Attributes:
         kind: What keeps it there.
-        root: What one would let go of.
-        label: How the path begins.
-        suffix: How it ends ("in the traceback of In [7]"), or "".
+        root: The name of what would have to be released.
+        label: The start of the path.
+        suffix: The end of the path ("in the traceback of In [7]"), or "".
         thing: The object.
     """
 
@@ -56,7 +56,11 @@ class Place:
 
 
 def places(namespace: Mapping[str, Any]) -> Iterator[Place]:
-    """Every place to begin at, the notebook's names first."""
+    """Yield every starting point of a heap walk.
+
+    They are IPython's results, the notebook's names, tracebacks, frames and modules, in
+    this order.
+    """
     shell = running_shell()
     yield from _results(shell)
     yield from _names(namespace)
@@ -66,7 +70,10 @@ def places(namespace: Mapping[str, Any]) -> Iterator[Place]:
 
 
 def barred(namespace: Mapping[str, Any]) -> Iterator[object]:
-    """Dictionaries that are begun at name by name, or that are no way for a notebook's tensor."""
+    """Yield the dictionaries that a heap walk must not enter.
+
+    Their names are starting points of their own, or lead to no tensor of the notebook.
+    """
     yield namespace
     for module in list(sys.modules.values()):
         if isinstance_of_module(module):
@@ -79,7 +86,10 @@ def barred(namespace: Mapping[str, Any]) -> Iterator[object]:
 
 
 def isinstance_of_module(thing: object) -> bool:
-    """Whether it is a module, lazy ones included, without asking its `__class__`."""
+    """Return whether an object is a module, without reading `__class__`.
+
+    Lazy modules are included.
+    """
     return issubclass(type(thing), ModuleType)
 
 
@@ -93,7 +103,7 @@ def _names(namespace: Mapping[str, Any]) -> Iterator[Place]:
 
 
 def _named(kind: HolderKind, root: str, label: str, value: Any) -> Iterator[Place]:
-    """A name's value; of a class that the user wrote, its attributes."""
+    """Yield a name's value, or the attributes of a class of the user's."""
     if issubclass(type(value), type):
         if _is_users_class(value):
             for attribute, inner in list(namespace_of(value).items()):
@@ -110,7 +120,7 @@ def _is_users_class(kind: type) -> bool:
 
 
 def _is_ipythons(name: str, shell: Any) -> bool:
-    """Whether IPython put a name into the namespace."""
+    """Return whether IPython put a name into the namespace."""
     if shell is None:
         return False
     if name in _OF_HISTORY or name in shell.user_ns_hidden:
@@ -121,7 +131,7 @@ def _is_ipythons(name: str, shell: Any) -> bool:
 
 
 def _results(shell: Any) -> Iterator[Place]:
-    """`Out`, `_`, and what IPython keeps of them elsewhere."""
+    """Yield `Out`, `_` and the copies of them that IPython keeps elsewhere."""
     if shell is None:
         return
     kept = shell.user_ns.get("Out")
@@ -138,14 +148,14 @@ def _results(shell: Any) -> Iterator[Place]:
 
 
 def _tracebacks(shell: Any) -> Iterator[Place]:
-    """The exceptions that Python and IPython keep of failed cells."""
+    """Yield the exceptions that Python and IPython keep of failed cells."""
     for thing in kept_exceptions(shell):
         root = f"the traceback of {_cell_or_class(thing)}"
         yield Place(HolderKind.TRACEBACK, root, "the exception", f"in {root}", thing)
 
 
 def kept_exceptions(shell: Any) -> list[Any]:
-    """Exceptions and tracebacks that are kept after their cell, each once."""
+    """Return the exceptions and tracebacks kept after their cell, each once."""
     found = [getattr(sys, name, None) for name in ("last_exc", "last_value", "last_traceback")]
     found.append(sys.exc_info()[1])
     if shell is not None:
@@ -169,7 +179,7 @@ def _cell_or_class(thing: Any) -> str:
 
 
 def _frames() -> Iterator[Place]:
-    """Locals of functions that run now, in this thread and in others."""
+    """Yield the locals of functions that run now, in all threads."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     mine = threading.get_ident()
     for ident, frame in _innermost(mine):
@@ -186,10 +196,10 @@ def _frames() -> Iterator[Place]:
 
 
 def _innermost(mine: int) -> list[tuple[int, FrameType]]:
-    """The innermost frame of each thread; of this one the innermost that is not nbmem's.
+    """Return the innermost frame of each thread, without nbmem's own.
 
-    No frame of ours may be in a variable when it ends, for that is a cycle, which would keep all
-    that the walk has in its hands.
+    No frame of nbmem's may be in a variable when it ends. That would be a cycle, which
+    keeps all that the walk holds.
     """
     frames = sys._current_frames()  # noqa: SLF001 - the documented way
     frames.pop(mine, None)
@@ -200,13 +210,13 @@ def _innermost(mine: int) -> list[tuple[int, FrameType]]:
 
 
 def module_of(frame: FrameType) -> str:
-    """The package whose code a frame runs."""
+    """Return the package whose code a frame runs."""
     name = frame.f_globals.get("__name__")
     return name.partition(".")[0] if type(name) is str else ""
 
 
 def _modules(namespace: Mapping[str, Any]) -> Iterator[Place]:
-    """Globals of the user's own modules."""
+    """Yield the globals of the user's own modules."""
     # A module may have two names, as a script has; what is looked at may be a copy of a shell's.
     begun = {id(namespace), id(getattr(running_shell(), "user_ns", None))}
     for name, module in list(sys.modules.items()):
@@ -224,7 +234,7 @@ def _is_users_module(module: object) -> bool:
 
 
 def is_users(inside: Mapping[str, Any]) -> bool:
-    """Whether a module's globals are those of the user's own code, not a library's."""
+    """Return whether a module's globals belong to the user's own code."""
     file, name = inside.get("__file__"), inside.get("__name__")
     return (
         type(file) is str

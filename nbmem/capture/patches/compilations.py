@@ -1,9 +1,9 @@
-"""torch.compile beside a guest: it compiles nothing of nbmem's, and meets nothing of it.
+"""Keep torch.compile away from nbmem's own code and patches.
 
-Below a compiled function Dynamo has a look at each Python frame before it runs, ours included; it
-made a loop without end of one. And what it follows by itself, attribute by attribute, must be
-torch's own: where it finds what was lent, it breaks the graph or gives the function up for good.
-So our code is passed over, and while something is compiled, what was lent is given back.
+Below a compiled function Dynamo inspects each Python frame before it runs, nbmem's included. It
+made an endless loop of one. What Dynamo follows by itself, attribute by attribute, must be torch's
+own: where it finds a patch, it breaks the graph or gives up the function for good. So Dynamo skips
+nbmem's code, and patches are removed while something is compiled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _CALLBACKS = "torch._dynamo.callback"
 
 
 def pass_over(*functions: Callable[..., Any]) -> None:
-    """Have Dynamo run functions and what is marked with `entry` as they are, with all they call."""
+    """Have Dynamo skip these functions and those marked with `entry`.
+
+    They run as they are, with all that they call. Does nothing before torch 2.7.
+    """
     torch: Any = loaded_torch()
     dynamo = getattr(getattr(torch, "_C", None), "_dynamo", None)
     eval_frame: Any = getattr(dynamo, "eval_frame", None)
@@ -37,17 +40,17 @@ def pass_over(*functions: Callable[..., Any]) -> None:
 
 @entry("nothing")
 def _marked() -> None:
-    """What is marked with `entry` shares the code of one wrapper."""
+    """Carry the wrapper code that all `entry` functions share."""
 
 
 class Compilations:
-    """Tells when Dynamo begins to compile something, and when it has done so.
+    """Callbacks for the start and the end of Dynamo's compilations.
 
-    Dynamo may be imported later than this begins, or forget whom to tell (`torch._dynamo.reset`).
+    Dynamo may be imported after they are registered, or drop them (`torch._dynamo.reset`).
 
     Args:
-        begins: Is told, in the thread that compiles.
-        ended: Is told, in whichever thread was the last.
+        begins: Called in the thread that compiles.
+        ended: Called in whichever thread was the last.
         lost: Leaves a note of a fault.
     """
 
@@ -58,13 +61,13 @@ class Compilations:
         self.lost = lost
 
     def watch(self) -> None:
-        """Begin, or see to it that it is still so."""
+        """Register the callbacks, at once or when Dynamo is imported."""
         self._on = True
         if not self._attach() and self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
     def watch_no_more(self) -> None:
-        """End."""
+        """Remove the callbacks."""
         self._on = False
         self._leave_imports()
         handler = _handler()
@@ -91,7 +94,10 @@ class Compilations:
 
     @entry("what torch.compile does", otherwise=_as_before)
     def _cleared(self) -> None:
-        """Called by `torch._dynamo.reset` in the place of the handler's own `clear`."""
+        """Clear Dynamo's callbacks, then register nbmem's again.
+
+        `torch._dynamo.reset` calls this in place of the handler's own `clear`.
+        """
         self._as_before()
         if self._on:
             self._attach()
@@ -115,13 +121,20 @@ class Compilations:
 
     @entry("what torch.compile does")
     def find_spec(self, name: str, *_path_and_target: Any) -> None:
-        """Asked for each module that is about to be imported; Dynamo's are of interest."""
+        """Register the callbacks when a module of Dynamo's is imported.
+
+        Python calls this for each import, as for any finder in `sys.meta_path`. Finds no module
+        itself.
+        """
         if name.startswith("torch._dynamo.") and self._on and self._attach():
             self._leave_imports()
 
 
 def _handler() -> Any | None:
-    """Dynamo's handler of callbacks; None before Dynamo is imported, and where it has none."""
+    """Return Dynamo's callback handler, or None.
+
+    None before Dynamo is imported, and where it has no such handler.
+    """
     handler = getattr(sys.modules.get(_CALLBACKS), "callback_handler", None)
     there = hasattr(handler, "start_callbacks") and hasattr(handler, "end_callbacks")
     return handler if there else None

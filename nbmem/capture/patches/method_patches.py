@@ -1,18 +1,19 @@
-"""Attributes of torch that are lent for a while: calls through them are seen, and nobody can tell.
+"""Patch attributes of torch's classes, to observe calls through them.
 
 A hook of torch's own would stand in the user's modules (where `torch.save(self)` pickles it), and a
-wrapper would stand in every traceback. So what is replaced is an attribute of a class by a
-descriptor. It sees the look-up just before the call, and hands out torch's own method; where the
-end is of interest, as a `Call`: the interpreter lets go of that as soon as the call has returned or
-raised. No frame of nbmem's lies between torch and itself, in no traceback.
+wrapper would stand in every traceback. So an attribute of a class is replaced by a descriptor, for
+as long as it is needed. The descriptor sees the look-up just before the call, and returns torch's
+own method. Where the end of the call matters, it returns an `ObservedCall`: the interpreter drops
+that as soon as the call has returned or raised. No frame of nbmem's lies between torch and itself,
+in no traceback.
 
-Whoever asks the class, and not an instance on its way to a call, gets what was there before. An
-attribute that somebody has replaced since is left as they made it.
+A look-up on the class, not on an instance just before a call, gets the original. An attribute that
+other code has replaced since is left as it is.
 
 A hook in a module would also be refused by a scripted one, and a global hook takes all modules off
-torch's fast path. Python calls signal handlers where functions begin, also a finalizer's, which
-loses what is raised before its first `try`; so the end of a call is told by a generator, which goes
-on inside of one.
+torch's fast path. Python calls signal handlers where functions begin, also where a finalizer
+begins, which loses what is raised before its first `try`. So the end of a call is reported by a
+generator, which resumes inside of its `try`.
 """
 
 from __future__ import annotations
@@ -38,10 +39,13 @@ if TYPE_CHECKING:
 
 
 class Call(functools.partial):  # type: ignore[type-arg]
-    """A callable that is called once, without a frame of ours, and tells when that is over.
+    """A callable for a single call, which reports the end of that call.
+
+    It adds no frame of nbmem's.
 
     Attributes:
-        tell: Tells it; called when the interpreter lets go of this, without a function between.
+        tell: Reports the end. Called when the interpreter drops this object, without a function
+            between.
     """
 
     tell: Callable[[], object] = int
@@ -49,23 +53,27 @@ class Call(functools.partial):  # type: ignore[type-arg]
 
 
 class Inside(threading.local):
-    """Whether this thread is inside a call that was told, so that those below are of no interest.
+    """A flag of each thread: true inside of a call that was reported.
+
+    Nested calls are not reported.
 
     Attributes:
-        busy: Whether a call was told whose end was not.
+        busy: Whether a call was reported whose end was not.
     """
 
     busy = False
 
 
 class LentMethod:
-    """A method that torch or the user calls; of calls within each other the outermost is told.
+    """A patch of a method that reports the calls of torch or the user.
+
+    Of nested calls only the outermost is reported.
 
     Args:
         owner: The class.
         name: The method's name.
-        begins: Told the object and the calling frame before the call; returns what is to be told
-            of its end, or None.
+        begins: Called with the object and the calling frame before the call. Returns what to call
+            at its end, or None.
         lost: Leaves a note of a fault.
         by: The only code whose calls are of interest; None for every look-up that a call follows.
     """
@@ -82,7 +90,7 @@ class LentMethod:
         self.lost = lost
 
     def lend(self) -> None:
-        """Take the attribute's place, unless somebody else has taken it since."""
+        """Set the patch, unless other code has replaced the original since."""
         cls = LentMethod
         pass_over(cls.__get__, cls.__call__, cls.__getattr__, telling)
         self._is_lent = True
@@ -90,7 +98,7 @@ class LentMethod:
             setattr(self._owner, self._name, self)
 
     def give_back(self) -> None:
-        """Put back what was there before, unless somebody else has replaced it since."""
+        """Restore the original, unless other code has replaced the patch."""
         self._is_lent = False
         if self._owner.__dict__.get(self._name) is self:
             setattr(self._owner, self._name, self._original)
@@ -102,7 +110,7 @@ class LentMethod:
         return self._lent(thing, method, sys._getframe(1))  # noqa: SLF001 - the frame that looks it up
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What a call through the class's dictionary does."""
+        """Call the original, for calls through the class's dictionary."""
         return self._original(*args, **kwargs)
 
     @property  # type: ignore[misc]
@@ -133,12 +141,12 @@ class LentMethod:
 
 
 class LentAttribute:
-    """An attribute of instances that torch reads at a moment of interest.
+    """A patch of an instance attribute that reports reads of it.
 
     Args:
         owner: The class, which has no such attribute itself.
         name: The attribute's name.
-        read: Told the object and the reading frame.
+        read: Called with the object and the reading frame.
         by: File and function of the code whose readings are of interest.
         lost: Leaves a note of a fault.
     """
@@ -157,14 +165,14 @@ class LentAttribute:
         self.lost = lost
 
     def lend(self) -> None:
-        """Stand before the instances' own attribute."""
+        """Set the patch, unless the class has such an attribute."""
         cls = LentAttribute
         pass_over(cls.__get__, cls.__set__, cls.__delete__)
         if self._name not in self._owner.__dict__:
             setattr(self._owner, self._name, self)
 
     def give_back(self) -> None:
-        """Stand there no longer."""
+        """Remove the patch."""
         if self._owner.__dict__.get(self._name) is self:
             delattr(self._owner, self._name)
 
@@ -192,13 +200,15 @@ class LentAttribute:
 
 
 def call_that_tells(method: Any, ended: Ended, lost: Lost, inside: Inside | None = None) -> Call:
-    """A callable for one call, without a frame of ours.
+    """Create a callable for a single call, which reports its end.
+
+    It adds no frame of nbmem's.
 
     Args:
-        method: What is called.
-        ended: Told when that is over.
+        method: The method to call.
+        ended: Called at the end of the call.
         lost: Leaves a note of a fault.
-        inside: Where it is noted that the call is over.
+        inside: The flag to clear at the end of the call.
     """
     call, end = Call(method), telling(ended, lost, inside or Inside())
     next(end)
@@ -207,10 +217,10 @@ def call_that_tells(method: Any, ended: Ended, lost: Lost, inside: Inside | None
 
 
 def telling(ended: Ended, lost: Lost, inside: Inside) -> Iterator[None]:
-    """Tells of a call's end when it is gone on with, and never raises.
+    """Report the end of a call when resumed, and never raise.
 
-    What a finalizer raises is lost, so also what the handler of a signal does, whom Python calls
-    where a function begins: before its first `try`. A generator goes on in the middle of its own.
+    What a finalizer raises is lost. That is also true of a signal handler, which Python calls where
+    a function begins: before its first `try`. A generator resumes inside of its own.
     """
     again = []  # lets go of what it has at the generator's end: it is delivered in torch's frame
     try:

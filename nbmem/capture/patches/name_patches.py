@@ -1,4 +1,4 @@
-"""Names and functions in torch's modules that are lent for a while: what stands there instead."""
+"""Patch names and functions in torch's modules for a while."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ if TYPE_CHECKING:
 
 
 class LentName:
-    """A name in a module of torch's, behind which stands an object of which one method is called.
+    """A patch of a module name that reports calls of one method behind it.
 
     Args:
         module: The module.
         name: The name in it.
-        path: Attributes from the object to the method: `("_execution_engine", "run_backward")`.
-        begins: Told the calling frame before each call; returns what is to be told of its end.
-        lost: Leaves a note of a fault.
+        path: Attributes from the object to the method: `("_execution_engine",
+            "run_backward")`.
+        begins: Called with the calling frame before each call; returns the callback for its
+            end, or None.
+        lost: Records a fault.
     """
 
     def __init__(
@@ -40,19 +42,19 @@ class LentName:
         self._stand_in = _StandIn(getattr(module, name), path, begins, lost)
 
     def lend(self) -> None:
-        """Take the name, unless somebody else has taken it since."""
+        """Install the patch, unless other code has replaced the name since."""
         pass_over(telling)
         if getattr(self._module, self._name, None) is self._stand_in.original:
             setattr(self._module, self._name, self._stand_in)
 
     def give_back(self) -> None:
-        """Put back what was there before, unless somebody else has taken the name since."""
+        """Restore the original, unless other code has replaced the name since."""
         if getattr(self._module, self._name, None) is self._stand_in:
             setattr(self._module, self._name, self._stand_in.original)
 
 
 class _StandIn:
-    """An object of which everything is the original's, but for one path to a call."""
+    """A proxy that reports calls at one path and delegates all else."""
 
     def __init__(
         self,
@@ -95,14 +97,16 @@ class _StandIn:
 
 
 class Wrapped:
-    """A function of a module, told before each call; for what nobody looks up but torch itself.
+    """A patch of a function in a module that reports each call.
+
+    It is for functions that only torch itself looks up.
 
     Args:
         module: The module.
         name: The function's name.
-        told: Told the arguments before the call; returns what is to be called when it has
-            succeeded, or None.
-        lost: Leaves a note of a fault.
+        told: Called with the arguments before the call; returns a callback for its success,
+            or None.
+        lost: Records a fault.
     """
 
     def __init__(
@@ -115,7 +119,7 @@ class Wrapped:
         self._wrapper: Any = None
 
     def lend(self) -> None:
-        """Stand before the function."""
+        """Install the patch."""
         original = self._original = getattr(self._module, self._name)
 
         @functools.wraps(original)
@@ -131,7 +135,7 @@ class Wrapped:
         setattr(self._module, self._name, wrapper)
 
     def give_back(self) -> None:
-        """Put the function back, unless somebody else has replaced it since."""
+        """Restore the function, unless other code has replaced it since."""
         if self._wrapper is not None and getattr(self._module, self._name, None) is self._wrapper:
             setattr(self._module, self._name, self._original)
 

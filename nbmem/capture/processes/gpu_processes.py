@@ -1,4 +1,7 @@
-"""Processes on the machine's cards now: NVML's, as psutil and Jupyter know them."""
+"""List the processes that hold memory on the GPUs of this machine.
+
+NVML names the processes; psutil and the user's Jupyter servers describe them.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +34,10 @@ _MOST_CARDS = 1_024
 
 
 def cards_now(*, kernels: Mapping[str, Kernel] | None = None) -> tuple[OccupiedCard, ...]:
-    """Every card of the machine and its processes.
+    """Return every GPU of the machine with the processes on it.
 
     Args:
-        kernels: What the user's Jupyter servers say; None to ask them.
+        kernels: The kernels of the user's Jupyter servers, by id; None to query them.
 
     Raises:
         ProbeUnavailableError: NVML cannot be read here, or has not answered in time.
@@ -97,7 +100,7 @@ def _card(
 
 
 def neighbour(pid: int, used: int | None, kernels: Mapping[str, Kernel]) -> Neighbour:
-    """A process on a card, as far as this user may know it.
+    """Describe one process on a GPU, as far as this user may see it.
 
     Args:
         pid: The driver's number for it.

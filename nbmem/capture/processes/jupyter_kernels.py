@@ -1,7 +1,8 @@
-"""Asks another kernel of the user's to free what it holds and does not use: by its own front door.
+"""Ask another of the user's Jupyter kernels to free its cached memory.
 
-What is run there is nbmem's own command and nothing else, between two of its cells, as a front end
-would have it run. The connection's key lies in a file that only this user may read.
+The request goes through Jupyter's own client. It runs nbmem's own command and nothing else, between
+two of that kernel's cells, as a front end would run it. The connection's key lies in a file that
+only this user may read.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ _MOST = 4_096
 
 
 def free_cache(pid: int) -> str | None:
-    """Have a kernel give its cached memory back; what it says of it, None if it did not answer.
+    """Have a kernel free its cached memory; return its answer or None.
+
+    None if the kernel did not answer.
 
     Args:
-        pid: The kernel's process; that it is the user's own, the caller knows.
+        pid: The kernel's process. The caller has checked that it is the user's own.
     """
     try:
         path = _connection(pid)
@@ -37,7 +40,10 @@ def free_cache(pid: int) -> str | None:
 
 
 def _connection(pid: int) -> Path | None:
-    """The file by which front ends reach a kernel, if it is this user's alone."""
+    """Return a kernel's connection file; None if it has none.
+
+    None also unless the file is this user's, and only this user may write it.
+    """
     import psutil
 
     named = (Path(word) for word in psutil.Process(pid).cmdline() if _FILE.search(word))

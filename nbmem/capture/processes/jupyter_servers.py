@@ -1,7 +1,10 @@
-"""What this user's Jupyter servers say of their kernels: the notebook's path now, busy or idle.
+"""Query this user's Jupyter servers for their kernels.
 
-A server writes its address and token into a file of the user's, which `jupyter server list` reads,
-too; no other is asked, and nothing but this machine.
+They tell the current path of a kernel's notebook, and whether the kernel is busy or
+idle.
+
+A server writes its address and token into a file of the user's, which `jupyter server list`
+reads, too. No other server is queried, and none on another machine.
 https://github.com/jupyter-server/jupyter_server/blob/v2.21.1/jupyter_server/serverapp.py#L3247
 """
 
@@ -23,13 +26,13 @@ _MOST_BYTES = 1 << 20
 
 
 class Kernel(NamedTuple):
-    """A kernel, as its server says.
+    """A kernel as its Jupyter server describes it.
 
     Attributes:
         id: Jupyter's id.
         notebook: Path of the notebook, as its server's files have it.
         busy: Whether it runs a cell.
-        server: Where it can be asked to shut it down.
+        server: The server that can shut it down.
     """
 
     id: str
@@ -39,19 +42,22 @@ class Kernel(NamedTuple):
 
 
 class Server(NamedTuple):
-    """A server of this user's: its address with a slash at the end, and the token for it."""
+    """One of this user's Jupyter servers: its URL and its token.
+
+    The URL ends with a slash.
+    """
 
     url: str
     token: str
 
 
 def kernels() -> dict[str, Kernel]:
-    """The kernels of this user's servers, by Jupyter's id."""
+    """Return the kernels of this user's Jupyter servers, by Jupyter's id."""
     return {kernel.id: kernel for server in _servers() for kernel in _kernels_of(server)}
 
 
 def shut_down(kernel: Kernel) -> bool:
-    """Ask a kernel's server to shut it down; whether it did."""
+    """Shut a kernel down through its server; return whether it succeeded."""
     try:
         _ask(kernel.server, f"api/kernels/{kernel.id}", "DELETE", END_S)
     except Exception:  # noqa: BLE001 - it said no, or is gone
@@ -74,7 +80,10 @@ def _server_in(path: Path) -> Server | None:
 
 
 def _runtime() -> Path:
-    """The folder of jupyter_core's jupyter_runtime_dir()."""
+    """Return the folder of Jupyter's runtime files.
+
+    It is that of `jupyter_runtime_dir()`; without jupyter_core the default on Linux.
+    """
     try:
         from jupyter_core.paths import jupyter_runtime_dir
 
@@ -84,7 +93,7 @@ def _runtime() -> Path:
 
 
 def _is_here(url: str) -> bool:
-    """Whether an address is this machine: the token goes nowhere else."""
+    """Return whether a URL is on this machine: the token goes nowhere else."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or parts.hostname is None:
         return False
@@ -117,10 +126,10 @@ def _busy(state: Any) -> bool | None:
 
 
 class _NoWayElsewhere(urllib.request.HTTPRedirectHandler):
-    """Follows no redirection: the token is for this server."""
+    """A handler that follows no redirect: the token is for this server."""
 
     def redirect_request(self, *_args: Any, **_kwargs: Any) -> None:
-        """Refuse."""
+        """Refuse the redirect."""
 
 
 def _ask(server: Server, path: str, method: str = "GET", limit_s: float = TIMEOUT_S) -> bytes:

@@ -1,4 +1,4 @@
-"""What a program calls the size of its batch: its variables, and the entries of its settings."""
+"""Find batch sizes among a program's variables and settings objects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ A DataLoader has a `batch_size`, too, but refuses another."""
 
 
 def batches(namespace: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The numbers that are called a batch's: `name`, as one types it, and `value`."""
+    """List integers that are named like a batch size.
+
+    Each has its `name`, as a user would type it, and its `value`.
+    """
     found = islice(_batches(namespace), MOST_FOUND)
     return [{"name": name, "value": value} for name, value in found]
 
@@ -43,7 +46,10 @@ def _batches(namespace: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def _settings(value: Any) -> list[tuple[Any, Any, str]]:
-    """Entries of a dictionary or of an object of settings, and how each is reached."""
+    """List the entries of a dictionary or settings object.
+
+    Each has its key, its value, and a format string for the path to it. Empty for any other object.
+    """
     kind = type(value)
     if kind is dict:
         return [(*item, "['{}']") for item in entries_of(value, MOST_NAMES)]

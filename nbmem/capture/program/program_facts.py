@@ -1,7 +1,8 @@
-"""What the program is made of: modules, optimizers and switches, as plain data for the tips.
+"""Collect facts about modules, optimizers and settings for the tips.
 
-Nothing here runs the user's code (attributes are read from instances' and classes' dicts where a
-property could be theirs), and nothing of theirs is held.
+They are plain data. Nothing here runs the user's code: attributes are read from the
+dictionaries of instances and classes where a property could be the user's. No object of
+the user's is held.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _SWITCHES = ("foreach", "fused", "amsgrad", "momentum", "centered", "maximize", 
 
 
 class CallFacts(NamedTuple):
-    """One call of an outermost module.
+    """Facts about one call of an outermost module.
 
     Attributes:
         training: Whether the module was in training mode.
@@ -58,7 +59,10 @@ class CallFacts(NamedTuple):
 
 
 def call_facts(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallFacts:
-    """One call of an outermost module, at its end: a few attributes, a microsecond or two."""
+    """Collect facts about one call of an outermost module, at its end.
+
+    It reads a few attributes, in a microsecond or two.
+    """
     torch: Any = loaded_torch()
     on = bool(torch.is_grad_enabled() and not torch.is_inference_mode_enabled())
     return CallFacts(
@@ -70,7 +74,9 @@ def call_facts(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
 
 
 def module_facts(module: Any, tree: ModuleTree) -> dict[str, Any]:
-    """Class, parameters and repeated blocks of a module; what DDP, FSDP and ZeRO were told.
+    """Collect the class, parameters and repeated blocks of a module.
+
+    The settings of DDP, FSDP and ZeRO are included.
 
     Args:
         module: The module.
@@ -105,7 +111,10 @@ def module_facts(module: Any, tree: ModuleTree) -> dict[str, Any]:
 
 
 def _lasting_facts(tree: ModuleTree) -> tuple[dict[str, Any], list[int]]:
-    """What holds of a module while its tree does; and which modules of it may work in place."""
+    """Collect the facts that hold while the module tree is unchanged.
+
+    Also returns the indices of the modules that may work in place.
+    """
     torch: Any = loaded_torch()
     parameters = list(tree.parameters_once())
     on_card = [p for p in parameters if place_of(torch, p) is not None]
@@ -120,7 +129,11 @@ def _lasting_facts(tree: ModuleTree) -> tuple[dict[str, Any], list[int]]:
 
 
 def optimizer_facts(optimizer: Any) -> dict[str, Any]:
-    """Class and switches of an optimizer, what its parameters take, whether it has stepped."""
+    """Collect the class, switches and parameters of an optimizer.
+
+    For each parameter: its bytes, its shape, and whether it has a gradient. `states` is 0
+    until the optimizer has stepped.
+    """
     torch: Any = loaded_torch()
     groups = param_groups(optimizer)
     found = [p for group in groups for p in parameters_of_group(group)]
@@ -139,7 +152,10 @@ def optimizer_facts(optimizer: Any) -> dict[str, Any]:
 
 
 def machine_facts() -> dict[str, Any]:
-    """Retries and OOMs by torch's counters, pinned host memory, and settings of the libraries."""
+    """Collect pinned host memory and settings of cuDNN and cuBLAS.
+
+    Empty before torch has initialized CUDA.
+    """
     torch: Any = initialized_torch()
     if torch is None:
         return {}
@@ -154,7 +170,10 @@ def machine_facts() -> dict[str, Any]:
 
 
 def _wants_gradients(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a graph leads anywhere; the first weight answers, but for a frozen net."""
+    """Return whether a weight or an input of a call requires a gradient.
+
+    The first weight decides, except in a frozen net.
+    """
     given = (value for value in (*args, *kwargs.values()) if is_tensor(value))
     return any(map(requires_grad, chain(tensors_inside(module), given)))
 
@@ -167,7 +186,10 @@ def _autocast(torch: Any) -> str | None:
 
 
 def _rows(torch: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
-    """The first dimension of the first tensor given: the rows of a batch, as a rule."""
+    """Return the first dimension of the first tensor given.
+
+    As a rule these are the rows of a batch. None where there is no such tensor.
+    """
     with quiet():
         return _first_rows(torch, args, kwargs)
 
@@ -184,7 +206,11 @@ def _first_rows(torch: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
 
 
 def _blocks(torch: Any, tree: ModuleTree) -> list[dict[str, Any]]:
-    """Lists of three and more modules of one class: what checkpointing goes around."""
+    """Find lists of repeated blocks, around which checkpointing goes.
+
+    Such a list is a ModuleList or Sequential of at least `FEWEST_BLOCKS` modules of one
+    class, of which the first has children.
+    """
     found = []
     for path, inner in zip(tree.paths.values(), tree.modules(), strict=False):
         if not issubclass(type(inner), (torch.nn.ModuleList, torch.nn.Sequential)):
@@ -203,17 +229,22 @@ def _bytes(tensors: list[Any]) -> int:
 
 
 def _pinned(torch: Any) -> dict[str, int | None] | None:
-    """Bytes of pinned host memory that torch holds and that are in use; None if torch is older."""
+    """Return the pinned host bytes that torch holds and uses, or None.
+
+    None if torch is too old to count them.
+    """
     read = getattr(torch._C, "_cuda_hostMemoryStats", None)  # noqa: SLF001
     return None if read is None else pinned_bytes(read())
 
 
 def pinned_bytes(stats: Mapping[str, Any]) -> dict[str, int | None] | None:
-    """What is held and used, by the counters of torch's host allocator; None if it has others.
+    """Return held and used bytes by the counters of torch's host allocator.
 
-    Torch renamed them after 2.9: what is held was "reserved", what is used "allocated". And till
-    2.11 a block that comes back lowers the bytes in use by minus one: then the number of blocks
-    tells whether all are in use, or none, and between the two nothing does.
+    None if it has other counters.
+
+    Torch renamed them after 2.9: held bytes were "reserved", used bytes "allocated". Until 2.11
+    a block that comes back lowers the bytes in use by minus one. Then the number of blocks
+    tells whether all are in use, or none; between the two the bytes in use are None.
     """
     names = ("segment", "reserved_bytes", "allocation", "allocated_bytes")
     if "reserved_bytes" not in stats:

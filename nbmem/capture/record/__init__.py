@@ -1,1 +1,1 @@
-"""Capture: what happened in a cell, frozen into a Session when it ends."""
+"""Record what happens in a cell, and build a Session when it ends."""

@@ -1,4 +1,4 @@
-"""Readings of the whole card while a cell runs: ten a second, from a thread of its own.
+"""Read the whole card ten times a second during a cell, in a thread.
 
 Ten a second cost nothing measurable on an H100's host, a hundred doubled a CPU-bound step. The
 first reading and the last are that thread's, too: a driver that hangs then hangs it, and no cell.
@@ -40,16 +40,16 @@ _SMALLER = 8
 
 
 class Sampler:
-    """Reads NVML (or cudaMemGetInfo) for every card from which torch holds memory.
+    """Reads NVML (or cudaMemGetInfo) for every card whose memory torch holds.
 
-    Beside it the other libraries of this process are asked what they hold of that card.
+    The other libraries of this process are queried beside it for what they hold of that card.
 
     `start` and `stop` may be called in any order, as often as one likes, from any thread.
 
     Args:
         device: The one card to read; None for all.
-        note: Called with one sentence if a source is not there.
-        also: Reads, too, at the same pace.
+        note: Called with one sentence if a source is not available.
+        also: Called at each reading; reads further counters.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Sampler:
         self._left_behind = False
 
     def start(self) -> None:
-        """Begin, with one reading at once."""
+        """Start the thread, and wait for its first reading."""
         if self._thread is not None or self._stop.is_set():
             return
         if (why := nvml.hung()) is not None:  # nor would cudaMemGetInfo answer
@@ -91,7 +91,7 @@ class Sampler:
             self._give_up()
 
     def stop(self) -> None:
-        """End, with one last reading."""
+        """Stop the thread after one last reading."""
         self._stop.set()
         thread, self._thread = self._thread, None
         if thread is None or thread is threading.current_thread():
@@ -133,7 +133,7 @@ class Sampler:
                 self._nvml.close()
 
     def _give_up(self) -> None:
-        """Leave the thread where it hangs."""
+        """Abandon the thread where it hangs, and note the reason."""
         self._left_behind, self._nvml, self._thread = True, None, None
         self._stop.set()
         self._note(self._owners.give_up() or nvml.give_up())
@@ -160,7 +160,10 @@ class Sampler:
             self._interval *= 2
 
     def _used(self, index: int, reserved: int, doubts: dict[str, str]) -> tuple[int, int]:
-        """(bytes of the card in use, this process's), each NOT_KNOWN where it cannot be so."""
+        """Return the bytes of a card in use, and those of this process.
+
+        Each is NOT_KNOWN where it is not available or impossible.
+        """
         if self._nvml is not None:
             try:
                 return self._checked(index, self._nvml.read(index), reserved, doubts)
@@ -176,7 +179,13 @@ class Sampler:
     def _checked(
         self, index: int, reading: CardReading, reserved: int, doubts: dict[str, str]
     ) -> tuple[int, int]:
-        """Used and held bytes of a reading, which must fit what torch knows of the card."""
+        """Return the card's and this process's bytes of a plausible reading.
+
+        The reading must agree with what torch knows of the card.
+
+        Raises:
+            ImpossibleReadingError: The card's size or its bytes in use contradict torch's figures.
+        """
         known, _ = self._cards.get(index, (None, 0))
         if reading.wddm:  # then torch may hold more than the card has
             self._wddm.add(index)
@@ -205,26 +214,32 @@ class Sampler:
         return reading.used, NOT_KNOWN if reading.process is None else reading.process
 
     def _say(self, sentence: str) -> None:
-        """Note something, unless nobody waits for this thread any more."""
+        """Note a sentence, unless the sampler's thread was abandoned."""
         if not self._left_behind:
             self._note(sentence)
 
     def _doubt(self, figure: str, sentence: str) -> None:
-        """Say once of a figure that it was read and cannot be so."""
+        """Note once that a figure was read whose value is impossible."""
         if figure not in self._doubted:
             self._doubted.add(figure)
             self._say(sentence)
 
     def card_bytes(self, device: int) -> tuple[int, int] | None:
-        """(the card's bytes by NVML, those that the driver keeps); None without NVML."""
+        """Return a card's size by NVML and the driver's bytes, or None.
+
+        None stands for a card that NVML has not described.
+        """
         return self._cards.get(device)
 
     def is_wddm(self, device: int) -> bool:
-        """Tell whether Windows manages a card's memory, as NVML has said it."""
+        """Return True if Windows manages a card's memory, according to NVML."""
         return device in self._wddm
 
     def other_processes(self, device: int) -> dict[str, int]:
-        """Bytes of the other processes on a card now, or at the end, by name, where visible."""
+        """Return the bytes of other processes on a card, by name.
+
+        They are read now, or were read at the end. Invisible processes are left out.
+        """
         if self._stop.is_set():
             return self._others.get(device, {})
         return self._named(device)
@@ -238,11 +253,14 @@ class Sampler:
             return {}
 
     def owners(self, device: int, names: dict[str, int]) -> OwnerReadings:
-        """What other libraries of this process held of a card; `names` collects texts."""
+        """Return what other libraries of this process held of a card.
+
+        `names` collects texts.
+        """
         return self._owners.readings(device, names)
 
     def samples(self, device: int) -> Samples:
-        """One card's readings."""
+        """Return one card's readings."""
         rows = np.array(self._rows.get(device, []), np.int64).reshape(-1, 5)
         t_ns, used, process, reserved, resident = (rows[:, i].copy() for i in range(5))
         return Samples(t_ns=t_ns, used=used, process=process, reserved=reserved, host=resident)
@@ -254,7 +272,10 @@ def _reserved(index: int) -> int:
 
 
 def _least_total(index: int, reserved: int) -> int:
-    """Bytes that a card has at least: what torch holds of it, and about what CUDA says of it."""
+    """Return the least number of bytes that a card can have.
+
+    That is what torch holds of it, and about what CUDA reports of it.
+    """
     torch = torch_cuda.initialized_torch()
     if torch is None:
         return reserved

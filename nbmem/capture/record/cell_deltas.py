@@ -1,4 +1,7 @@
-"""What every cell did, from counters read before and after it: cheap enough to leave on."""
+"""Compute what every cell changed, from counters read before and after.
+
+This is cheap enough to leave on.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,11 @@ if TYPE_CHECKING:
 
 
 class DeltaReader:
-    """Reads the cards that torch uses, added up; never makes a CUDA context, never raises."""
+    """Reads the summed counters of all cards before and after each cell.
+
+    Only cards from which torch holds memory are read. It never creates a CUDA context and never
+    raises.
+    """
 
     def __init__(self) -> None:
         self._nvml: NvmlProbe | None = NvmlProbe()
@@ -29,22 +36,25 @@ class DeltaReader:
         self._of_host: HostDelta | None = None
 
     def before(self) -> None:
-        """A cell is about to run (cells may nest)."""
+        """Read the counters before a cell runs; cells may nest."""
         self._before.append((CLOCK.monotonic_ns(), _sums(), self._resident()))
 
     def before_torch(self, begun_ns: int) -> None:
-        """A cell that began then has imported torch itself: it found nothing on a card."""
+        """Register the start of a cell that imported torch itself.
+
+        It found nothing on a card.
+        """
         self._before.append((begun_ns, _Totals(0, 0, {}), None))
 
     def now(self) -> Totals:
-        """The counters at this moment."""
+        """Return the counters at this moment."""
         sums = _sums()
         return Totals(sums.allocated, sums.reserved, self._process())
 
     def after(
         self, label: str, error: str | None, execution_count: int | None = None
     ) -> CellDelta | None:
-        """The innermost cell has run.
+        """Return what the innermost cell changed.
 
         Args:
             label: What the cell is called.
@@ -52,7 +62,7 @@ class DeltaReader:
             execution_count: The number in `In [n]`, if it has one.
 
         Returns:
-            What it did; None if torch has held no GPU memory before or after it.
+            The difference; None if torch has held no GPU memory before or after the cell.
         """
         self._of_host = None
         if not self._before:
@@ -85,11 +95,14 @@ class DeltaReader:
         )
 
     def keep_of_host(self, rows: deque[HostDelta], trace: Any) -> None:
-        """Keep what the last cell did to the host's memory, if torch held none of a card.
+        """Append the last cell's change of the host's memory to some rows.
+
+        There is such a change only if torch held no memory of a card.
 
         Args:
-            rows: Where it is kept.
-            trace: A traced cell's `api.Trace`, which knows of its tensors; None of another's.
+            rows: The rows to append to.
+            trace: A traced cell's `api.Trace`, which knows of its tensors; None for an untraced
+                cell.
         """
         delta, self._of_host = self._of_host, None
         if delta is None:
@@ -118,7 +131,7 @@ class DeltaReader:
 
 
 def _readings() -> list[tuple[int, Counters]]:
-    """The cards from which torch holds memory."""
+    """Read the counters of the cards from which torch holds memory."""
     try:
         cards = [(i, read_counters(i)) for i in range(device_count())]
     except Exception as err:  # noqa: BLE001 - a delta is a courtesy: nobody must notice its absence
@@ -128,7 +141,10 @@ def _readings() -> list[tuple[int, Counters]]:
 
 
 class _Totals(NamedTuple):
-    """Bytes of all cards, and of each its allocated bytes and the peak that torch counts."""
+    """Allocated and reserved bytes, summed over all cards.
+
+    `cards` has each card's allocated bytes and the peak that torch counts.
+    """
 
     allocated: int
     reserved: int
@@ -145,7 +161,7 @@ def _sums() -> _Totals:
 
 
 def _peak(before: dict[int, tuple[int, int]], after: dict[int, tuple[int, int]]) -> int | None:
-    """The highest peak counter that a cell has moved; None where it has moved none."""
+    """Return the highest peak counter that a cell has raised, or None."""
     nothing = (0, 0)
     moved = [index for index in after if after[index][1] != before.get(index, nothing)[1]]
     reached = [max(*after[index], before.get(index, nothing)[0]) for index in moved]

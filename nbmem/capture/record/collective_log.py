@@ -1,4 +1,4 @@
-"""What FSDP holds inside a forward or a backward, seen there and named when all is known."""
+"""Record the memory that FSDP holds inside a forward or a backward."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 
 class CollectiveLog:
-    """Hears what FSDP holds (probes.collectives.Collectives): a reading for each that is told.
+    """Records storages held by FSDP, with a counter sample for each report.
+
+    The reports come from probes.collectives.Collectives.
 
     Args:
-        turns: Lets one thread be heard at a time.
-        marks: Takes the readings.
-        identities: Keeps what is seen.
+        turns: Admits one thread at a time.
+        marks: Takes the counter samples.
+        identities: Stores the storages.
     """
 
     def __init__(self, turns: TurnLog, marks: MarkLog, identities: IdentityLog) -> None:
@@ -33,7 +35,7 @@ class CollectiveLog:
         self._identities = identities
 
     def holds(self, found: Iterable[Held]) -> None:
-        """See what is held now, in the thread that holds it."""
+        """Record what FSDP holds now, in the thread that holds it."""
         if self._marks.full:
             return
         with self._turns.alone() as heard, quiet():
@@ -59,13 +61,14 @@ class CollectiveLog:
 
 
 class ShardedName:
-    """The name of what a sharded parameter belongs to; the parameter is not held.
+    """A name for storage of a sharded parameter, resolved at the end.
 
-    FSDP knows a path from its own root, and the recording the module around that by the end only.
+    The parameter is not kept alive. FSDP knows a path from its own root, and the recording the
+    module around that by the end only.
 
     Args:
         held: What is named.
-        identities: Knows which module has the parameter.
+        identities: Finds the module that has the parameter.
     """
 
     __slots__ = ("_identities", "_key", "_path", "_ref", "_to")
@@ -77,7 +80,7 @@ class ShardedName:
 
     @property
     def name(self) -> str:
-        """The path with the notebook's name for the model before it, as far as they are known."""
+        """Path of the parameter below the notebook's name for the model."""
         path = self._identities.path_by(self._key, self._ref)
         if path is None or not path.endswith(self._path):
             return self._to or "sharded parameters"

@@ -1,7 +1,7 @@
-"""Readings of the allocator's counters at known moments: each fixes a place in the history.
+"""Take counter samples, each of which fixes a place in the history.
 
-The allocator counts what it writes into its history, so a reading names a place in it exactly;
-clocks could not (the history's is in microseconds, and another thread may be in between).
+The allocator counts what it writes into its history, so a sample gives a place in it exactly.
+Clocks could not: the history's is in microseconds, and another thread may be in between.
 
 The sum of six counters is the index of the next entry. Where the user has reset the accumulated
 counters the clock serves instead, and a note says so.
@@ -35,13 +35,14 @@ ones are left out, but for the last (a note says so)."""
 
 
 class MarkLog:
-    """Takes readings of every card that torch uses.
+    """Takes counter samples of every card that torch uses.
 
     Args:
         device: The one card to read; None for all.
 
     Attributes:
-        taken: Told each mark's index at once; for a roll, which has counters of its own.
+        taken: Called at once with each sample's index; for a storage registry, which has counters
+            of its own.
     """
 
     def __init__(self, device: int | None) -> None:
@@ -53,11 +54,14 @@ class MarkLog:
 
     @property
     def full(self) -> bool:
-        """Whether nothing but the last readings has room any more."""
+        """True if there is room for nothing but the last samples."""
         return len(self.t_ns) >= MAX_MARKS
 
     def take(self) -> int:
-        """Read the counters; returns the mark's index. Before CUDA there is only the time."""
+        """Read the counters and return the sample's index.
+
+        Before CUDA is initialized only the time is recorded.
+        """
         count = device_count()
         watched = range(count) if self._device is None else (self._device,)
         with self._lock:  # around the readings, too: a later mark must not hold an earlier one
@@ -71,12 +75,12 @@ class MarkLog:
             return mark
 
     def _table(self, device: int) -> Ints:
-        """Every reading of a card: its mark and its counters, a row each."""
+        """Return every sample of a card: a row of its index and counters."""
         with self._lock:
             return np.array(self._read.get(device, ()), np.int64).reshape(-1, _WIDTH)
 
     def _at(self, device: int, mark: int) -> Counters | None:
-        """The reading of a card at a mark; None if there is none."""
+        """Return a card's counters at a sample, or None if it was not read."""
         with self._lock:
             read = self._read.get(device)
             if not read:
@@ -91,7 +95,10 @@ class MarkLog:
         return Counters(*values)
 
     def devices(self) -> tuple[int, ...]:
-        """Cards from which torch held memory or took some while the log was kept."""
+        """List the cards from which torch held or took memory.
+
+        The time from the first sample on counts.
+        """
         used = []
         for index in sorted(self._read):
             table = self._table(index)
@@ -101,15 +108,22 @@ class MarkLog:
         return tuple(used)
 
     def now(self, device: int) -> Counters | None:
-        """The last reading of a card; None if there is none."""
+        """Return the last sample of a card, or None if there is none."""
         return self._at(device, len(self.t_ns) - 1) if self.t_ns else None
 
     def requested_between(self, first: int, last: int) -> dict[int, int]:
-        """By how much the requested bytes of each card grew between two marks."""
+        """Return by how much each card's requested bytes grew.
+
+        The growth is that between two samples; cards are CUDA ordinals.
+        """
         return {card: requested for card, _, requested in self.growth(first, last)}
 
     def growth(self, first: int, last: int) -> tuple[tuple[int, int, int], ...]:
-        """Each card's ordinal, entries of its history and requested bytes between two marks."""
+        """Return the growth of history and requested bytes per card.
+
+        Each row has a card's ordinal, the entries of its history between two samples, and the
+        growth of its requested bytes between them.
+        """
         return tuple(
             (i, after.actions - before.actions, after.requested - before.requested)
             for i in tuple(self._read)
@@ -118,26 +132,32 @@ class MarkLog:
         )
 
     def before_first(self, device: int) -> int:
-        """The history's length at the first mark; 0 where CUDA came up after it."""
+        """Return the history's length at the first sample.
+
+        Returns 0 where CUDA was initialized after it.
+        """
         reading = self._at(device, 0)
         return reading.actions if reading is not None else 0
 
     def held_first(self, device: int) -> bool:
-        """Whether torch held memory of a card at the first mark."""
+        """Return True if torch held memory of a card at the first sample."""
         reading = self._at(device, 0)
         return reading is not None and reading.reserved > 0
 
     def were_reset(self, device: int) -> bool:
-        """Whether the user's reset_accumulated_memory_stats() took the places away."""
+        """Return True if the accumulated counters were reset.
+
+        The user's reset_accumulated_memory_stats() makes places in the history unknown.
+        """
         return bool((np.diff(self._table(device)[:, 1 + _ACTIONS]) < 0).any())
 
     def place(self, device: int, events: Events, entries_before: int | None) -> Marks:
-        """Find each mark in a card's events.
+        """Find the position of each sample in a card's events.
 
         Args:
             device: CUDA ordinal.
             events: The card's events.
-            entries_before: The history's length just before event 0; None to go by the clock.
+            entries_before: The history's length just before event 0; None to use the clock.
         """
         table = np.zeros((len(self.t_ns), _WIDTH - 1), np.int64)
         read = self._table(device)

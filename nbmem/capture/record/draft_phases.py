@@ -1,4 +1,4 @@
-"""A phase in the making, and what its neighbours say of it."""
+"""Phases under construction, and how neighbouring ones refine them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UPDATES = ("backward", "optimizer")
 
 @dataclass(slots=True)
 class DraftPhase:
-    """A phase in the making: positions in the main card's events, and times."""
+    """A phase under construction: a range of the main card's events."""
 
     name: str
     first: int
@@ -31,14 +31,14 @@ class DraftPhase:
 
 
 def on_card(turns: Sequence[Turn], position: Callable[[int], int]) -> Sequence[Turn]:
-    """Leave out what was over before the card held anything: the host ran it.
+    """Drop hook events that were over before the card held anything.
 
-    Calls, and passes whose backward is over: one on the card takes memory, zero_grad() may take
-    none.
+    The host ran them. They are calls, and passes whose backward is over: one on the card takes
+    memory, zero_grad() may take none.
 
     Args:
-        turns: What the hooks told, in order.
-        position: Where a mark lies in the card's events.
+        turns: The hook events, in order.
+        position: Where a counter sample lies in the card's events.
     """
     calls = ("forward", "inference")
     over = [i for i, t in enumerate(turns) if t.kind in _UPDATES and not t.begins]
@@ -53,7 +53,10 @@ def on_card(turns: Sequence[Turn], position: Callable[[int], int]) -> Sequence[T
 
 
 def following(turns: Sequence[Turn]) -> list[Turn | None]:
-    """For each turn what begins there or, behind zero_grad(), next."""
+    """Return for each hook event the phase that begins there or next.
+
+    Events of zero_grad() and of recomputations are passed over; None where nothing follows.
+    """
     found: list[Turn | None] = []
     begun = None
     for turn in reversed(turns):
@@ -64,7 +67,10 @@ def following(turns: Sequence[Turn]) -> list[Turn | None]:
 
 
 def joined(phases: Sequence[DraftPhase]) -> list[DraftPhase]:
-    """Calls of a step that follow each other at once are one forward, as an RNN's in a loop."""
+    """Merge adjacent forwards of a step into one.
+
+    An RNN's calls in a loop are an example.
+    """
     found: list[DraftPhase] = []
     for phase in phases:
         last = found[-1] if found else None
@@ -81,7 +87,7 @@ def joined(phases: Sequence[DraftPhase]) -> list[DraftPhase]:
 
 
 def with_nested(phases: Sequence[DraftPhase], nested: Sequence[DraftPhase]) -> list[DraftPhase]:
-    """The phases, and behind them what ran inside one of the backwards, with its step."""
+    """Append the phases that ran inside a backward, with its step."""
     found = list(phases)
     backwards = [i for i, phase in enumerate(phases) if phase.name == "backward"]
     ends = [phases[i].last for i in backwards]  # ascending, as they began

@@ -1,4 +1,7 @@
-"""What other allocators of this process said while a cell ran, as far as it can be so."""
+"""Log what other frameworks of this process held while a cell ran.
+
+Impossible readings are left out.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ STRIKES = 3
 
 
 class OwnerLog:
-    """Asks the owners beside each reading of a card, and keeps what has changed.
+    """Queries other frameworks beside each reading of a card.
+
+    Only changes are kept.
 
     Args:
         note: Called with one sentence for what is left out.
@@ -32,21 +37,27 @@ class OwnerLog:
         self._strikes: dict[str, int] = {}
 
     def ask(self, device: int) -> tuple[Share, ...]:
-        """What each owner says that it holds of a card, by CUDA ordinal."""
+        """Return what each framework reports to hold of a card, by CUDA ordinal."""
         return self._owners.read(device)
 
     def give_up(self) -> str | None:
-        """The sentence for an owner that hangs just now; None if none is being asked."""
+        """Return a sentence about a framework whose query hangs just now.
+
+        Returns None if no query is running.
+        """
         return self._owners.give_up()
 
     def add(self, device: int, t_ns: int, said: tuple[Share, ...], most: int | None) -> None:
-        """Keep a reading.
+        """Store a reading of all frameworks.
+
+        A share that exceeds `most` is replaced by the last possible one, or left out. After STRIKES
+        such readings in a row its framework is reported as doubtful.
 
         Args:
             device: CUDA ordinal.
             t_ns: When the card was read beside it, nanoseconds since the epoch.
-            said: What the owners said.
-            most: Bytes that they can hold together; None where nobody knows.
+            said: What the frameworks reported.
+            most: Bytes that they can hold together; None where unknown.
         """
         rows = self._rows.setdefault(device, [])
         last = rows[-1][1] if rows else {}
@@ -73,9 +84,10 @@ class OwnerLog:
             now[share.name] = last[share.name]
 
     def readings(self, device: int, names: dict[str, int]) -> OwnerReadings:
-        """One card's rows; `names` collects their texts, text to index.
+        """Return one card's rows.
 
-        An owner that holds nothing any more has a row that says so.
+        `names` collects their texts, text to index. A framework that no longer holds anything has a
+        row that says so.
         """
         rows: list[tuple[int, ...]] = []
         last: dict[str, Share] = {}

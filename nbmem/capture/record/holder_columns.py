@@ -1,4 +1,4 @@
-"""What keeps memory alive at the end of a recording, as columns of the session."""
+"""Convert the holders found at the end of a recording to columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ optimizer state: those have their names already, and the look costs up to half a
 
 
 def matters(marks: MarkLog, identities: IdentityLog, rolls: RollLog) -> bool:
-    """Whether enough lives at the last mark that only a look at the heap can name."""
+    """Return True if enough unnamed memory lives to justify a heap walk."""
     named = identities.training_bytes(len(marks.t_ns) - 1)
     return any(
         (counters := marks.now(index)) is not None
@@ -33,7 +33,10 @@ def matters(marks: MarkLog, identities: IdentityLog, rolls: RollLog) -> bool:
 
 
 def columns(storages: Sequence[HeldStorage], names: dict[str, int]) -> Holders:
-    """The storages of one card as columns; `names` collects their texts, text to index."""
+    """Return the held storages of one card as columns.
+
+    `names` collects their texts, text to index.
+    """
     rows = [(held, holder) for held in storages for holder in held.holders]
 
     def texts(values: list[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

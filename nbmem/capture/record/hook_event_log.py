@@ -1,6 +1,6 @@
-"""What the training hooks saw, in order, with as few readings as the phases need.
+"""Log the training hooks' events with as few counter samples as needed.
 
-An event of the history names no thread: where several train at the same time there are no phases,
+An event of the history names no thread. Where several train at the same time there are no phases,
 and a note says so (loops.py).
 """
 
@@ -31,22 +31,22 @@ PATIENCE_S = 1
 
 
 class TurnLog:
-    """Listens to the training loops (probes.training.Listener): a reading at each change of phase.
+    """Logs hook events of all training loops, with a sample per phase change.
 
-    Each thread has a loop of its own, and tells of its own tensors only. One is heard at a time,
-    so that no thread starts the engine while another's gradients are looked at. Modules that are
-    called one after another inside one forward cost no reading.
+    It implements probes.training.Listener. Each thread has a loop of its own, and reports its own
+    tensors only. One is handled at a time, so that no thread starts the engine while another's
+    gradients are read. Modules that are called one after another inside one forward cost no sample.
 
     Args:
-        marks: Takes the readings.
-        identities: Sees weights, gradients, state and inputs where they are known to be.
-        program: Remembers how modules were called.
+        marks: Takes the counter samples.
+        identities: Records weights, gradients, state and inputs where they are known to be.
+        program: Counts how modules were called.
 
     Attributes:
-        turns: Of every thread, in the order in which they were told; the latest.
-        dropped: Turns that went before them.
+        turns: The latest hook events of every thread, in order.
+        dropped: Number of hook events dropped before them.
         stepped: Called when an optimizer steps.
-        unheard: Turns that came while another thread was heard for too long.
+        unheard: Hook events that came while another thread was handled for too long.
     """
 
     def __init__(self, marks: MarkLog, identities: IdentityLog, program: ProgramLog) -> None:
@@ -64,11 +64,11 @@ class TurnLog:
 
     @property
     def phase(self) -> str | None:
-        """What the thread that was heard last does now; None between phases."""
+        """Current phase of the thread that was active last; None between phases."""
         return None if self._last is None else self._last.phase
 
     def step_now(self) -> int | None:
-        """Step of what runs now; None before the loop.
+        """Return the step of what runs now, or None before the loop.
 
         In a loop of several optimizers it is a guess until the first pass is over.
         """
@@ -77,20 +77,24 @@ class TurnLog:
         return self._last.now()
 
     def names(self) -> dict[int, str]:
-        """Names of the threads that were heard, by their loops' numbers."""
+        """Return the names of the logged threads, by their loops' numbers."""
         return {loop.number: loop.name for loop in self._loops}
 
     # --- one at a time
 
     def home(self) -> int:
-        """The number of this thread's loop: the recorder's own thread runs the cells."""
+        """Return the number of this thread's loop, created if necessary.
+
+        The recorder's own thread, which runs the cells, calls this.
+        """
         return self._mine_or_new().number
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Keep every thread from beginning to train meanwhile; False if that takes too long.
+        """Keep every thread from beginning to train while the block runs.
 
-        Who tries to begin waits `PATIENCE_S` at most, so what is done here must be short.
+        Yields False if that takes too long. A thread that tries to begin waits `PATIENCE_S` at
+        most, so the block must be short.
         """
         ours = self._lock.acquire(timeout=PATIENCE_S)
         try:
@@ -101,7 +105,10 @@ class TurnLog:
 
     @contextmanager
     def _heard(self) -> Iterator[Loop | None]:
-        """The loop of this thread, while nobody else is heard; None if that takes too long."""
+        """Yield this thread's loop while no other thread is handled.
+
+        Yields None if that takes too long, or if the event belongs to no loop.
+        """
         if not self._lock.acquire(timeout=PATIENCE_S):
             self.unheard += 1
             yield None
@@ -132,19 +139,27 @@ class TurnLog:
         return loop
 
     def updated_last(self) -> bool:
-        """Whether this thread's weights were updated by hand since its last backward."""
+        """Return True if weights were updated by hand since the last backward.
+
+        The weights are those of this thread's loop.
+        """
         loop: Loop | None = getattr(self._mine, "loop", None)
         return loop is not None and loop.weights.changed()
 
     def looked_at(self, *, failed: bool) -> set[int]:
-        """Marks of forwards that no backward asked for, unless an error came before it could."""
+        """Return the counter samples of forwards that no backward has used.
+
+        Args:
+            failed: Whether an error ended the run. Then a forward may have lacked its backward for
+                that reason, and is left out.
+        """
         logs = [loop.asked for loop in self._loops]
         return set().union(
             *(one.never for one in logs), *(one.waiting(failed=failed) for one in logs)
         )
 
     def _updated(self, loop: Loop) -> bool:
-        """Whether weights were updated by hand before a turn: the step of an optimizer."""
+        """Return True if weights were updated by hand, and count it as a step."""
         if loop.busy == "backward" or not loop.weights.changed():
             return False
         loop.steps(0)
@@ -161,16 +176,22 @@ class TurnLog:
         return mark
 
     def since(self, count: int) -> tuple[list[Turn], int]:
-        """The turns after so many, as far as they are kept, and how many there were in all."""
+        """Return the hook events after the first `count`, and the total number.
+
+        Dropped ones are missing from the list, but are counted.
+        """
         return self.turns.part(max(0, count - self.dropped)), self.dropped + len(self.turns)
 
     def waits_since(self) -> int | None:
-        """The mark of this thread's last forward's end, if no backward has followed it."""
+        """Return the sample at the end of a forward that no backward followed.
+
+        It is this thread's last one; None if there is none.
+        """
         loop: Loop | None = getattr(self._mine, "loop", None)
         return None if loop is None else loop.waits_since
 
     def _others(self, loop: Loop) -> dict[int, bool]:
-        """Other loops whose threads live, and whether each is inside of something."""
+        """Return the other loops whose threads live, and whether each is busy."""
         if len(self._loops) == 1:
             return {}
         living = alive()
@@ -183,12 +204,15 @@ class TurnLog:
     # --- told by the hooks
 
     def in_forward(self) -> bool:
-        """Whether a forward of this thread's has begun, and no backward has followed it."""
+        """Return True if this thread is in a forward without a backward so far."""
         loop: Loop | None = getattr(self._mine, "loop", None)
         return loop is not None and loop.phase == "forward"
 
     def forward_begins(self, module: Any, *, grad: bool, in_backward: bool) -> None:
-        """A module is called: a phase begins, unless one of its kind goes on."""
+        """Register a module's call.
+
+        A phase begins, unless one of its kind goes on.
+        """
         with self._heard() as loop:
             if loop is None:
                 return
@@ -213,7 +237,7 @@ class TurnLog:
     def forward_ends(
         self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, in_backward: bool
     ) -> None:
-        """A module has returned: what it was given and what it owns can be seen now."""
+        """Register a module's return, and record its inputs and weights."""
         with self._heard() as loop:
             if loop is None:
                 return
@@ -228,7 +252,7 @@ class TurnLog:
             self._program.called(module, args, kwargs)
 
     def backward_begins(self, outputs: Sequence[Any]) -> None:
-        """The engine is about to run: what the graph has saved can be seen now."""
+        """Register a backward that begins, and record what its graph has saved."""
         with self._heard() as loop:
             if loop is None:
                 return
@@ -241,7 +265,7 @@ class TurnLog:
             self._identities.saved(mark, outputs, forward)
 
     def backward_ends(self) -> None:
-        """The engine has run: the gradients are there."""
+        """Register the end of a backward, and record the gradients."""
         with self._heard() as loop:
             if loop is None:
                 return
@@ -252,7 +276,7 @@ class TurnLog:
             loop.computed = True
 
     def optimizer_begins(self, optimizer: Any, *, closure: bool) -> None:
-        """An optimizer steps."""
+        """Register an optimizer's step that begins."""
         with self._heard() as loop:
             if loop is None:
                 return
@@ -271,7 +295,7 @@ class TurnLog:
                 self._identities.gradients(mark, loop.number, self._others(loop))
 
     def optimizer_ends(self, optimizer: Any) -> None:
-        """An optimizer has stepped: its state is there."""
+        """Register the end of an optimizer's step, and record its state."""
         with self._heard() as loop:
             if loop is None:
                 return
@@ -283,7 +307,10 @@ class TurnLog:
             self._identities.state(mark, optimizer)
 
     def zero_grad_begins(self, owner: Any) -> None:
-        """Gradients of an optimizer's or a module's parameters are about to go."""
+        """Register the beginning of a zero_grad().
+
+        The owner is the optimizer or module whose parameters' gradients are cleared.
+        """
         with self._heard() as loop:
             if loop is not None:
                 updated = self._updated(loop)
@@ -293,7 +320,7 @@ class TurnLog:
                 self._identities.rolls.owned_by(owner)
 
     def zero_grad_ends(self) -> None:
-        """Gradients are gone or zero."""
+        """Register the end of a zero_grad(): gradients are gone or zero."""
         with self._heard() as loop:
             if loop is not None:
                 loop.phase = loop.phase if loop.busy == "backward" else None

@@ -1,4 +1,4 @@
-"""Changes of phase, as hooks told them."""
+"""Hook events: the beginnings and ends of phases."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 class Turn(NamedTuple):
-    """A hook's word that something begins or ends.
+    """A hook event: a phase or a call begins or ends.
 
     Attributes:
-        kind: What.
+        kind: Kind of phase.
         begins: Whether it begins.
-        mark: Index of the reading taken then.
-        key: Tells one module or optimizer from another.
+        mark: Index of the counter sample taken then.
+        key: Id of the module or the optimizer.
         closure: Whether an optimizer's step begins inside which forward and backward run.
-        thread: Number of the loop; of a recomputation, of the one that waits for the engine.
+        thread: Number of the loop; for a recomputation, of the one that waits for the engine.
         updated: Whether the weights were updated by hand just before.
-        computed: Whether a graph grew between the thread's last turn and this one.
+        computed: Whether a graph grew between the thread's last hook event and this one.
     """
 
     kind: Kind
@@ -34,16 +34,17 @@ class Turn(NamedTuple):
 
 
 class Turns:
-    """A list of turns as columns: 26 bytes each, and nothing that Python's collector counts.
+    """A list of hook events, stored as columns of 26 bytes per event.
 
-    One thread adds at a time, and others may read meanwhile.
+    Python's garbage collector counts none of them. One thread adds at a time, and others may read
+    meanwhile.
     """
 
     def __init__(self) -> None:
         self._columns = _Columns(array("B"), array("B"), array("q"), array("q"), array("q"))
 
     def append(self, turn: Turn) -> None:
-        """Add one."""
+        """Append a hook event."""
         columns = self._columns
         columns.kind.append(_KINDS.index(turn.kind))
         flags = (turn.begins, turn.closure, turn.updated, turn.computed)
@@ -53,21 +54,21 @@ class Turns:
         columns.thread.append(turn.thread)  # last: its length is the list's
 
     def drop(self, count: int) -> None:
-        """Leave out the first ones."""
+        """Remove the first events."""
         self._columns = _Columns(*(column[count:] for column in self._columns))
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of hook events."""
         return len(self._columns.thread)
 
     def part(self, first: int = 0) -> list[Turn]:
-        """Return those from one on."""
+        """Return the hook events from an index on."""
         columns = self._columns
         return [columns.turn(index) for index in range(first, len(columns.thread))]
 
 
 class _Columns(NamedTuple):
-    """Turns, a number of each in each."""
+    """Hook events as columns, one array per field."""
 
     kind: array[int]
     flags: array[int]

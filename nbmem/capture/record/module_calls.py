@@ -1,4 +1,4 @@
-"""What the loop called, from which event to which: the hooks' turns under their things' names."""
+"""Convert hook events to named intervals of module and optimizer calls."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _MODULES = ("forward", "inference")
 def calls_of(
     turns: Sequence[Turn], name_of: Callable[[int], str | None], names: dict[str, int]
 ) -> Ints:
-    """The calls of a recording, in the order in which they returned.
+    """Return the calls of a recording, in the order in which they returned.
 
     Args:
-        turns: What the hooks told.
-        name_of: The name of a module or an optimizer, by the key of its turns.
+        turns: The hook events.
+        name_of: The name of a module or an optimizer, by the key of its hook events.
         names: Collects the texts, text to index.
 
     Returns:
-        Of each call the mark at its beginning (NOT_KNOWN where none was taken), that at its end,
-        and the index of its name; shape (calls, 3).
+        For each call the counter sample at its beginning (NOT_KNOWN where none was taken), that at
+        its end, and the index of its name; shape (calls, 3). At most the latest MAX_CALLS.
     """
     begun: dict[tuple[int, bool, int], int] = {}
     found: list[tuple[int, int, int]] = []
@@ -56,7 +56,7 @@ def calls_of(
 
 
 def placed(calls: Ints, marks: Marks) -> Calls:
-    """One card's: its events in the place of the marks."""
+    """Replace counter samples by positions in one card's events."""
     first, last, name = calls.T
     begun = np.where(first == NOT_KNOWN, NOT_KNOWN, marks.position[first])
     return Calls(first=begun, last=marks.position[last], name=name.copy())

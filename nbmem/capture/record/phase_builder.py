@@ -1,11 +1,15 @@
-"""From the hooks' turns to phases: what lies between two turns belongs somewhere, too.
+"""Build phases from hook events and from what lies between them.
 
-The hooks see a module's call, not the loss behind it; a step, not the batch before it. Between
-them: a stretch before a forward is `input` (from the birth of the first tensor that the model was
-then given, where a forward or nothing went before), one between backward and an optimizer's step
-belongs to `optimizer` (unscaling, clipping), as does an update that is written by hand; one before
-a backward that no module was called for is its `forward`; where a new model's weights are born is
-`load`; everything else belongs to the phase that it follows.
+The hooks report a module's call, not the loss behind it; a step, not the batch before it. What lies
+between two hook events belongs to a phase, too:
+
+- A stretch before a forward is `input`. Where a forward or nothing went before, it begins with the
+  first tensor that the model was then given.
+- A stretch between backward and an optimizer's step belongs to `optimizer` (unscaling, clipping).
+  So does an update that is written by hand.
+- A stretch before a backward for which no module was called is its `forward`.
+- Where a new model's weights are allocated is `load`.
+- Everything else belongs to the phase that it follows.
 """
 
 from __future__ import annotations
@@ -36,13 +40,13 @@ _IN_BACKWARD = ("optimizer", "zero_grad")
 
 
 class PhaseBuilder:
-    """Places the turns of one recording in one card's events.
+    """Places the hook events of one recording in one card's events.
 
     Args:
         events: The main card's events.
-        marks: Its marks.
-        gaps: Says what was done between two positions in them.
-        seeds: Whether the ones that a backward begins with are among the events.
+        marks: Its counter samples.
+        gaps: Infers what was done between two positions in them.
+        seeds: Whether the gradient of ones with which a backward begins is among the events.
     """
 
     def __init__(self, events: Events, marks: Marks, gaps: Gaps, *, seeds: bool = True) -> None:
@@ -63,12 +67,14 @@ class PhaseBuilder:
     def build(
         self, turns: Sequence[Turn], *, updated: bool = False, looked_at: Collection[int] = ()
     ) -> list[DraftPhase]:
-        """Phases in order of their start, with steps; what runs inside a backward lies in it.
+        """Build the phases in order of their start, with step numbers.
+
+        What runs inside a backward is nested in it.
 
         Args:
-            turns: What the hooks told.
+            turns: The hook events.
             updated: Whether weights were updated by hand behind the last of them.
-            looked_at: Marks of forwards that no backward has asked for.
+            looked_at: Counter samples of forwards that no backward has used.
         """
         self._looked_at = looked_at
         turns = on_card(turns, self._position)
@@ -107,7 +113,7 @@ class PhaseBuilder:
             self._called.add(turn.key)
 
     def _bridge(self, turn: Turn) -> Place:
-        """Give the gap before a phase to somebody; returns where the phase begins."""
+        """Assign the gap before a phase, and return where the phase begins."""
         before = self._done[-1].name if self._done else None
         if self._around is not None and before == "backward" and turn.kind in _OPENS_CLOSURE:
             if self._position(turn.mark) > self._position(self._gap):
@@ -120,7 +126,7 @@ class PhaseBuilder:
         return end
 
     def _fill(self, turn: Turn, start: Place, end: Place) -> None:
-        """Close the gap before a turn with what was done there."""
+        """Close the gap before a hook event with the phases found in it."""
         pieces = self._pieces(turn, start[0], end[0])
         edges = [start, *((first, self._time_of(first)) for _, first in pieces[1:]), end]
         for (name, _), begins, ends in zip(pieces, edges, edges[1:], strict=False):
@@ -131,7 +137,10 @@ class PhaseBuilder:
         self._gap = turn.mark
 
     def _pieces(self, turn: Turn, start: int, end: int) -> list[tuple[str | None, int]]:
-        """What a gap consists of, and where each part begins; None goes on with what was before."""
+        """Return the parts of a gap, each with the position where it begins.
+
+        None in place of a phase's name continues the phase before.
+        """
         before = self._done[-1].name if self._done else None
         pieces: list[tuple[str | None, int]] = []
         at, rest = start, None if before else "load"
@@ -160,7 +169,10 @@ class PhaseBuilder:
         return pieces if birth is None else [*pieces, ("input", birth)]
 
     def _new_weights(self, start: int, end: int) -> tuple[int, int] | None:
-        """Where a model's weights are born that was not called before, or in another's place."""
+        """Return the range in which a new model's weights are allocated, or None.
+
+        The model was not called before, or replaces one whose weights were freed.
+        """
         found = self._gaps.weights(start, end)
         if found is None or not self._done:
             return found
@@ -168,11 +180,17 @@ class PhaseBuilder:
         return None if known and not self._gaps.weights_died(start, found[0]) else found
 
     def _follows(self, *kinds: str) -> bool:
-        """Whether what begins now, or behind zero_grad(), is one of these."""
+        """Return True if the phase that begins now is of one of these kinds.
+
+        Behind zero_grad() the next phase counts.
+        """
         return self._next is not None and self._next.kind in kinds
 
     def _leave_forward(self, running: DraftPhase, turn: Turn) -> None:
-        """A forward or inference goes on until the next phase or the next input's birth."""
+        """Close a forward or inference where the next phase begins.
+
+        If another call follows, the next input or new weights end it before.
+        """
         start, end, cut = self._position(self._left), self._position(turn.mark), None
         if turn.kind in _CALLS or (turn.kind == "zero_grad" and self._follows(*_CALLS)):
             cut = self._gaps.first_input(start, end)
@@ -193,7 +211,10 @@ class PhaseBuilder:
             self._fill(turn, place, self._place(turn.mark))
 
     def _take_prefetched(self, running: DraftPhase, start: int, end: int) -> None:
-        """The next batch, fetched while the card computes this one's forward, is no part of it."""
+        """Cut the next batch out of a forward.
+
+        It is fetched while the card computes this batch's forward.
+        """
         batch = self._gaps.inputs(start, end)
         if batch is None:
             return
@@ -222,13 +243,19 @@ class PhaseBuilder:
         self._around = None
 
     def _back_to_optimizer(self, mark: int, *, goes_on: bool) -> None:
-        """What follows a backward inside of its step, up to here, is the optimizer's."""
+        """Add an optimizer phase from the last phase's end to a sample.
+
+        What follows a backward inside of an optimizer's step belongs to the optimizer.
+        """
         key = self._around or 0
         self._open = DraftPhase("optimizer", *self._place(self._gap), key=key, goes_on=goes_on)
         self._close(mark)
 
     def _nest(self, turn: Turn) -> None:
-        """What the engine calls lies inside its backward: a recomputation, a step in a hook."""
+        """Nest what the autograd engine calls in its backward.
+
+        That is a recomputation, or a step in a hook.
+        """
         if turn.begins:
             self._nested.append(DraftPhase(turn.kind, *self._place(turn.mark)))
         elif self._nested and self._nested[-1].last < 0:
@@ -250,7 +277,10 @@ class PhaseBuilder:
                 self._close_at(DraftPhase("optimizer", *start), *end)
 
     def _split_first_load(self) -> None:
-        """The first forward without a module ends what seemed to be load; the next ones show it."""
+        """Split the first forward without a module off from `load`.
+
+        Later such forwards show what it allocates.
+        """
         later = next((one for one in self._done[1:] if one.name == "forward"), None)
         names = [one.name for one in self._done if one.name != "zero_grad"]
         if later is None or later.key or names[:2] != ["load", "backward"]:

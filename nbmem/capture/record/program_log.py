@@ -1,4 +1,4 @@
-"""What the program is made of, gathered while it runs: the `facts` of a session."""
+"""Gather facts about the program while it runs, for a session's `facts`."""
 
 from __future__ import annotations
 
@@ -17,24 +17,28 @@ MOST_KINDS = 10_000
 
 
 class ProgramLog:
-    """Remembers how modules were called; holds none of them."""
+    """Counts how modules were called, without holding them."""
 
     def __init__(self) -> None:
         self._calls: dict[tuple[Any, ...], int] = {}
 
     def called(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """An outermost module call has ended."""
+        """Count an outermost module call that has ended."""
         call = id(module), *program_facts.call_facts(module, args, kwargs)
         if call in self._calls or len(self._calls) < MOST_KINDS:
             self._calls[call] = self._calls.get(call, 0) + 1
 
     def facts(self, identities: IdentityLog, namespace: Mapping[str, Any]) -> dict[str, Any]:
-        """What is known at the end, as JSON; the namespace is the notebook's.
+        """Return the facts known at the end, as JSON.
 
         `calls` has one entry for each kind of call, in the order of the first: module, training,
         grad, autocast, rows, count. `modules` and `optimizers` are those that still live, by name.
-        `batches` are the notebook's numbers that are called one. Who calls a part of a module uses
-        the module.
+        `batches` are the notebook's numbers that are called one. A call of a part of a module
+        counts as a use of the module.
+
+        Args:
+            identities: Finds the modules and optimizers that live.
+            namespace: The notebook's names.
         """
         modules = identities.living_modules()
         names = {id(module): name for module, name, _ in modules}

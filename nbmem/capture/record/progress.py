@@ -1,9 +1,8 @@
-"""How far a traced loop is and what is known of its bytes, told to another thread while it runs.
+"""Report a traced loop's progress and known bytes to another thread.
 
-A tensor is not read from that thread: autograd writes gradients without the interpreter's lock.
-The training hooks see storages in the user's own thread, and what they saw last is added up here.
-So each figure is that of the last change of phase, and none is there before a loop's first forward
-has ended.
+That thread reads no tensor: autograd writes gradients without the interpreter's lock. The training
+hooks see storages in the user's own thread, and what they saw last is added up here. So each figure
+is that of the last change of phase, and none is there before a loop's first forward has ended.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ Storages = dict[tuple[int, int], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopProgress:
-    """One moment of a training loop.
+    """Progress of a training loop at one moment.
 
     Attributes:
-        phase: What the thread that was heard last does; None between phases.
-        step: Step of what runs; None before the loop. In a loop of several optimizers it is a
-            guess until the first pass is over.
-        known: Bytes by (CUDA ordinal, category of OF_TRAINING), as they were seen last.
+        phase: The phase of the thread that was active last; None between phases.
+        step: Step of what runs; None before the loop. In a loop of several optimizers it is a guess
+            until the first pass is over.
+        known: Bytes by (CUDA ordinal, category of OF_TRAINING), as they were observed last.
         freed: Bytes of the known gradients that zero_grad() has freed since, by CUDA ordinal.
     """
 
@@ -45,14 +44,14 @@ class LoopProgress:
 
 
 class ProgressLog:
-    """Adds up what the logs of one recorder have seen, as far as they have come.
+    """Sums what one recorder's logs have observed so far.
 
     The logs only grow, and each entry is whole when it is there, so another thread may read them.
 
     Args:
-        turns: The changes of phase.
-        identities: The storages that were seen.
-        marks: The counters at each of them.
+        turns: The hook events.
+        identities: The storages that were observed.
+        marks: The counter samples.
     """
 
     def __init__(self, turns: TurnLog, identities: IdentityLog, marks: MarkLog) -> None:
@@ -67,7 +66,7 @@ class ProgressLog:
         self._zeroing: int | None = None
 
     def now(self) -> LoopProgress:
-        """Take in what the hooks have seen since the last call, and say how far they are."""
+        """Process what was observed since the last call, and return the sums."""
         phase, step = self._turn_log.phase, self._turn_log.step_now()
         with self._lock:
             self._follow_owned()
@@ -85,14 +84,17 @@ class ProgressLog:
     def _see(
         self, mark: int, key: tuple[Known | InGroup, Category], place: tuple[int, int], size: int
     ) -> None:
-        """Replace an earlier walk of the same module or optimizer by a later one."""
+        """Add a storage to the latest walk of a module or optimizer.
+
+        A later walk replaces an earlier one of the same owner and category.
+        """
         walk = self._owned.get(key)
         if walk is None or walk[0] != mark:
             walk = self._owned[key] = (mark, {})
         walk[1][place] = size
 
     def _follow_gradients(self) -> None:
-        """Take the gradients of the last backward, and what zero_grad() has freed since."""
+        """Update the last backward's gradients, and what zero_grad() has freed."""
         mark, found, _ = self._identities.last_gradients
         if found and mark != self._gradients[0]:
             self._gradients = mark, {(s.device, s.addr): s.size for s in found}
@@ -109,7 +111,10 @@ class ProgressLog:
                     self._freed[device] = self._freed.get(device, 0) + max(0, -size)
 
     def _forget_uncounted(self) -> None:
-        """Where nothing counts what is freed, what zero_grad() has left is not known."""
+        """Drop gradients on devices without counters.
+
+        What zero_grad() has left of them is not known.
+        """
         mark, storages = self._gradients
         self._gradients = mark, {place: n for place, n in storages.items() if place[0] >= 0}
 

@@ -1,8 +1,9 @@
-"""Writes a rank's journal while it is recorded: one line a second, from a thread of its own.
+"""Write a rank's journal during recording: one line each second.
 
-The thread reads counters and what the hooks have added up, and touches no tensor. A line takes a
-millisecond of it; it delays no rank and asks nothing of any other. It is there for the process that
-will not come to its end: one that is killed, or hangs in a collective that others never call.
+A thread of its own reads counters and what the hooks have added up, and touches no tensor. A line
+takes a millisecond of it. It delays no rank and needs nothing from any other. It is there for the
+process that will not come to its end: one that is killed, or hangs in a collective that others
+never call.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ _PATIENCE_S = 2.0
 
 
 class JournalWriter:
-    """Writes from `start` to `stop`, as soon as it is known which rank this is.
+    """Writes the journal from `start` to `stop`, once the rank is known.
 
     Args:
         folder: Where the world's files lie.
         name: The script's name.
-        recorder: What records.
+        recorder: The recorder whose progress is written.
 
     Attributes:
         own_peak: Highest bytes of the host's memory that were this process's own, as read.
@@ -65,14 +66,14 @@ class JournalWriter:
         self.own_peak: int | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the journal's thread."""
         self._thread.start()
 
     def stop(self, *, saved: bool, rank: Rank | None, error: str | None) -> None:
-        """End it.
+        """Stop the thread and close the journal.
 
         Args:
-            saved: Whether the session's file is whole, so that nobody needs the journal.
+            saved: Whether the session's file is whole, so that the journal is removed.
             rank: How the rank ended, for a journal that stays.
             error: The exception that ended it, as text; or None.
         """
@@ -102,7 +103,10 @@ class JournalWriter:
                     pace_ns = min(2 * pace_ns, INTERVAL_NS)
 
     def _look(self) -> None:
-        """See whether there is a group: a short program has it for less than a second."""
+        """Check for a new process group.
+
+        A short program has one for less than a second.
+        """
         try:
             self._recorder.ranks.glance()
         except Exception as err:  # noqa: BLE001 - as in `_write`
@@ -149,7 +153,7 @@ class JournalWriter:
         )
 
     def _introduce(self, file: JournalFile, index: int) -> None:
-        """Say what a card is, before it is spoken of."""
+        """Write a card's description before its first figures."""
         size = self._recorder.sampler.card_bytes(index)
         info = device_info(index, size, virtual=self._recorder.virtual)
         if self._cards.get(index) != info:
@@ -158,7 +162,7 @@ class JournalWriter:
 
 
 def _cards() -> list[tuple[int, Counters]]:
-    """The cards from which torch holds memory, or held some."""
+    """Read the cards from which torch holds memory, or held some."""
     found = ((index, read_counters(index)) for index in range(device_count()))
     return [(index, read) for index, read in found if read is not None and read.actions]
 

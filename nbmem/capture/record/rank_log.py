@@ -1,4 +1,7 @@
-"""Which rank a recording is of: looked for while it runs, since a program may leave its group."""
+"""Find out which rank a recording belongs to.
+
+This is done while it runs, since a program may leave its process group.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ _EXITS = {"SystemExit", "SystemExit: 0", "SystemExit: None"}
 
 
 class RankLog:
-    """The rank of this process, as it was seen last.
+    """Rank of this process, as it was found last.
 
-    What torch.distributed says counts more than the environment, which a program may ignore.
+    What torch.distributed reports counts more than the environment, which a program may ignore.
 
     Attributes:
         rank: None as long as nothing says that there is one.
@@ -31,9 +34,9 @@ class RankLog:
         self._groups = 0
 
     def glance(self) -> None:
-        """Look if the groups are others than at the last glance; from any thread.
+        """Update the rank if the process groups have changed; from any thread.
 
-        A short program may have taken them down before anybody looks again.
+        A short program may destroy them before the next regular update.
         """
         groups = groups_now()
         if groups != self._groups:
@@ -41,7 +44,7 @@ class RankLog:
             self.look()
 
     def look(self) -> Rank | None:
-        """Look again; from any thread."""
+        """Update the rank and return it; from any thread."""
         found = rank_by_torch(self._started_ns)
         if found is not None:
             before = self.rank
@@ -55,7 +58,11 @@ class RankLog:
         return self.rank
 
     def ended(self, error: str | None) -> Rank | None:
-        """The rank at the end of its recording, given the exception that ended it, as text."""
+        """Return the rank at the end of its recording, or None without one.
+
+        Args:
+            error: The exception that ended the recording, as text; or None.
+        """
         if self.rank is None:
             return None
         failed = error is not None and error not in _EXITS

@@ -1,8 +1,8 @@
-"""The recorder: watches one stretch of the user's run and freezes it into a Session.
+"""Record one stretch of the user's run and build a Session from it.
 
-It is a guest. What is put in is on a list before it is put in, and `close` takes all of it out
-whatever happens meanwhile; only then is looked at what was recorded. A fault costs the part in
-which it was, and leaves a note.
+Every hook is listed before it is installed, and `close` removes all of them whatever happens
+meanwhile. Only then is what was recorded evaluated. A fault costs the part in which it was, and
+leaves a note.
 """
 
 from __future__ import annotations
@@ -60,23 +60,24 @@ MAX_NOTES = 100
 
 
 class Recorder:
-    """Records from `start` to `stop`.
+    """Records from `start` to `close`.
 
     Args:
         device: The one card to trace; None for every card that torch uses.
         stacks: Take a Python stack at each allocation.
         namespace: The notebook's names (`names`), read at both ends only; None for none.
-        virtual: Whether a virtual GPU answers (for the session's device info).
-        chosen: Whether somebody asked for that one: then the host's memory is no matter, whether or
-            not the card is used.
-        limits: Asked at the end what the card could not do as a real one would, in sentences.
+        virtual: Whether a virtual GPU is active (for the session's device info).
+        chosen: Whether the user selected the virtual GPU. Then the host's memory is not recorded,
+            whether or not the card is used.
+        limits: Called at the end; returns sentences on what the card could not do as a real one
+            would.
         max_events: Size of the history's ring.
 
     Attributes:
-        chosen: As it was told.
-        to_release: What was put in and is still to be taken out, with what takes it out.
+        chosen: The argument of that name.
+        to_release: Installed parts that are still to be removed, each with its release function.
         began_ns, ended_ns: The user's time, without nbmem's own at both ends; None before.
-        interrupted: Whether Ctrl-C came while nbmem itself was at work; whoever called hands it on.
+        interrupted: Whether Ctrl-C came while nbmem itself was at work; the caller delivers it.
     """
 
     def __init__(  # noqa: PLR0913 - each an option of its own, by name
@@ -129,7 +130,10 @@ class Recorder:
     # --- what is put in, and taken out
 
     def start(self) -> None:
-        """Begin. A fault leaves a note; an interrupt is delivered, with nothing left on."""
+        """Start the recording.
+
+        A fault leaves a note. An interrupt is delivered, with everything removed again.
+        """
         try:
             self._put_in("the memory history", self.history.start, self.history.stop)
             with self.guard("the layout at the start"):
@@ -155,13 +159,19 @@ class Recorder:
             raise
 
     def ended_by(self, error: BaseException | None) -> None:
-        """Learn the names of what an error came before: no call has shown it. Nothing is held."""
+        """Register names of modules in the functions that an error has ended.
+
+        No call has shown them. Nothing is held.
+        """
         if error is not None:
             with self._kept("the names at the error"):
                 self.identities.failed(error)
 
     def close(self) -> None:
-        """Take the last readings and take out whatever was put in. Never raises; once is enough."""
+        """Take the last readings and remove whatever was installed.
+
+        It never raises, and one call is enough.
+        """
         self.ended_ns = self.ended_ns or CLOCK.time_ns()
         for _ in range(RETRIES):
             try:
@@ -221,10 +231,11 @@ class Recorder:
     # --- what is looked at when nothing is recorded any more
 
     def look(self) -> Iterator[float | None]:
-        """See what the notebook names and who holds what, in pieces that may be the last.
+        """Record the notebook's names and the holders of memory, in pieces.
 
-        Between two of them the user's code may run on, but none that uses tensors: whoever goes
-        through the pieces ends before that. Yields the seconds of a piece that will be long.
+        Any piece may be the last one. Between two of them the user's code may run on, but none that
+        uses tensors: the caller stops before that. Yields the seconds of a piece that will be long,
+        else None.
         """
         with self._kept("the names at the end"):
             yield from self._see_everything("ended")
@@ -258,7 +269,9 @@ class Recorder:
         self.identities.deep |= self.held.deep
 
     def freeze(self, name: str, error: str | None = None, notes: Sequence[str] = ()) -> Session:
-        """What was recorded, as a session. Never raises; `close` comes before.
+        """Return what was recorded as a session.
+
+        It never raises; `close` comes before.
 
         Args:
             name: Label of the recording.
@@ -282,7 +295,10 @@ class Recorder:
         return replace(session, notes=(*session.notes, *notes))
 
     def so_far(self) -> Session:
-        """What has been recorded up to now, while it goes on; never raises."""
+        """Return what has been recorded so far, while the recording goes on.
+
+        It never raises.
+        """
         at_end = None
         with self.turns.alone():  # or others would tell what no mark is there for yet
             with self.guard("the memory history"):
@@ -292,7 +308,10 @@ class Recorder:
             return freeze(self, "so far", at_end, None)
 
     def progress(self) -> LoopProgress:
-        """How far the loop is and what is known of its bytes; for another thread, while it runs."""
+        """Return the loop's progress and the known bytes.
+
+        Another thread may call this while the recording runs.
+        """
         return self._progress.now()
 
     # --- blocks of the user's own
@@ -311,17 +330,20 @@ class Recorder:
     # --- faults
 
     def note(self, sentence: str) -> None:
-        """Keep a sentence for the report, once."""
+        """Add a sentence to the report's notes, once."""
         if sentence not in self.notes and len(self.notes) < MAX_NOTES:
             self.notes.append(sentence)
 
     def lost(self, part: str, err: BaseException) -> None:
-        """Note a fault of nbmem's own, and what is lost by it."""
+        """Note a fault of nbmem's own, and the part that is lost by it."""
         self.note(str(err) if isinstance(err, NbmemError) else lost_sentence(part, err))
 
     @contextlib.contextmanager
     def guard(self, part: str) -> Iterator[None]:
-        """Keep a fault of nbmem's out of the user's cell; leave one note. Interrupts pass."""
+        """Turn a fault of nbmem's in the block into a note; interrupts pass.
+
+        The user's cell never sees such a fault.
+        """
         try:
             yield
         except Exception as err:  # noqa: BLE001 - a guest's manners
@@ -331,7 +353,10 @@ class Recorder:
 
     @contextlib.contextmanager
     def _kept(self, part: str) -> Iterator[None]:
-        """Guard a part, and let an interrupt cost this part alone; it is handed on at the end."""
+        """Turn a fault or an interrupt in the block into a note.
+
+        An interrupt costs this part alone, and is delivered at the end.
+        """
         try:
             yield
         except GeneratorExit:
@@ -351,7 +376,7 @@ class Recorder:
     # --- names
 
     def _see_everything(self, when: str) -> Iterator[None]:
-        """See what the notebook names, as far as no other thread may be using it."""
+        """Record what the notebook names, as far as no other thread uses it."""
         if initialized_torch() is None and self.rolls.roll is None:
             return
         self.identities.name(self.names)
@@ -365,7 +390,10 @@ class Recorder:
 
     @contextlib.contextmanager
     def _alone(self, when: str) -> Iterator[bool]:
-        """Whether tensors may be looked at: no other thread may be using any, nor begin to."""
+        """Yield whether tensors may be read in the block.
+
+        No other thread may be using any, nor begin to.
+        """
         with self.turns.alone() as alone, quiet(), self.rolls.following():
             others = at_work()
             if others or not alone:

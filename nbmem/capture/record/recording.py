@@ -1,4 +1,4 @@
-"""One recording from its start to its session: a transaction, whatever fails or interrupts it."""
+"""Run one recording from its start to its session, despite any failure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _running: list[Recording] = []
 
 
 class Recording:
-    """A stretch that is recorded; one inside another becomes a block of the outer one.
+    """A stretch that is recorded, or a block of the recording around it.
 
     Args:
         name: Label of the recording.
@@ -53,7 +53,7 @@ class Recording:
 
     @entry("this recording", otherwise=_itself)
     def start(self, make: Callable[[], Recorder]) -> Self:
-        """Begin. Never raises.
+        """Start the recording; never raise.
 
         Args:
             make: Makes the recorder, where no recording runs yet.
@@ -72,7 +72,7 @@ class Recording:
         return self
 
     def give_up(self) -> None:
-        """End it as if it had never begun: there will be no session."""
+        """End the recording as if it had never begun, without a session."""
         self.close()
         if self.outer is None:
             self.recorder = None
@@ -82,11 +82,14 @@ class Recording:
 
     @property
     def runs(self) -> bool:
-        """Whether it has begun and not ended."""
+        """True if it has begun and not ended."""
         return any(one is self for one in _running)
 
     def _let_go(self, error: BaseException | None = None) -> None:
-        """Take out whatever was put in, where `close` has failed: nothing here calls it."""
+        """Remove whatever was installed, where `close` has failed.
+
+        The function is a fallback of `close`; no code here calls it directly.
+        """
         if self.outer is None and self.recorder is not None:
             for _, release in reversed(self.recorder.to_release):
                 with contextlib.suppress(BaseException):
@@ -97,10 +100,12 @@ class Recording:
 
     @entry("the end of the recording", otherwise=_let_go, ends=True)
     def close(self, error: BaseException | None = None) -> None:
-        """End it: from here on nothing of nbmem's is in torch. Never raises.
+        """End the recording and remove all hooks of nbmem from torch.
+
+        It never raises.
 
         Args:
-            error: The exception that ended the run; kept is its text, and what its functions call
+            error: The exception that ended the run. Its text is kept, and what its functions call
                 modules.
         """
         while self.runs:
@@ -115,17 +120,17 @@ class Recording:
 
     @entry("who holds what")
     def look(self, enough: Callable[[float], bool] | None = None) -> bool:
-        """After `close`: see what the notebook names and who holds what. Never raises.
+        """Record the notebook's names and the holders of memory, after `close`.
 
-        Nothing that uses tensors may run before it is over or left.
+        It never raises. No code that uses tensors may run before it is over or abandoned.
 
         Args:
-            enough: Asked after each piece of some milliseconds whether to stop, with the seconds
-                of the next if that will be long; None to go on to the end. It can be gone on with
-                in another call.
+            enough: Called after each piece of some milliseconds, with the seconds of the next piece
+                if that will be long, else 0. If it returns True the walk stops, and another call
+                can continue it. None continues to the end.
 
         Returns:
-            Whether it is over.
+            True if it is over.
         """
         if self.recorder is None or self.outer is not None:
             return True
@@ -147,14 +152,17 @@ class Recording:
 
     @entry("the session")
     def freeze(self) -> None:
-        """After `close`: make a session of what has been seen until now. Never raises."""
+        """Make a session of what has been recorded until now, after `close`.
+
+        It never raises.
+        """
         if self.recorder is not None and self.outer is None and not self.runs:
             left = [LEFT] if self._left else []
             self.session = self.recorder.freeze(self.name, self._error, left)
             self.interrupted |= self.recorder.interrupted
 
     def forget(self) -> None:
-        """Let go of all but the session: nobody will look any more."""
+        """Release all but the session, once no further walk is wanted."""
         if self._looking is not None:
             self._looking.close()  # type: ignore[attr-defined]
         self._looking = None
@@ -164,28 +172,37 @@ class Recording:
             self.recorder = None
 
     def take_interrupt(self) -> None:
-        """Keep in mind that Ctrl-C came: whoever called hands it on when all is done."""
+        """Remember that Ctrl-C came.
+
+        The caller delivers it when all is done.
+        """
         self.interrupted = True
 
     def lost(self, part: str, err: BaseException) -> None:
-        """Keep what went wrong."""
+        """Store a sentence on a fault of nbmem's own."""
         self.faults.append(lost_sentence(part, err))
 
 
 def hand_on(value: object) -> None:
-    """Count a traced statement's value among the notebook's names: no variable has it yet."""
+    """Add a traced statement's value to the notebook's names.
+
+    No variable holds it yet.
+    """
     recorder = _running[0].recorder if _running else None
     if recorder is not None and value is not None:
         recorder.names = {**recorder.names, VALUE: value}
 
 
 def running() -> Recording | None:
-    """The outermost recording that runs now, or None."""
+    """Return the outermost recording that runs now, or None."""
     return _running[0] if _running else None
 
 
 def _text_of(error: BaseException | None) -> str | None:
-    """An exception as text, whatever its own class does when it is asked for one."""
+    """Return an exception as text, whatever its `__str__` does.
+
+    That may even exit; then nbmem's own description of the error is returned.
+    """
     from nbmem.core.session.oom import error_text
 
     try:
@@ -195,9 +212,10 @@ def _text_of(error: BaseException | None) -> str | None:
 
 
 def users_time(*, begins: bool) -> None:
-    """Say when the code that is recorded begins or ends, where nbmem has more to do at that end.
+    """Register when the code that is recorded begins or ends.
 
-    Of one recording inside another the time is the outer one's.
+    It is for callers of nbmem that have more to do at that end. Inside another recording the call
+    has no effect: the time is the outer one's.
     """
     if len(_running) == 1 and (recorder := _running[0].recorder) is not None:
         if begins and recorder.began_ns is not None:

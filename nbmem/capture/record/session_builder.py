@@ -1,6 +1,7 @@
-"""From a finished recording to a Session: events cut to the recording, everything else placed.
+"""Build a Session from a finished recording.
 
-Phases are bounded here for a session, in report/analysis/visible_phases.py for what is drawn.
+Events are cut to the recording, and everything else is placed in them. Phases are bounded here for
+a session, in analysis/shown.py for what is drawn.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ many. One takes about 300 bytes here and in a file."""
 def freeze(
     recorder: Recorder, name: str, at_end: Mapping[str, Any] | None, error: str | None
 ) -> Session:
-    """Freeze a recording. A part that cannot be placed is left out and noted; never raises."""
+    """Build the session of a recording; never raise.
+
+    A part that cannot be placed is left out and noted.
+    """
     names: dict[str, int] = {}
     stacks: list[Stack] = []
     devices: list[DeviceTrace] = []
@@ -125,11 +129,11 @@ def _device(
 
 
 def _cut(recorder: Recorder, index: int, events: Events) -> tuple[Events, int | None, int]:
-    """The recording's part of the history.
+    """Cut a card's history to the events of the recording.
 
     Returns:
-        Its events, the history's length before them (None if only the clock can tell), and how
-        many events of the recording were lost before them.
+        Its events, the history's length before them (None if only the clock can tell), and how many
+        events of the recording were lost before them.
     """
     if recorder.marks.were_reset(index):
         recorder.note(
@@ -151,14 +155,20 @@ def _cut(recorder: Recorder, index: int, events: Events) -> tuple[Events, int | 
 
 
 def _start(recorder: Recorder, index: int) -> Layout:
-    """The layout at the start; before CUDA came up there was nothing."""
+    """Return the layout at the start of the recording.
+
+    Before CUDA was initialized it is empty.
+    """
     if recorder.at_start is None or not recorder.marks.held_first(index):
         return Layout.empty()
     return device_history(recorder.at_start, index).layout_at_end
 
 
 def _with_stacks(events: Events, history: DeviceHistory, stacks: list[Stack]) -> Events:
-    """Events whose stacks point into the session's list, behind those of other cards."""
+    """Return events whose stacks index the session's list of stacks.
+
+    The card's stacks are appended to that list, behind those of other cards.
+    """
     offset = len(stacks)
     stacks.extend(history.stacks)
     if not offset:
@@ -170,7 +180,11 @@ def _with_stacks(events: Events, history: DeviceHistory, stacks: list[Stack]) ->
 def _spans(
     recorder: Recorder, name: str, devices: Sequence[DeviceTrace], error: str | None
 ) -> tuple[Span, ...]:
-    """The cell, phases of the fullest card and the user's blocks, on every card, in their time."""
+    """Return the spans of the cell, its phases and the user's blocks.
+
+    Each has a range of events on every card. Phases are those of the fullest card. All are cut to
+    the cell's time.
+    """
     t_ns = recorder.marks.t_ns
     if not t_ns:
         return ()
@@ -215,7 +229,11 @@ def _spans(
 def _phases(
     recorder: Recorder, devices: Sequence[DeviceTrace], error: str | None
 ) -> tuple[list[DraftPhase], int]:
-    """The phases, and the index of the card whose events have them."""
+    """Build the phases, and return them with the index of their card.
+
+    That is the card whose events have them. There are no phases where several threads trained at
+    once.
+    """
     main = fullest(devices)
     device = devices[main]
     told = [turn for turn in recorder.turns.turns.part() if turn.mark >= recorder.rolls.over_at]
@@ -232,7 +250,10 @@ def _phases(
 
 
 def _births(events: Events, identities: Identities) -> Births:
-    """Where the tensors were born that were seen as this or that; older ones are left out."""
+    """Return the positions at which observed inputs and weights were made.
+
+    Tensors that are older than the recording are left out.
+    """
     return Births(
         inputs=_born(events, identities, Category.INPUTS),
         weights=_born(events, identities, Category.WEIGHTS, Category.BUFFERS),
@@ -257,7 +278,7 @@ def _born(events: Events, identities: Identities, *what: Category) -> NDArray[np
 
 
 def _bounded(recorder: Recorder, stretches: list[DraftPhase], *, lost: bool) -> list[DraftPhase]:
-    """The phases that have events, or had none to have; at most the latest so many.
+    """Drop phases whose events were lost, and the earliest beyond a limit.
 
     Steps are numbered before, so those that are kept have the numbers they had.
     """
@@ -284,7 +305,10 @@ def _bounded(recorder: Recorder, stretches: list[DraftPhase], *, lost: bool) -> 
 def _places(
     stretches: Sequence[DraftPhase], devices: Sequence[DeviceTrace], main: int
 ) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-    """The phases' events on every card: exact on the main one, by time on the others."""
+    """Return the phases' first and last events on every card.
+
+    They are exact on the main card, and by time on the others.
+    """
     begins = np.array([one.t0_ns for one in stretches], np.int64)
     ends = np.array([one.t1_ns for one in stretches], np.int64)
     first, last = [], []

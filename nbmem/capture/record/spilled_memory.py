@@ -1,4 +1,4 @@
-"""Memory of a card that lies in the host's memory, because the card had no room for it.
+"""Account for a card's memory that the driver has moved to the host.
 
 Under Windows' driver model WDDM the driver does so since release 531 instead of running out of
 memory: https://nvidia.custhelp.com/app/answers/detail/a_id/5490. WSL does, too:
@@ -35,9 +35,10 @@ def card_of(recorder: Recorder, index: int, most_reserved: int) -> DeviceInfo:
 
 
 def with_spilled(info: DeviceInfo, most_reserved: int, samples: Samples) -> DeviceInfo:
-    """Add to a card what the host held for it, so that the ledger has room for all that torch held.
+    """Add the bytes that the host held for a card to its description.
 
-    Torch's reserved bytes are more than the card has for it, or more than is in use of the card.
+    The ledger then has room for all that torch held. Torch's reserved bytes are more than the card
+    has for it, or more than is in use of the card.
 
     Args:
         info: The card, with the bytes that it has itself.

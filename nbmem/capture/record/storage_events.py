@@ -1,8 +1,8 @@
-"""From a roll to a device's recording: its storages as the events that no allocator wrote.
+"""Convert a storage registry to the events of a device's recording.
 
-Each storage is a segment of its own, taken at the mark where it was first seen and given back at
-the one where it was found gone: the sums at every mark are those of the tensors, to the byte. What
-a device's own counters hold beyond them is one block that nobody named, and cache.
+Each storage is a segment of its own. It is taken at the counter sample where it was first observed
+and given back at the one where it was found gone. The sums at every sample are those of the
+tensors, to the byte. What a device's own counters hold beyond them is one unnamed block, and cache.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ _DEATH = (Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.SEGMENT_FREE)
 
 
 def unrecorded(recorder: Recorder, names: dict[str, int]) -> list[DeviceTrace]:
-    """Where no card was used: what was seen of the host's memory, or of another device's."""
+    """Build the recordings of devices without an allocator history.
+
+    These are the host or another device, where no CUDA card was used.
+    """
     devices: list[DeviceTrace] = []
     with recorder.guard("the memory where no card is"):
         for sentence in recorder.rolls.notes(recorder.identities.backwards_unread()):
@@ -91,7 +94,10 @@ def _trace(recorder: Recorder, roll: Roll, info: DeviceInfo, names: dict[str, in
 
 
 def _sized(recorder: Recorder, info: DeviceInfo, most: int) -> DeviceInfo:
-    """A card as NVML sizes it, or as much larger as managed memory makes it."""
+    """Set a card's size to NVML's figure, or to more for managed memory.
+
+    Tensors in managed memory can exceed the card.
+    """
     total, driver = recorder.sampler.card_bytes(info.index) or (info.total_bytes, 0)
     if most + driver > total:
         recorder.note(
@@ -104,7 +110,10 @@ def _sized(recorder: Recorder, info: DeviceInfo, most: int) -> DeviceInfo:
 
 
 def _beside(samples: Samples, t_ns: Ints, reserved: Ints) -> Samples:
-    """Readings of a whole card, each beside what was known to be reserved at that time."""
+    """Fit readings of a whole card to the reserved bytes known at their time.
+
+    The process's bytes are at least those, and the card's bytes in use at least the process's.
+    """
     mark = np.maximum(np.searchsorted(t_ns, samples.t_ns, side="right") - 1, 0)
     held = reserved[mark] if len(reserved) else samples.reserved
     process = np.where(samples.process == NOT_KNOWN, NOT_KNOWN, np.maximum(samples.process, held))
@@ -115,7 +124,7 @@ def _beside(samples: Samples, t_ns: Ints, reserved: Ints) -> Samples:
 
 
 class _Stays(NamedTuple):
-    """Stretches of memory and the marks from which and until which each was there, as columns."""
+    """Stretches of memory, and the samples at which each came and went."""
 
     addr: Ints
     size: Ints
@@ -124,7 +133,10 @@ class _Stays(NamedTuple):
 
 
 def _stays(roll: Roll, index: int, marks: int) -> _Stays:
-    """The storages of one device; what lives at the end goes at no mark."""
+    """Return the lifetimes of one device's storages.
+
+    A storage that lives at the end goes behind the last counter sample.
+    """
     columns = [np.array(column, np.int64) for column in roll.met[: len(_Stays._fields) + 1]]
     addr, size, first, gone = (column[columns[0] == index] for column in columns[1:])
     gone = np.where(gone == ALIVE, marks, gone)
@@ -133,7 +145,10 @@ def _stays(roll: Roll, index: int, marks: int) -> _Stays:
 
 
 def _beyond(stays: _Stays, read: Ints, marks: int) -> _Stays:
-    """What the device's own counters hold beyond the tensors that were seen."""
+    """Return what the device's counters hold beyond the observed tensors.
+
+    It is an unnamed block and cached memory.
+    """
     counted = read[(read[:, 2] != NOT_KNOWN) & (read[:, 1] < marks)]
     if not len(counted) or not marks:
         return _Stays(*(np.zeros(0, np.int64) for _ in _Stays._fields))
@@ -146,7 +161,7 @@ def _beyond(stays: _Stays, read: Ints, marks: int) -> _Stays:
 
 
 def _runs(sizes: Ints, addr: int) -> _Stays:
-    """A size that changes from mark to mark, as stretches in which it does not."""
+    """Convert a size per counter sample to stretches of constant size."""
     first = np.flatnonzero(np.diff(sizes, prepend=-1))
     gone = np.append(first[1:], len(sizes))
     kept = sizes[first] > 0
@@ -155,7 +170,7 @@ def _runs(sizes: Ints, addr: int) -> _Stays:
 
 
 def _sums(stays: _Stays, marks: int) -> Ints:
-    """Bytes that were there at each mark."""
+    """Return the bytes that existed at each counter sample."""
     change = np.zeros(marks + 1, np.int64)
     np.add.at(change, stays.first, stays.size)
     np.subtract.at(change, stays.gone, stays.size)
@@ -164,7 +179,10 @@ def _sums(stays: _Stays, marks: int) -> Ints:
 
 
 def _events(stays: _Stays, t_ns: Ints) -> tuple[Events, Ints]:
-    """The stretches as events, deaths before births at each mark, and where the marks lie."""
+    """Convert stretches to events, and place the counter samples in them.
+
+    At each sample frees come before allocations.
+    """
     parts = []
     dies, born = stays.gone < len(t_ns), stays.first > 0
     for which, mark, order, actions in (
@@ -191,7 +209,11 @@ def _events(stays: _Stays, t_ns: Ints) -> tuple[Events, Ints]:
 
 
 def _machine(roll: Roll, read: Ints, t_ns: Ints) -> MachineReadings:
-    """What the kernel says of the host's parts, and which tensors are shared at each mark."""
+    """Return the parts of the host's memory over time.
+
+    The kernel reports files, shared memory and cache. Tensors in shared memory are added up at each
+    counter sample.
+    """
     shared = np.array(roll.met.shared, np.int64) == 1
     stays = _Stays(*(np.array(column, np.int64)[shared] for column in roll.met[1:5]))
     stays = stays._replace(gone=np.where(stays.gone == ALIVE, len(t_ns), stays.gone))
@@ -213,7 +235,7 @@ def _machine(roll: Roll, read: Ints, t_ns: Ints) -> MachineReadings:
 
 
 def _layout(stays: _Stays, there: NDArray[np.bool_]) -> Layout:
-    """What was there at one moment."""
+    """Return the layout of the stretches that existed at one moment."""
     rows = np.flatnonzero(there)
     rows = rows[np.argsort(stays.addr[rows])]
     none, code = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.uint8)
@@ -240,7 +262,10 @@ def _layout(stays: _Stays, there: NDArray[np.bool_]) -> Layout:
 
 
 def _samples(read: Ints, reserved: Ints) -> Samples:
-    """The readings; between two of the whole machine what others use is as it was."""
+    """Convert counter readings to samples of the whole device.
+
+    Between two readings of the whole machine, the use by others is that of the latest one.
+    """
     t_ns, mark, _, _, used, process, *_ = read.T
     whole = np.flatnonzero((used != NOT_KNOWN) & (process != NOT_KNOWN))
     if len(whole):

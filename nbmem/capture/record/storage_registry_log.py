@@ -1,4 +1,7 @@
-"""The roll of what lives where no card of CUDA's is, kept while something is recorded."""
+"""Log the storages in memory for which torch keeps no history.
+
+This is the host's memory, and that of accelerators without a history.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +39,18 @@ MAX_READINGS = 400_000
 
 
 def _nobody(_part: str, _err: Exception) -> None:
-    """Nobody is told."""
+    """Ignore a fault."""
 
 
 class RollLog:
-    """Keeps a roll while torch writes no history of what is recorded, and reads counters.
+    """Keeps a storage registry and reads counters while no history exists.
 
     Attributes:
-        roll: Whatever is looked at is written there; None before `begin`, once a card is used,
-            and after a fault.
+        roll: The registry to which observed storages are added. None before `begin`, once a card is
+            used, and after a fault.
         lost: Leaves a note of a fault.
-        over_at: The mark at which a card was found used: what was told before is the host's.
+        over_at: The counter sample at which a card was found used. Earlier hook events are the
+            host's.
     """
 
     def __init__(self) -> None:
@@ -61,24 +65,33 @@ class RollLog:
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """Begin a roll, unless torch holds memory of cards, whose history tells more."""
+        """Create a registry, unless torch holds memory of CUDA cards.
+
+        Their history tells more.
+        """
         self._torch = loaded_torch()
         if self._torch is not None and used_torch() is None:
             self.roll = Roll(self._torch, uncounted(self._torch))
             self.read()
 
     def end(self) -> None:
-        """Let go of what the roll holds; what is written stays."""
+        """Release what the registry holds; its entries stay."""
         if self.roll is not None:
             self.roll.close()
 
     def ask_all(self) -> None:
-        """Ask every storage at the next mark whether it is still there: the last one is exact."""
+        """Check every storage for being alive at the next counter sample.
+
+        The last sample is exact by this.
+        """
         if self.roll is not None:
             self.roll.ask_all()
 
     def at_mark(self, mark: int) -> None:
-        """Sweep the roll and read the counters, as far as that takes microseconds."""
+        """Update the registry and read the counters at a counter sample.
+
+        Only what takes microseconds is done.
+        """
         if self.roll is None:
             return
         try:
@@ -101,7 +114,7 @@ class RollLog:
         self._read(roll, whole=False)
 
     def read(self) -> None:
-        """Read the counters now, with what takes longer, in any thread."""
+        """Read all counters now, slow ones included, in any thread."""
         if self.roll is None:
             return
         try:
@@ -117,29 +130,36 @@ class RollLog:
             self._last = read
 
     def _give_up(self, err: Exception) -> None:
-        """End the roll after a fault: what hooks have to tell must be heard."""
+        """Drop the registry after a fault.
+
+        Hook events must still be handled.
+        """
         let_pass(err)
         self.roll, roll = None, self.roll
         if roll is not None:
             self.lost("the memory where no card is", err)
 
     def of_host(self) -> bool:
-        """Whether it is the host's memory that is written down."""
+        """Return True if the host's memory is registered."""
         return self.roll is not None and self.roll.device.kind == "cpu" and not self.is_over()
 
     def is_over(self) -> bool:
-        """Whether a card has been used since the roll was called last: what it shows is past."""
+        """Return True if a card was used since the registry's last update.
+
+        What the registry shows is past, then.
+        """
         return self.roll is not None and used_torch() is not None
 
     def following(self) -> AbstractContextManager[None]:
-        """Write down what is looked at meanwhile."""
+        """Register the storages that are observed in the block."""
         return following(self.roll)
 
     @contextmanager
     def finding(self) -> Iterator[None]:
-        """Find again what is on the roll: what only the end shows was there before, nobody knows.
+        """Recognize registered storages in the block without adding new ones.
 
-        Counted, it would make the end the peak.
+        Since when a storage exists that only the end shows is unknown. Counted, it would make the
+        end the peak.
         """
         if (roll := self.roll) is None:
             yield
@@ -153,9 +173,10 @@ class RollLog:
 
     @contextmanager
     def there_since(self, mark: int | None) -> Iterator[None]:
-        """What is met meanwhile was there at an earlier mark already: what a call is given.
+        """Date storages first observed in the block back to an earlier sample.
 
-        Where that is known, what only the end shows is put on the roll, too.
+        A call's inputs existed before it, for example. Where the sample is known, storages that
+        only the end shows are registered, too.
         """
         if (roll := self.roll) is None or mark is None:
             yield
@@ -167,9 +188,10 @@ class RollLog:
             roll.since, roll.grows = None, grew
 
     def owned_by(self, owner: Any) -> None:
-        """Meet the parameters of a module or an optimizer that is used before any module is called.
+        """Register the parameters of a module or optimizer, once for each owner.
 
-        Each owner once: what a call is given is met by the call.
+        It is for owners that are used before any module is called. A call's inputs are registered
+        by the call.
         """
         if self.roll is not None and id(owner) not in self._owners:
             self._owners.add(id(owner))
@@ -177,12 +199,19 @@ class RollLog:
                 address_of(parameter)
 
     def matters(self, least: int, named: Mapping[int, int]) -> bool:
-        """Whether at least so many bytes live that are not among the named, by index."""
+        """Return True if a device has enough living bytes beyond the named ones.
+
+        Args:
+            least: Bytes that are enough.
+            named: Named bytes by card; a device of the registry has the key -1 - index.
+        """
         living = {} if self.roll is None else self.roll.living
         return any(size - named.get(-1 - index, 0) >= least for index, size in living.items())
 
     def notes(self, refused: int) -> Iterator[str]:
-        """What a recording without a history cannot say, where there is one.
+        """Yield sentences on what a recording without a history cannot show.
+
+        There are none if no storage was registered.
 
         Args:
             refused: Graphs that were not read.
@@ -202,7 +231,7 @@ class RollLog:
             )
 
     def devices(self) -> Iterator[tuple[Roll, DeviceInfo]]:
-        """The roll, with each device on which something lived."""
+        """Yield the registry with each device on which a storage lived."""
         if (roll := self.roll) is not None:
             for index in sorted(roll.living):
                 yield roll, roll.device.info(self._torch, index)
@@ -215,7 +244,10 @@ class RollLog:
                 del self._rows[1::2]
 
     def of(self, index: int) -> Ints:
-        """One device's: time, mark, then the fields of a DeviceReading, a row each."""
+        """Return one device's readings.
+
+        Each row has time, counter sample, then the fields of a DeviceReading.
+        """
         with self._lock:
             rows = [(*row[:2], *row[3:]) for row in self._rows if row[2] == index]
         return np.array(sorted(rows), np.int64).reshape(-1, 2 + len(DeviceReading._fields))

@@ -1,4 +1,7 @@
-"""What was seen at the marks, in batches: a model's thousand weights are one of them."""
+"""Store the tensors observed at counter samples, in batches.
+
+A model's thousand weights are one batch.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class Batch(NamedTuple):
-    """Storages that were seen together.
+    """Storages that were observed together.
 
     Attributes:
-        mark: When.
+        mark: The counter sample at which they were observed.
         seen: The storages.
-        owner: The module or optimizer in which they were found; None where each tells its own.
+        owner: The module or optimizer in which they were found; None where each has its own.
     """
 
     mark: int
@@ -32,16 +35,16 @@ class Batch(NamedTuple):
     owner: Owner
 
     def rows(self) -> Iterator[tuple[Seen, Owner]]:
-        """Yield each storage with whose it is."""
+        """Yield each storage with its owner."""
         return ((seen, self.owner or seen.of) for seen in self.seen)
 
 
 class IdentityRows:
-    """Batches in the order in which they were seen.
+    """Batches of storages in the order in which they were observed.
 
     Attributes:
         batches: The batches; other threads may read them while some are added.
-        count: Storages in all of them.
+        count: Number of storages in all of them.
     """
 
     def __init__(self) -> None:
@@ -49,7 +52,10 @@ class IdentityRows:
         self.count = 0
 
     def add(self, mark: int, seen: Sequence[Seen], owner: Owner = None) -> Batch:
-        """Add a batch and return it."""
+        """Add a batch and return it.
+
+        An empty one is returned but not stored.
+        """
         batch = Batch(mark, seen, owner)
         if seen:
             self.batches.append(batch)
@@ -57,7 +63,7 @@ class IdentityRows:
         return batch
 
     def since(self, mark: int) -> Iterator[tuple[Seen, Owner]]:
-        """Yield what was seen at a mark and behind it, the latest first."""
+        """Yield storages observed at a counter sample or later, latest first."""
         for batch in reversed(self.batches):
             if batch.mark < mark:
                 return
@@ -68,7 +74,7 @@ class IdentityRows:
 
         Args:
             device: CUDA ordinal.
-            marks: The card's marks.
+            marks: The card's counter samples.
             names: Collects the names: text to index.
         """
         known: dict[tuple[int, int], _Columns] = {}  # a model's are the same at both ends
@@ -96,7 +102,7 @@ _Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def _columns(device: int, seen: Sequence[Seen], owner: Owner, names: dict[str, int]) -> _Columns:
-    """Return address, size, category and name of what lies on a card."""
+    """Return address, size, category and name of storages on one card."""
     found = [one for one in seen if one.device == device]
     own = "" if owner is None else owner.name
     texts = [

@@ -1,4 +1,7 @@
-"""Which storage was what, as seen at the marks: collected while the cell runs, placed later."""
+"""Record which storage is which tensor, as observed at counter samples.
+
+Observations are collected while the cell runs and placed later.
+"""
 
 from __future__ import annotations
 
@@ -74,19 +77,19 @@ STEP = 1_000
 
 
 class IdentityLog:
-    """Sees modules, optimizers and tensors, and holds none of them.
+    """Records modules, optimizers and tensors without holding any of them.
 
-    Gradients are a thread's own: looked at are those of parameters that the modules and optimizers
-    of this very thread's loop have shown. What the notebook names counts as the home thread's,
-    which runs the cells, until another has shown it.
+    Gradients are a thread's own: read are those of parameters that the modules and optimizers of
+    this very thread's loop have shown. What the notebook names counts as the home thread's, which
+    runs the cells, until another has shown it.
 
     Attributes:
-        full: Whether sightings were left out.
-        rows: What was seen.
-        last_gradients: The last gradients of them.
+        full: Whether observations were left out.
+        rows: What was observed.
+        last_gradients: The gradients observed last.
         unread: Why graphs are not read any more; None while they are.
-        deep: Whether a graph had more nodes than are looked at.
-        rolls: Writes down what is seen where no card is.
+        deep: Whether a graph had more nodes in a row than are followed.
+        rolls: Keeps the storage registry for memory that is on no CUDA card.
         allowance: How many graphs may be read there, where no history tells what they keep alive.
     """
 
@@ -118,15 +121,15 @@ class IdentityLog:
     # --- while the cell runs
 
     def begin_loop(self, loop: int) -> None:
-        """A thread begins to train, under this number."""
+        """Register a thread that begins to train, under this number."""
         self._shown[loop] = Shown()
 
     def called(
         self, mark: int, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], loop: Loop
     ) -> None:
-        """See what a call that has ended was of, and what it was given.
+        """Record the module and the inputs of a call that has ended.
 
-        Layers that a program calls one by one inside one forward are looked at while it is cheap.
+        Layers that a program calls one by one inside one forward are recorded while it is cheap.
         """
         if id(module) == loop.root:
             self._look_at_call(mark, module, args, kwargs, loop)
@@ -143,13 +146,19 @@ class IdentityLog:
             self.inputs(mark, args, kwargs)
 
     def begins(self, mark: int, module: Any, loop: Loop) -> None:
-        """See what a module has at its first call, which may put other memory in its place."""
+        """Record a module's tensors at its first call, before it runs.
+
+        The call may put other memory in their place.
+        """
         if id(module) not in self._walked:
             self._add(mark, parts_of(module), known_in(self._modules, module))
         self._unanswered(mark, loop)
 
     def module(self, mark: int, module: Any, loop: int) -> None:
-        """See a module's weights and buffers, unless its weights are where they were."""
+        """Record a module's weights and buffers, unless they have not moved.
+
+        The module and its parameters count as this loop's from here on.
+        """
         walked = self._walked.get(id(module))
         moved = walked is None or not walked.holds()
         known = known_in(self._modules, module)
@@ -170,12 +179,19 @@ class IdentityLog:
             shown.parameters.update(id(p) for p in found if not tensors.is_wrapped(p))
 
     def passing(self, mark: int, seen: Iterable[tensors.Seen]) -> None:
-        """See what comes and goes inside a phase, many times a step: half of the room is its."""
+        """Record short-lived storages within a phase, many times a step.
+
+        They may fill half of the room for observations.
+        """
         if self.rows.count < MAX_ROWS // 2:
             self._extend(mark, seen, None)
 
     def inputs(self, mark: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """See what a module was given, and what the loop around it calls its tensors."""
+        """Record a call's inputs, and the names of tensors in its callers.
+
+        The callers' variables are read at each new call site, and elsewhere only within the time
+        budget.
+        """
         self._add(mark, tensors.inputs_of_call(args, kwargs))
         if self._sites.is_new():
             kept: list[Any] = []
@@ -187,13 +203,15 @@ class IdentityLog:
     def gradients(
         self, mark: int, loop: int, others: Mapping[int, bool], *, at_end: bool = False
     ) -> list[Any]:
-        """See the gradients of a thread's parameters: once a backward, so it must be quick.
+        """Record the gradients of a thread's parameters.
+
+        It runs once a backward, so it must be quick.
 
         Args:
-            mark: The backward's end.
-            loop: The loop that it belongs to.
+            mark: The counter sample at the backward's end.
+            loop: The loop to which it belongs.
             others: Loops of other living threads, and whether each is inside of something now.
-            at_end: Whether it is a cell's start or end, where every named model is looked at.
+            at_end: Whether it is a cell's start or end, where every named model is read.
 
         Returns:
             A few of the parameters, which shall not be held.
@@ -230,7 +248,7 @@ class IdentityLog:
         return asked
 
     def _idle_with_gradients(self, others: Iterable[int], *, few: bool) -> set[int]:
-        """Find parameters with a gradient in models that are named and that no call has shown.
+        """Find parameters with gradients in named models that no call has used.
 
         Args:
             others: Loops of other threads, whose parameters are left alone.
@@ -252,7 +270,7 @@ class IdentityLog:
         return found
 
     def _gradient(self, known: Parameter, parameter: Any) -> tensors.Seen | None:
-        """See a parameter's gradient; None if it has none."""
+        """Describe a parameter's gradient; return None if it has none."""
         gradient = tensors.gradient_of(parameter)
         if gradient is None:
             return None
@@ -267,13 +285,15 @@ class IdentityLog:
     def saved(
         self, mark: int, outputs: Iterable[Any], forward: tuple[Any, ...] | None = None
     ) -> None:
-        """See what a graph has saved, unless a forward of the same kind was seen before.
+        """Record what a graph has saved for backward.
+
+        A graph is skipped if a forward of the same kind was recorded before.
 
         Args:
-            mark: The backward's beginning, or the recording's end.
+            mark: The counter sample at the backward's beginning, or at the recording's end.
             outputs: Tensors with the graph behind them, or edges of it.
-            forward: What is the same for forwards that allocate alike: their names are carried over
-                when the recording is read (repeated_steps.py). None reads the graph anyway.
+            forward: A key that forwards share that allocate alike: their names are carried over
+                when the recording is read (ledger/alike.py). None reads the graph anyway.
         """
         if self.unread is not None or not self._room():
             return
@@ -288,7 +308,10 @@ class IdentityLog:
         self._read_graph(mark, outputs, forward)
 
     def _read_alike(self, mark: int, outputs: Iterable[Any], kind: tuple[Any, ...] | None) -> bool:
-        """See what a graph has saved that is like one that was read; False if it is like none."""
+        """Record a graph's saved tensors by comparing it with known patterns.
+
+        Returns False if it matches none, or if the comparison fails.
+        """
         if kind not in self._patterns:
             return False
         try:
@@ -303,7 +326,7 @@ class IdentityLog:
         return False
 
     def _learn_pattern(self, kind: tuple[Any, ...] | None, graph: GraphWalk) -> None:
-        """Remember a graph for those that are like it."""
+        """Remember a graph as a pattern for similar ones."""
         if kind is not None and len(self._patterns.setdefault(kind, [])) < MAX_PATTERNS:
             pattern = Pattern(graph)
             self._patterns[kind] += [pattern] if pattern.holds else []
@@ -340,7 +363,10 @@ class IdentityLog:
             self._variables(mark)
 
     def _variables(self, mark: int, made: Callable[[Any], None] | None = None) -> None:
-        """See what this thread's loop calls its tensors: these names end with their function."""
+        """Record the tensors in variables of this thread's running functions.
+
+        These names end with their function.
+        """
         if self._room():
             others = Others(self._states)
             names = tensors.Names(others.meet, self._member, self._call, self._lead, made)
@@ -353,25 +379,29 @@ class IdentityLog:
                     self._locals.call(name, known, where.removeprefix(" of "))
 
     def _earlier_graphs(self, mark: int, kept: list[Any]) -> None:
-        """See what graphs keep that the loop's variables hold: no backward may ever run them.
+        """Record what graphs of the loop's variables keep alive.
 
-        A GAN that samples pictures without no_grad has such. Where several threads train a graph
-        may be another's.
+        No backward may ever run them: a GAN that samples pictures without no_grad has such. Where
+        several threads train a graph may be another's, and none is read.
         """
         if kept and len(self._shown) == 1 and self._earlier < MAX_WALKS:
             self._earlier += 1
             self.saved(mark, kept)
 
     def _variables_at_a_price(self, mark: int, made: Callable[[Any], None] | None = None) -> None:
-        """See them in a step like others, too, where no history tells what a list has got more."""
+        """Record the variables' tensors if the time budget allows it.
+
+        It happens in steps like others, too, where no history shows what a list has gained.
+        """
         with self.allowance.spent("variables") as granted:
             if granted:
                 self._variables(mark, made)
 
     def _unanswered(self, mark: int, loop: Loop) -> None:
-        """See what graphs keep of a forward that no backward has followed, where no history tells.
+        """Record what graphs keep of a forward that no backward has followed.
 
-        They are those that this loop's variables hold: a sum of losses, a list of results.
+        It applies where no history is kept. The graphs are those that this loop's variables hold: a
+        sum of losses, a list of results.
         """
         if loop.waits_since is None or followed() is None or len(self._shown) > 1:
             return
@@ -381,7 +411,10 @@ class IdentityLog:
             self.saved(mark, kept)
 
     def _anywhere(self, parameter: Any) -> tuple[Known | InGroup, str] | None:
-        """The module that has a parameter, else its place in an optimizer, and its path there."""
+        """Return the owner of a parameter, and the path there; None if unknown.
+
+        The owner is a module, else the parameter's place in an optimizer.
+        """
         known = self._parameters.get(id(parameter))
         if known is None or known.ref() is not parameter:
             for known_as, tree in self._trees.values():
@@ -392,18 +425,24 @@ class IdentityLog:
         return known.owner, known.path
 
     def _member(self, parameter: Any) -> tuple[Known, str] | None:
-        """The module that has a parameter, and its path there."""
+        """Return the module that has a parameter, and the path there, or None."""
         found = self._anywhere(parameter)
         return None if found is None or isinstance(found[0], InGroup) else (found[0], found[1])
 
     def _named_member(self, parameter: Any) -> tuple[Known | InGroup, str] | None:
-        """The module or the variable that has a parameter, and its path there."""
+        """Return the module or variable that has a parameter, and the path.
+
+        Returns None where only an optimizer has it.
+        """
         found = self._anywhere(parameter)
         place = None if found is None else found[0]
         return None if isinstance(place, InGroup) and place.called is None else found
 
     def _lead(self, way: str, module: Any) -> None:
-        """Learn by which way a module was met that some call has shown, it or parts of it."""
+        """Register the path that leads to a module used by some call.
+
+        A module of which only parts were called counts, too.
+        """
         known = self._modules.get(id(module))
         if known is None or known.ref() is not module:
             if not self._around.is_new(module, len(self._modules)):
@@ -420,13 +459,19 @@ class IdentityLog:
             known.way = min(way, known.way or way, key=len)
 
     def _call(self, name: str, tensor: Any) -> None:
-        """Learn which variable holds a parameter that no module has; the shortest way is typed."""
+        """Register the variable that holds a parameter that no module has.
+
+        Of several names the shortest is kept.
+        """
         known = self._parameters.get(id(tensor))
         if known is not None and isinstance(known.owner, InGroup) and known.ref() is tensor:
             known.owner.called = min(name, known.owner.called or name, key=len)
 
     def path_by(self, key: int, ref: weakref.ref[Any]) -> str | None:
-        """A parameter's module and path, by its id and a weak reference: also once it is gone."""
+        """Return a parameter's module and path, by its id and weak reference.
+
+        It works even once the parameter is gone; None if it is unknown.
+        """
         self._anywhere(ref())
         known = self._parameters.get(key)
         return None if known is None or known.ref is not ref else f"{known.owner.name}{known.path}"
@@ -440,7 +485,7 @@ class IdentityLog:
         return Module(owner, path, first)
 
     def _learn_module(self, known: Known, module: Any, tree: ModuleTree) -> None:
-        """Learn where a module lies, what lies in it, and its parameters."""
+        """Register where a module lies, its known parts and its parameters."""
         self._learn_places(known, module, tree)
         known.tree = tree
         if known.learned is not tree:
@@ -454,7 +499,10 @@ class IdentityLog:
                 self._learn(face, Parameter(face, _place(path[1:], face), known))
 
     def _learn_tree(self, known: Known, module: Any) -> None:
-        """Learn where a module lies and what lies in it; its parameters when they are asked for."""
+        """Register where a module lies and which known parts it contains.
+
+        Parameters are registered when they are needed.
+        """
         tree = tree_of(module)
         if any(faces_of(module)):
             self._learn_module(known, module, tree)
@@ -466,7 +514,7 @@ class IdentityLog:
                 self._learn_one(known, tree, self._parameters[key].ref())
 
     def _learn_one(self, known: Known, tree: ModuleTree, parameter: Any) -> None:
-        """Learn what a parameter is in a tree, if it is there."""
+        """Register a parameter's place in a module tree, if it is there."""
         place = tree.places.get(id(parameter))
         if place is not None and parameter is not None and place.ref() is parameter:
             one = Parameter(parameter, place, known)
@@ -474,14 +522,17 @@ class IdentityLog:
             self._learn(parameter, one)
 
     def _known_inside(self, tree: ModuleTree) -> Iterator[tuple[Known, str]]:
-        """Yield the modules of a tree that were met, each with its path."""
+        """Yield the tracked modules of a tree, each with its path."""
         for key in _in_both(self._modules, tree.paths):
             part, inner = self._modules[key], tree.module_of(key)
             if inner is not None and part.ref() is inner:
                 yield part, tree.paths[key]
 
     def _learn_places(self, known: Known, module: Any, tree: ModuleTree) -> None:
-        """Learn what lies in a module, or where it lies: a program may call parts by themselves."""
+        """Register a module's known parts, and the module that contains it.
+
+        A program may call parts by themselves.
+        """
         for part, path in self._known_inside(tree):
             if path:
                 part.lies_in(known, path)
@@ -498,7 +549,7 @@ class IdentityLog:
             self._parameters[id(parameter)] = found
 
     def meet(self, optimizer: Any, loop: int) -> None:
-        """Remember an optimizer and its parameters (weakly), and which loop has shown them."""
+        """Track an optimizer and its parameters weakly, for one loop."""
         self._learn_optimizer(optimizer)
         shown = self._shown[loop]
         if id(optimizer) not in shown.owners:
@@ -517,7 +568,10 @@ class IdentityLog:
                 self._learn(parameter, in_group)
 
     def state(self, mark: int, optimizer: Any) -> None:
-        """See an optimizer's state, unless it is where it was."""
+        """Record an optimizer's state, unless it has not changed place.
+
+        A state that is replaced at each step is recorded MAX_WALKS times at most.
+        """
         footprint = state_footprint(optimizer)
         before, walks = self._states.get(id(optimizer), ((), 0))
         if before[:1] != footprint[:1] or (before != footprint and walks < MAX_WALKS):
@@ -527,9 +581,9 @@ class IdentityLog:
             self._add(mark, parameters_of_optimizer(optimizer, self._anywhere), known)
 
     def name(self, namespace: Mapping[str, Any]) -> None:
-        """Learn what the notebook calls its modules and optimizers; touches no tensor.
+        """Register the notebook's names for modules and optimizers.
 
-        Of two names for one (`best = model`) the one that was there first is its own.
+        No tensor is touched. Of two names for one object (`best = model`) the first one is its own.
         """
         told: set[int] = set()
         for name, module in tensors.modules_in(namespace):
@@ -545,7 +599,10 @@ class IdentityLog:
                 known_in(self._optimizers, optimizer).call(name)
 
     def failed(self, error: BaseException) -> None:
-        """Learn what functions that an error has ended call modules; touches no tensor."""
+        """Register names of modules in functions that an error has ended.
+
+        No tensor is touched.
+        """
         frames.modules_in(frames.variables_of(error), self._learn_at_error)
 
     def _learn_at_error(self, way: str, module: Any) -> None:
@@ -554,15 +611,16 @@ class IdentityLog:
         self._lead(way, module)
 
     def everything(self, mark: int, namespace: Mapping[str, Any], loop: int) -> Iterator[None]:
-        """See all that the notebook names, and all that was met: at a cell's start and end.
+        """Record all that the notebook names or that was tracked, in steps.
 
-        In steps, for there may be many, and only where no other thread may be using tensors, which
-        the caller knows. `name` comes before.
+        It runs at a cell's start and end. There may be many steps, and they may run only where no
+        other thread may be using tensors, which the caller knows. `name` must have been called
+        before.
 
         Args:
-            mark: The cell's start or end.
+            mark: The counter sample at the cell's start or end.
             namespace: The notebook's names.
-            loop: The home thread's.
+            loop: The home thread's loop.
         """
         self._home = loop
         self._named = set(self._parameters)
@@ -590,9 +648,10 @@ class IdentityLog:
             yield
 
     def training_bytes(self, mark: int) -> dict[int, int]:
-        """Bytes by card of the weights, buffers, gradients and optimizer state seen at a mark.
+        """Return the bytes per card of training tensors seen since a sample.
 
-        Those of models that are in use: where one was called, another may be a forgotten copy.
+        These are weights, buffers, gradients and optimizer state. Those of models in use count:
+        where one was called, another may be a forgotten copy.
         """
         sizes: dict[int, dict[int, int]] = {}
         called = (self._modules[key] for key in self._walked if key in self._modules)
@@ -608,7 +667,10 @@ class IdentityLog:
         return {device: sum(found.values()) for device, found in sizes.items()}
 
     def _in_use(self, owner: Any, used: Collection[int]) -> bool:
-        """Return whether a module was called or lies around one that was; True for all others."""
+        """Return True if a module was called or contains one that was.
+
+        Returns True for all other owners as well, and if no module was called.
+        """
         return not self._walked or id(owner) in used or not modules.is_module(owner.ref())
 
     def _add(self, mark: int, seen: Iterable[tensors.Seen], owner: Known | None = None) -> None:
@@ -619,7 +681,7 @@ class IdentityLog:
         self.rows.add(mark, seen if isinstance(seen, list) else list(seen), owner)
 
     def notes(self) -> Iterator[str]:
-        """What was left out."""
+        """Yield sentences about what was left out."""
         if self.full:
             yield (
                 f"More than {MAX_ROWS} tensors were seen; later ones are told apart by their "
@@ -642,7 +704,10 @@ class IdentityLog:
             )
 
     def backwards_unread(self) -> int:
-        """How many backward passes were too quick for their graphs to be read."""
+        """Return the number of backward passes whose graphs were not read.
+
+        They were too quick for the time budget.
+        """
         return sum(n for kind, n in self.allowance.refused.items() if isinstance(kind, tuple))
 
     def _room(self) -> bool:
@@ -652,7 +717,10 @@ class IdentityLog:
     # --- afterwards
 
     def living_modules(self) -> list[tuple[Any, str, ModuleTree]]:
-        """Modules that were met and still live, the names that one may type, and their trees."""
+        """List the tracked modules that live, with their names and trees.
+
+        The names are what a user can type. At most MOST_DESCRIBED are listed, outermost ones first.
+        """
         found = living(self._modules)
         if len(found) > MOST_DESCRIBED:  # layers that are called one by one: what they lie in
             outer = [one for one in found if one[1].inside is None]
@@ -660,38 +728,44 @@ class IdentityLog:
         return [(module, known.typed, known.tree or tree_of(module)) for module, known in found]
 
     def living_optimizers(self) -> list[tuple[Any, str]]:
-        """Optimizers that were met and still live, with the names that one may type."""
+        """List the tracked optimizers that live, with names a user can type."""
         return [(optimizer, known.typed) for optimizer, known in living(self._optimizers)]
 
     def name_of(self, key: int) -> str | None:
-        """What a module or an optimizer is called, by its id; None if it was not met."""
+        """Return the name of a module or optimizer by its id, or None."""
         known = self._modules.get(key) or self._optimizers.get(key)
         return None if known is None else known.name
 
 
 def _of(seen: tensors.Seen, owner: Known | InGroup | None) -> tensors.Seen:
-    """Return what was seen with whose it is."""
+    """Return an observed tensor with an owner.
+
+    An owner that it already has stays.
+    """
     return seen if owner is None or seen.of is not None else seen._replace(of=owner)
 
 
 def _in_both(one: Mapping[int, Any], other: Mapping[int, Any]) -> list[int]:
-    """Return the keys of two mappings, in the time that the smaller one takes."""
+    """Return the common keys of two mappings, in time of the smaller one."""
     few, many = (one, other) if len(one) < len(other) else (other, one)
     return [key for key in few if key in many]
 
 
 def _place(path: str, tensor: Any) -> TensorPlace:
-    """Return where a tensor is known that no walk of a module has met."""
+    """Return the place of a tensor that no walk of a module has found."""
     return TensorPlace(path, weakref.ref(tensor))
 
 
 def _is_seen_with(module: Any, outer: Known) -> bool:
-    """Return whether whoever looks at an outer module sees all of this one."""
+    """Return True if recording an outer module covers this one."""
     return outer.ref() is not None and outer.tree is not None and id(module) in outer.tree.paths
 
 
 def _named_after_all(gradients: list[tensors.Seen]) -> list[tensors.Seen]:
-    """Return gradients, those in one storage named after all parameters whose they are."""
+    """Rename gradients that share a storage after all their parameters.
+
+    Other gradients are returned as they are.
+    """
     paths: dict[tuple[int, int], list[str]] = {}
     for seen in gradients:
         paths.setdefault(seen[:2], []).append(seen.name.rpartition(".grad")[0])

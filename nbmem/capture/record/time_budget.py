@@ -1,4 +1,4 @@
-"""How much of the run's time may go into what is looked at again and again."""
+"""Limit the share of the run's time that repeated scans may take."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ ALWAYS = 3
 
 
 class Allowance:
-    """Grants looks as long as they are cheap: a network of small layers has a dear graph.
+    """A time budget for scans that are repeated during a recording.
 
-    What looks take is this thread's time on a processor: a busy machine must not cost names.
+    Scans are granted as long as they are cheap: a network of small layers has an expensive graph.
+    Their time is this thread's time on a processor, so a busy machine does not cost names.
 
     Attributes:
-        refused: How many looks of each kind were not granted.
+        refused: How many scans of each kind were not granted.
     """
 
     def __init__(self) -> None:
@@ -36,7 +37,7 @@ class Allowance:
 
     @contextmanager
     def spent(self, kind: Hashable) -> Iterator[bool]:
-        """Whether a look is granted; what is done inside counts against the allowance."""
+        """Yield whether a scan is granted, and charge its time to the budget."""
         now, begun = CLOCK.perf_counter(), CLOCK.thread_time()
         self._begun = self._begun or now
         allowed = GRACE_S + SHARE * (now - self._begun)

@@ -1,4 +1,4 @@
-"""Modules, optimizers and parameters that were met in a loop; none of them is held."""
+"""Track modules, optimizers and parameters by weak reference."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ ASKED = 8
 
 
 class Known:
-    """A module or an optimizer, not held, under the best name that is known for it by now.
+    """A module or optimizer, weakly referenced, with its best known name.
 
     Attributes:
-        ref: The module or optimizer.
+        ref: Weak reference to the module or optimizer.
         called: The notebook's name for it; None if it has none.
-        way: How the notebook's objects lead to it (`learn.model`); None where none does.
-        local: What a running function calls it (the `student` of `main()`); None where none does,
-            or where others were called so, too.
+        way: The path by which the notebook's objects lead to it (`learn.model`); None without one.
+        local: Its name in a running function (the `student` of `main()`). None without one, or
+            where others had that name, too.
         inside: The module in which it was found, and its path there; None if it was in none.
-        tree: What it was made of when it was looked at last; None of an optimizer.
-        learned: The tree all of whose parameters are known by now; None before a call.
+        tree: The tree of its parts at the last walk; None of an optimizer.
+        learned: The tree all of whose parameters are known; None before a call.
     """
 
     __slots__ = ("_kind", "called", "inside", "learned", "local", "ref", "tree", "way")
@@ -45,7 +45,10 @@ class Known:
 
     @property
     def name(self) -> str:
-        """The best name that is known by now, if need be a running function's or its class's."""
+        """Best name known so far.
+
+        If need be it is that in a running function, or the class's.
+        """
         if self.called is None and self.inside is not None:
             outer, path = self.inside
             return f"{outer.name}.{path}"
@@ -53,7 +56,7 @@ class Known:
 
     @property
     def typed(self) -> str:
-        """What one may type in the notebook, else its class's name."""
+        """Expression for it in the notebook, else its class's name."""
         if self.called is None and self.inside is not None:
             outer, path = self.inside
             return f"{outer.typed}.{path}"
@@ -61,21 +64,25 @@ class Known:
 
     @property
     def named(self) -> bool:
-        """Whether the notebook has named it, or what it is a part of."""
+        """True if the notebook names it or a module that contains it."""
         return self.called is not None or (self.inside is not None and self.inside[0].named)
 
     @property
     def nameless(self) -> bool:
-        """Whether nothing has named it by now but its class."""
+        """True if it lives and has no name but its class's."""
         names = (self.called, self.way, self.local)
         return self.ref() is not None and not any(names) and self.inside is None
 
     def call(self, name: str) -> None:
-        """Learn the notebook's name for it."""
+        """Set the notebook's name for it."""
         self.called = name
 
     def lies_in(self, outer: Known, path: str) -> None:
-        """Learn that it is a part of another module, which a program may call by itself."""
+        """Register the module that contains this one, and the path there.
+
+        A program may call such a part by itself. A containing module that the notebook names is
+        preferred.
+        """
         known = self.inside[0] if self.inside is not None else None
         if outer.lies_within(self):
             return  # a module that is in itself
@@ -83,11 +90,11 @@ class Known:
             self.inside = outer, path
 
     def lies_within(self, other: Known) -> bool:
-        """Whether another is this one, or around it."""
+        """Return True if another object is this one or contains it."""
         return any(around is other for around in self.with_all_around())
 
     def with_all_around(self) -> Iterator[Known]:
-        """Yield this one, then the one that it lies in, and so on outwards."""
+        """Yield this object, then the modules that contain it, outwards."""
         one: Known | None = self
         while one is not None:
             yield one
@@ -95,12 +102,12 @@ class Known:
 
 
 class Locals:
-    """What running functions call modules and optimizers, as far as each name is one thing's alone.
+    """Names that running functions give to modules and optimizers.
 
-    A loop's variable is many layers' in turn: then it is the name of none. Two functions may call
-    two things alike (`test(model)` is given an average): the outer one's has the name. A way
-    through what a library keeps for itself (`trainer._connector.model`) is taken where there is no
-    other.
+    A name counts only as long as one object alone has it. A loop's variable is many layers' in
+    turn: then it is the name of none. Two functions may give two objects the same name
+    (`test(model)` is given an average): the outer one's has the name. A path through a library's
+    private attributes (`trainer._connector.model`) is taken where there is no other.
     """
 
     def __init__(self) -> None:
@@ -109,12 +116,14 @@ class Locals:
         self._told: dict[str, str] = {}  # way to the function that called it so
 
     def call(self, way: str, known: Known, where: str = "") -> None:
-        """Learn a name; of several functions' the outermost one's is told last and stays.
+        """Register a name of an object in a running function.
+
+        Of several functions' names the outermost one's is registered last and stays.
 
         Args:
-            way: What leads to it (`agent.policy`).
-            known: What is called so.
-            where: The function that calls it so.
+            way: The path that leads to it (`agent.policy`).
+            known: The object with that name.
+            where: The function in which it has the name.
         """
         first = self._of.setdefault((where, way), known)
         if first is None or (first is not known and first.ref() is not None):
@@ -134,7 +143,10 @@ class Locals:
         known.local = way
 
     def _has_better(self, known: Known, way: str, where: str) -> bool:
-        """Whether what a thing is called already says more: less private, shorter in a function."""
+        """Return True if an object's present local name is the better one.
+
+        A less private name is better, and in one function a shorter one.
+        """
         before = known.local
         if before is None or self._has.get(before) is not known:
             return False
@@ -145,25 +157,35 @@ class Locals:
 
 
 def _private(way: str) -> int:
-    """Parts of a way that are nobody's but its object's own."""
+    """Count the private attributes in a path."""
     return way.count("._")
 
 
 class Around:
-    """Modules that were looked into for others that had been called, each once for so many."""
+    """Modules that were searched for parts that had been called.
+
+    Each is searched once for a given number of known modules.
+    """
 
     def __init__(self) -> None:
         self._looked: dict[int, int] = {}
 
     def is_new(self, module: Any, called: int) -> bool:
-        """Whether a module was not looked into since so many modules are known."""
+        """Return True if a module was not searched at this count of modules.
+
+        Args:
+            module: The module.
+            called: Number of modules that are known.
+        """
         before = self._looked.get(id(module))
         self._looked[id(module)] = called
         return before != called
 
 
 class InGroup:
-    """A parameter of an optimizer's that no module is known to have: a picture, a latent code.
+    """A parameter of an optimizer that no known module has.
+
+    Examples are a picture that is optimized and a latent code.
 
     Attributes:
         called: The variable that holds it; None while none is known.
@@ -177,30 +199,30 @@ class InGroup:
 
     @property
     def ref(self) -> weakref.ref[Any]:
-        """The optimizer: while it lives, so does the parameter."""
+        """Weak reference to the optimizer, which keeps the parameter alive."""
         return self._optimizer.ref
 
     @property
     def name(self) -> str:
-        """The variable, else its place in the optimizer."""
+        """Variable that holds the parameter, else its place in the optimizer."""
         return self.called or f"{self._optimizer.name}.param_groups[...][{self._index}]"
 
     @property
     def named(self) -> bool:
-        """Whether the notebook has named it or its optimizer."""
+        """True if the notebook names the parameter or its optimizer."""
         return self.called is not None or self._optimizer.named
 
 
 class Parameter:
-    """A parameter, not held, as the best that is known of it by now says.
+    """A weakly referenced parameter with the best place known for it.
 
     Attributes:
-        ref: The parameter.
+        ref: Weak reference to the parameter.
         place: Where it is registered, the first of these places.
         owner: The module that has it, or its place in an optimizer.
         tied: The path in a module of the other kind, where an embedding shares it with a head.
-        form: Shape and dtype, once its gradient has been seen.
-        gradient: Its gradient as it was seen last.
+        form: Shape and dtype, once its gradient has been read.
+        gradient: Its gradient as it was read last.
     """
 
     __slots__ = ("form", "gradient", "owner", "place", "ref", "tied")
@@ -215,34 +237,44 @@ class Parameter:
 
     @property
     def path(self) -> str:
-        """What stands behind its owner's name."""
+        """Path of the parameter below its owner's name, with a leading dot."""
         return f".{self.place.path}" if self.place.path else ""
 
     def module_at(self, *, lookup: bool) -> str:
-        """Path of the module that looks rows up in the parameter, or of another that uses it."""
+        """Return the path of a module that uses the parameter.
+
+        With `lookup` one that looks rows up in it is preferred, else one that does not.
+        """
         path = self.tied if self.tied and lookup != self.place.lookup else self.path
         return path.rsplit(".", 2 if self.place.listed else 1)[0]
 
     @property
     def in_group(self) -> bool:
-        """Whether only an optimizer has shown it."""
+        """True if the parameter is known from an optimizer alone."""
         return isinstance(self.owner, InGroup)
 
     def says_more_than(self, other: Parameter | None) -> bool:
-        """Whether this is the better way to know it: in a module, by a name, from outside."""
+        """Return True if this place is at least as good as another one.
+
+        Any place is better than none, or than that of a parameter that is gone.
+        """
         if other is None or other.ref() is None:
             return True
         return self.worth >= other.worth
 
     @property
     def worth(self) -> tuple[bool, bool, bool, int]:
-        """What tells the better of two ways to know it."""
+        """Sort key of the places known for one parameter; higher is better.
+
+        A module counts more than an optimizer, then an owner that the notebook names, one with a
+        name of its own, and a longer path.
+        """
         called = self.owner.called is not None
         return not self.in_group, self.owner.named, called, self.place.path.count(".")
 
 
 class Shown:
-    """What one thread's own calls have shown.
+    """Objects that one thread's own calls have used.
 
     Attributes:
         owners: Ids of its modules and optimizers.
@@ -257,7 +289,10 @@ class Shown:
 
 
 class Footprint:
-    """Where a module's first and last parameters lay when it was walked, without a new walk."""
+    """Addresses of a module's first and last parameters at its last walk.
+
+    They show without a new walk whether the parameters have moved.
+    """
 
     __slots__ = ("_ends",)
 
@@ -270,7 +305,10 @@ class Footprint:
         ]
 
     def holds(self) -> bool:
-        """Whether they are still there, and still the module's: others may be lent to it."""
+        """Return True if these parameters are still the module's and unmoved.
+
+        Other parameters may have been put in their place for a while.
+        """
         return all(_lies_in(p(), inner(), place) for p, inner, place in self._ends)
 
 
@@ -282,7 +320,7 @@ def _lies_in(parameter: Any, module: Any, place: tuple[int, int, int] | None) ->
 
 
 def known_in(known: dict[int, Known], thing: Any) -> Known:
-    """What is known of a module or an optimizer, by its id; begun where nothing is."""
+    """Return the entry of a module or optimizer, created if necessary."""
     entry = known.get(id(thing))
     if entry is None or entry.ref() is not thing:
         entry = known[id(thing)] = Known(thing)
@@ -290,12 +328,15 @@ def known_in(known: dict[int, Known], thing: Any) -> Known:
 
 
 def living(known: dict[int, Known]) -> list[tuple[Any, Known]]:
-    """Objects that still live, each with what is known of it."""
+    """List the tracked objects that still live, each with its entry."""
     return [(thing, entry) for entry in known.values() if (thing := entry.ref()) is not None]
 
 
 def state_footprint(optimizer: Any) -> tuple[int, ...]:
-    """Changes when an optimizer's state grows or is replaced; a few of its parameters are asked."""
+    """Return a fingerprint of an optimizer's state.
+
+    It changes when the state grows or is replaced. The state of about ASKED parameters is read.
+    """
     found = modules.all_states(optimizer)
     asked = found[:: max(1, len(found) // ASKED)]
     states = [state for _, state in asked if issubclass(type(state), dict)]

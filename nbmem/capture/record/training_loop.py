@@ -1,4 +1,4 @@
-"""One thread's training loop while it is recorded: what runs in it, and how far it has come."""
+"""State of one thread's training loop during a recording."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from nbmem.capture.torch_cuda import loaded_torch
 
 
 class Loop:
-    """One thread's training loop, as far as it has come.
+    """Progress of one thread's training loop.
 
     Attributes:
-        number: Tells it from others; identifiers of threads are given again when one has ended.
+        number: Distinguishes loops; identifiers of threads are reused when one has ended.
         ident: Its thread's identifier.
         name: Its thread's name.
         phase: What runs now; None between phases.
-        step: Passes that are over.
-        busy: What the thread is inside of: a forward, the engine, a step. Others keep off its
-            tensors while it is.
+        step: Number of completed passes.
+        busy: What the thread is inside of: a forward, the engine, a step. Other threads leave its
+            tensors alone meanwhile.
     """
 
     def __init__(self, number: int) -> None:
@@ -47,7 +47,10 @@ class Loop:
         self._nodes: int | None = None  # how many nodes of graphs were made until its last turn
 
     def now(self) -> int:
-        """Number of the pass that runs: by optimizers, without them by gradients, else by calls."""
+        """Return the number of the current pass.
+
+        Passes are counted by optimizers, without them by gradients, else by calls.
+        """
         if self.stepped:
             return self.step + self.ahead
         if self.calls["backward"]:
@@ -55,12 +58,18 @@ class Loop:
         return max(0, (self.calls["forward"] or self.calls["inference"]) - 1)
 
     def clears(self) -> None:
-        """Gradients go; where no optimizer steps, that ends a pass."""
+        """Count a clearing of computed gradients.
+
+        Where no optimizer steps, that ends a pass.
+        """
         self.cleared += self.computed
         self.computed = False
 
     def steps(self, key: int) -> None:
-        """An optimizer steps, or an update by hand (0): its second in a pass begins a new one."""
+        """Count a step of an optimizer, or a manual update under key 0.
+
+        The second step of one optimizer in a pass begins a new pass.
+        """
         if key in self.stepped:
             self.step += 1
             self.usual = len(self.stepped)
@@ -70,10 +79,13 @@ class Loop:
         self.weights.forget()
 
     def has_computed(self) -> bool:
-        """Whether a graph grew since this was asked last, by what a module or none has done."""
+        """Return True if any graph has grown since the last call.
+
+        Operations outside of modules count, too.
+        """
         before, self._nodes = self._nodes, next_number(loaded_torch())
         return before is not None and self._nodes is not None and self._nodes > before
 
     def is_ahead(self) -> bool:
-        """Whether what begins now belongs to the next pass."""
+        """Return True if a phase beginning now belongs to the next pass."""
         return len(self.stepped) >= self.usual and not self.inside

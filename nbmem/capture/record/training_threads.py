@@ -1,4 +1,7 @@
-"""The thread whose turns make the phases: events of a recording do not say what caused them."""
+"""Choose the threads whose hook events make the phases.
+
+Events of a recording do not say which thread caused them.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,18 @@ _CALLS = ("forward", "inference")
 
 
 def one_loop(turns: Sequence[Turn]) -> tuple[Sequence[Turn] | None, set[int]]:
-    """The turns from which phases can be told.
+    """Select the hook events from which phases can be built.
 
     Threads that trained one after the other make one loop. Those that only computed a part of
     another thread's forward (DataParallel's) make none of their own. Where several trained at the
-    same time, an event between their turns may be anybody's.
+    same time, an event between their hook events may be of any of them.
 
     Args:
-        turns: Of all threads, in the order in which they were told.
+        turns: The hook events of all threads, in order.
 
     Returns:
-        The turns (None where no phase can be told), and the threads that trained at the same time.
+        The hook events (None where no phase can be built), and the threads that trained at the same
+        time.
     """
     by_thread: dict[int, list[Turn]] = defaultdict(list)
     for turn in turns:
@@ -39,7 +43,7 @@ def one_loop(turns: Sequence[Turn]) -> tuple[Sequence[Turn] | None, set[int]]:
 
 
 def trained_together(threads: Collection[int], names: Mapping[int, str]) -> str:
-    """Say that several threads trained at the same time, and what that means.
+    """Format the note that several threads trained at the same time.
 
     Args:
         threads: The numbers of their loops.
@@ -53,7 +57,10 @@ def trained_together(threads: Collection[int], names: Mapping[int, str]) -> str:
 
 
 def _helps(own: Sequence[Turn], thread: int, by_thread: Mapping[int, Sequence[Turn]]) -> bool:
-    """Whether a thread only called modules, and all inside a forward of another thread."""
+    """Return True if a thread only called modules for another thread.
+
+    All of its calls lie inside a forward of that thread.
+    """
     if any(turn.kind not in _CALLS for turn in own):
         return False
     return any(
@@ -65,7 +72,7 @@ def _helps(own: Sequence[Turn], thread: int, by_thread: Mapping[int, Sequence[Tu
 
 
 def _forwards(turns: Sequence[Turn]) -> list[tuple[int, int]]:
-    """The marks between which a thread was inside its forwards."""
+    """Return the counter samples between which forwards ran."""
     found = []
     begin: int | None = None
     for turn in turns:
@@ -78,7 +85,7 @@ def _forwards(turns: Sequence[Turn]) -> list[tuple[int, int]]:
 
 
 def _together(spans: Sequence[tuple[int, int, int]]) -> set[int]:
-    """The threads whose stretches of marks (first, last, thread) overlap another's."""
+    """Return the threads whose stretches (first, last, thread) overlap."""
     return {
         thread
         for first, last, thread in spans

@@ -1,7 +1,7 @@
-"""What was done between two turns, told by what was born there and how long it lived.
+"""Infer what ran between two hook events from the allocations there.
 
-An update is most of the gradients' sizes again with nothing else left; what takes memory before the
-first forward is `load`.
+What was allocated there and how long it lived tells. An update is most of the gradients' sizes
+again with nothing else left. What takes memory before the first forward is `load`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def _none() -> Ints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Births:
-    """Positions at which tensors were born that were seen later, each ascending.
+    """Positions at which observed tensors were allocated, each ascending.
 
     Attributes:
-        inputs: What a module was given.
+        inputs: Tensors that a module was given.
         weights: Weights and buffers of modules.
     """
 
@@ -40,11 +40,11 @@ class Births:
 
 
 class Gaps:
-    """Reads one card's events between two positions.
+    """Interprets one card's events between two positions.
 
     Args:
         events: The card's events.
-        births: What was seen of them.
+        births: Where observed tensors were allocated.
     """
 
     def __init__(self, events: Events, births: Births) -> None:
@@ -58,31 +58,40 @@ class Gaps:
         self._gradients: set[int] = set()
 
     def learn(self, first: int, last: int) -> None:
-        """A backward ran: what it left are gradients, whose sizes are those of the weights."""
+        """Learn the sizes of gradients from what a backward left allocated.
+
+        Those that are also sizes of weights count; if there are none, all do.
+        """
         rows = self._rows(first, last)
         left = set(self._events.size[rows[self._freed[rows] >= last]].tolist())
         self._gradients |= (left & self._weights) or left
 
     def first_input(self, start: int, end: int) -> int | None:
-        """Where the first tensor was born that a module was given later."""
+        """Return where the first tensor is allocated that a module was given.
+
+        Returns None if there is none between the positions.
+        """
         index = bisect_left(self._inputs, start)
         if index == len(self._inputs) or self._inputs[index] >= end:
             return None
         return max(start, self._with_its_memory(self._inputs[index]))
 
     def inputs(self, start: int, end: int) -> tuple[int, int] | None:
-        """From the first birth of such a tensor to behind the last one; None where none was."""
+        """Return the range in which module inputs are allocated, or None.
+
+        It reaches from the first such allocation to behind the last one.
+        """
         first = self.first_input(start, end)
         if first is None:
             return None
         return first, self._inputs[bisect_left(self._inputs, end) - 1] + 1
 
     def any_born(self, start: int, end: int) -> bool:
-        """Whether anything was."""
+        """Return True if anything was allocated between two positions."""
         return len(self._rows(start, end)) > 0
 
     def begins_like(self, start: int, end: int, first: int, last: int) -> int | None:
-        """Where something begins that ends a gap and allocates as another stretch does.
+        """Find where the end of a gap repeats another stretch's allocations.
 
         Args:
             start: Where the gap begins.
@@ -102,27 +111,30 @@ class Gaps:
         return None if wanted or found is None else self._with_its_memory(found)
 
     def weights(self, start: int, end: int) -> tuple[int, int] | None:
-        """From the first birth of a weight to behind the last one; None where none was born."""
+        """Return the range in which module weights are allocated, or None.
+
+        It reaches from the first such allocation to behind the last one. Buffers count as weights.
+        """
         first, last = bisect_left(self._made, start), bisect_left(self._made, end)
         if first == last:
             return None
         return self._with_its_memory(self._made[first]), self._made[last - 1] + 1
 
     def weights_died(self, start: int, end: int) -> bool:
-        """Whether weights went: those of a model that is let go of."""
+        """Return True if weights were freed: those of a model no longer held."""
         first, last = np.searchsorted(self._weights_freed, (start, end))
         return bool(last > first)
 
     def until_input(self, start: int, end: int) -> int:
-        """Where the next batch ends what began at the start; the end where there is none."""
+        """Return where the next batch is allocated, or else the end."""
         birth = self.first_input(start, end)
         return end if birth is None else birth
 
     def update(self, start: int, end: int) -> int | None:
-        """How far an update of the weights goes that begins at the start; None if there is none.
+        """Return the end of a weight update that begins at a position, or None.
 
-        Tensors as large as gradients are born, most sizes of them, and what has another size does
-        not stay. The next batch ends it.
+        Tensors as large as gradients are allocated, most sizes of them, and what has another size
+        does not stay. The next batch ends it.
         """
         end = self.until_input(start, end)
         rows = self._rows(start, end)
@@ -146,14 +158,20 @@ class Gaps:
 
 
 def with_its_memory(events: Events, birth: int) -> int:
-    """Where an allocation begins, the memory that was taken from the driver for it included."""
+    """Return where an allocation begins, driver allocations included.
+
+    These are the events that took memory from the driver for it.
+    """
     while birth and events.action[birth - 1] in TAKES:
         birth -= 1
     return birth
 
 
 def _deaths(events: Events) -> Ints:
-    """For each allocation where it was freed; the number of events where it never was."""
+    """Return for each allocation the position at which it was freed.
+
+    The number of events stands for one that was never freed.
+    """
     freed = np.full(len(events), len(events), np.int64)
     rows = np.flatnonzero(np.isin(events.action, (Action.ALLOC, Action.FREE_REQUESTED)))
     order = rows[np.lexsort((rows, events.addr[rows]))]

@@ -1,8 +1,8 @@
-"""Which forwards a backward has run: what none ever asked for was only looked at.
+"""Track the forwards whose graphs a backward has used.
 
 An evaluation with gradients on is a forward like any other until the next backward's graph shows
-that nothing of it lies there. A graph is read once for each row of forwards that are alike (which
-modules, how many nodes each made): a step that does what another did has its answer.
+that nothing of it lies there. A graph is read once for each sequence of forwards that are alike
+(which modules, how many nodes each made). A step that does what another did has its answer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ PATIENCE = 8
 
 @dataclass(slots=True)
 class _Awaited:
-    """A forward that waits: its mark and module, its nodes' numbers, and how often in vain."""
+    """A forward that no backward has used yet.
+
+    It has its counter sample, its module, the sequence numbers of its nodes, and a count of the
+    backwards that did not use it.
+    """
 
     mark: int
     root: int
@@ -40,10 +44,10 @@ class _Awaited:
 
 
 class AskedForwards:
-    """Follows one thread's forwards until a backward asks for them.
+    """Follows one thread's forwards until a backward uses them.
 
     Attributes:
-        never: Marks at which forwards began that none did ask for.
+        never: Counter samples at which forwards began that no backward used.
     """
 
     def __init__(self) -> None:
@@ -54,7 +58,7 @@ class AskedForwards:
         self._longest = 0  # backwards of others that one has waited for its own
 
     def begins(self, mark: int, root: int) -> None:
-        """A forward begins; what the one before has made is complete."""
+        """Register a forward that begins, and complete the one before it."""
         number = next_number(loaded_torch())
         if number is None:
             return
@@ -64,7 +68,7 @@ class AskedForwards:
         self._waiting.append(_Awaited(mark, root, number))
 
     def backward(self, outputs: Iterable[Any]) -> None:
-        """A backward begins, of these tensors."""
+        """Register a backward, given the tensors that it begins with."""
         number = next_number(loaded_torch())
         if number is None or not self._waiting:
             return
@@ -86,10 +90,12 @@ class AskedForwards:
         self._waiting = [one for one in left if one.waited < PATIENCE]
 
     def waiting(self, *, failed: bool) -> set[int]:
-        """Marks of the forwards that wait in vain.
+        """Return the counter samples of forwards that no backward will use.
 
-        After an error nobody knows it of the last ones: as many as ever waited at once for a
-        backward that came. Behind an evaluation's batches no step was begun.
+        Forwards that made no nodes of a graph are left out. After an error the latest forwards are
+        left out, too, since their backward may have been still to come. These are as many as ever
+        waited at once for a backward that came. If no backward has used any forward by then, none
+        is returned.
         """
         number = next_number(loaded_torch())
         if number is not None:
@@ -108,7 +114,10 @@ class AskedForwards:
             self._waiting[-1].end = number
 
     def _read(self, outputs: Iterable[Any]) -> frozenset[int]:
-        """Places of the forwards whose nodes lie in a graph; all where that is not known."""
+        """Return the indices of the forwards whose nodes lie in a graph.
+
+        All are returned where that cannot be determined.
+        """
         every = frozenset(range(len(self._waiting)))
         if len(every) < 2 or len(self._rows) >= MOST_ROWS:
             return every

@@ -1,11 +1,11 @@
-"""What was done to weights by hand: whether they were changed in place, or given gradients.
+"""Detect weights that were changed by hand, or given gradients.
 
 torch counts what is done to a tensor in place, for autograd's sake, so `p.add_(...)` and
 `torch._foreach_add_` under no_grad() show though they allocate nothing. A change of `p.data` does
 not: that is another tensor on the same memory, which counts for itself; nbmem counts those.
 https://docs.pytorch.org/docs/2.13/notes/autograd.html#in-place-correctness-checks
 
-Who computes gradients with torch.func, or clips those of every sample, assigns `p.grad`.
+A program that computes gradients with torch.func, or clips those of every sample, assigns `p.grad`.
 """
 
 from __future__ import annotations
@@ -31,32 +31,41 @@ ASKED = 8
 
 
 class Weights:
-    """A few weights of one loop, not held, as they were when its last backward was over."""
+    """A sample of one loop's weights, as its last backward left them.
+
+    The weights are not held.
+    """
 
     def __init__(self) -> None:
         self._seen: list[tuple[weakref.ref[Any], Changes]] = []
         self._gradients: list[tuple[weakref.ref[Any], Place]] = []
 
     def look(self, weights: Iterable[Any]) -> None:
-        """See how often each was changed until now, and where its gradient is."""
+        """Store how often each weight was changed, and where its gradient is."""
         found = [(weakref.ref(w), _changes(w), _gradient(w)) for w in weights]
         self._seen = [(ref, version) for ref, version, _ in found if version is not None]
         self._gradients = [(ref, place) for ref, _, place in found]
 
     def changed(self) -> bool:
-        """Whether most were changed since; once said, it is not said again."""
+        """Return True if most weights were changed since they were stored.
+
+        A change is reported once.
+        """
         now = [(ref(), version) for ref, version in self._seen]
         changed = [w is not None and _changes(w) != version for w, version in now]
         self._seen = [] if any(changed) else self._seen
         return 2 * sum(changed) > len(changed)
 
     def given(self) -> bool:
-        """Whether a gradient is another since, or none of them was looked at."""
+        """Return True if a gradient was replaced since they were stored.
+
+        Returns True if no weight is stored, too.
+        """
         now = [(ref(), place) for ref, place in self._gradients]
         return not now or any(w is not None and _gradient(w) != place for w, place in now)
 
     def forget(self) -> None:
-        """Ask no more: an optimizer of torch's has told its step."""
+        """Stop watching for changes, after a step of torch's own optimizer."""
         self._seen = []
 
 

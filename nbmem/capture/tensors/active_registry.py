@@ -1,4 +1,4 @@
-"""The roll on which what is looked at just now is written, wherever it is looked at."""
+"""Hold the active storage registry, to which probes add storages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ _followed: list[Roll] = []
 
 
 def followed() -> Roll | None:
-    """The roll that is kept at this moment; it may be over since the hook that runs was called."""
+    """Return the active storage registry, or None.
+
+    None also if it has ended since the running hook was called.
+    """
     return _followed[-1] if _followed and not _followed[-1].over else None
 
 
 class _Following:
-    """While it is entered, a roll is written on; a class, for it is entered at each turn."""
+    """A context manager that makes a storage registry the active one.
+
+    A class, as it is entered at each hook event.
+    """
 
     __slots__ = ("_roll",)
 
@@ -38,17 +44,21 @@ class _Following:
 
 
 def following(roll: Roll | None) -> AbstractContextManager[None]:
-    """Write on a roll what is looked at meanwhile; of CUDA's cards with None."""
+    """Return a context in which storages go to this registry.
+
+    With None, as for CUDA devices, it changes nothing.
+    """
     return _Following(roll)
 
 
 class there_with:  # noqa: N801 - a context manager, read as the function that it would be
-    """What is met meanwhile was there when a graph's node was made: it has it, or has made it.
+    """A context that dates storages back to a graph node's creation.
 
-    A class, for it is entered at each node and each tensor of a graph.
+    Storages that are read inside existed when the node was made: the node has saved them or has
+    made them. A class, as it is entered at each node and each tensor of a graph.
 
     Args:
-        node: The node; None leaves what is met where it is met.
+        node: The node; with None storages are dated by the moment of the read.
     """
 
     __slots__ = ("_before", "_node", "_roll")

@@ -1,4 +1,4 @@
-"""What a tensor and its graph hold that Python's garbage collector does not see.
+"""Read the references of tensors and graph nodes that Python's GC misses.
 
 Read here are the `data` of torch's saved tensors, which torch 2.11 has and 2.9 has not.
 They never run an unpack hook: under checkpointing or `save_on_cpu` it is what the pack hook
@@ -28,7 +28,7 @@ _RAW = "_raw_saved_"
 
 
 class Graphs:
-    """Reads tensors and the nodes of their graphs.
+    """A reader of tensors and of the nodes of their graphs.
 
     Args:
         torch: The user's torch.
@@ -47,13 +47,16 @@ class Graphs:
         self.deep = False
 
     def of_kinds(self) -> Graphs:
-        """Another that knows the same kinds of nodes, and no node."""
+        """Return a reader that shares the known kinds of nodes, but no node."""
         other = Graphs(self._torch)
         other._saved = self._saved
         return other
 
     def of_tensor(self, tensor: Any) -> list[Any]:
-        """A tensor's gradient and graph."""
+        """Return a tensor's gradient and its graph's node.
+
+        The gradient is read of leaves and of tensors that retain it.
+        """
         kind = self._tensor
         found = []
         try:
@@ -69,28 +72,30 @@ class Graphs:
         return found
 
     def of_sparse(self, tensor: Any) -> list[Any]:
-        """The dense parts of a sparse tensor."""
+        """Return the dense parts of a sparse tensor."""
         return [part for _, part in parts_of_sparse(self._torch, tensor)]
 
     def of_node(self, node: Any) -> list[Any]:
-        """The nodes before a node, and the tensors that it has saved for backward.
+        """Return the next nodes of a node and the tensors that it has saved.
 
         Further than `DEEPEST` no graph is followed.
         """
         return [*self.before(node), *self.saved_by(node)]
 
     def before(self, node: Any) -> list[Any]:
-        """The nodes before a node."""
+        """Return the nodes that come before a node in the forward."""
         if id(node) not in self._before:
             self.behind([node])
         return self._before[id(node)]
 
     def behind(self, roots: Iterable[Any], most: int | None = None) -> list[Any]:
-        """Nodes, and all before them that were not asked for yet, the latest first.
+        """Return the given nodes and all before them, the latest first.
+
+        Nodes that an earlier call returned are left out.
 
         Args:
             roots: The nodes to begin at.
-            most: So many at most; None for all.
+            most: The most nodes to go through; None for all.
         """
         count = itertools.count()
         queue = [(-made_at(node), next(count), node) for node in roots]
@@ -120,12 +125,15 @@ class Graphs:
         return found
 
     def saved_by(self, node: Any) -> Iterator[Any]:
-        """What a node has saved for backward; a parameter's own node holds the parameter."""
+        """Yield what a node has saved for backward.
+
+        A parameter's own node holds the parameter.
+        """
         for slot in self._slots(type(node)):
             yield from _data(slot, node)
 
     def saves(self, node: Any) -> bool:
-        """Whether nodes of this kind save anything."""
+        """Return whether nodes of this kind save anything."""
         return bool(self._slots(type(node)))
 
     def _slots(self, kind: type) -> tuple[Any, ...]:
@@ -144,20 +152,20 @@ class Graphs:
 
 
 def edges_of(outputs: Iterable[Any]) -> list[Any]:
-    """The nodes behind tensors, or behind edges of a graph."""
+    """Return the nodes of tensors, or of edges of a graph."""
     nodes = (getattr(o, "node", None) or getattr(o, "grad_fn", None) for o in outputs)
     return [node for node in nodes if node is not None]
 
 
 def numbers_behind(torch: Any, outputs: Iterable[Any], most: int) -> list[int] | None:
-    """When the nodes of a graph were made; None if it is too large to tell."""
+    """Return the sequence numbers of a graph's nodes; None if too large."""
     graphs = Graphs(torch)
     found = graphs.behind(edges_of(outputs), most)
     return None if graphs.deep else [made_at(node) for node in found]
 
 
 def is_leaf(node: Any) -> bool:
-    """Whether a graph ends in a parameter there."""
+    """Return whether a node is AccumulateGrad: the graph ends there."""
     return name_of(type(node)) == "AccumulateGrad"
 
 

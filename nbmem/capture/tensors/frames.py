@@ -1,7 +1,7 @@
-"""The variables of the functions that run a training loop, in this thread, while it runs.
+"""Read the variables of functions that run a training loop.
 
-A loop in a function has no names left when the cell ends; here they are read while it waits for
-torch, a few times for each place in the code.
+They are read in the loop's own thread, while it runs. A loop in a function has no names left when
+the cell ends. So they are read while it waits for torch, a few times for each call site.
 """
 
 from __future__ import annotations
@@ -34,13 +34,16 @@ _NOT_THE_LOOPS = frozenset(
 
 
 class CallSites:
-    """Places in the loops' code from which torch was called, and how often."""
+    """Places in training loops that called torch, with call counts."""
 
     def __init__(self) -> None:
         self._times: Counter[tuple[tuple[int, int], ...]] = Counter()
 
     def is_new(self) -> bool:
-        """Whether this thread's loop has called from here less than `LOOKS` times."""
+        """Count a call from this thread's loop; return True while it is new.
+
+        It is new for the first `LOOKS` calls from the same place.
+        """
         frames = islice(_outwards(), CALLERS)
         site = tuple((id(frame.f_code), frame.f_lasti) for frame in frames)
         if not site:
@@ -52,9 +55,10 @@ class CallSites:
 
 
 def variables() -> list[tuple[str, Mapping[str, Any]]]:
-    """What is put behind a name (` of train()`, or nothing) and the variables, innermost first.
+    """List the variables of the calling functions, innermost first.
 
-    A library's trainer may lie in dozens of its own functions: those are passed over then.
+    Each has the suffix for its names: ` of train()`, or an empty text for a module's globals. A
+    library's trainer may be called through dozens of its own functions. Those are skipped then.
     """
     found: list[tuple[str, Mapping[str, Any]]] = []
     for frame in _outwards():
@@ -70,7 +74,10 @@ def variables() -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def variables_of(error: BaseException | None) -> list[tuple[str, Mapping[str, Any]]]:
-    """The variables of the functions that an error has ended, as `variables` has them."""
+    """List the variables of the functions that an error has ended.
+
+    They have the form and the order of `caller_variables`.
+    """
     found: list[tuple[str, Mapping[str, Any]]] = []
     at = None if error is None else error.__traceback__
     while at is not None:
@@ -84,7 +91,10 @@ def variables_of(error: BaseException | None) -> list[tuple[str, Mapping[str, An
 def modules_in(
     functions: Sequence[tuple[str, Mapping[str, Any]]], told: Callable[[str, Any], None]
 ) -> None:
-    """Tell every module that functions' variables lead to: `local agent.net of main()`."""
+    """Report every module that functions' variables lead to.
+
+    The path is like `local agent.net of main()`.
+    """
     shares = Budget().shares(len(functions))
     for (where, local), share in zip(functions, shares, strict=True):
         named = [(f"local {name}", value) for name, value in local.items()]
@@ -93,12 +103,16 @@ def modules_in(
 
 
 def with_place(told: Callable[[str, Any], None], where: str, way: str, module: Any) -> None:
-    """Tell a module with the function whose variable led to it."""
+    """Report a module with the function whose variable led to it."""
     told(f"{way}{where}", module)
 
 
 def _outwards() -> Iterator[FrameType]:
-    """Frames of this thread outside of torch and nbmem, without keeping one of ours."""
+    """Yield this thread's frames outside of torch and nbmem.
+
+    The innermost comes first. Frames of other libraries that run no loop are skipped, too. Keeps
+    none of nbmem's frames.
+    """
     frame: FrameType | None = sys._getframe().f_back  # noqa: SLF001 - the documented way
     while frame is not None:
         if module_of(frame) not in _NOT_THE_LOOPS:

@@ -1,4 +1,7 @@
-"""Gradients, which are looked at once a backward: the quick way where only the address is new."""
+"""Re-read the gradients of known parameters, once per backward.
+
+The fast path serves gradients of which only the address is new.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,16 @@ if TYPE_CHECKING:
 
 
 def look_again() -> Look | None:
-    """How to look at the gradient of a parameter that had one before.
+    """Return a function that re-reads a known parameter's gradient.
 
-    Functions of subclasses must be switched off around the calls, and the parameters be this
-    thread's own.
+    Switch off functions of subclasses (`__torch_function__`) around its calls. The parameters must
+    be this thread's own.
 
     Returns:
-        A function of a parameter and its last gradient: that, where it lies now, or None if it must
-        be looked at as if for the first time (another card or size, a subclass, sparse, none).
-        None before torch is there, and where a roll of another device than the host is kept.
+        A function of a parameter and its last gradient. It returns that gradient with its present
+        address, or None if a full read is needed (another device or size, a subclass, sparse,
+        none). None instead of a function before torch is imported, and while the active storage
+        registry is of another device than the host.
     """
     torch: Any = loaded_torch()
     roll = followed()

@@ -1,10 +1,10 @@
-"""What a module is made of, read in one walk and remembered while nothing of it changes.
+"""Read the parts of a module in one walk, cached until one changes.
 
 A notebook has models of thousands of modules that most cells do not touch. Whether such a model is
-still as it was is told by the identities of its members and by where their data lie, in some
-microseconds for each module; a walk takes fifty. A tree holds weak references to modules alone, and
-is forgotten once its module is gone. It has none to tensors: torch refuses to swap a tensor to
-which somebody has a weak reference (`torch.utils.swap_tensors`).
+unchanged is known from the identities of its members and the addresses of their data. That takes
+some microseconds for each module; a walk takes fifty. A tree holds weak references to modules
+alone, and is dropped once its module is gone. It has none to tensors: torch refuses to swap a
+tensor that has a weak reference (`torch.utils.swap_tensors`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PARTS = ("_parameters", "_buffers", "_modules")
 
 
 class TensorPlace(NamedTuple):
-    """Where a module registers a tensor.
+    """A place where a module registers a tensor.
 
     Attributes:
         path: The path from the tree's module to the tensor.
@@ -52,7 +52,7 @@ class TensorPlace(NamedTuple):
 
 
 class _Member:
-    """A tensor that a module registers under a name, as long as it is this one."""
+    """A reference to a module's registered tensor by name and identity."""
 
     __slots__ = ("key", "module", "name", "part")
 
@@ -61,7 +61,7 @@ class _Member:
         self.part, self.name, self.key = part, name, id(tensor)
 
     def __call__(self) -> Any:
-        """Return the tensor; None if it is there no more."""
+        """Return the tensor; None if it is no longer registered there."""
         module = self.module()
         kept: Any = None if module is None else own_attributes(module).get(self.part)
         tensor = dict.get(kept, self.name) if issubclass(type(kept), dict) else None
@@ -69,7 +69,9 @@ class _Member:
 
 
 class ModuleTree:
-    """The modules inside a module, itself first, and where they register tensors.
+    """The modules inside a module, itself first, with their tensors.
+
+    It knows where parameters and buffers are registered.
 
     Attributes:
         ref: The module, not held.
@@ -121,7 +123,7 @@ class ModuleTree:
         return [inner for ref in self._inner if (inner := ref()) is not None]
 
     def ref_at(self, index: int) -> weakref.ref[Any]:
-        """Return one of the modules, not held, by its place in the walk."""
+        """Return a weak reference to a module, by its position in the walk."""
         return self._inner[index]
 
     def module_of(self, key: int) -> Any:
@@ -133,11 +135,17 @@ class ModuleTree:
         return (one for place in self.places.values() if (one := place.ref()) is not None)
 
     def with_gradient(self, keys: Iterable[int]) -> list[Any]:
-        """Return the parameters of these ids that have a gradient; they must be this thread's."""
+        """Return the parameters of these ids that have a gradient.
+
+        The parameters must be this thread's.
+        """
         return _with_gradient(one for key in keys if (one := self.places[key].ref()) is not None)
 
     def all_with_gradient(self, keys: Collection[int]) -> list[Any]:
-        """Return those of most of its parameters, in half a microsecond each."""
+        """Return the parameters of these ids that have a gradient, in bulk.
+
+        For ids of most of the parameters: half a microsecond each.
+        """
         if not self.is_plain:
             return self.with_gradient(keys)
         torch: Any = loaded_torch()
@@ -156,24 +164,30 @@ class ModuleTree:
         return _each_once(self.buffers)
 
     def tensors(self) -> Iterator[Any]:
-        """Yield each parameter and buffer that still lives, a tied one at each of its places."""
+        """Yield each living parameter and buffer.
+
+        A tied one comes at each of its places.
+        """
         for place in (*self.parameters, *self.buffers):
             if (tensor := place.ref()) is not None:
                 yield tensor
 
     @property
     def is_plain(self) -> bool:
-        """Whether a change of the module can be told."""
+        """True if a change of the module can be detected."""
         return self._state is not None
 
     def holds(self) -> bool:
-        """Return whether every member is the one that it was, with its data where they were."""
+        """Return True if no member and no address of data has changed.
+
+        False also if changes cannot be detected.
+        """
         inner = self.modules()
         return self._state is not None and len(inner) == len(self) and self._state == _state(inner)
 
 
 def tree_of(module: Any) -> ModuleTree:
-    """Return a module's tree, the remembered one if it still holds."""
+    """Return a module's tree, from the cache if it is still valid."""
     known = _remembered.get(module)
     if known is not None and known.ref() is module and known.holds():
         return known
@@ -184,19 +198,22 @@ def tree_of(module: Any) -> ModuleTree:
 
 
 def forget_trees() -> None:
-    """Forget every tree."""
+    """Clear the cache of trees."""
     _remembered.clear()
 
 
 class _Ref(weakref.ref[Any]):
-    """A module whose tree is remembered, by its id."""
+    """A weak reference to a module whose tree is cached, with its id."""
 
     __slots__ = ("key",)
     key: int
 
 
 class _Remembered:
-    """The trees of living modules, by id, and the number of modules in all of them."""
+    """A cache of living modules' trees by id.
+
+    It counts the modules in all of them.
+    """
 
     def __init__(self) -> None:
         self._trees: dict[int, ModuleTree] = {}
@@ -248,13 +265,13 @@ def _with_gradient(parameters: Iterable[Any]) -> list[Any]:
 
 
 def _places(found: Sequence[tuple[str, Any]], part: str, *, lasts: bool) -> Iterator[TensorPlace]:
-    """Yield where tensors are registered.
+    """Yield the places where tensors are registered.
 
     Args:
         found: Modules with their paths.
         part: The name of their dictionaries.
         lasts: Whether the tree is remembered. Else there may be tensors of a scripted module among
-            them, which torch makes anew for whoever asks.
+            them, which torch makes anew at each read.
     """
     torch: Any = loaded_torch()
     kind = torch.Tensor
@@ -280,10 +297,10 @@ def _each_once(places: Sequence[TensorPlace]) -> Iterator[tuple[str, Any]]:
 
 
 def _state(inner: Sequence[Any]) -> list[Any] | None:
-    """Return what changes with any member of these modules; None where that cannot be told.
+    """Return what changes with any member of these modules, or None.
 
-    Of each dictionary its length and its keys; of each member what it is; of each tensor its form
-    and its storage.
+    Of each dictionary its length and its keys; of each member its identity; of each tensor its form
+    and its storage. None if a change cannot be detected.
     """
     torch: Any = loaded_torch()
     plain, parameter = torch.Tensor, torch.nn.Parameter

@@ -1,10 +1,10 @@
-"""A module's and an optimizer's own parts, read without running any code of the user's.
+"""Read parts of modules and optimizers without running user code.
 
 `named_parameters()`, `modules()`, `state` and `param_groups` may be overridden, and what a user
 wrote there may be slow, raise or exit. What torch keeps in the instance's own dictionary cannot.
 Module instances are told apart by identity: `__eq__` and `__hash__` are the user's, too.
 
-Classes are asked with `type()`, for `isinstance` asks `__class__`, and tensors are read through
+Classes are read with `type()`, as `isinstance` reads `__class__`, and tensors are read through
 torch's getters in C.
 """
 
@@ -20,38 +20,50 @@ if TYPE_CHECKING:
 
 
 def is_module(thing: object) -> bool:
-    """Whether it is a module of torch's, by its true class (`isinstance` asks `__class__`)."""
+    """Return True for a module of torch's, by its true class.
+
+    `isinstance` would read `__class__`.
+    """
     torch: Any = loaded_torch()
     return torch is not None and issubclass(type(thing), torch.nn.Module)
 
 
 def is_optimizer(thing: object) -> bool:
-    """Whether it is an optimizer of torch's, by its true class."""
+    """Return True for an optimizer of torch's, by its true class."""
     torch: Any = loaded_torch()
     return torch is not None and issubclass(type(thing), torch.optim.Optimizer)
 
 
 def is_tensor(thing: object) -> bool:
-    """Whether it is a tensor, by its true class."""
+    """Return True for a tensor, by its true class."""
     torch: Any = loaded_torch()
     return torch is not None and issubclass(type(thing), torch.Tensor)
 
 
 def is_plain_sequence(thing: object) -> bool:
-    """Whether it is a list or a tuple and no more (`in` would ask a metaclass's `__eq__`)."""
+    """Return True for a list or a tuple, but not for a subclass.
+
+    `in` would call a metaclass's `__eq__`.
+    """
     kind = type(thing)
     return kind is list or kind is tuple
 
 
 def is_parameter(tensor: object) -> bool:
-    """Whether a tensor is a parameter; of a subclass torch notes it in an attribute."""
+    """Return True if a tensor is a parameter.
+
+    For a subclass torch notes that in an attribute.
+    """
     torch: Any = loaded_torch()
     own = attributes_of(tensor) or {}
     return issubclass(type(tensor), torch.nn.Parameter) or own.get("_is_param") is True
 
 
 def named_modules(module: Any) -> Iterator[tuple[str, Any]]:
-    """A module and all inside it with their paths, each once, outer ones first."""
+    """Yield a module and its submodules with their paths.
+
+    Each comes once, outer ones first.
+    """
     kind: Any = cast("Any", loaded_torch()).nn.Module
     seen = set()
     queue = [("", module)]
@@ -69,9 +81,9 @@ def named_modules(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def path_of(module: Any, outer: Any, likely: str) -> str | None:
-    """Where a module lies in another: the path at which it is likely, if it is; None if nowhere.
+    """Return a module's path inside another; None if it is not inside.
 
-    A model of thousands of parts is not walked for each of them.
+    The likely path is tried first: a model of thousands of parts is not walked for each of them.
     """
     inner = outer
     for name in likely.split("."):
@@ -83,14 +95,15 @@ def path_of(module: Any, outer: Any, likely: str) -> str | None:
 
 
 def children_of(module: Any) -> Iterator[tuple[str, Any]]:
-    """A module's direct children."""
+    """Yield a module's direct children with their names."""
     return ((name, child) for name, child in items_of(module, "_modules") if is_module(child))
 
 
 def tensors_inside(module: Any) -> Iterator[Any]:
-    """Yield parameters and buffers of a module and of all inside it, as soon as one is found.
+    """Yield parameters and buffers of a module and its submodules.
 
-    Without their paths, for who asks only what the first ones are: at each call of a model.
+    They come without paths, each as soon as it is found. Callers need only the first ones, at each
+    call of a model.
     """
     seen = set()
     queue = [module]
@@ -107,7 +120,10 @@ def tensors_inside(module: Any) -> Iterator[Any]:
 
 
 def named_parameters(module: Any) -> Iterator[tuple[str, Any]]:
-    """The parameters of a module and of all inside it with their paths, each once."""
+    """Yield the parameters of a module and its submodules with paths.
+
+    Each comes once.
+    """
     seen = set()
     for path, inner in named_modules(module):
         before = f"{path}." if path else ""
@@ -118,48 +134,54 @@ def named_parameters(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def looks_up(module: object) -> bool:
-    """Whether a module looks rows up in its weight and multiplies nothing by it."""
+    """Return True for an embedding, which only looks up weight rows."""
     torch: Any = loaded_torch()
     return issubclass(type(module), torch.nn.Embedding | torch.nn.EmbeddingBag)
 
 
 def only_lists(module: object) -> bool:
-    """Whether a module only lists parameters, with which the one that has it calculates."""
+    """Return True for a module that only lists parameters.
+
+    The module that has it computes with them.
+    """
     torch: Any = loaded_torch()
     return issubclass(type(module), torch.nn.ParameterList | torch.nn.ParameterDict)
 
 
 def own_parameters(module: Any) -> Iterator[Any]:
-    """The parameters that a module itself registers."""
+    """Yield the parameters that a module itself registers."""
     return (tensor for _, tensor in items_of(module, "_parameters") if is_tensor(tensor))
 
 
 def is_training(module: Any) -> bool:
-    """Whether a module is in training mode."""
+    """Return True if a module is in training mode."""
     return bool(own_attributes(module).get("training", True))
 
 
 def own_attributes(module: Any) -> dict[str, Any]:
-    """Return a module's own dictionary, which every module of torch's has in the same place."""
+    """Return a module's own dictionary.
+
+    Every torch module has it in the same place.
+    """
     torch: Any = loaded_torch()
     found: dict[str, Any] = vars(torch.nn.Module)["__dict__"].__get__(module)
     return found
 
 
 def param_groups(optimizer: Any) -> list[dict[str, Any]]:
-    """An optimizer's groups of parameters."""
+    """Return an optimizer's parameter groups."""
     groups = (attributes_of(optimizer) or {}).get("param_groups")
     return [g for g in groups if issubclass(type(g), dict)] if type(groups) is list else []
 
 
 def parameters_of_group(group: dict[str, Any]) -> list[Any]:
-    """The tensors of one group."""
+    """Return the tensors of a parameter group."""
     found = dict.get(group, "params")
     return [p for p in found if is_tensor(p)] if type(found) is list else []
 
 
 def parameters_behind(owner: Any) -> Iterator[Any]:
-    """The parameters of a module, or those that an optimizer steps."""
+    """Yield the parameters of a module, or those of an optimizer."""
     if is_module(owner):
         yield from (parameter for _, parameter in named_parameters(owner))
     else:
@@ -167,7 +189,10 @@ def parameters_behind(owner: Any) -> Iterator[Any]:
 
 
 def states(optimizer: Any) -> list[tuple[Any, dict[Any, Any]]]:
-    """What an optimizer keeps for each of its parameters."""
+    """Return an optimizer's state of each of its parameters.
+
+    Only states that are dictionaries.
+    """
     return [(p, s) for p, s in all_states(optimizer) if issubclass(type(s), dict)]
 
 

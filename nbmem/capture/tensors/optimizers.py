@@ -1,7 +1,8 @@
-"""What an optimizer keeps for its parameters: torch's own, and classes that are none of them.
+"""Find the state that optimizers keep for parameters.
 
-A class of somebody's own is taken for an optimizer by what it has and not by its name: a method
-`step`, parameters that it holds itself (a trainer holds a module), and tensors of their shapes.
+It covers torch's optimizers and classes that do not derive from them. Such a class counts as an
+optimizer by what it has, not by its name: a method `step`, parameters that it holds itself (a
+trainer holds a module), and tensors of their shapes.
 """
 
 from __future__ import annotations
@@ -43,11 +44,13 @@ _KEPT_APART = ("state", "param_groups")
 def of_optimizer(
     optimizer: Any, named: Callable[[Any], tuple[Any, str] | None] = lambda _: None
 ) -> Iterator[Seen]:
-    """What an optimizer of torch's keeps, also in its groups and in attributes of its own.
+    """Yield the state of one of torch's optimizers.
+
+    Tensors in its parameter groups and in attributes of its own are included.
 
     Args:
         optimizer: The optimizer.
-        named: Says of a parameter whose it is and its path there (`.head.weight`), or None.
+        named: Returns a parameter's owner and its path there (`.head.weight`), or None.
     """
     for index, (parameter, state) in enumerate(states(optimizer)):
         owner, path = named(parameter) or (None, f".state[{index}]")
@@ -65,7 +68,7 @@ def of_optimizer(
 
 
 def _of_parameter(parameter: Any, state: Any, owner: Any, path: str) -> Iterator[Seen]:
-    """What is kept for one parameter, by name."""
+    """Yield the state of one parameter, by name."""
     for key, value in entries_of(state):
         if owner is not None:
             at = f"{path}: {key if type(key) is str else '...'}"
@@ -84,7 +87,7 @@ def _state(name: str, tensor: Any, owner: Any) -> Iterator[Seen]:
 
 
 def _holds_data(name: object, value: Any) -> bool:
-    """Whether an optimizer's attribute is data of its own: not the model, a hook or a method."""
+    """Return whether an attribute is data, not the model, a hook or a method."""
     if type(name) is not str or name in _KEPT_APART or "hook" in name:
         return False
     kind = type(value)
@@ -94,7 +97,10 @@ def _holds_data(name: object, value: Any) -> bool:
 def parameters_of_optimizer(
     optimizer: Any, named: Callable[[Any], tuple[Any, str] | None] = lambda _: None
 ) -> Iterator[Seen]:
-    """An optimizer's parameters: weights also where no module registers them."""
+    """Yield an optimizer's parameters, also those that no module registers.
+
+    They are weights.
+    """
     return by_storage(
         seen
         for group in param_groups(optimizer)
@@ -111,10 +117,10 @@ def _weights(parameter: Any, owner: Any, path: str) -> Iterator[Seen]:
 
 
 class Others:
-    """Optimizers that are not torch's, met among the values of a person's names.
+    """Candidates among the notebook's values for optimizers not of torch's.
 
     Args:
-        known: Ids of torch's whose state is looked at where they step.
+        known: Ids of torch's optimizers, whose state is read when they step.
     """
 
     def __init__(self, known: Container[int] = ()) -> None:
@@ -122,7 +128,7 @@ class Others:
         self._met: dict[int, tuple[str, Any]] = {}
 
     def meet(self, name: str, thing: Any) -> None:
-        """Remember an object that may be one: its class has a method `step`."""
+        """Remember an object that may be an optimizer: its class has `step`."""
         if id(thing) in self._known and is_optimizer(thing):
             return
         if len(self._met) < MAX_OTHERS and any(
@@ -131,7 +137,10 @@ class Others:
             self._met.setdefault(id(thing), (name, thing))
 
     def seen(self, named: Callable[[Any], tuple[Any, str] | None]) -> Iterator[Seen]:
-        """What they keep, under the names of its parameters; then nothing of theirs is held."""
+        """Yield the state that the candidates keep, and release them.
+
+        The names are those of the parameters.
+        """
         while self._met:
             yield from _of_another(*self._met.popitem()[1], named)
 
@@ -139,7 +148,10 @@ class Others:
 def _of_another(
     name: str, thing: Any, named: Callable[[Any], tuple[Any, str] | None]
 ) -> Iterator[Seen]:
-    """Tensors of the shapes of the parameters that an object holds itself."""
+    """Yield an object's tensors that have the shape of its own parameters.
+
+    What it keeps by parameter is yielded again under the name of the parameter.
+    """
     torch: Any = loaded_torch()
     found = list(leaves([(name, thing)], Budget(MAX_ITEMS)))
     own = [tensor for _, tensor in found] + _keys_of(thing)
@@ -154,12 +166,15 @@ def _of_another(
 
 
 def _keys_of(thing: Any) -> list[Any]:
-    """Tensors to which an object keeps something."""
+    """Return the tensors by which an object keeps entries."""
     return [key for key, _ in _kept_by(thing)]
 
 
 def _kept_by(thing: Any) -> list[tuple[Any, Any]]:
-    """What an object keeps by tensors: `state[p]`, as torch's optimizers have it."""
+    """Return an object's dictionary entries that are keyed by tensors.
+
+    torch's optimizers have such entries: `state[p]`.
+    """
     kept = (value for _, value in entries_of(attributes_of(thing) or {}))
     pairs = chain.from_iterable(entries_of(k, MAX_ITEMS) for k in kept if is_a(type(k), dict))
     return [(key, value) for key, value in islice(pairs, MAX_ITEMS) if is_tensor(key)]

@@ -1,7 +1,9 @@
-"""When a graph's nodes were made: torch numbers those of a thread, one after another.
+"""Date autograd nodes by sequence number, relative to counter samples.
 
-So a node tells between which two marks it was made, and with it that its tensors were there by the
-second one. Known limit: a node that another thread has made is taken for one of this thread's.
+torch numbers the nodes of a thread consecutively. So a number tells between which two samples a
+node was made, and that its tensors existed by the second one.
+
+Known limit: a node that another thread has made is taken for one of this thread's.
 """
 
 from __future__ import annotations
@@ -17,21 +19,28 @@ most half of them go at once; of older nodes it is then known that they were the
 
 
 def made_at(node: Any) -> int:
-    """When a node was made: a number that grows; of a parameter's own the largest."""
+    """Return a node's autograd sequence number.
+
+    The number grows with each node; a parameter's own node has the largest.
+    """
     return int(node._sequence_nr())  # noqa: SLF001
 
 
 def next_number(torch: Any) -> int | None:
-    """The number that the next node of this thread gets; None if torch does not tell."""
+    """Return the sequence number of this thread's next node, or None.
+
+    None if torch does not expose it.
+    """
     told = getattr(torch._C._autograd, "_get_sequence_nr", None)  # noqa: SLF001
     return None if told is None else int(told())
 
 
 class NodeNumbers:
-    """How far each thread's numbers were at its marks.
+    """Sequence numbers that each thread had reached at counter samples.
 
     Args:
-        torch: The user's torch. One that does not tell its next number leaves everything unknown.
+        torch: The user's torch. If it does not expose the next number, every answer is
+            None.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -39,7 +48,7 @@ class NodeNumbers:
         self._mine = threading.local()
 
     def at_mark(self, mark: int) -> None:
-        """Remember how many nodes this thread has made by now."""
+        """Record this thread's next sequence number at a counter sample."""
         number = next_number(self._torch)
         if number is None:
             return
@@ -50,7 +59,10 @@ class NodeNumbers:
             del marks[: MOST_MARKS // 2], numbers[: MOST_MARKS // 2]
 
     def mark_behind(self, number: int) -> int | None:
-        """The first mark at which a node was there; None if it is younger than all of them."""
+        """Return the first sample by which a node existed.
+
+        None if it is younger than all samples of this thread.
+        """
         marks, numbers = self._columns()
         at = bisect_right(numbers, number)  # the next number is larger than those that were given
         return marks[at] if at < len(marks) else None

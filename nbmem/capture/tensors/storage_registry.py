@@ -1,10 +1,13 @@
-"""Which storages live where no allocator keeps a history: each from first seen to found gone.
+"""Track storages that no allocator history covers, by weak reference.
 
-Every storage that the probes look at is met. A weak reference of torch's own says later whether it
-still lives: it keeps 100 bytes of torch's and none of the data, and may be asked in any thread.
-While a tensor that shows a storage lives, so does the storage. Each is therefore guarded by a weak
-reference to its tensor, and at a mark only those are asked whose tensor has gone. What that cannot
-see (`p.data = other`, `set_()`) is found by asking all, in `SHARE` of the time and at both ends.
+Each storage that the probes read is registered, from when it was first seen until it was found
+freed. A weak reference of torch's own tells later whether it is still alive. It keeps 100 bytes
+of torch's and none of the data, and may be checked in any thread.
+
+While a tensor that shows a storage is alive, so is the storage. Each is therefore guarded by a
+weak reference to its tensor, and at a counter sample only those are checked whose tensor is gone.
+What that cannot see (`p.data = other`, `set_()`) is found by checking all, in `SHARE` of the time
+and at both ends.
 """
 
 from __future__ import annotations
@@ -37,15 +40,17 @@ ALIVE = -1
 
 
 class Met(NamedTuple):
-    """The storages that were met, as columns in the order of their first look.
+    """The registered storages as columns, in the order of registration.
 
     Attributes:
         device: Its index.
         addr: Address.
         size: Bytes.
-        first: The mark at which it is first known to have lived.
-        gone: The mark at which it was first found gone; ALIVE where it never was.
-        shared: Whether other processes can map it, too (`share_memory_`, a mapped file): 1 or 0.
+        first: The counter sample at which it is first known to have been alive.
+        gone: The counter sample at which it was first found freed; ALIVE where it never
+            was.
+        shared: Whether other processes can map it, too (`share_memory_`, a mapped file): 1
+            or 0.
     """
 
     device: array[int]
@@ -57,10 +62,10 @@ class Met(NamedTuple):
 
 
 class Roll:
-    """Keeps the roll of one kind of memory; holds nothing that is on it.
+    """A registry of the storages in one kind of memory; holds none of them.
 
-    A model's storages come by the thousand in each traced cell. So what is kept of one are numbers
-    in columns and dictionaries: objects of its own would make Python's collector run.
+    A model's storages come by the thousand in each traced cell. So what is kept of one are
+    numbers in columns and dictionaries: objects of its own would make Python's collector run.
 
     Args:
         torch: The user's torch.
@@ -68,13 +73,13 @@ class Roll:
 
     Attributes:
         kind: torch's name for it.
-        since: The mark at which what is met next was there already.
-        numbers: Tells at which mark a graph's node was there.
-        grows: Whether what is met for the first time is put on it.
+        since: The counter sample by which what is registered next existed already.
+        numbers: Tells by which counter sample a graph's node existed.
+        grows: Whether new storages are registered.
         full: Whether later storages were left out.
-        over: Whether a card is used by now: what is looked at is on that.
-        living: Bytes of what is on it and lives, by index of the device.
-        trees: Trees of modules whose tensors were met, by id.
+        over: Whether a card is used by now: then storages are read on the card.
+        living: Bytes of the registered storages that are alive, by index of the device.
+        trees: Trees of modules whose tensors were registered, by id.
     """
 
     def __init__(self, torch: Any, device: Device) -> None:
@@ -109,9 +114,12 @@ class Roll:
     def meet(
         self, index: int, storage: Any, addr: int, size: int, tensor: Any = None
     ) -> tuple[int, int, int]:
-        """Put a storage on the roll; returns its device's place in identities, address, bytes.
+        """Register a storage; return its device identity, address and bytes.
 
-        Two storages may share memory (numpy's): the larger is counted, for as long as one lives.
+        The identity is -1, -2, ... for the devices 0, 1, ... .
+
+        Two storages may share memory (numpy's): the first one is counted, for as long as one of
+        them is alive.
 
         Args:
             index: The device's index.
@@ -134,9 +142,9 @@ class Roll:
         return -1 - index, addr, size
 
     def meet_tree(self, tree: ModuleTree) -> None:
-        """Put the storages of a tree on the roll, as far as they lie in this memory.
+        """Register the storages of a module tree that lie in this memory.
 
-        While its module lives, they are asked with all others only.
+        While its module is alive, they are checked only when all storages are.
         """
         if self.trees.get(id(tree)) is tree:
             return
@@ -154,7 +162,11 @@ class Roll:
                 self._of_trees.append((tree, range(count - len(storages), count)))
 
     def _put_all(self, new: TreeStorages) -> bool:
-        """Begin a row for each; False if one of them, or what lies beside it, is on it already."""
+        """Add a row for each storage of a tree, or none; return whether it did.
+
+        Nothing is added if one of them is registered already or overlaps another storage. Nor
+        is it if the registry takes no new storages, or would be full.
+        """
         columns, count = self.met, len(new)
         begun = len(columns.addr)
         if not (self.grows and new.are_apart and begun + count <= MAX_MET):
@@ -187,13 +199,13 @@ class Roll:
         return any(new.lie_at(key, met.size[row]) for key, row in self._at.items())
 
     def _place_of(self, row: int, identity: int) -> tuple[int, int]:
-        """Address and bytes at which a storage was met."""
+        """Return the address and bytes at which a storage was registered."""
         if self._owner[row] != identity:
             return self._more[row][identity][:2]
         return self._handed_on.get(row) or (self.met.addr[row], self.met.size[row])
 
     def _moved(self, identity: int, row: int) -> None:
-        """A storage was resized: it lies elsewhere now, or is of another size."""
+        """Unregister a storage that was resized or has another address."""
         if self._owner[row] != identity:
             del self._rows[identity]
             self._free(self._more[row].pop(identity)[2])
@@ -203,7 +215,7 @@ class Roll:
             self._remove(row)
 
     def _put(self, index: int, addr: int, size: int, storage: Any) -> int | None:
-        """Find the row of a storage's memory, or begin one; None if it is left out."""
+        """Find or add the row of a storage's memory; None if it is left out."""
         identity = storage._cdata  # noqa: SLF001
         row = self._around(index, addr, size)
         if row is not None:
@@ -235,7 +247,10 @@ class Roll:
         return row
 
     def _around(self, index: int, addr: int, size: int) -> int | None:
-        """What lives already where a storage lies, wholly or partly: its bytes count once."""
+        """Return the row of a live storage that overlaps some memory, or None.
+
+        The bytes of overlapping storages count once.
+        """
         key = key_of(index, addr)
         row = self._at.get(key)
         if row is not None:
@@ -251,11 +266,14 @@ class Roll:
         return None
 
     def ask_all(self) -> None:
-        """Ask every storage at the next mark, whether or not its tensor is known to live."""
+        """Check every storage at the next sample, even if its tensor is alive."""
         self._all_due = 0.0
 
     def sweep(self, mark: int) -> None:
-        """Find what is gone at a mark; what is met from now on was first seen at it."""
+        """Find the storages that are gone at a counter sample.
+
+        What is registered from now on was first seen at this sample.
+        """
         self.numbers.at_mark(mark)
         with self._lock:
             self._mark = mark
@@ -277,7 +295,7 @@ class Roll:
             self._all_due = now + (now - begun) / SHARE
 
     def _look(self, rows: list[int]) -> None:
-        """Find which of these rows' storages are gone."""
+        """Remove the rows, of those given, whose storages are gone."""
         expired = self._storages._expired  # noqa: SLF001
         refs = self._refs
         for row in list(compress(rows, map(expired, [refs[row] for row in rows]))):
@@ -291,14 +309,17 @@ class Roll:
                 self._remove(row)
 
     def storages(self) -> dict[tuple[int, int], int]:
-        """Bytes of what is on it and lives, by its device's place in identities and its address."""
+        """Return the bytes of live storages by device identity and address."""
         met = self.met
         with self._lock:
             rows = list(self._at.values())
             return {(-1 - met.device[row], met.addr[row]): met.size[row] for row in rows}
 
     def _hand_on(self, row: int) -> None:
-        """Ask another storage on the same memory instead of the one that is gone or elsewhere."""
+        """Track another storage on the same memory in place of the owner.
+
+        The owner is gone, or was resized.
+        """
         del self._rows[self._owner[row]]
         if not self._lent[row]:
             self._free(self._refs[row])
@@ -330,7 +351,7 @@ class Roll:
         self._storages._free_weak_ref(ref)  # noqa: SLF001
 
     def close(self) -> None:
-        """Let go of every weak reference; what is on the roll stays written."""
+        """Release every weak reference; the columns stay."""
         with self._lock:
             for row in self._at.values():
                 self._let_go(row)
@@ -341,13 +362,16 @@ class Roll:
 
 
 class _Guard(weakref.ref[Any]):
-    """A tensor that shows a row's storage: as long as it lives, so does the storage."""
+    """A weak reference to a tensor that shows a row's storage.
+
+    As long as the tensor is alive, so is the storage.
+    """
 
     __slots__ = ("row",)
     row: int
 
     def __new__(cls, tensor: Any, gone: Callable[[_Guard], None], row: int) -> Self:
-        """Watch a tensor; `gone` is told when it is no more, in whichever thread that is."""
+        """Watch a tensor; `gone` is called when it is freed, in any thread."""
         guard = super().__new__(cls, tensor, gone)
         guard.row = row
         return guard

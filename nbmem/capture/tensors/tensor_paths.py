@@ -1,8 +1,8 @@
-"""The tensors that a person's values lead to, with the path that one would type, in bounded time.
+"""Find tensors reachable from values, with their paths.
 
-Containers, attributes, slots and closures are looked into, each read as it is kept and never asked:
-no property, `__getattr__` or `__iter__` of a user's runs. What lies deeper is found at the end of a
-recording, by the look at the heap (holders/).
+A path is as a user would type it, and the time is bounded. Containers, attributes, slots and
+closures are read as they are stored: no property, `__getattr__` or `__iter__` of a user's runs.
+Deeper objects are found at the end of a recording, by the heap walk (capture/heap/).
 """
 
 from __future__ import annotations
@@ -44,17 +44,21 @@ Named = tuple[str, Any]
 
 
 class Budget:
-    """How many values may be looked at, in one look or in several together.
+    """A number of values to visit, in one walk or several.
 
     Args:
-        left: So many; what a container holds of plain numbers and texts counts a sixteenth.
+        left: Values left to visit; plain numbers and texts in a container count a sixteenth each.
     """
 
     def __init__(self, left: int = MAX_ITEMS) -> None:
         self.left = left
 
     def shares(self, count: int) -> Iterator[Budget]:
-        """A part for each of so many, one after another: half of all is kept for those to come."""
+        """Yield a budget for each of `count` walks, one after another.
+
+        Half of the whole is reserved in equal parts for later walks. A walk's unused part goes to
+        the next ones.
+        """
         kept = self.left // (2 * max(count, 1))
         for others in range(count - 1, -1, -1):
             given = self.left - others * kept
@@ -69,16 +73,16 @@ def leaves(
     met: Callable[[str, Any], None] | None = None,
     module: Callable[[str, Any], None] | None = None,
 ) -> Iterator[Named]:
-    """Tensors in values, those of the shortest paths first.
+    """Yield tensors reachable from values, shortest paths first.
 
     Modules' parameters and buffers and the insides of optimizers are left out: they have names of
     their own.
 
     Args:
         named: Names and values.
-        budget: How many values are looked at; None for `MAX_ITEMS`.
-        met: Is told every object that has attributes, with its path; must not keep it.
-        module: Is told every module that is met, with its path; must not keep it.
+        budget: How many values are visited; None for `MAX_ITEMS`.
+        met: Called with path and object for each that has attributes; must not keep it.
+        module: Called with path and module for each module found; must not keep it.
     """
     budget = budget or Budget()
     members = Members()
@@ -101,7 +105,7 @@ def leaves(
 
 
 def _items(name: str, value: Any, budget: Budget) -> list[Named] | None:
-    """What a container, a function or a method leads to; None for any other object."""
+    """List what a container, function or method leads to; None for others."""
     kind = type(value)
     for base in _SEQUENCES:
         if is_a(kind, base):
@@ -121,9 +125,11 @@ def _items(name: str, value: Any, budget: Budget) -> list[Named] | None:
 
 
 def _is_globals(kept: dict[Any, Any]) -> bool:
-    """Whether it is where a module's or a notebook's names live: those are paths of their own.
+    """Return True for the namespace of a module or notebook.
 
-    A kernel of Triton's keeps that of its function as an attribute.
+    Its names are paths of their own.
+
+    A Triton kernel keeps its function's namespace as an attribute.
     """
     return "__builtins__" in kept
 
@@ -156,6 +162,6 @@ def _content(cell: CellType) -> list[Any]:
 
 
 def plain(key: object) -> bool:
-    """Whether a key can be written in a path without running code of its own."""
+    """Return True if a key can be shown in a path without running code."""
     kind = type(key)
     return kind is str or kind is bool or (kind is int and is_writable(key))

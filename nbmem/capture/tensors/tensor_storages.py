@@ -1,4 +1,7 @@
-"""The storage behind a tensor, asked without a subclass's `__torch_function__` or dispatch."""
+"""Read the storage of a tensor, bypassing what a subclass overrides.
+
+Neither its `__torch_function__` nor its dispatch is called.
+"""
 
 from __future__ import annotations
 
@@ -38,15 +41,19 @@ class Storage(NamedTuple):
 
 
 def place_of(torch: Any, tensor: Any) -> tuple[int, int, int] | None:
-    """Where a tensor's storage lies; None if it lies on no card or has no storage of its own.
+    """Return the device, address and bytes of a tensor's storage, or None.
+
+    None if it is on no card or has no storage of its own.
 
     Args:
-        torch: The user's torch; functions of subclasses must be switched off around the call.
+        torch: The user's torch; functions of subclasses must be switched off around the
+            call.
         tensor: A tensor of any class, or an untyped storage.
 
     Returns:
-        CUDA ordinal, address, bytes. Where a roll is kept, its devices take the place of the cards,
-        counted -1, -2: nothing takes them for a card.
+        CUDA ordinal, address, bytes. Where a storage registry is active, its devices
+        replace the cards. They are counted -1, -2, so that they are not mistaken for a
+        card.
     """
     storages, own = torch.UntypedStorage, type(tensor) is torch.UntypedStorage
     if not own and type(tensor) is not torch.nn.Parameter:
@@ -72,9 +79,11 @@ def place_of(torch: Any, tensor: Any) -> tuple[int, int, int] | None:
 
 
 def data_of(torch: Any, tensor: Any) -> int | None:
-    """Where a plain tensor's data lie; None of a subclass, and where that cannot be asked.
+    """Return the address of a plain tensor's data, or None.
 
-    Quicker than `place_of`, and nothing is written on a roll.
+    None of a subclass, and where it cannot be read.
+
+    Quicker than `locate_storage`, and nothing is registered.
     """
     if type(tensor) is not torch.Tensor:
         return None
@@ -86,10 +95,13 @@ def data_of(torch: Any, tensor: Any) -> int | None:
 
 
 def parts_of_sparse(torch: Any, tensor: Any) -> list[tuple[str, Any]]:
-    """The dense parts of a sparse tensor, as a person would ask for them; none of any other.
+    """Return the dense parts of a sparse tensor, by accessor: `values()`.
+
+    Empty for any other tensor.
 
     Args:
-        torch: The user's torch; functions of subclasses must be switched off around the call.
+        torch: The user's torch; functions of subclasses must be switched off around the
+            call.
         tensor: A tensor of any layout.
     """
     kind: Any = torch.Tensor
@@ -115,22 +127,25 @@ def parts_of_sparse(torch: Any, tensor: Any) -> list[tuple[str, Any]]:
 
 
 def parts_of(torch: Any, tensor: Any, *, values: bool) -> list[tuple[str, Any]]:
-    """What a sparse tensor or a wrapper is made of, by name.
+    """Return the parts of a sparse tensor or a wrapper, by name.
 
     Args:
-        torch: The user's torch; functions of subclasses must be switched off around the call.
+        torch: The user's torch; functions of subclasses must be switched off around the
+            call.
         tensor: A tensor of any class.
-        values: Of a sparse one its values alone.
+        values: Of a sparse one return only the values.
     """
     parts = parts_of_sparse(torch, tensor)
     return (parts[-1:] if values else parts) or parts_of_wrapper(torch, tensor)
 
 
 def parts_of_wrapper(torch: Any, tensor: Any) -> list[tuple[str, Any]]:
-    """The tensors that a subclass without a storage has as attributes; none of any other.
+    """Return the tensor attributes of a subclass without a storage.
 
-    Quantized weights and an 8-bit optimizer's state are such: `weight.qdata`, `weight.scale`.
-    Nothing of the class's own is asked.
+    Empty for any other tensor.
+
+    Quantized weights and an 8-bit optimizer's state are such: `weight.qdata`,
+    `weight.scale`. No code of the class itself runs.
 
     Args:
         torch: The user's torch.
@@ -144,7 +159,7 @@ def parts_of_wrapper(torch: Any, tensor: Any) -> list[tuple[str, Any]]:
 
 
 def unwrapped(torch: Any, tensor: Any) -> Any:
-    """What lies in the wrappers of torch.func's transforms; any other tensor itself.
+    """Return the tensor inside torch.func wrappers, or any other one itself.
 
     `grad` and `vmap` wrap what they are given once for each level, and a wrapper has no storage:
     https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/functorch/init.cpp
@@ -157,7 +172,10 @@ def unwrapped(torch: Any, tensor: Any) -> Any:
 
 
 def local_of(tensor: Any) -> Any:
-    """What a DTensor holds on this rank, read from its slot; any other tensor itself."""
+    """Return a DTensor's tensor on this rank, or any other tensor itself.
+
+    It is read from its slot.
+    """
     kind = type(tensor)
     known = sys.modules.get("torch.distributed.tensor._api")
     if known is None or kind is not vars(known).get("DTensor"):
@@ -167,24 +185,28 @@ def local_of(tensor: Any) -> Any:
 
 
 def storage_of(torch: Any, tensor: Any) -> Storage | None:
-    """Look at a tensor; as `place_of`."""
+    """Return a tensor's storage; None where `locate_storage` returns None."""
     place = place_of(torch, tensor)
     return None if place is None else Storage(*place, *_span_and_form(torch, tensor, place[2]))
 
 
 def form_of(torch: Any, tensor: Any, size: int = 0) -> str:
-    """Shape and dtype of a tensor: `(64, 3, 7, 7) float32`; its class where that may be asked.
+    """Return a tensor's shape and dtype: `(64, 3, 7, 7) float32`.
+
+    Of a class with a `__torch_dispatch__` of its own, it is the name of the class.
 
     Args:
-        torch: The user's torch; functions of subclasses must be switched off around the call.
+        torch: The user's torch; functions of subclasses must be switched off around the
+            call.
         tensor: A tensor of any class, or an untyped storage.
-        size: Bytes of its storage: what shows only a part of them is said to be a view.
+        size: Bytes of its storage: a tensor that shows only a part of them is marked as a
+            view.
     """
     return _span_and_form(torch, tensor, size)[1]
 
 
 def shape_of(torch: Any, tensor: Any) -> tuple[int, ...] | None:
-    """A tensor's shape; None where the user's own code would answer."""
+    """Return a tensor's shape; None where the user's code would compute it."""
     if dispatches(torch, type(tensor)):
         return None
     return tuple(torch.Tensor.shape.__get__(tensor))
@@ -207,7 +229,7 @@ def _span_and_form(torch: Any, tensor: Any, size: int) -> tuple[int, str]:
 
 
 def dispatches(torch: Any, kind: Any) -> bool:
-    """Whether a tensor's class has a `__torch_dispatch__` of its own."""
+    """Return whether a tensor's class has its own `__torch_dispatch__`."""
     if kind is torch.Tensor or kind is torch.nn.Parameter:
         return False
     off = torch._C._disabled_torch_dispatch_impl  # noqa: SLF001

@@ -1,4 +1,7 @@
-"""Which storages are weights, gradients, optimizer state, inputs or the notebook's own tensors."""
+"""Classify the storages of modules, calls and the notebook's names.
+
+The categories are weights, buffers, gradients, inputs and the notebook's own tensors.
+"""
 
 from __future__ import annotations
 
@@ -41,17 +44,18 @@ MAX_OF_LOOP = 1_000
 
 
 class Seen(NamedTuple):
-    """A storage on a card, seen now.
+    """A storage with its category and name, as it is now.
 
     Attributes:
         device: CUDA ordinal.
         addr: Address of the storage.
         size: Bytes of the storage.
-        category: What it is.
-        name: Its name and form; for what belongs to a module or an optimizer, behind that one's.
-        before: What stands before the name of that module or optimizer.
-        of: Whose name it begins with, if not the one's in which it was found: an optimizer's state
-            is named after the parameter.
+        category: Its category.
+        name: Its name and form; if it belongs to a module or an optimizer, what follows the
+            owner's name.
+        before: What precedes the name of that module or optimizer.
+        of: The object with whose name it begins, if that is not the one in which it was
+            found: an optimizer's state is named after the parameter.
     """
 
     device: int
@@ -64,15 +68,17 @@ class Seen(NamedTuple):
 
 
 def _no_member(_tensor: Any) -> None:
-    """No module is known to have it."""
+    """Return None: no module is known to have the tensor."""
 
 
 def see(tensor: Any, category: Category, name: str, *, form: bool = True) -> Seen | None:
-    """Look at one tensor; None if it is on no card or has no storage.
+    """Return a tensor's storage with its category and name, or None.
+
+    None if it is on no card or has no storage.
 
     Args:
         tensor: Any tensor; it is not held.
-        category: What it is.
+        category: Its category.
         name: Its name.
         form: Add shape and dtype to the name.
     """
@@ -84,9 +90,12 @@ def see(tensor: Any, category: Category, name: str, *, form: bool = True) -> See
 
 
 def see_parts(tensor: Any, category: Category, name: str, deep: int = 4) -> Iterator[Seen]:
-    """Look at one tensor, or at what a sparse one or a wrapper is made of.
+    """Yield the storage of a tensor, or those of its parts.
 
-    Of a sparse gradient its values alone: the indices of an embedding's are the batch looked up.
+    A sparse tensor or a wrapper without a storage of its own has parts.
+
+    Of a sparse gradient only the values are taken: the indices of an embedding's are the
+    batch looked up.
     """
     seen = see(tensor, category, name)
     if seen is not None:
@@ -98,44 +107,62 @@ def see_parts(tensor: Any, category: Category, name: str, deep: int = 4) -> Iter
 
 
 def address_of(tensor: Any) -> tuple[int, int, int] | None:
-    """CUDA ordinal, address and bytes of a tensor's storage; None if it lies on no card."""
+    """Return the CUDA ordinal, address and bytes of a tensor's storage.
+
+    None if it is on no card.
+    """
     return place_of(loaded_torch(), tensor)
 
 
 def quiet() -> AbstractContextManager[Any]:
-    """Switch off what subclasses and modes have to say, while tensors are looked at."""
+    """Disable __torch_function__ of subclasses and modes during a read."""
     torch: Any = loaded_torch()
     return nullcontext() if torch is None else torch._C.DisableTorchFunction()  # noqa: SLF001
 
 
 def gradient_of(tensor: Any) -> Any | None:
-    """A leaf's gradient; None if it has none. The tensor must be this thread's own."""
+    """Return a leaf's gradient; None if it has none.
+
+    None for any tensor that is no leaf. The tensor must be this thread's own.
+    """
     return _read(tensor, "grad") if _read(tensor, "is_leaf") else None
 
 
 def is_made(tensor: Any) -> bool:
-    """Whether a graph has made a tensor."""
+    """Return whether a graph computed a tensor."""
     return _read(tensor, "grad_fn") is not None
 
 
 def requires_grad(tensor: Any) -> bool:
-    """Whether a tensor wants a gradient; of a wrapper that answers nothing: yes."""
+    """Return whether a tensor requires a gradient.
+
+    True for a wrapper that cannot be read.
+    """
     return bool(_read(tensor, "requires_grad", otherwise=True))
 
 
 def is_wrapped(tensor: Any) -> bool:
-    """Whether it is the wrapper of a transform of torch.func's, which ends with its call."""
+    """Return whether a tensor is the wrapper of a torch.func transform.
+
+    Such a wrapper ends with the transform's call.
+    """
     return unwrapped(loaded_torch(), tensor) is not tensor
 
 
 def version_of(tensor: Any) -> int | None:
-    """How often a tensor was changed in place; None for one of inference mode, which counts not."""
+    """Return how often a tensor was changed in place.
+
+    None for a tensor of inference mode, which has no counter.
+    """
     version: int | None = _read(tensor, "_version")
     return version
 
 
 def _read(tensor: Any, attribute: str, otherwise: Any = None) -> Any:
-    """One attribute as torch keeps it: a subclass's own property may do anything."""
+    """Read a tensor's attribute through torch.Tensor's own descriptor.
+
+    A subclass's own property may do anything.
+    """
     torch: Any = loaded_torch()
     try:
         return getattr(torch.Tensor, attribute).__get__(tensor)
@@ -145,13 +172,13 @@ def _read(tensor: Any, attribute: str, otherwise: Any = None) -> Any:
 
 
 def of_module(module: Any, tree: ModuleTree | None = None) -> Sequence[Seen]:
-    """Look at the weights and buffers of a module, tied ones once.
+    """Return the weights and buffers of a module, tied ones once.
 
     Their names are relative to the module's own.
 
     Args:
         module: The module.
-        tree: Its tree as it is now; None to look.
+        tree: Its tree as it is now; None to read it.
     """
     tree = tree or tree_of(module)
     roll = followed()
@@ -176,7 +203,10 @@ def _of_tree(tree: ModuleTree) -> Iterator[Seen]:
 
 
 def by_storage(found: Iterable[Seen | None]) -> Iterator[Seen]:
-    """Name storages that hold several tensors after all of them: recurrent layers keep one."""
+    """Merge tensors that share a storage under their common name.
+
+    The weights of a recurrent layer share one.
+    """
     together: dict[tuple[int, int], list[Seen]] = {}
     for seen in found:
         if seen is not None:
@@ -190,7 +220,7 @@ def by_storage(found: Iterable[Seen | None]) -> Iterator[Seen]:
 
 
 def gradients_of_module(module: Any) -> Iterator[Seen]:
-    """The gradients of a module's parameters."""
+    """Yield the gradients of a module's parameters."""
     for member, parameter in named_parameters(module):
         gradient = gradient_of(parameter)
         if gradient is not None:
@@ -198,7 +228,10 @@ def gradients_of_module(module: Any) -> Iterator[Seen]:
 
 
 def inputs_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Seen]:
-    """Tensors given to a module call that no graph has made."""
+    """Yield the tensors given to a module call that no graph computed.
+
+    Parameters are left out.
+    """
     for name, tensor in _given(args, kwargs):
         if not is_made(tensor) and not is_parameter(tensor):
             yield from see_parts(tensor, Category.INPUTS, f"input {name}")
@@ -212,13 +245,16 @@ def stays_on_host(
     of_host: bool = False,
     in_forward: bool = True,
 ) -> bool:
-    """Whether a module is given no tensor that is followed and owns none: it is no phase.
+    """Return whether a module call involves no tracked tensor.
 
-    Transforms of data sets are such, a blur with a kernel of its own, a model that measures its
-    strides before it is moved. Who offloads a model replaces its `forward`, to move what it is
-    given. A criterion on the host is none: it owns nothing, and what it is given a graph has made.
-    But where no forward was begun (`in_forward`), that is a layer of a model on the host. Where the
-    host itself is recorded (`of_host`), only what owns nothing stays aside: transforms again.
+    Then it is no phase: the module is given no tracked tensor and owns none.
+
+    Examples are transforms of data sets, a blur with a kernel of its own, and a model that
+    measures its strides before it is moved. Code that offloads a model replaces its `forward`,
+    to move what it is given; such a module does not count. A criterion on the host counts: it
+    owns nothing, and a graph computed what it is given. But where no forward was begun
+    (`in_forward`), that is a layer of a model on the host, and does not count. Where the host
+    itself is recorded (`of_host`), only a module that owns nothing counts: transforms again.
     """
     moves, owns = "forward" in own_attributes(module), False
     for tensor in tensors_inside(module):
@@ -241,20 +277,20 @@ def _given(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[s
 
 
 def _on_host(tensor: Any) -> bool:
-    """Whether a tensor lies in the host's memory, which nobody follows."""
+    """Return whether a tensor is in host memory that is not tracked."""
     device = _read(tensor, "device")
     return device is not None and device.type == "cpu" and address_of(tensor) is None
 
 
 class Names(NamedTuple):
-    """What is asked and told while a person's names are followed.
+    """Callbacks for a search through the notebook's names.
 
     Attributes:
         met: As for `leaves`.
-        member: Says whether a module has a tensor; its gradient has a better name then.
-        call: Is told each name and its tensor.
-        module: Is told each way to a module.
-        made: Is told every tensor that has a graph.
+        member: Returns whether a module has a tensor; its gradient has a better name then.
+        call: Called with each name and its tensor.
+        module: Called with each path to a module.
+        made: Called with every tensor that has a graph.
     """
 
     met: Callable[[str, Any], None] | None = None
@@ -265,7 +301,7 @@ class Names(NamedTuple):
 
 
 def in_namespace(namespace: Mapping[str, Any], names: Names = Names()) -> Iterator[Seen]:  # noqa: B008 - it never changes
-    """Tensors that the notebook's names lead to, and their gradients."""
+    """Yield the tensors that the notebook's names lead to, and gradients."""
     return _named_tensors(leaves(_of_users(namespace), None, names.met, names.module), names)
 
 
@@ -273,11 +309,13 @@ def in_frames(
     frames: Sequence[tuple[str, Mapping[str, Any]]],
     names: Names = Names(),  # noqa: B008 - it never changes
 ) -> Iterator[Seen]:
-    """Tensors that the variables of running functions lead to: `local x of train()`.
+    """Yield the tensors that the variables of running functions lead to.
+
+    A name is such as `local x of train()`.
 
     Args:
-        frames: What stands behind a name (` of train()`), and the variables; innermost first.
-        names: Who is asked and told.
+        frames: The suffix of the names (` of train()`), and the variables; innermost first.
+        names: The callbacks.
     """
     found: list[list[Seen]] = []
     shares = Budget(MAX_OF_LOOP).shares(len(frames))
@@ -309,17 +347,20 @@ def _named_tensors(
 
 
 def modules_in(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The notebook's modules, by name."""
+    """Yield the notebook's modules, each with its name."""
     return ((n, v) for n, v in _of_users(namespace) if is_module(v))
 
 
 def optimizers_in(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The notebook's optimizers, by name."""
+    """Yield the notebook's optimizers, each with its name."""
     return ((n, v) for n, v in _of_users(namespace) if is_optimizer(v))
 
 
 def _of_users(names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What may be the user's own; of IPython's names for a result the one that is typed, `Out`."""
+    """Yield the entries that may be the user's own.
+
+    Of IPython's names for a result only `Out` is kept.
+    """
     results = names.get("Out")
     aliases = {"_oh", "_", "__", "___"} if type(results) is dict else set()
     for name, value in leading_names(names):

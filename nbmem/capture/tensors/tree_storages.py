@@ -1,4 +1,4 @@
-"""The storages behind a module's tensors as columns, made once while the module is as it was."""
+"""Keep a module's storages as columns while the module is unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _kinds: dict[Any, str] = {}
 
 
 def kind_of(device: Any) -> str:
-    """Return a device's type; torch makes a new text of it each time, which takes a microsecond."""
+    """Return a device's type, from a cache.
+
+    torch makes a new text of it each time, which takes a microsecond.
+    """
     kind = _kinds.get(device)
     if kind is None:
         kind = _kinds[device] = str(device.type)
@@ -25,14 +28,17 @@ def kind_of(device: Any) -> str:
 
 
 def key_of(index: int, addr: int) -> int:
-    """Return one number for a device's index and an address, in the order of both."""
+    """Return one number for a device index and an address.
+
+    The numbers are in the order of both.
+    """
     return index << _ADDRESS_BITS | addr
 
 
 def storages_of(
     torch: Any, tree: ModuleTree, kind: str
 ) -> Iterator[tuple[Any, Any, tuple[int, int, int]]]:
-    """Yield each of a tree's tensors of a kind of memory: itself, its storage, where that lies.
+    """Yield a tree's tensors in one kind of memory, with their storages.
 
     Args:
         torch: The user's torch.
@@ -51,7 +57,9 @@ def storages_of(
 
 
 class TreeStorages:
-    """The storages of one kind of memory in a tree, each once, by address; holds none of them.
+    """The storages of one kind of memory in a tree; holds none of them.
+
+    Each is listed once, by address.
 
     Args:
         torch: The user's torch.
@@ -62,7 +70,7 @@ class TreeStorages:
         keys: `key_of` each, ascending.
         device, addr, size: The index of its device, its address, its bytes.
         shared: Whether other processes can map it: 1 or 0.
-        identities: What tells storages apart while one of `refs` is kept.
+        identities: Numbers that tell storages apart while one of `refs` is kept.
         refs: torch's weak references.
         are_apart: Whether no two of them share memory.
     """
@@ -89,14 +97,14 @@ class TreeStorages:
         return len(self.keys)
 
     def lie_at(self, key: int, size: int) -> bool:
-        """Return whether one of them shares memory with what lies at a key."""
+        """Return whether one of the storages overlaps memory at a key."""
         at = bisect_left(self.keys, key)
         if at < len(self.keys) and self.keys[at] < key + size:
             return True
         return at > 0 and self.keys[at - 1] + self.size[at - 1] > key
 
     def __del__(self) -> None:
-        """Give the weak references back."""
+        """Free the weak references."""
         while self.refs:
             self._free(self.refs.pop())
 

@@ -1,4 +1,7 @@
-"""The allocator's own history: every alloc and free, recorded by torch, taken when a cell ends."""
+"""Record and take torch's allocator history.
+
+It contains every alloc and free. It is taken when a cell ends.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class HistoryProbe:
-    """Turns torch's memory history on and off, and takes it.
+    """A recording of torch's memory history.
 
     If the user records it already, nbmem joins: it changes no setting and leaves it on. If the user
     turns it on meanwhile, it is theirs from then on; if they turn it off, nbmem goes on. What torch
@@ -27,7 +30,7 @@ class HistoryProbe:
         max_entries: Size of the ring that torch keeps (always bounded).
         stacks: Take a Python stack at each allocation (13% of a CPU-bound step on an H100 host;
             without stacks 4%).
-        lost: Leaves a note of a fault that torch's own code met.
+        lost: Leaves a note of a fault during a call of torch's own code.
     """
 
     def __init__(self, *, max_entries: int, stacks: bool, lost: Lost) -> None:
@@ -42,7 +45,7 @@ class HistoryProbe:
         self._earlier: dict[int, list[Any]] = {}  # by card, what torch has forgotten since
 
     def start(self) -> None:
-        """Record from now on, or from the moment in which the user's code initializes CUDA.
+        """Record at once, or from when the user's code initializes CUDA.
 
         Raises:
             ProbeUnavailableError: torch is not there, or has no CUDA and no history.
@@ -81,7 +84,11 @@ class HistoryProbe:
             self._watch.lend()
 
     def _users_call(self, enabled: Any = None, *_args: Any, **_: Any) -> Callable[[], None] | None:
-        """The user turns the history on or off: if on, it is not nbmem's to turn off any more."""
+        """Handle the user's own call that turns the history on or off.
+
+        If it turns the history on, nbmem will not turn it off any more. If it turns it off, nbmem
+        turns it on again. Returns what to call afterwards; None for nbmem's own calls.
+        """
         if self._calling or not self._on:
             return None
         before = _traces(self._snapshot())
@@ -113,11 +120,15 @@ class HistoryProbe:
 
     @property
     def recording(self) -> bool:
-        """Whether torch records at this moment."""
+        """True from the start of the recording to its end."""
         return self._on
 
     def take(self) -> dict[str, Any] | None:
-        """Take torch's snapshot (segments and history of every device); None without CUDA."""
+        """Take torch's memory snapshot; None without the native allocator.
+
+        None also before CUDA is initialized. It has the segments and the history of every device,
+        with what torch has cleared meanwhile.
+        """
         found = self._snapshot()
         if found is not None and self._earlier:
             traces = enumerate(_traces(found))
@@ -142,5 +153,5 @@ class HistoryProbe:
 
 
 def _traces(snapshot: dict[str, Any] | None) -> list[Any]:
-    """A snapshot's history, by card."""
+    """Return a snapshot's history: one trace per device."""
     return (snapshot or {}).get("device_traces") or []

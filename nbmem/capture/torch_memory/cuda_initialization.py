@@ -1,7 +1,7 @@
-"""Call back when the user's code initializes CUDA, by one call in torch's queue for whoever waits.
+"""Call back when the user's code initializes CUDA.
 
-torch keeps a queued call for the life of the process. So the one that is queued holds nobody, and
-it is taken out of the queue when nobody waits any more.
+All callbacks share one call in torch's queue. torch keeps a queued call for the life of the
+process. So that call holds no callback, and it is removed when no callback waits any more.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ _waiting: dict[object, Callable[[], None]] = {}
 
 
 def when_initialized(callback: Callable[[], None]) -> Callable[[], None]:
-    """Call back at the end of torch's initialization of CUDA, or at once where that is over.
+    """Register a callback for the end of CUDA's initialization.
 
-    Nothing is initialized by it: nbmem must not be the one to make a context.
+    It is called at once if CUDA is initialized already.
+
+    This initializes nothing: nbmem must not be the one to create a context.
 
     Args:
         callback: Called once, in the thread that initializes; must not raise.
 
     Returns:
-        What cancels it; after the call it does nothing.
+        A function that cancels it; after the callback it does nothing.
     """
     key = object()
     _waiting[key] = callback
@@ -51,9 +53,9 @@ def _initialized() -> None:
 
 
 def _leave_queue() -> None:
-    """Take the call out of torch's queue, unless torch is going through it just now.
+    """Remove the call from torch's queue, unless torch is processing it.
 
-    torch holds its lock meanwhile; what it then calls finds nobody who waits.
+    torch holds its lock meanwhile. The call then finds no waiting callback.
     """
     cuda: Any = getattr(loaded_torch(), "cuda", None)
     queue: Any = getattr(cuda, "_queued_calls", None)

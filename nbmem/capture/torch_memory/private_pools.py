@@ -1,4 +1,4 @@
-"""Which private pools something still uses: graphs that can be replayed, and MemPools."""
+"""Find which private pools are in use by CUDA graphs or MemPools."""
 
 from __future__ import annotations
 
@@ -18,27 +18,32 @@ _MOST_NAMES = 3
 
 
 def pools_in(snapshot: Mapping[str, Any]) -> set[int]:
-    """The numbers of the pools whose memory a snapshot of torch's names."""
+    """Return the numbers of the pools in a snapshot of torch's allocator."""
     segments = snapshot.get("segments") or ()
     return {pool_number(one.get("segment_pool_id") or (0, 0)) for one in segments}
 
 
 def kept_pools(among: Iterable[int]) -> tuple[int, ...]:
-    """Find the private pools that empty_cache() leaves alone now; the argument is that below."""
+    """Return the private pools that empty_cache() does not release now.
+
+    `among` is as for `users_of`.
+    """
     return tuple(sorted(users_of(among, {})))
 
 
 def users_of(among: Iterable[int], names: Mapping[str, Any]) -> dict[int, str]:
-    """Find who uses each private pool, in words: `a CUDA graph (step)`; unused ones are left out.
+    """Describe the users of each private pool: `a CUDA graph (step)`.
 
-    torch gives a pool's free segments back once nobody uses the pool any more: no captured graph,
+    Unused pools are left out.
+
+    torch releases a pool's free segments once the pool has no user any more: no captured graph,
     no MemPool (`release_cached_blocks` in
     https://github.com/pytorch/pytorch/blob/v2.13.0/c10/cuda/CUDACachingAllocator.cpp). It does not
-    say who does, but both are objects of Python, which knows those that live.
+    report the users, but both are objects of Python, which can list those that are alive.
 
     Args:
-        among: The numbers of pools that hold memory, as in `Segments.pool`; nobody looks where
-            there is none beside the default pool's.
+        among: The numbers of pools that hold memory, as in `Segments.pool`; without any
+            beside the default pool's, nothing is searched.
         names: The notebook's names, for those that have one.
     """
     there = set(among) - {0}
@@ -58,7 +63,7 @@ def users_of(among: Iterable[int], names: Mapping[str, Any]) -> dict[int, str]:
 
 
 def _users(by_kind: Mapping[str, list[Any]], called: Mapping[int, str]) -> str:
-    """Name the users of one pool; one that several graphs share has all of them."""
+    """Name the users of one pool, all of them if several graphs share it."""
     listed = []
     for kind, things in by_kind.items():
         one, many = _USERS[kind]

@@ -1,8 +1,11 @@
-"""Blocks that are in use though no tensor is in them: cuBLAS's workspaces, a library's own memory.
+"""Remember the allocated blocks that hold no tensor.
+
+These are cuBLAS's workspaces and the memory of other libraries.
 
 Tensors that no place reaches are searched among all live objects, which takes longer the older a
-notebook is. The allocator says whether there can be any: each block in use is one that a place
-reaches, or one in which an earlier search has found no tensor, unless it was allocated anew since.
+notebook is. The allocator tells whether there can be any. There is none if each block in use is
+one that a place reaches, or one in which an earlier search has found no tensor. The latter does
+not count if it was allocated anew since.
 """
 
 from __future__ import annotations
@@ -21,25 +24,31 @@ MAX_BLOCKS = 10_000
 
 
 class TensorlessBlocks:
-    """Remembers, from one recording to the next, in which blocks no tensor was found."""
+    """Blocks in which no tensor was found, kept between recordings."""
 
     def __init__(self) -> None:
         self._blocks: set[Block] = set()
         self._allocated: dict[int, int] = {}
 
     def recording_begins(self) -> None:
-        """Forget the blocks if anything was allocated since the last look: it may be in one."""
+        """Forget the blocks if anything was allocated since the last search.
+
+        The new allocation may be in one of them.
+        """
         allocated = _allocated()
         if allocated != self._allocated:
             self._blocks.clear()
         self._allocated = allocated
 
     def at_end(self, snapshot: Mapping[str, Any] | None) -> BlocksInUse | None:
-        """Tell of the blocks in use at the end of a recording; None where nobody knows them."""
+        """Return the blocks in use at the end of a recording.
+
+        None without a snapshot.
+        """
         return None if snapshot is None else BlocksInUse(self, snapshot)
 
     def hold_tensors(self, blocks: set[Block], traces: list[Any]) -> bool:
-        """Whether a tensor may be in one of some blocks that no place reaches.
+        """Return whether a tensor may be in one of some unreached blocks.
 
         Args:
             blocks: The blocks.
@@ -81,17 +90,23 @@ class BlocksInUse:
         }
 
     def hold_more_than(self, reached: Collection[Block]) -> bool:
-        """Whether there may be a tensor beside those that places reach, by their blocks."""
+        """Return whether unreached blocks may hold a tensor.
+
+        `reached` are the blocks of the tensors that places reach.
+        """
         left = self._blocks.difference(reached)
         return bool(left) and self._known.hold_tensors(left, self._traces)
 
     def searched(self, found: Collection[Block]) -> None:
-        """Remember the blocks in which a search of all live objects has found no tensor."""
+        """Remember the blocks in which a search of all objects found no tensor."""
         self._known.remember(self._blocks.difference(found))
 
 
 def _allocated() -> dict[int, int]:
-    """How many blocks each card has allocated up to now."""
+    """Return how many blocks each GPU has allocated so far.
+
+    Empty before CUDA is initialized, and for allocators other than torch's native one.
+    """
     torch: Any = initialized_torch()
     if torch is None or backend() != "native":
         return {}

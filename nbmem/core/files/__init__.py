@@ -1,1 +1,1 @@
-"""Files: the door for those of strangers, the way out for nbmem's own, sessions and snapshots."""
+"""Read untrusted files and write nbmem's own: sessions and snapshots."""

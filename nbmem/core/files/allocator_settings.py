@@ -1,4 +1,4 @@
-"""The allocator's settings from a file, which are a dict of anything until they are looked at."""
+"""Read the allocator's settings from untrusted data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ _DIVISIONS = {0, *(1 << bits for bits in range(7))}
 
 
 def plain_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The allocator's settings: texts and numbers, and the divisions, which are a dict of them.
+    """Return the valid allocator settings.
+
+    Values are texts and numbers, and the divisions, which are a dict of numbers.
 
     What the allocator's rules take for granted is left out where it is something else.
     """

@@ -1,7 +1,7 @@
-"""A session's zip archive as strangers may have made it: its directory is believed in nothing.
+"""Read a session's zip archive without trusting its directory.
 
-zipfile reads what an entry states, however large, and lets entries overlap or bear one name twice.
-Here they are looked at first; then each is read to the length that was stated, and no further.
+zipfile reads whatever size an entry states, and lets entries overlap or share one name. Here the
+entries are validated first. Then each is read to the length that was stated, and no further.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ _DTYPES = {b"|u1": np.uint8, b"<i8": np.int64}
 
 
 class _Directory(io.BufferedReader):
-    """The file while its directory is read: zipfile asks for it in one piece of any size."""
+    """A file reader that bounds reads while zipfile parses the directory.
+
+    zipfile reads a directory in one piece, of any size.
+    """
 
     bounded = True
 
@@ -59,7 +62,9 @@ class _Directory(io.BufferedReader):
 
 
 class Archive:
-    """The entries of a session's file. Every error is a FileFormatError or one of zipfile's.
+    """The entries of a session's file.
+
+    Every error is a FileFormatError or one of zipfile's.
 
     Args:
         file: The file, open; it is closed with the archive.
@@ -116,7 +121,7 @@ class Archive:
         return found
 
     def read(self, name: str) -> bytes:
-        """One entry, of exactly the length that the directory states."""
+        """Read one entry of exactly the length that the directory states."""
         entry = self._entries.get(name)
         if entry is None:
             _refuse(f"it has no {name}")
@@ -127,7 +132,7 @@ class Archive:
         return data
 
     def json(self, name: str) -> Any:
-        """One entry of JSON; see `plain_json`."""
+        """Read one entry of JSON; see `plain_json`."""
         entry = self._entries.get(name)
         if entry is not None and entry.file_size > (
             _JSON_ALWAYS + _JSON_RATIO * entry.compress_size
@@ -136,7 +141,7 @@ class Archive:
         return plain_json(self.read(name), f"its {name}", self._limits)
 
     def column(self, name: str) -> NDArray[Any]:
-        """One entry that is a row of numbers, uint8 or int64, as numpy writes it."""
+        """Read one column of uint8 or int64 in numpy's format."""
         data = self.read(f"{name}.npy")
         head = _COLUMN.match(data)
         if head is None:
@@ -148,7 +153,7 @@ class Archive:
 
 
 def plain_json(data: bytes, what: str, limits: Limits) -> Any:
-    """JSON of a stranger's; NaN and infinities, which JSON does not have, are None.
+    """Parse untrusted JSON; NaN and infinities become None.
 
     Args:
         data: In UTF-8.

@@ -1,4 +1,4 @@
-"""The one way in which nbmem writes a file: whole, or not at all."""
+"""Write files whole or not at all."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 @contextlib.contextmanager
 def replacing(path: str | Path) -> Iterator[IO[bytes]]:
-    """A new file that takes the place of `path` when the block ends, and only then.
+    """Open a new file that replaces `path` when the block ends.
 
-    It lies beside it under a name of its own until then, and is gone if the block raises. Where
-    `path` is a link, the file that it leads to is replaced. What is no regular file (`/dev/stdout`)
-    is written to as it is.
+    Until then it lies beside `path` under a name of its own. It is removed if the block raises.
+    Where `path` is a link, the file that it leads to is replaced. A path that is no regular file
+    (`/dev/stdout`) is written to directly.
 
     Args:
         path: The file; `~` is the home folder.
@@ -60,7 +60,9 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def new_folder(path: str | Path) -> Path:
-    """A folder for the ranks' files, made where it is not there; every rank may make it.
+    """Create a folder for the ranks' files if it is missing.
+
+    Every rank may create it.
 
     Raises:
         NotWrittenError: It cannot be made.
@@ -76,7 +78,9 @@ def new_folder(path: str | Path) -> Path:
 
 
 def write_text(path: str | Path, text: str) -> Path:
-    """Write a text in UTF-8; what UTF-8 cannot hold (half a surrogate pair) becomes `?`.
+    """Write a text in UTF-8, with `?` for characters that it cannot hold.
+
+    Such a character is half a surrogate pair.
 
     Returns:
         The file.
@@ -90,12 +94,15 @@ def write_text(path: str | Path, text: str) -> Path:
 
 
 def write_json(path: str | Path, form: dict[str, Any]) -> Path:
-    """Write one of the stable forms: indented, a line break at its end. As `write_text`."""
+    """Write a JSON object, indented and with a final line break.
+
+    The object is one of nbmem's stable formats. Errors are those of `write_text`.
+    """
     return write_text(path, f"{json.dumps(form, indent=2)}\n")
 
 
 def _beside(target: Path) -> tuple[Path, IO[bytes]]:
-    """A new file in the same folder, with the permissions that the old one has."""
+    """Create a temporary file in the target's folder, with its permissions."""
     # O_EXCL follows no link and takes no file that somebody has put there.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     partial = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.part")

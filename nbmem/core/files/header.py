@@ -1,4 +1,4 @@
-"""What a session's JSON says, row by row, written and read: stacks, spans, refusals, cards.
+"""Encode and decode a session's JSON: stacks, spans, refusals and cards.
 
 The keys are the format's, whatever the attributes are called.
 
@@ -31,7 +31,7 @@ _MOST_ORDINAL = 1023
 
 
 def stacks_of(head: Fields, archive: Archive) -> tuple[Stack, ...]:
-    """The stacks; equal frames are one object."""
+    """Decode the stacks; equal frames are one object."""
     if head.number("format") == 1:
         known: dict[tuple[str, int, str], Frame] = {}
         return tuple(
@@ -56,7 +56,10 @@ def stacks_of(head: Fields, archive: Archive) -> tuple[Stack, ...]:
 
 
 def frame_of(raw: Any) -> Frame:
-    """A frame as `[file, line, function]`, or as an object (in a refusal)."""
+    """Decode a frame from `[file, line, function]` or from an object.
+
+    Objects are used in refusals.
+    """
     if type(raw) is dict:
         raw = [raw.get("file"), raw.get("line"), raw.get("function")]
     if type(raw) is not list or [type(one) for one in raw] != [str, int, str]:
@@ -68,7 +71,7 @@ def frame_of(raw: Any) -> Frame:
 
 
 def span_of(raw: Any, at: int) -> Span:
-    """A span, by its place among them: its parent stands before it."""
+    """Decode a span by its index; its parent must precede it."""
     span = Fields(raw, f"span {at}")
     kind = next((kind for kind in _KINDS if kind == raw.get("kind")), None)
     if kind is None:
@@ -86,7 +89,7 @@ def span_of(raw: Any, at: int) -> Span:
 
 
 def span_json(span: Span) -> dict[str, Any]:
-    """Write a span as `span_of` reads it."""
+    """Encode a span for `span_of`."""
     return {
         "kind": span.kind,
         "name": span.name,
@@ -100,7 +103,7 @@ def span_json(span: Span) -> dict[str, Any]:
 
 
 def refusal_of(raw: Any) -> Refusal:
-    """A request that could not be served."""
+    """Decode a refused allocation request."""
     refusal = Fields(raw, "a refused request")
     stack = refusal.items("stack")
     if len(stack) > MOST_FRAMES:
@@ -123,7 +126,7 @@ def refusal_of(raw: Any) -> Refusal:
 
 
 def refusal_json(refusal: Refusal) -> dict[str, Any]:
-    """Write a refused request as `refusal_of` reads it."""
+    """Encode a refused request for `refusal_of`."""
     return {
         "t_ns": refusal.t_ns,
         "device": refusal.device,
@@ -145,7 +148,7 @@ def refusal_json(refusal: Refusal) -> dict[str, Any]:
 
 
 def source_of(raw: Any) -> Source:
-    """The code that was recorded."""
+    """Decode the recorded code."""
     source = Fields(raw, "the recorded code")
     lines = source.texts("lines")
     if len(lines) > MOST_LINES:
@@ -154,12 +157,12 @@ def source_of(raw: Any) -> Source:
 
 
 def source_json(source: Source) -> dict[str, Any]:
-    """Write the recorded code as `source_of` reads it."""
+    """Encode the recorded code for `source_of`."""
     return {"file": source.file, "lines": list(source.lines)}
 
 
 def info_of(raw: Any) -> DeviceInfo:
-    """A card."""
+    """Decode a card's properties."""
     info = Fields(raw, "a card's info")
     capability = info.maybe(lambda name: info.numbers(name, 99), "capability")
     if capability and len(capability) != 2:
@@ -184,7 +187,7 @@ def info_of(raw: Any) -> DeviceInfo:
 
 
 def info_json(info: DeviceInfo) -> dict[str, Any]:
-    """Write a card as `info_of` reads it."""
+    """Encode a card's properties for `info_of`."""
     return {
         "index": info.index,
         "name": info.name,

@@ -1,4 +1,4 @@
-"""What stands in a session's JSON, read as what it must be: a text, a number, a list of them.
+"""Read fields of a session's JSON, each with its type checked.
 
 Every message is the middle of a sentence: the reader puts the file before it.
 """
@@ -75,7 +75,7 @@ _OF_EACH_PARAMETER = ("parameters", "shapes", "with_gradient")
 
 
 class Fields:
-    """An object of JSON whose entries are asked for by what they must be.
+    """A JSON object whose fields are read by their expected types.
 
     Args:
         raw: What the file has there.
@@ -89,54 +89,54 @@ class Fields:
         self._what = what
 
     def number(self, name: str, most: int = MOST, *, least: int = 0) -> int:
-        """A whole number of that range."""
+        """Return an integer field within the given range."""
         value = self._raw.get(name)
         if type(value) is not int or not least <= value <= most:
             self._refuse(name)
         return value
 
     def count(self, name: str) -> int:
-        """Bytes."""
+        """Return a field that holds a number of bytes."""
         return self.number(name, MOST_BYTES)
 
     def time(self, name: str) -> int:
-        """Nanoseconds since the epoch."""
+        """Return a field that holds nanoseconds since the epoch."""
         return self.number(name, LAST_NS)
 
     def text(self, name: str, most: int = NAME) -> str:
-        """A text, as it may be shown."""
+        """Return a text field in printable form."""
         value = self._raw.get(name)
         if type(value) is not str:
             self._refuse(name)
         return shown(value, most)
 
     def flag(self, name: str) -> bool:
-        """True or false; false where it is missing."""
+        """Return a boolean field; False if it is missing."""
         value = self._raw.get(name, False)
         if type(value) is not bool:
             self._refuse(name)
         return value
 
     def fraction(self, name: str) -> float:
-        """A number from 0 to 1."""
+        """Return a field that holds a number from 0 to 1."""
         value: Any = self._raw.get(name)
         if type(value) not in {int, float} or not 0 <= value <= 1:
             self._refuse(name)
         return float(value)
 
     def maybe(self, read: Callable[[str], _T], name: str) -> _T | None:
-        """Read a field by another method, or None where the file has null or nothing."""
+        """Return a field read by another method, or None if null or missing."""
         return None if self._raw.get(name) is None else read(name)
 
     def items(self, name: str) -> list[Any]:
-        """A list; empty where it is missing."""
+        """Return a list field; empty if it is missing."""
         value = self._raw.get(name, [])
         if type(value) is not list:
             self._refuse(name)
         return value
 
     def object(self, name: str) -> dict[str, Any]:
-        """An object; empty where it is missing or null."""
+        """Return an object field; empty if it is missing or null."""
         value = self._raw.get(name)
         if value is None:
             return {}
@@ -145,14 +145,14 @@ class Fields:
         return value
 
     def numbers(self, name: str, most: int = MOST, *, least: int = 0) -> tuple[int, ...]:
-        """A list of whole numbers of that range."""
+        """Return a field that lists integers within the given range."""
         value = self.items(name)
         if not all(type(one) is int and least <= one <= most for one in value):
             self._refuse(name)
         return tuple(value)
 
     def texts(self, name: str, most: int = NAME) -> tuple[str, ...]:
-        """A list of texts, as they may be shown."""
+        """Return a field that lists texts, in printable form."""
         value = self.items(name)
         if not {str} >= set(map(type, value)):
             self._refuse(name)
@@ -171,7 +171,10 @@ def _told(value: Any) -> str:
 
 
 def facts(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts about the program, held to what the tips take for granted."""
+    """Validate the facts about the program.
+
+    What the tips and the ledger rely on is checked.
+    """
     found: dict[str, Any] = _plain(dict(raw), _DEPTH)
     if not _is(found, FACTS) or not all(
         len({len(optimizer[key]) for key in _OF_EACH_PARAMETER}) == 1
@@ -182,7 +185,10 @@ def facts(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """Texts as they may be shown, numbers of a bounded size, in lists and objects."""
+    """Sanitize JSON data: printable texts, bounded numbers, limited depth.
+
+    Anything else becomes None.
+    """
     if type(value) is str:
         return shown(value, SENTENCE)
     if type(value) in {bool, type(None)}:

@@ -1,7 +1,8 @@
-"""What a kernel says of itself to `nbmem gpus`: a small file of the user's, gone when it ends.
+"""Status file by which a kernel reports its memory to `nbmem gpus`.
 
-It lies in a folder that only this user may enter, is replaced as a whole and may be read by nobody
-else. A file of a process that is gone, or whose number another has by now, says nothing.
+The file is small and belongs to the user; it is removed when the kernel ends. It lies in a folder
+that only this user may enter, is replaced as a whole, and no other user may read it. A file is
+ignored if its process is gone, or if another process has its ID by now.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ _SAME_S = 2.0
 
 
 def folder() -> Path | None:
-    """The folder, made where it is not there; None where it would not be this user's alone."""
+    """Return the status folder; None if other users could access it.
+
+    It is created if it is missing.
+    """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
     place = Path(runtime or tempfile.gettempdir()) / ("nbmem" if runtime else f"nbmem-{user}")
@@ -40,10 +44,10 @@ def folder() -> Path | None:
 
 
 def tell(told: Told, *, began: float) -> None:
-    """Write what this process says of itself; where that is not possible, nothing is said.
+    """Write this process's status file, if that is possible.
 
     Args:
-        told: What it says.
+        told: The status.
         began: When the process began, seconds since the epoch.
     """
     place = folder()
@@ -67,7 +71,7 @@ def tell(told: Told, *, began: float) -> None:
 
 
 def fall_silent() -> None:
-    """Take this process's file away."""
+    """Remove this process's status file."""
     place = folder()
     if place is not None:
         with contextlib.suppress(OSError):
@@ -75,7 +79,9 @@ def fall_silent() -> None:
 
 
 def heard(pid: int, *, began: float) -> Told | None:
-    """What a process of this user's says of itself; None where it says nothing that can be read.
+    """Read the status of another process of this user.
+
+    The result is None where there is no status that can be read.
 
     Args:
         pid: The process.

@@ -1,4 +1,4 @@
-"""A folder in which the ranks of a world write: how the files are called, and what is there."""
+"""Folders into which the ranks of a distributed program write files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PLAIN = re.compile(r"[^A-Za-z0-9-]+")
 
 @dataclass(frozen=True, slots=True)
 class RankFile:
-    """What one rank left in the folder.
+    """The file that one rank left in the folder.
 
     Attributes:
         path: The file.
@@ -48,12 +48,12 @@ class RankFile:
 
 
 def session_name(rank: Rank) -> str:
-    """The file's name of a rank's session: `rank-3-of-8.node1.4711.nbmem`."""
+    """Return a session's file name: `rank-3-of-8.node1.4711.nbmem`."""
     return f"{_stem(rank)}{SESSION_SUFFIX}"
 
 
 def journal_name(rank: Rank) -> str:
-    """The file's name of the journal that a rank writes until its session is whole."""
+    """Return the name of a rank's journal, kept until its session is whole."""
     return f"{_stem(rank)}{SUFFIX}"
 
 
@@ -64,10 +64,10 @@ def _stem(rank: Rank) -> str:
 
 
 def rank_files(path: str | Path, limits: Limits | None = None) -> Iterator[RankFile | str]:
-    """What lies in a folder, one file after the other: a rank's, or a sentence about another.
+    """Yield the rank files in a folder, or a sentence for each other file.
 
     Sessions without a rank and files of other programs are named and left alone. A journal whose
-    session is there, too, was about to be taken away, and is not read.
+    session is there, too, was about to be removed, and is not read.
 
     Args:
         path: The folder.
@@ -97,7 +97,7 @@ def rank_files(path: str | Path, limits: Limits | None = None) -> Iterator[RankF
 
 
 def rank_file(path: Path, limits: Limits | None = None) -> RankFile | str:
-    """One file of a rank; or a sentence for why it is none."""
+    """Read one rank's file, or return a sentence for why it was left out."""
     limits = limits or Limits()
     try:
         if path.name.endswith(SUFFIX):
@@ -111,7 +111,7 @@ def rank_file(path: Path, limits: Limits | None = None) -> RankFile | str:
 
 
 def journal_file(path: Path, journal: Journal) -> RankFile:
-    """What a journal says, and whether anybody still writes it.
+    """Describe a journal and whether its process still runs.
 
     Raises:
         OSError: The file is gone.
@@ -121,7 +121,10 @@ def journal_file(path: Path, journal: Journal) -> RankFile:
 
 
 def _lives(rank: Rank) -> bool | None:
-    """Whether a process has a rank's number here; it may be a later one's."""
+    """Return whether a rank's process ID exists on this host.
+
+    The result is None for another host. A later process may have the same ID.
+    """
     if rank.host != socket.gethostname() or rank.pid <= 0:
         return None
     import psutil

@@ -1,8 +1,9 @@
-"""A rank's journal: a line of JSON each second, so that a killed process loses no more than one.
+"""A rank's journal: its memory as one line of JSON each second.
 
-The first line says whose it is, each other one what was held at that moment. A process may die
-within a line, so a last one without its end is left out. When the session's own file is whole the
-journal is taken away: it has nothing that the session lacks.
+A killed process loses no more than its last second. The first line has the rank, each other one
+what was held at that moment. A process may die within a line, so a last line without its end is
+ignored. When the session's own file is whole the journal is removed: it has nothing that the
+session lacks.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardNow:
-    """What a process held of one card at a moment; None where nobody knew.
+    """Memory that a process held on one card at a moment.
 
     Attributes:
         index: CUDA ordinal.
@@ -71,7 +72,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
-    """What a rank wrote while it ran.
+    """The data that a rank wrote while it ran.
 
     Attributes:
         rank: Whose it is; with how it ended, if it said so.
@@ -91,7 +92,9 @@ class Journal:
 
 
 class JournalFile:
-    """A journal that is being written: each line goes to the kernel whole, at once.
+    """A journal file opened for writing.
+
+    Each line is written to the kernel whole, at once.
 
     Args:
         path: The file; it must not be there yet.
@@ -106,15 +109,15 @@ class JournalFile:
         self._handle = os.open(path, flags, 0o666)
 
     def begin(self, rank: Rank, name: str) -> None:
-        """Say whose it is."""
+        """Write the first line: the format, the name and the rank."""
         self._write({"journal": FORMAT, "name": name, "rank": rank_json(rank)})
 
     def add_card(self, info: DeviceInfo) -> None:
-        """Say what a card is, before it is first spoken of."""
+        """Write a card's properties, before entries refer to it."""
         self._write({"card": info_json(info)})
 
     def add(self, entry: Entry) -> None:
-        """Write one moment."""
+        """Write one entry."""
         self._write(
             {
                 "t_ns": entry.t_ns,
@@ -136,15 +139,15 @@ class JournalFile:
         )
 
     def add_refusal(self, refusal: Refusal) -> None:
-        """Write a request that could not be served."""
+        """Write a refused allocation request."""
         self._write({"refused": refusal_json(refusal)})
 
     def say(self, rank: Rank, error: str | None = None) -> None:
-        """Say what is known of the rank now, its end included."""
+        """Write the rank's current state, its end included."""
         self._write({"rank": rank_json(rank), "error": error})
 
     def close(self, *, remove: bool) -> None:
-        """Let go of the file, and take it away if its session is whole."""
+        """Close the file, and remove it if its session is whole."""
         with suppress(OSError):
             os.close(self._handle)
             if remove:

@@ -1,6 +1,6 @@
-"""Reads a rank's journal: whole, or piece by piece while it grows.
+"""Read a rank's journal, whole or incrementally while it grows.
 
-A process may die within a line, so a last one without its end is left out.
+A process may die within a line, so a last line without its end is ignored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _AT_ONCE = 1 << 20
 
 
 def read_journal(path: str | Path, limits: Limits | None = None) -> Journal:
-    """Read what a rank wrote, also while it still writes.
+    """Read a rank's journal, also while the rank still writes it.
 
     Raises:
         UsageError: There is no such file.
@@ -45,7 +45,7 @@ def read_journal(path: str | Path, limits: Limits | None = None) -> Journal:
 
 
 class JournalTail:
-    """A journal that is read again and again while its rank writes: only what is new of it.
+    """A reader of a journal that is still written, which reads only new lines.
 
     Args:
         path: The file.
@@ -57,7 +57,9 @@ class JournalTail:
         self._told = _JournalLines(path, Limits())
 
     def now(self) -> Journal | None:
-        """What it says by now, of its moments the last alone; None before its first line is whole.
+        """Read the new lines; return the journal with its latest entry alone.
+
+        The result is None before the first line is whole.
 
         Raises:
             OSError: It is gone: its session is whole, or somebody took it away.
@@ -73,7 +75,7 @@ class JournalTail:
 
 
 class _JournalLines:
-    """What the lines of a journal have said, taken piece by piece.
+    """A parser of a journal's lines that accepts data piece by piece.
 
     Args:
         path: The file, for messages.
@@ -92,7 +94,7 @@ class _JournalLines:
         self._refusals: list[Refusal] = []
 
     def take(self, data: bytes) -> None:
-        """Take what follows; behind the last line's end is half a line, which waits for the rest.
+        """Parse more data, and keep an incomplete last line for the next call.
 
         Raises:
             FileFormatError: It is no journal.
@@ -108,7 +110,7 @@ class _JournalLines:
             raise self._no_journal(err) from None
 
     def journal(self) -> Journal:
-        """All of it.
+        """Return the journal that was read so far.
 
         Raises:
             FileFormatError: There is no line yet.

@@ -1,4 +1,4 @@
-"""Which rank a session is of, as its JSON has it: written and read.
+"""Encode and decode the rank of a session as JSON.
 
 Every message is the middle of a sentence: the reader puts the file before it.
 """
@@ -22,7 +22,7 @@ _ENDINGS: tuple[Ending, ...] = ("finished", "failed")
 
 
 def rank_of(raw: Any) -> Rank:
-    """A rank."""
+    """Decode a rank."""
     rank = Fields(raw, "its rank")
     world = rank.number("world", MOST_RANKS, least=1)
     dimensions = rank.object("mesh")
@@ -56,7 +56,7 @@ def _coordinate(raw: Any) -> Coordinate:
 
 
 def rank_json(rank: Rank) -> dict[str, Any]:
-    """Write a rank as `rank_of` reads it."""
+    """Encode a rank for `rank_of`."""
     return {
         "number": rank.number,
         "world": rank.world,

@@ -1,4 +1,4 @@
-"""A recording from a file, whoever wrote it."""
+"""Read a recording from a session file or a torch snapshot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _ZIP = b"PK"
 
 
 def read_recording(path: str | Path, max_size: int | str | None = None) -> Session:
-    """Read a session that nbmem saved, or a snapshot that torch's _dump_snapshot() wrote.
+    """Read a session file, or a snapshot that torch has written.
+
+    The snapshot is one of torch.cuda.memory._dump_snapshot().
 
     Args:
         path: The file.
@@ -34,7 +36,9 @@ def read_recording(path: str | Path, max_size: int | str | None = None) -> Sessi
 
 
 def is_session(path: str | Path, limits: Limits | None = None) -> bool:
-    """Whether a file is a zip archive, as sessions are; no pickle begins so.
+    """Return whether a file is a zip archive, as sessions are.
+
+    No pickle begins like a zip archive.
 
     Raises:
         UsageError: There is no such file.

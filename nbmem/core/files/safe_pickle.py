@@ -1,9 +1,9 @@
-"""Pickles of strangers: every opcode is looked at before anything is built from it.
+"""Load untrusted pickles: check every opcode before anything is built.
 
 Python's unpickler trusts what a file states: nine bytes can make it take gigabytes, and forty
 nested tuples as a key of a dict keep it busy for ever. A snapshot of torch's needs few opcodes:
 containers, texts, numbers, pairs of numbers, and references to what came before. One regular
-expression reads through all of them (100 MB in a second) and stops at the first that is none.
+expression matches all of them (100 MB in a second) and stops at the first other opcode.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _CONTAINERS = b"]}\x86"
 
 
 def _texts(behind: bytes = b"") -> bytes:
-    """A text of less than 256 bytes behind its length, in groups that are soon passed over."""
+    """Build a pattern for a text of less than 256 bytes behind its length.
+
+    The lengths are in groups of 16, which the regular expression skips quickly.
+    """
     groups = []
     for least in range(0, 256, 16):
         sizes = [
@@ -82,7 +85,10 @@ _short.maxstring = _short.maxother = 80
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Loads containers, text and numbers; whatever would have to be imported is refused."""
+    """An unpickler for containers, texts and numbers.
+
+    Whatever would have to be imported is refused.
+    """
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         name = f"{module_name}.{global_name}"
@@ -99,7 +105,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def load_plain(data: bytes) -> Any:
-    """What a pickle holds, if that is containers, texts and numbers.
+    """Load a pickle of containers, texts and numbers.
 
     Raises:
         FileFormatError: It wants code, or has opcodes or sizes that no snapshot of torch's has.
@@ -110,7 +116,10 @@ def load_plain(data: bytes) -> Any:
 
 
 def _look_through(data: bytes) -> None:
-    """Refuse a pickle that would take time or memory out of all proportion to its length."""
+    """Refuse a pickle with unknown opcodes or disproportionate sizes.
+
+    Such a pickle could take time or memory out of all proportion to its length.
+    """
     at = wide = 0
     while True:
         known = _KNOWN.match(data, at)
@@ -141,7 +150,10 @@ def _look_through(data: bytes) -> None:
 
 
 def _length(data: bytes, at: int) -> int:
-    """Bytes of the opcode at a place with all that belongs to it, as far as the file says."""
+    """Return the bytes of the opcode at a place with its argument.
+
+    The length of a text or a long integer is the one that the file states.
+    """
     code = data[at : at + 1]
     if code == b"X":
         return 5 + int.from_bytes(data[at + 1 : at + 5], "little")
@@ -151,7 +163,10 @@ def _length(data: bytes, at: int) -> int:
 
 
 def _count_containers(data: bytes, end: int) -> None:
-    """At most as many as the file's length pays for; bytes of numbers and texts count, too."""
+    """Refuse more containers than the file's length justifies.
+
+    Bytes of numbers and texts that look like containers count, too.
+    """
     allowed, step = _CONTAINERS_FREE + end // _BYTES_FOR_ONE, 1 << 20
     found = 0
     for begin in range(0, end, step):

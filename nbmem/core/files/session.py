@@ -1,4 +1,7 @@
-"""Sessions on disk: versioned JSON beside one .npy for each column, in a zip; never a pickle."""
+"""Session files: a zip of versioned JSON and one .npy for each column.
+
+A session file never contains a pickle.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +126,9 @@ def open_session(path: str | Path, limits: Limits | None = None) -> Session:
 
 
 def rank_in(path: str | Path) -> tuple[Rank | None, str | None]:
-    """Whose a session is and the exception that ended it, without its recording.
+    """Read a session's rank and the exception that ended it.
+
+    Its recording is not read.
 
     Raises:
         UsageError, FileFormatError: As of `open_session`.
@@ -134,7 +139,7 @@ def rank_in(path: str | Path) -> tuple[Rank | None, str | None]:
 
 @contextmanager
 def _reading(path: str | Path, limits: Limits) -> Iterator[tuple[Fields, Archive]]:
-    """The head of a session and the archive of its columns; what is odd about them is said."""
+    """Open a session for its head and its columns, and explain any error."""
     file = opened(path, limits)
     try:
         with file, Archive(file, limits) as archive:

@@ -1,4 +1,4 @@
-"""What must hold in a session from a file before anything looks anything up in it.
+"""Validate a session from a file before its indices are used.
 
 Every message is the middle of a sentence: the reader puts the file before it.
 """
@@ -42,7 +42,7 @@ _SUM = float(1 << 62)
 
 
 def check(session: Session, limits: Limits) -> None:
-    """Look at all that refers to something else, and at all numbers.
+    """Check all indices and all numbers of a session.
 
     Raises:
         FileFormatError: Something is out of its range.
@@ -67,7 +67,7 @@ def check(session: Session, limits: Limits) -> None:
 
 
 def check_card(events: Events, layouts: Mapping[str, Layout], stacks: int) -> None:
-    """Look at one card's events and layouts alone.
+    """Check the events and layouts of one card.
 
     Args:
         events: The events.
@@ -190,7 +190,7 @@ def _layout(when: str, layout: Layout, stacks: int) -> None:
 
 
 def _spans(session: Session, device: int, events: int) -> None:
-    """Where the spans lie in one card's events."""
+    """Check the positions of the spans in one card's events."""
     cards = len(session.devices)
     if any(len(span.first) != cards or len(span.last) != cards for span in session.spans):
         _refuse("a span does not say where it lies in the events of each card")

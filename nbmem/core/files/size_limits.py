@@ -1,4 +1,7 @@
-"""How large a file from a stranger may be, packed and unpacked, and what may be in it."""
+"""Limits on the size and content of untrusted files.
+
+The size is limited both packed and unpacked.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _RATIO = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What is read of one file; all of them grow with `size`.
+    """Limits for reading one file; all of them grow with `size`.
 
     Attributes:
         size: Bytes of the file, and of what it unpacks to.
@@ -40,7 +43,7 @@ class Limits:
 
     @classmethod
     def of(cls, size: int | str | None) -> Limits:
-        """The limits for files of that size.
+        """Return the limits for files of that size.
 
         Args:
             size: Bytes, or text such as "4GiB"; None for the default.
@@ -66,10 +69,10 @@ class Limits:
         )
 
     def unpacked(self, packed: int) -> int:
-        """Bytes to which so many packed ones may unpack."""
+        """Return the bytes to which a packed file of this size may unpack."""
         return min(self.size, _ALWAYS + _RATIO * packed)
 
     def too_large(self, name: str, *, unpacks: bool = False) -> str:
-        """The sentence for a file beyond `size`."""
+        """Return the message for a file that exceeds `size`."""
         what = "unpacks to more than" if unpacks else "is larger than"
         return f"{name} {what} {format_bytes(self.size)}, so it was not read. {HOW_TO_RAISE}"

@@ -1,4 +1,4 @@
-"""Segments and blocks as torch's snapshots list them."""
+"""Write segments and blocks in the form of torch's snapshots."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def listed_segments(
     frames: Callable[[int], Frames],
     pool: Callable[[int], tuple[int, int]],
 ) -> Iterator[dict[str, Any]]:
-    """Every segment of a card with its blocks, by address.
+    """Yield every segment of a card with its blocks, by address.
 
     Args:
         layout: The segments and blocks.

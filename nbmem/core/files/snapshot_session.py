@@ -1,4 +1,7 @@
-"""A torch snapshot as a session: what the user recorded without nbmem is read like the rest."""
+"""Convert a torch memory snapshot into a session.
+
+A recording that the user made without nbmem is then read like any other.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +126,7 @@ def _session(raw: dict[str, Any], path: str | Path) -> Session:
 
 
 def _check_sums(trace: DeviceTrace) -> None:
-    """Refuse a history and a layout at its end that cannot be of one card.
+    """Refuse a history that does not fit the layout at its end.
 
     Raises:
         FileFormatError: At some moment more was in use than was held from the driver.
@@ -144,7 +147,10 @@ def _check_sums(trace: DeviceTrace) -> None:
 
 
 def _phases(devices: Sequence[DeviceTrace], stacks: Sequence[Stack]) -> Iterator[Span]:
-    """The phases of the fullest card, exactly there and by the clock on the others."""
+    """Yield the phases of the fullest card, placed on the others by time.
+
+    On the fullest card their positions in the events are exact.
+    """
     main = fullest(devices)
     for span in phases_of(devices[main].events, stacks):
         places = [

@@ -1,8 +1,8 @@
-"""The Python stacks in a snapshot of torch's, each once, of frames that are each there once.
+"""Python stacks in a torch snapshot, with stacks and frames deduplicated.
 
-Where torch took C++ frames, too (`stacks="all"`, its default), they are left out: whose line it
-was and what ran is in the Python frames, and a thread of C++ alone has an empty stack, as it has in
-a recording of Python stacks.
+Where torch took C++ frames, too (`stacks="all"`, its default), they are left out. The Python frames
+tell the line and the code that ran. A thread of C++ alone has an empty stack, as it has in a
+recording of Python stacks.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _NATIVE = frozenset(
 
 
 class Stacks:
-    """Stacks met so far, each once, and their frames.
+    """Deduplicated stacks of a snapshot, and their frames.
 
-    Torch shares the frames of equal stacks, so identity is asked first. It holds while the
-    snapshot is alive, which is as long as this is. A file may hold copies instead.
+    Torch shares the frames of equal stacks, so identity is compared first. It holds while the
+    snapshot is alive, which is as long as this object is. A file may hold copies instead.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Stacks:
         self._frame_at: dict[tuple[str, int, str], Frame] = {}
 
     def index_of(self, frames: list[dict[str, Any]] | None) -> int:
-        """Index of a stack; -1 for none, and for one of C++ alone."""
+        """Return the index of a stack; -1 if it has no Python frame."""
         if not frames:
             return -1
         index = self._by_list.get(id(frames))
@@ -71,7 +71,10 @@ class Stacks:
         return index
 
     def indices_of(self, column: list[list[dict[str, Any]] | None]) -> NDArray[np.int64]:
-        """Indices of a column of stacks: a list that is there a thousand times is read once."""
+        """Return the indices of a column of stacks.
+
+        A list that occurs a thousand times is read once.
+        """
         keys = np.fromiter(map(id, column), np.int64, len(column))
         _, first, place = np.unique(keys, return_index=True, return_inverse=True)
         found = [self.index_of(column[row]) for row in first.tolist()]
@@ -110,5 +113,8 @@ class Stacks:
 
 
 def _is_native(file: str, line: int) -> bool:
-    """Whether a frame is of C++: Python's have a line, and a file of whatever name."""
+    """Return whether a frame is of C++.
+
+    Python's frames have a line, and a file of whatever name.
+    """
     return line == 0 or file in ("", "??") or PurePath(file).suffix.lower() in _NATIVE

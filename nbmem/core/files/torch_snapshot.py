@@ -1,4 +1,4 @@
-"""The one border for torch's memory snapshots: files and live dicts in, our columns out.
+"""Convert torch's memory snapshots, from files or live dicts, to columns.
 
 Torch adds keys and actions between releases: what is needed is named here, the rest is ignored.
 """
@@ -42,7 +42,7 @@ _LAST_US = 1 << 53
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceHistory:
-    """What a torch snapshot says about one device.
+    """The history of one device in a torch snapshot.
 
     Attributes:
         events: The allocator's actions, oldest first.
@@ -60,7 +60,9 @@ class DeviceHistory:
 
 
 def load_snapshot(path: str | Path, limits: Limits | None = None) -> dict[str, Any]:
-    """Read a file written by torch.cuda.memory._dump_snapshot, plain or packed with xz or gzip.
+    """Read a snapshot file of torch's, plain or packed with xz or gzip.
+
+    torch.cuda.memory._dump_snapshot writes such files.
 
     Args:
         path: The file.
@@ -75,7 +77,7 @@ def load_snapshot(path: str | Path, limits: Limits | None = None) -> dict[str, A
 
 
 def snapshot_from_bytes(data: bytes, name: str, limits: Limits | None = None) -> dict[str, Any]:
-    """Load a pickled snapshot without running anything.
+    """Load a pickled snapshot without executing any code.
 
     Args:
         data: The pickle.
@@ -114,7 +116,9 @@ def snapshot_from_bytes(data: bytes, name: str, limits: Limits | None = None) ->
 
 
 def device_history(raw: Mapping[str, Any], device: int) -> DeviceHistory:
-    """Read what a snapshot says about one device, from a file or from torch's `_snapshot()`.
+    """Read one device's history from a snapshot.
+
+    The snapshot comes from a file or from torch's `_snapshot()`.
 
     Raises:
         FileFormatError: A part has another shape than torch's.
@@ -167,7 +171,10 @@ def _events(trace: Sequence[Mapping[str, Any]], stacks: Stacks) -> tuple[Events,
 
 
 def _all(kind: type, what: str, values: list[Any]) -> None:
-    """Types are asked by `is`, for all values at once: a bool is no number here."""
+    """Require that all values have exactly one type; a bool is no int.
+
+    All types are compared at once.
+    """
     others = set(map(type, values)) - {kind}
     if others:
         raise TypeError(f"{what} is of type {others.pop().__name__}")
@@ -229,7 +236,9 @@ def _layout(raw: Sequence[Mapping[str, Any]], stacks: Stacks) -> Layout:
 
 
 def pool_number(pool_id: Sequence[int]) -> int:
-    """One number for torch's pair: 0 the default pool, n for (0, n), -n for (n, 0).
+    """Encode torch's pool ID pair as one number.
+
+    0 is the default pool, n stands for (0, n) and -n for (n, 0).
 
     Captures number their own pools in the first part, `graph_pool_handle` and MemPool in the
     second; the other part is 0.
@@ -239,5 +248,5 @@ def pool_number(pool_id: Sequence[int]) -> int:
 
 
 def pool_id(number: int) -> tuple[int, int]:
-    """Torch's pair for a number that `pool_number` gave."""
+    """Decode a number of `pool_number` into torch's pool ID pair."""
     return (-number, 0) if number < 0 else (0, number)

@@ -1,4 +1,4 @@
-"""The door for files of strangers: regular files alone, of bounded size, packed or not."""
+"""Open and unpack untrusted files: regular files of bounded size only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STREAMS = 64
 
 
 def expanded(path: str | Path) -> Path:
-    """A path with `~` as the home folder; as it is where there is no such home."""
+    """Return a path with `~` expanded, unchanged if there is no such home."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -35,12 +35,12 @@ def expanded(path: str | Path) -> Path:
 
 
 def is_folder(path: str | Path) -> bool:
-    """Whether a path means a folder: one that is there, or a name with a slash at its end."""
+    """Return whether a path is an existing folder or ends with a slash."""
     return str(path).endswith(("/", "\\")) or expanded(path).is_dir()
 
 
 def opened(path: str | Path, limits: Limits) -> BinaryIO:
-    """A regular file of bounded size, open for reading.
+    """Open a regular file of bounded size for reading.
 
     Args:
         path: The file; a link is followed.
@@ -81,7 +81,7 @@ def _not_regular(path: str | Path) -> str:
 
 
 def content(path: str | Path, limits: Limits) -> bytes:
-    """The bytes of a file, unpacked if they are packed with xz or gzip.
+    """Return the bytes of a file, unpacked if it is an xz or gzip file.
 
     Args:
         path: The file.
@@ -125,7 +125,7 @@ def _unpacked(
 def _streams(
     data: bytes, magic: bytes, decompressor: Callable[[], Any], allowed: int
 ) -> Iterator[bytes]:
-    """What is packed, piece by piece; it ends at the first byte that is too much."""
+    """Yield the unpacked data piece by piece, up to the first excess byte."""
     at, left = 0, allowed
     for _ in range(_STREAMS):
         stream = decompressor()

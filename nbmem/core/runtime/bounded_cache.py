@@ -1,4 +1,4 @@
-"""Keep the answers that were asked for lately, in bounded memory."""
+"""Cache of recently used results, in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class RecentAnswers(Generic[V]):
-    """A dictionary that drops what was not asked for lately.
+    """A dictionary that drops entries that were not used recently.
 
     It has two halves. When the newer half is full, the older half is dropped, and the newer one
     takes its place. What is found in the older half moves into the newer one. So a look-up costs
@@ -31,7 +31,7 @@ class RecentAnswers(Generic[V]):
         return len(self._newer.keys() | self._older.keys())
 
     def get(self, key: Hashable) -> V | None:
-        """Return the answer that is kept for a key; None where there is none."""
+        """Return the result that is cached for a key, or None."""
         found = self._newer.get(key)
         if found is None:
             found = self._older.get(key)
@@ -41,7 +41,7 @@ class RecentAnswers(Generic[V]):
         return found[0]
 
     def put(self, key: Hashable, answer: V, weight: int = 1) -> None:
-        """Keep an answer; `weight` says how much memory it takes beside others."""
+        """Cache a result; `weight` is its relative size in memory."""
         if self._weight + weight > self._half:
             self._older, self._newer, self._weight = self._newer, {}, 0
         self._newer[key] = answer, weight

@@ -1,4 +1,4 @@
-"""Read from CPython's bytecode what a program does at one instruction.
+"""Find out from CPython's bytecode what a program does at an instruction.
 
 All that nbmem knows of instructions is in this module, for Python changes them with each release.
 A reading takes a code object and a place in it, as `frame.f_lasti` has it. Each is tried on small
@@ -36,12 +36,15 @@ which lends a local to a call without counting it."""
 
 
 def _numbers(*names: str) -> frozenset[int]:
-    """Return the numbers of the instructions with these names, as far as this Python has them."""
+    """Return the opcodes with these names that exist in this Python."""
     return frozenset(dis.opmap[name] for name in names if name in dis.opmap)
 
 
 def _in_place() -> frozenset[int]:
-    """Return the arguments of BINARY_OP that stand for `a -= b` and the like, as compiled here."""
+    """Return the arguments of BINARY_OP that mean `a -= b` and the like.
+
+    They are read from code that this Python compiles.
+    """
     signs = ("+", "-", "*", "/", "//", "%", "**", "@", "&", "|", "^", "<<", ">>")
     code = compile("\n".join(f"a {sign}= b" for sign in signs), "<nbmem>", "exec")
     return frozenset(step.arg or 0 for step in dis.get_instructions(code) if step.opcode in _BINARY)
@@ -78,7 +81,11 @@ _FAR = 60
 
 
 def _stores(instruction: int, argument: int, above: int) -> bool | None:
-    """Tell whether an instruction changes what has so many values above it; None: not decided."""
+    """Return whether an instruction changes the value at a stack depth.
+
+    The depth is the number of values above it. The result is None if the instruction does
+    not decide it.
+    """
     if instruction in _COPY and argument > above:  # for `x[i] -= step`: x first, then i
         return argument == above + 1 > 1
     if above == 1 and instruction in _BINARY:
@@ -87,9 +94,10 @@ def _stores(instruction: int, argument: int, above: int) -> bool | None:
 
 
 def _followed(code: CodeType, place: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the instructions behind a look-up, each with its argument and the values above.
+    """Yield the instructions after a lookup while its result is on the stack.
 
-    Those of one line of execution, as long as what was looked up is on the stack.
+    Each comes with its argument and the number of values above the result. Only instructions that
+    run in sequence are followed, up to the first jump, return or raise.
     """
     above = 0
     for index, (instruction, argument) in enumerate(_instructions(code, place)):
@@ -105,7 +113,10 @@ def _followed(code: CodeType, place: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _instructions(code: CodeType, place: int) -> Iterator[tuple[int, int]]:
-    """Yield what follows an instruction, without what takes and leaves nothing."""
+    """Yield the opcodes and arguments after an instruction.
+
+    CACHE and EXTENDED_ARG are left out; the argument includes what EXTENDED_ARG adds.
+    """
     raw, more = code.co_code, 0
     for index in range(place + 2, min(len(raw), place + 2 * _AHEAD), 2):
         instruction, argument = raw[index], raw[index + 1] | more
@@ -131,7 +142,7 @@ def _instructions(code: CodeType, place: int) -> Iterator[tuple[int, int]]:
     },
 )
 def calls_at_once(code: CodeType, place: int) -> bool:
-    """Tell whether the attribute that is looked up there is called with what follows.
+    """Return whether the attribute looked up there is called immediately.
 
     Anything else keeps what it gets, as `step = model.zero_grad` does, beyond the recording's end.
     """
@@ -164,7 +175,7 @@ def calls_at_once(code: CodeType, place: int) -> bool:
     },
 )
 def writes_at_once(code: CodeType, place: int) -> bool:
-    """Tell whether the tensor that is looked up there is written to by what follows.
+    """Return whether the tensor looked up there is modified immediately.
 
     By a method whose name ends with an underscore, by `-=` and the like, or by an index.
     """
@@ -179,7 +190,11 @@ def writes_at_once(code: CodeType, place: int) -> bool:
 
 @self_tested("recording", "tell which other threads sleep", None, {"probe.data(x)": (2, 2, 1, 11)})
 def position(code: CodeType, place: int) -> tuple[int, int, int, int] | None:
-    """Return the first and last line and column of what is executed there; None: unknown."""
+    """Return the first and last line and column executed there, or None.
+
+    The order is first line, last line, first column, last column. None means that they are
+    unknown.
+    """
     line, last, begin, end = next(islice(code.co_positions(), place // 2, None), (None,) * 4)
     if line is None or last is None or begin is None or end is None:
         return None
@@ -187,7 +202,7 @@ def position(code: CodeType, place: int) -> tuple[int, int, int, int] | None:
 
 
 def _raises(steps: list[dis.Instruction], start: int) -> bool:
-    """Tell whether what begins there raises before it goes anywhere else."""
+    """Return whether the code from there on raises before it branches."""
     for step in steps[start : start + _FAR]:
         if step.opname == "RAISE_VARARGS":
             return True
@@ -213,7 +228,9 @@ def _raises(steps: list[dis.Instruction], start: int) -> bool:
     },
 )
 def healthy_answer(code: CodeType, place: int) -> bool | None:
-    """Return what the condition there is where the program goes on; None: it raises nothing.
+    """Return the condition's value for which the program does not raise.
+
+    The result is None where neither branch raises.
 
     The place is at the jump, or at a call before it.
     """
@@ -248,7 +265,10 @@ def healthy_answer(code: CodeType, place: int) -> bool | None:
     },
 )
 def chooses(code: CodeType, place: int) -> bool:
-    """Tell whether the larger or smaller of two is taken there: no loop waits for that answer."""
+    """Return whether `max` or `min` compares two values there.
+
+    No loop waits for the result of such a comparison.
+    """
     chosen = False
     for at in dis.get_instructions(code):
         if at.offset >= place:
@@ -267,5 +287,5 @@ def chooses(code: CodeType, place: int) -> bool:
     {"raise ValueError(x)": True, "assert x": True, "x.y": False, "x()": False, "1 / 0": False},
 )
 def raises_here(code: CodeType, place: int) -> bool:
-    """Tell whether a `raise` of the program's own stands there."""
+    """Return whether a `raise` statement is executed there."""
     return dis.opname[code.co_code[place]] == "RAISE_VARARGS"

@@ -1,4 +1,4 @@
-"""The time of this machine, whatever a program does to the module `time` for itself."""
+"""Clock functions that programs cannot replace by patching `time`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Clock(NamedTuple):
-    """The functions of `time`, by their names there.
+    """The functions of the `time` module, under their own names.
 
     A program's tests freeze the time, or have it raise, in `time` and in every module that holds
     one of its functions by name (freezegun does both); what stands in a tuple is left alone.

@@ -1,4 +1,4 @@
-"""Estimate the bytes that plain data holds: dataclasses, containers, texts, arrays."""
+"""Estimate the bytes of dataclasses, containers, texts and arrays."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""The door at which foreign code enters nbmem: torch, IPython, the interpreter, a thread.
+"""Guards for the points where foreign code enters nbmem.
 
-Whatever they call is guarded by `entry`: a fault inside becomes a note, and the caller goes on as
-if nbmem were not there. An interrupt is the user's, and so is what their handler of another signal
-raises: it is delivered again in their own frame, the moment that ours is gone. tests/faults finds
-by itself what is called from outside without a mark. A warning inside is nbmem's own: ignored.
+Foreign code is torch, IPython, the interpreter or a thread. Whatever it calls is guarded by
+`entry`: a fault inside becomes a note, and the caller continues as if nbmem were not there.
+tests/faults finds unguarded functions that foreign code calls. Warnings raised inside are nbmem's
+own and are ignored.
 
-An interrupt has to be delivered after nbmem's last frame is gone: what does it is an object whose
-`__del__` is `interrupt_main`, which dies with that frame.
+An interrupt is the user's, and so is an exception that the user's handler of another signal raises.
+It is delivered again in the user's frame, right after nbmem's last frame ends. An object whose
+`__del__` is `interrupt_main` does this: it is freed with that frame.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def met(
     *,
     within: bool = False,
 ) -> Delivery | None:
-    """What is done with an exception that must not reach nbmem's caller.
+    """Handle an exception that must not reach nbmem's caller.
 
     Args:
         err: The exception.
@@ -136,12 +137,13 @@ def met(
 
 
 def dealt_with(err: BaseException) -> None:
-    """Forget the way of an exception that goes no further, and of those that it met on it.
+    """Clear the tracebacks of a handled exception and of its context.
 
-    A frame that keeps one of them is kept by it, as is that of each generator that was a context
-    manager and let it end there; and with its frames nbmem's outermost, whose end delivers. So an
-    interrupt would come when the collector runs, in a later cell. What was caught before nbmem was
-    called has begun in a frame that is not nbmem's, and stays whole.
+    A frame that refers to one of them is kept alive by it, as is the frame of each generator-based
+    context manager that suppressed it. With them nbmem's outermost frame stays, whose end delivers
+    an interrupt. The interrupt would then come when the collector runs, in a later cell. An
+    exception that was caught before nbmem was called begins in a frame that is not nbmem's. It
+    stays whole.
     """
     seen: BaseException | None = err
     while seen is not None and (way := traceback_of(seen)) is not None and is_ours(way.tb_frame):
@@ -150,12 +152,12 @@ def dealt_with(err: BaseException) -> None:
 
 
 def lost_sentence(part: str, err: BaseException) -> str:
-    """What a note says of a fault of nbmem's own."""
+    """Return the note for a fault of nbmem's own."""
     return f"nbmem lost {part}: {error_of(err)}. The cell itself is not affected."
 
 
 def caller() -> FrameType | None:
-    """The innermost frame that is not nbmem's: the caller. None if there is none.
+    """Return the innermost frame outside of nbmem, or None if there is none.
 
     The frames are searched and not counted: a count changes with every function between.
     """
@@ -166,7 +168,7 @@ def caller() -> FrameType | None:
 
 
 def is_ours(frame: FrameType) -> bool:
-    """Whether a frame runs code of this package."""
+    """Return whether a frame runs code of this package."""
     return frame.f_code.co_filename.startswith(_PACKAGE)
 
 

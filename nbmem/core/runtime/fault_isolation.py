@@ -1,8 +1,8 @@
-"""Parts that fail: each is left out alone, and one note says what and why.
+"""Isolate failing parts: leave each out alone, with a note of the reason.
 
-A part is left out by the code that puts the parts together, never by itself: a caller of a view
-from Python meets its faults, and so do the tests of views. A report that something was left out of
-is not remembered.
+The code that puts the parts together leaves a part out, never the part itself. So a caller of a
+view from Python gets its exceptions, and so do the tests of views. A report that lacks a part is
+not cached.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LONGEST = 200
 
 
 class Faults:
-    """Runs parts of nbmem's own, and keeps what was left out.
+    """Runs parts of nbmem and records those that were left out.
 
     A part that raises costs itself: memory that ran out and recursion that went too deep count as
     faults, too. An interrupt is the user's and passes.
@@ -36,7 +36,7 @@ class Faults:
         self._found: dict[str, list[str]] = {}
 
     def part(self, what: str, make: Callable[[], Made], instead: Instead) -> Made | Instead:
-        """Make one part.
+        """Run one part and return its result, or a replacement if it fails.
 
         Args:
             what: Its name, as a sentence begins with it: "The interactive view".
@@ -60,7 +60,7 @@ class Faults:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """One sentence for each error, in the order of the first parts that met them."""
+        """One note for each distinct error, in order of first occurrence."""
         return tuple(
             f"{_joined(parts)} {'were' if _are_several(parts) else 'was'} left out: {error}. "
             "The figures are not affected; please report it with the session's file (%nbmem save)."
@@ -69,10 +69,13 @@ class Faults:
 
 
 class Unguarded(Faults):
-    """Lets every fault through: for a caller of views from Python, who wants to know."""
+    """A variant of Faults that lets every exception through.
+
+    Callers of views from Python get the exceptions themselves.
+    """
 
     def part(self, what: str, make: Callable[[], Made], instead: Instead) -> Made | Instead:  # noqa: ARG002 - as in Faults
-        """Make one part, and raise what it raises."""
+        """Run one part and let its exceptions propagate."""
         return make()
 
 
@@ -80,7 +83,10 @@ UNGUARDED = Unguarded()
 
 
 def error_of(err: BaseException) -> str:
-    """An exception as a note shows it; an exception may fail to show itself, too."""
+    """Return an exception's repr for a note, cut to 200 characters.
+
+    An exception whose repr() fails is shown by its type's name.
+    """
     try:
         text = "".join(c if c.isprintable() else " " for c in repr(err))
     except BaseException:  # noqa: BLE001 - its repr() is somebody's code, and may even exit
@@ -89,13 +95,19 @@ def error_of(err: BaseException) -> str:
 
 
 def _are_several(parts: Sequence[str]) -> bool:
-    """Whether `were` follows: of "The phases", not of "The history of the cells"."""
+    """Return whether `were` follows these names.
+
+    It follows "The phases", and not "The history of the cells".
+    """
     noun = parts[0].partition(" of ")[0].partition(" with ")[0]
     return len(parts) > 1 or (noun.endswith("s") and "_" not in noun)
 
 
 def _joined(parts: Sequence[str]) -> str:
-    """`The picture, the phases and the tips`: names begin small inside a sentence."""
+    """Join names: `The picture, the phases and the tips`.
+
+    Inside a sentence a name begins with a small letter.
+    """
     first, *others = parts
     if not others:
         return first

@@ -1,4 +1,4 @@
-"""Python's garbage collector: off or rare while much is made and kept, and what it knows."""
+"""Control Python's garbage collector and query the objects that it tracks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def without_collector(work: Callable[[], T]) -> T:
-    """Do something without a collection in between; afterwards the collector is as it was."""
+    """Call a function with garbage collection disabled, then restore it."""
     collecting = gc.isenabled()
     try:
         try:
@@ -33,7 +33,7 @@ def without_collector(work: Callable[[], T]) -> T:
 
 
 def instances(kinds: Iterable[type]) -> list[Any]:
-    """List the objects of exactly these types that the collector knows.
+    """List the objects of exactly these types that the collector tracks.
 
     All objects are gone through in one call of C, so that no other thread runs while something
     refers to them: before Python 3.14 its `tuple(generator)` would fail with a SystemError, for the
@@ -53,7 +53,10 @@ def instances(kinds: Iterable[type]) -> list[Any]:
 
 
 def with_subclasses(kind: type) -> Iterator[type]:
-    """Yield a class and all classes below it; one of several bases comes once for each."""
+    """Yield a class and all of its subclasses, at every depth.
+
+    A class with several of these bases is yielded once for each.
+    """
     yield kind
     found: list[type] = type.__subclasses__(kind)
     for inner in found:
@@ -62,9 +65,10 @@ def with_subclasses(kind: type) -> Iterator[type]:
 
 @contextlib.contextmanager
 def rare_collections() -> Iterator[None]:
-    """Let the collector come by a hundred times as rarely; afterwards it is as it was.
+    """Make garbage collections a hundred times rarer inside a block.
 
-    What is garbage by then goes with the first new objects after it.
+    The thresholds are restored afterwards. What is garbage by then is collected with the first new
+    objects after it.
     """
     young, *older = gc.get_threshold()
     try:
@@ -76,9 +80,10 @@ def rare_collections() -> Iterator[None]:
 
 @contextlib.contextmanager
 def only_new() -> Iterator[None]:
-    """Let collections look at what is made from here on alone; afterwards at everything again.
+    """Limit collections to objects that are created inside a block.
 
-    Nothing is changed where something is frozen already: it would not be afterwards.
+    Older objects are frozen, and unfrozen afterwards. Nothing is changed where objects are frozen
+    already, because unfreezing would affect them too.
     """
     if gc.get_freeze_count():
         yield

@@ -1,7 +1,7 @@
-"""Ctrl-C and other signals while something must not be cut in two: held back, delivered after.
+"""Hold back Ctrl-C and other signals during critical sections.
 
-What a signal's handler raises is the user's wherever it is met. The handler's own code is in the
-traceback, so whatever catches everything asks here whether it may keep what it caught.
+An exception that a signal's handler raises is the user's, wherever it surfaces. The handler's code
+is in its traceback, so code that catches everything checks here whether it may keep what it caught.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Interrupts:
-    """What came while signals were held back.
+    """Signals that arrived while they were held back.
 
     Attributes:
         came: Whether an interrupt did (Ctrl-C).
@@ -35,11 +35,11 @@ class Interrupts:
 
     @property
     def waiting(self) -> bool:
-        """Whether somebody waits for this to end."""
+        """Return whether a signal arrived and waits to be delivered."""
         return self.came or bool(self.others)
 
     def take(self, number: int, _frame: Any) -> None:
-        """Note one; what Python calls for a signal."""
+        """Record a signal; Python calls this as the signal handler."""
         if number == signal.SIGINT:
             self.came = True
         else:
@@ -47,29 +47,30 @@ class Interrupts:
 
 
 class Delivery(functools.partial):  # type: ignore[type-arg]
-    """Has a signal come once more, when it is let go of: no Python code runs between.
+    """Raises a signal again when it is freed, with no Python code between.
 
     Kept in a variable of a function that is about to end, it has the signal's handler called in the
     frame of the caller, and no frame of nbmem's is in the traceback.
     """
 
     def __new__(cls, number: int = signal.SIGINT) -> Self:
-        """Deliver this signal."""
+        """Create a delivery of this signal."""
         return super().__new__(cls, _thread.interrupt_main, number)
 
     __del__ = functools.partial.__call__
 
 
 def can_deliver(number: int = signal.SIGINT) -> bool:
-    """Whether a signal of this thread can be delivered once more."""
+    """Return whether a signal of this thread can be raised again."""
     main = threading.current_thread() is threading.main_thread()
     return main and callable(signal.getsignal(number))
 
 
 def signal_of(err: BaseException) -> int | None:
-    """The signal that an exception came by: its handler, the user's, raised it in nbmem's code.
+    """Return the signal whose handler raised an exception, or None.
 
-    A limit of time is made so (SIGALRM), and the end of a job is told so (SIGTERM).
+    The handler is the user's, and it ran while nbmem's code did. Timeouts are implemented in this
+    way (SIGALRM), and so is the notice that a job ends (SIGTERM).
 
     Returns:
         The signal's number; None for an exception that no handler raised.
@@ -88,9 +89,10 @@ def signal_of(err: BaseException) -> int | None:
 
 
 def let_pass(err: BaseException) -> None:
-    """Raise again what a signal's handler raised: it is not for code that catches everything.
+    """Raise an exception again if a signal's handler raised it.
 
-    `nbmem.core.runtime.entry_points` delivers it in the user's own frame.
+    Code that catches everything must not keep it; `nbmem.core.entry` delivers it in the user's
+    frame.
     """
     if signal_of(err) is not None:
         try:
@@ -100,7 +102,11 @@ def let_pass(err: BaseException) -> None:
 
 
 def _code_of(handler: Any) -> CodeType | None:
-    """The code of a handler in Python: a function, a method, a partial, an object with a call."""
+    """Return the code object of a signal handler written in Python, or None.
+
+    The handler may be a function, a method, a partial, or an object with a `__call__`
+    method.
+    """
     while type(handler) is functools.partial:
         handler = handler.func
     if type(handler) is MethodType:
@@ -114,8 +120,8 @@ def _code_of(handler: Any) -> CodeType | None:
 def held_back() -> Iterator[Interrupts]:
     """Hold back the signals that Python code handles.
 
-    An interrupt (SIGINT) is left to whoever asks for this: they see to it that it is delivered. The
-    others' handlers are called when this ends. Of two within each other the outer one is told, too.
+    The caller delivers an interrupt (SIGINT) itself. The other signals' handlers are called when
+    the block ends. Of two nested blocks the outer one gets the interrupt, too.
 
     Signals are handled in the main thread alone, so elsewhere this does nothing.
     """
@@ -138,7 +144,7 @@ def held_back() -> Iterator[Interrupts]:
 
 
 def _put_back(handlers: dict[int, Any]) -> None:
-    """Put handlers back, all of them, though one may be called meanwhile and raise."""
+    """Restore all signal handlers, even if one is called meanwhile and raises."""
     left, raised = dict(handlers), None
     while left:
         try:
@@ -155,5 +161,5 @@ def _put_back(handlers: dict[int, Any]) -> None:
 
 
 def is_taken(handler: Any) -> bool:
-    """Whether a handler is one of those that hold signals back."""
+    """Return whether a handler is one that holds signals back."""
     return type(handler) is MethodType and handler.__func__ is Interrupts.take

@@ -1,7 +1,8 @@
-"""Try what reads bytecode on small programs, and switch off alone what answers wrongly.
+"""Test the bytecode readers on small programs when they are imported.
 
-A reading that is switched off gives its cautious answer from then on, and `losses` says what is
-lost by that. The programs are compiled and run by the Python that nbmem runs on.
+A reader that answers wrongly is switched off alone: it gives its cautious answer from then on, and
+`losses` says what is lost by that. The programs are compiled and run by the Python that nbmem runs
+on.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ _losses: dict[str, tuple[Use, str]] = {}
 
 
 def losses(use: Use) -> list[str]:
-    """Return a sentence for each reading of some use that is switched off."""
+    """List a sentence for each bytecode reader of some use that is off."""
     return [sentence for of, sentence in _losses.values() if of == use]
 
 
 def self_tested(
     use: Use, loses: str, otherwise: Any, examples: Mapping[str, Any]
 ) -> Callable[[Callable[[CodeType, int], Answer]], Callable[[CodeType, int], Answer]]:
-    """Keep a reading if it is right about each example; else replace it.
+    """Decorate a reader: replace it unless it is right about each example.
 
     Args:
         use: What the reading is for.
@@ -67,7 +68,7 @@ def self_tested(
 
 
 class _Probe:
-    """Note each place where a program uses its name `probe`."""
+    """A recorder of each place where a program uses the name `probe`."""
 
     places: ClassVar[list[tuple[CodeType, int]]] = []
 
@@ -85,7 +86,10 @@ class _Probe:
 
 
 def _place(head: str, source: str) -> tuple[CodeType, int]:
-    """Run a small program; return where it first used `probe`, or else where it failed."""
+    """Run a small program and return the place that its test reads.
+
+    That is where it first used `probe`, or else where it failed.
+    """
     _Probe.places.clear()
     names: dict[str, Any] = {"probe": _Probe(), "x": None}
     program = f"{head}\n{textwrap.indent(source, ' ')}"

@@ -1,4 +1,6 @@
-"""Keep warnings that nbmem's own work causes from being shown, raised or remembered.
+"""Suppress the warnings that nbmem's own work causes.
+
+They are not shown, raised or remembered.
 
 `warnings.catch_warnings` would do that for all threads at once, and make Python forget which of the
 user's warnings were shown already. The filter here is for the thread that enters it alone. It is
@@ -21,13 +23,17 @@ if TYPE_CHECKING:
 
 
 class _Thread(threading.local):
-    """The function with the innermost block of a thread; None outside of any."""
+    """The code of the innermost suppressing block in a thread, or None."""
 
     code: CodeType | None = None
 
 
 class _InsideOwnWork:
-    """Match a warning's text, as a regular expression would, where its thread is in a block."""
+    """A message pattern that matches inside nbmem's own work.
+
+    It stands where `warnings` expects a regular expression. It matches if its thread is in
+    a block.
+    """
 
     def match(self, _text: str) -> bool:
         """Return whether the function with the block is running."""
@@ -39,7 +45,7 @@ class _InsideOwnWork:
 
 
 class _ButResources(type):
-    """Stand for every category but ResourceWarning.
+    """A metaclass that makes every category but ResourceWarning a subclass.
 
     A collection may come while nbmem works, and then tells of files that the user has not closed.
     """
@@ -88,7 +94,10 @@ class suppress_warnings:  # noqa: N801 - used as contextlib.suppress is
 
 
 class pass_warnings:  # noqa: N801 - as above
-    """Treat the warnings of a block as the user's filters say, inside `suppress_warnings`, too."""
+    """A block in which the user's warning filters apply again.
+
+    It also works inside `suppress_warnings`.
+    """
 
     __slots__ = ("_before",)
 

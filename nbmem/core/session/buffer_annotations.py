@@ -1,7 +1,7 @@
-"""What a compiled graph's node knows of a buffer: a line of comment in the wrapper's text.
+"""Annotations of compiled buffers, written as comments in Inductor's code.
 
-Where nbmem plans a graph itself it writes these lines behind the code (virtual/patches/compiled),
-and whoever reads that code reads them with it (capture/graphs/inductor_wrapper.py).
+Where nbmem plans a graph itself, it writes these lines behind the code (virtual/patches/compiled).
+probes/wrapper.py reads them with that code.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _MARK = "# nbmem: "
 
 
 class ToldBuffer(NamedTuple):
-    """A buffer's node; what it does not know is empty.
+    """The graph node of a compiled buffer; unknown fields are empty.
 
     Attributes:
         buffer: Inductor's name of the buffer.
@@ -35,12 +35,12 @@ class ToldBuffer(NamedTuple):
     line: str
 
     def written(self) -> str:
-        """The line that says so."""
+        """Format the annotation as a comment line."""
         return _MARK + "\t".join(" ".join(part.split()) for part in self)
 
 
 def told_by(line: str) -> ToldBuffer | None:
-    """What a line says; None for any other line."""
+    """Parse an annotation from a line of code; None for any other line."""
     parts = line.removeprefix(_MARK).split("\t")
     return (
         ToldBuffer(*parts)

@@ -1,4 +1,4 @@
-"""Which card of several a recording is about, where nobody has named one."""
+"""Choose the card that a recording of several is about by default."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def fullest(devices: Sequence[DeviceTrace]) -> int:
-    """Index of the card that held the most memory at its highest; of equals the busier one."""
+    """Return the index of the card with the highest reserved bytes.
+
+    Of cards with equal peaks, the one with more events wins.
+    """
 
     def rank(index: int) -> tuple[int, int]:
         trace = devices[index]
@@ -28,19 +31,22 @@ def fullest(devices: Sequence[DeviceTrace]) -> int:
 
 
 def highest_reserved(events: Events, end: Layout) -> int:
-    """The most bytes held from the driver, worked out backwards from the end."""
+    """Return the peak of reserved bytes, computed backwards from the end."""
     return int(reserved_before(events, end).max())
 
 
 def reserved_before(events: Events, end: Layout) -> NDArray[np.int64]:
-    """Bytes held from the driver before each event, and at the end, worked out backwards."""
+    """Compute the reserved bytes before each event and at the end.
+
+    They are computed backwards from the layout at the end.
+    """
     return before_each(events, TAKES, GIVES_BACK, int(end.segments.size.sum()))
 
 
 def before_each(
     events: Events, more: Sequence[Action], less: Sequence[Action], at_end: int
 ) -> NDArray[np.int64]:
-    """A sum of bytes before each event, and at the end.
+    """Compute a running sum of bytes before each event and at the end.
 
     Args:
         events: One card's events.

@@ -1,16 +1,18 @@
-"""The categories of the ledger: the taxonomy of DNNMem (ESEC/FSE 2020), made whole.
+"""Memory categories of the ledger.
 
-The live categories count requested bytes. With rounding and pending they make the active bytes,
-with the two cached ones the reserved, with other frameworks and the context the process, with the
-rest the card.
+They follow the taxonomy of DNNMem (ESEC/FSE 2020), completed so that they cover the whole card.
 
-A tensor's size is what was requested, in every view; `rounding` has a line of its own, and what
-freeing a tensor brings is counted in blocks. Two figures for one tensor in two views looked like a
-mistake.
+The live categories count requested bytes. With rounding and pending they make the active bytes.
+With the two cached ones they make the reserved bytes. With other frameworks and the context they
+make the process, and with the rest the card.
+
+A tensor's size is what was requested, in every view, and `rounding` has a line of its own. The
+effect of freeing a tensor is counted in blocks. Two figures for one tensor in two views looked like
+a mistake.
 
 The card is NVML's: the total that nvidia-smi shows (on an H100 81,559 MiB), not torch's
-`total_memory` (81,079 MiB). What the driver keeps for itself is a category of its own: among the
-other processes a T4 that nobody else used showed 447 MiB of somebody.
+`total_memory` (81,079 MiB). What the driver keeps for itself is a category of its own. Counted as
+other processes, it showed 447 MiB on a T4 that no other process used.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from enum import IntEnum
 
 
 class Category(IntEnum):
-    """What a byte of the card is for, in the order in which every view stacks them."""
+    """A category of bytes on the card, in the order in which views stack them."""
 
     WEIGHTS = 0
     BUFFERS = 1
@@ -46,12 +48,12 @@ class Category(IntEnum):
 
     @property
     def key(self) -> str:
-        """The name in JSON and in Python: `optimizer_state`."""
+        """The category's name in JSON and in Python: `optimizer_state`."""
         return self.name.lower()
 
     @property
     def label(self) -> str:
-        """The name that a person reads."""
+        """The category's display name."""
         return LABELS[self]
 
 

@@ -1,4 +1,4 @@
-"""One cell's change of memory: the line that the history keeps for every cell."""
+"""Memory change of one cell, as the cell history keeps it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellDelta:
-    """What one cell did to one card, from counters read before and after it.
+    """Memory change of one cell on one card, from counters around it.
 
     Attributes:
         label: What the cell is called: its first line, or the name that the user gave.
@@ -42,13 +42,13 @@ class CellDelta:
 
     @property
     def reserved_delta(self) -> int:
-        """Bytes that it took from the driver, or gave back if negative."""
+        """Bytes that the cell reserved from the driver, negative if it released."""
         return self.reserved_after - self.reserved_before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostDelta:
-    """What one cell did to the host's memory, where torch holds none of a card.
+    """Host memory change of one cell, where torch uses no card's memory.
 
     Attributes:
         label: What the cell is called, as in CellDelta.
@@ -71,5 +71,8 @@ class HostDelta:
 
     @property
     def process_delta(self) -> int | None:
-        """Resident bytes that it added, or gave back if negative; None if nobody knows."""
+        """Resident bytes that the cell added; None if unknown.
+
+        It is negative if bytes were given back.
+        """
         return None if self.process_before is None else self.process_after - self.process_before

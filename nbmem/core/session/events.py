@@ -1,4 +1,7 @@
-"""What the allocator did, as columns: a million events must load and balance in seconds."""
+"""Allocator events and layouts as numpy columns.
+
+A million events must load and balance in seconds.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Action(IntEnum):
-    """One entry of the allocator's history, as torch names it."""
+    """One kind of entry in the allocator's history, as torch names it."""
 
     ALLOC = 0
     FREE_REQUESTED = 1
@@ -48,7 +51,10 @@ class BlockState(IntEnum):
 
 
 class Columns:
-    """Equal-length numpy columns; a base for frozen dataclasses whose fields are all columns."""
+    """Equal-length numpy columns.
+
+    A base for frozen dataclasses whose fields are all columns.
+    """
 
     __slots__ = ()
 
@@ -57,11 +63,11 @@ class Columns:
         return len(first)
 
     def __getitem__(self, rows: slice | NDArray[Any]) -> Self:
-        """Choose rows: the columns at some of them."""
+        """Return the columns at the selected rows."""
         return type(self)(**{name: column[rows] for name, column in self.columns()})
 
     def columns(self) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Name and array of each column."""
+        """Yield the name and the array of each column."""
         for field in fields(self):  # type: ignore[arg-type]
             yield field.name, getattr(self, field.name)
 
@@ -88,7 +94,7 @@ class Events(Columns):
 
     @classmethod
     def empty(cls) -> Self:
-        """No events."""
+        """Return a table without events."""
         none = np.zeros(0, np.int64)
         return cls(
             action=np.zeros(0, np.uint8), addr=none, size=none, stream=none, t_ns=none, stack=none
@@ -97,7 +103,9 @@ class Events(Columns):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Segments(Columns):
-    """Memory held from the driver at one moment, sorted by address (torch's snapshot order).
+    """Segments held from the driver at one moment, sorted by address.
+
+    The order is that of torch's snapshot.
 
     An expandable segment is one row for each contiguous mapped stretch.
 
@@ -119,7 +127,7 @@ class Segments(Columns):
 
     @classmethod
     def empty(cls) -> Self:
-        """No segments."""
+        """Return a table without segments."""
         none, code = np.zeros(0, np.int64), np.zeros(0, np.uint8)
         return cls(addr=none, size=none, stream=none, small=code, expandable=code, pool=none)
 
@@ -144,7 +152,7 @@ class Blocks(Columns):
 
     @classmethod
     def empty(cls) -> Self:
-        """No blocks."""
+        """Return a table without blocks."""
         none = np.zeros(0, np.int64)
         return cls(addr=none, size=none, requested=none, state=np.zeros(0, np.uint8), stack=none)
 
@@ -158,7 +166,7 @@ class Layout:
 
     @classmethod
     def empty(cls) -> Self:
-        """A device from which nothing has been taken."""
+        """Return the layout of a device without segments."""
         return cls(segments=Segments.empty(), blocks=Blocks.empty())
 
 

@@ -1,4 +1,4 @@
-"""Other allocators of this process: what they said over time, and their shares at a moment."""
+"""Memory of other allocators in this process, over time and at a moment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OwnerReadings(Columns):
-    """What other allocators of this process said, each row where a figure had changed.
+    """Memory of other allocators over time, one row for each change.
 
     Attributes:
         t_ns: When, nanoseconds since the epoch; that of the card's reading beside it.
@@ -35,7 +35,7 @@ class OwnerReadings(Columns):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one owner holds of the card at a moment.
+    """Memory of the card that one other framework holds at a moment.
 
     Attributes:
         name: Its key: `cupy`.
@@ -51,12 +51,12 @@ class Share:
 
     @property
     def cached(self) -> int:
-        """Bytes that it holds and does not use, as far as it says."""
+        """Bytes that the framework holds without using them, as far as it reports."""
         return 0 if self.used is None else self.held - self.used
 
     @property
     def label(self) -> str:
-        """What its users call it."""
+        """The framework's display name."""
         return LABELS.get(self.name, self.name)
 
 

@@ -1,7 +1,7 @@
-"""What keeps memory alive: what the columns of `Holders` mean, and how reading asks them.
+"""Objects that keep storages alive, decoded from the columns of `Holders`.
 
 for held in held_storages(session, device):   # largest first, each storage once
-    held.size, held.form, held.holders        # "(1000, 1000) float32", its ways to be reached
+    held.size, held.form, held.holders        # "(1000, 1000) float32", the paths that reach it
 for root in roots(session, device):           # what one `del` would free
     root.name, root.kind, root.alone          # "checkpoint", HolderKind.NAME, 489_123_840
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class HolderKind(IntEnum):
-    """What stands at the end that keeps a storage alive, the one that says most first."""
+    """The kind of root that keeps a storage alive, most informative first."""
 
     NAME = 0
     OUT = 1
@@ -36,7 +36,7 @@ class HolderKind(IntEnum):
 
     @property
     def label(self) -> str:
-        """What a person reads."""
+        """The kind's display name."""
         return LABELS[self]
 
 
@@ -59,7 +59,7 @@ LABELS: dict[HolderKind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One way in which a storage is reached.
+    """One path by which a storage is reached.
 
     Attributes:
         kind: What keeps it.
@@ -93,11 +93,11 @@ class HeldStorage:
 
     @property
     def name(self) -> str:
-        """The best of its paths."""
+        """The best of the storage's paths."""
         return self.holders[0].path
 
     def name_in(self, root: str) -> str:
-        """The path from one root to the storage."""
+        """Return the path from one root to the storage."""
         return next((way.path for way in self.holders if way.root == root), self.name)
 
 
@@ -121,20 +121,26 @@ class Root:
 
 
 def held_storages(session: Session, device: DeviceTrace) -> tuple[HeldStorage, ...] | None:
-    """The storages that lived at the end, largest first; None where nobody looked."""
+    """List the storages that were live at the end, largest first.
+
+    The result is None where holders were not recorded.
+    """
     if device.holders is None:
         return None
     return storages_of(device.holders, session.names)
 
 
 def roots(session: Session, device: DeviceTrace) -> tuple[Root, ...] | None:
-    """What each root keeps, the one that frees most first; None where nobody looked."""
+    """List what each root keeps alive, the one that frees most first.
+
+    The result is None where holders were not recorded.
+    """
     storages = held_storages(session, device)
     return None if storages is None else roots_of(storages)
 
 
 def storages_of(holders: Holders, names: tuple[str, ...]) -> tuple[HeldStorage, ...]:
-    """The storages in the columns, largest first."""
+    """Decode the storages in the columns, largest first."""
     ways: dict[tuple[int, int, int], list[Holder]] = {}
     for addr, size, form, kind, root, path in zip(
         *(
@@ -153,7 +159,7 @@ def storages_of(holders: Holders, names: tuple[str, ...]) -> tuple[HeldStorage, 
 
 
 def roots_of(storages: tuple[HeldStorage, ...]) -> tuple[Root, ...]:
-    """Group storages by what keeps them, what frees most first."""
+    """Group storages by root, the root that frees most first."""
     reached: dict[str, list[HeldStorage]] = {}
     for held in storages:
         for name in dict.fromkeys(holder.root for holder in held.holders):

@@ -1,7 +1,7 @@
-"""What the host's memory consists of beside its categories: parts that the kernel counts across.
+"""Parts of the host's memory that overlap the categories.
 
-A weight may lie in shared memory and the code of a library in the page cache, so these are no
-categories: each is said below the sum of which it is a part.
+A weight may lie in shared memory and the code of a library in the page cache. So these are no
+categories: each is shown below the sum of which it is a part.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MachineReadings(Columns):
-    """The parts over time; NOT_KNOWN where the kernel does not say.
+    """The parts over time; NOT_KNOWN where the kernel does not report them.
 
     Attributes:
         t_ns: When, nanoseconds since the epoch.
@@ -42,7 +42,7 @@ class MachineReadings(Columns):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineParts:
-    """The parts at a moment, in bytes; None for what nobody knows.
+    """The parts at one moment, in bytes; None for an unknown figure.
 
     Attributes:
         tensors: Of the tensors: in memory that other processes can map, too.
@@ -58,11 +58,14 @@ class MachineParts:
 
     @classmethod
     def of(cls, row: Sequence[int]) -> MachineParts:
-        """Of a row of figures in the order of PARTS; NOT_KNOWN is None."""
+        """Create the parts from figures in the order of PARTS.
+
+        NOT_KNOWN becomes None.
+        """
         return cls(**dict(zip(PARTS, map(known, row), strict=True)))
 
     def to_json(self) -> dict[str, int | None]:
-        """Bytes by stable keys."""
+        """Return the bytes by stable keys."""
         return {
             "tensors_shared": self.tensors,
             "process_files": self.files,

@@ -1,4 +1,7 @@
-"""An out-of-memory error as figures and texts: torch's message, and what was seen as it failed."""
+"""Figures and texts of an out-of-memory error.
+
+They come from torch's message and from what was read while the request failed.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,9 @@ _DEVICE = re.compile(r"GPU (\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OomMessage:
-    """The figures of torch's message: bytes, as exact as their two decimals; None if left out.
+    """Figures in torch's out-of-memory message, in bytes; None if left out.
+
+    They are as exact as the two decimals in the message.
 
     Attributes:
         device: CUDA ordinal.
@@ -61,7 +66,9 @@ class OomMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A request that could not be served, as it was seen while it failed; it holds no tensor.
+    """An allocation request that failed, with the state at that moment.
+
+    It holds no tensor.
 
     Attributes:
         t_ns: When, nanoseconds since the epoch.
@@ -95,7 +102,10 @@ class Refusal:
 
 
 def read_message(text: str) -> OomMessage | None:
-    """The figures of torch's message (2.6 to 2.13, and the older form); None if it is not one."""
+    """Parse torch's out-of-memory message; None for any other text.
+
+    The formats of torch 2.6 to 2.13 are read, and the older one.
+    """
     if not is_oom_text(text):
         return None
     found = {name: _bytes(re.search(pattern, text)) for name, pattern in _PATTERNS.items()}
@@ -117,12 +127,18 @@ def _bytes(match: re.Match[str] | None) -> int | None:
 
 
 def is_oom_text(text: str) -> bool:
-    """Whether an exception's text speaks of a full card (and not of the host's memory)."""
+    """Return whether an exception's text reports a full card.
+
+    A failure to allocate the host's memory does not count.
+    """
     return bool(_TEXT.search(text)) or "CUBLAS_STATUS_ALLOC_FAILED" in text
 
 
 def oom_in(error: BaseException | None) -> BaseException | None:
-    """The out-of-memory error in a chain of exceptions (causes, contexts, groups), or None."""
+    """Find the out-of-memory error in a chain of exceptions, or None.
+
+    The chain consists of causes, contexts and the members of groups.
+    """
     return next((found for found in _chain(error) if _is_oom(found)), None)
 
 
@@ -145,9 +161,10 @@ def _is_oom(error: BaseException) -> bool:
 
 
 def error_text(error: BaseException | None) -> str | None:
-    """An exception as one line; the exception itself would keep its frames' tensors alive.
+    """Format an exception as one line.
 
-    An out-of-memory error behind it (a cause, a context) is named, too.
+    The text is kept in place of the exception, which would keep its frames' tensors alive. An
+    out-of-memory error behind it (a cause, a context) is named, too.
     """
     if error is None:
         return None

@@ -1,7 +1,8 @@
-"""Take out of a recording what tells of its author: paths, source, user, host, other processes.
+"""Remove data that identifies the author from a recording.
 
-What is measured stays, to the byte, and so do the names of variables, modules and functions.
-SECURITY.md lists what is taken out. Every format is written from a session, so nothing else does.
+Removed are paths, source text, and the names of the user, the host and other processes. What is
+measured stays, to the byte, and so do the names of variables, modules and functions. SECURITY.md
+lists what is removed. Every format is written from a session, so this covers all of them.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ _SHORTEST_NAME = 3
 
 
 def private_session(session: Session) -> Session:
-    """Take out of a recording what tells of its author, of the machine and of other people.
+    """Return a copy of a session without data that identifies the author.
+
+    Names of the machine and of other people are removed, too.
 
     Paths are relative (`site-packages/torch/...`; a file of the program by its place beneath the
     recorded one's folder). There is no source text, no user, no host, no PID and no other process's
@@ -163,7 +166,10 @@ class _FileNames:
 
 
 class _TextCleaner:
-    """Removes paths from texts, and names of people and machines from sentences."""
+    """A cleaner that removes paths from texts and names from sentences.
+
+    The names are those of people and machines.
+    """
 
     def __init__(self, session: Session, files: _FileNames) -> None:
         of_stacks = {frame.file for stack in session.stacks for frame in stack}
@@ -191,7 +197,7 @@ class _TextCleaner:
         self._firsts = {HIDDEN, *firsts, *map(_outermost_folder, of_stacks)} - {""}
 
     def clean_sentence(self, text: str) -> str:
-        """Clean a note, an error or a title, whatever somebody wrote there."""
+        """Clean a note, an error or a title of any content."""
         text = _ADDRESS.sub(HIDDEN, text.replace("file://", ""))
         text = _PATH.sub(
             lambda found: found["address"] or _shorten(found[0]), self._mark_folders(text)
@@ -228,13 +234,13 @@ class _TextCleaner:
 
 
 def _known_end(path: str) -> str | None:
-    """Return the end of a path that says whose file it is, or None."""
+    """Return the end of a path that identifies its package, or None."""
     found = ((pattern.fullmatch(path), end) for pattern, end in _KNOWN_ENDS)
     return next((match.expand(end) for match, end in found if match is not None), None)
 
 
 def _shorten(path: str) -> str:
-    """Return what a sentence may say of a path."""
+    """Return the part of a path that a sentence may contain."""
     slashed = _with_slashes(path).rstrip("/")
     home = _HOMES.match(f"{slashed.partition(':')[2] or slashed}/")
     if home is not None and slashed.endswith(f"/{home[1]}"):

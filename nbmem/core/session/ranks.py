@@ -1,4 +1,4 @@
-"""One process of a program that runs as many: which rank it was, where, and how it ended."""
+"""One rank of a multi-process program: its place, its host and its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Ending = Literal["finished", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Coordinate:
-    """Where a rank is in one dimension of a device mesh.
+    """Position of a rank in one dimension of a device mesh.
 
     Attributes:
         index: From 0.
@@ -75,7 +75,7 @@ class Rank:
 
 
 def require_inside(rank: int, world: int) -> None:
-    """Refuse a rank that a world has not.
+    """Raise an error if a rank is outside of its world.
 
     Raises:
         UsageError: There is none of that number.
@@ -87,9 +87,11 @@ def require_inside(rank: int, world: int) -> None:
 
 
 def as_one_world(ranks: Sequence[Rank]) -> list[Rank]:
-    """Number processes that each are a world of their own by host and process; others as they are.
+    """Combine independent processes as the ranks of one world.
 
-    Engines of a notebook know nothing of each other, as long as none of them makes a group.
+    Processes that are each a world of one are numbered by host and process ID. Ranks of larger
+    worlds, and a single rank, are returned unchanged. The engines of a notebook do not know each
+    other as long as none of them creates a process group.
 
     Returns:
         The ranks, in the order given.
@@ -104,7 +106,7 @@ def as_one_world(ranks: Sequence[Rank]) -> list[Rank]:
 
 
 def numbers_text(numbers: Sequence[int]) -> str:
-    """Ranks as a person writes them: `rank 3`, `ranks 0, 2-7`."""
+    """Format rank numbers as a person writes them: `ranks 0, 2-7`."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][1] == number - 1:

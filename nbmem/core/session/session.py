@@ -1,4 +1,7 @@
-"""The waist of the hourglass: capture writes a Session, everything else reads it."""
+"""Data model of a recording.
+
+Capture writes a Session, and everything else reads it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ MOST_LINES = 5_000
 
 
 def known(value: int) -> int | None:
-    """A column's value, None where nobody could know it."""
+    """Return a column's value, or None where it is NOT_KNOWN."""
     return None if value == NOT_KNOWN else int(value)
 
 
@@ -75,18 +78,21 @@ class DeviceInfo:
 
     @property
     def is_host(self) -> bool:
-        """Whether this is no card but the machine's own memory."""
+        """True if this is not a card but the machine's own memory."""
         return self.kind == "cpu"
 
     @property
     def keeps_history(self) -> bool:
-        """Whether torch's allocator has written its own history; else it is what was seen."""
+        """True if torch's allocator has recorded its own history.
+
+        Elsewhere the events are those that nbmem's hooks observed.
+        """
         return self.kind == "cuda" and self.allocator == "native"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Marks(Columns):
-    """The allocator's own counters, read at known moments: each fixes a place in the events.
+    """Allocator counters that were read at known positions in the events.
 
     Attributes:
         t_ns: When, nanoseconds since the epoch.
@@ -107,7 +113,9 @@ class Marks(Columns):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Samples(Columns):
-    """Readings of the whole card (NVML), each beside the allocator's reserved bytes at that time.
+    """Readings of the whole card (NVML) over time.
+
+    Each comes with the allocator's reserved bytes at that time.
 
     Attributes:
         t_ns: When, nanoseconds since the epoch.
@@ -126,7 +134,9 @@ class Samples(Columns):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Identities(Columns):
-    """What was seen to live at an address at a position: a weight, a gradient, an input.
+    """Storages that were identified: a weight, a gradient, an input.
+
+    Each row says what was at an address at a position in the events.
 
     Attributes:
         position: Event index at which it was seen.
@@ -145,7 +155,9 @@ class Identities(Columns):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Holders(Columns):
-    """What kept memory alive at the end: one row for each storage and root that reaches it.
+    """Objects that kept storages alive at the end of the recording.
+
+    There is one row for each storage and each root that reaches it.
 
     `core.holders` reads them. A storage's rows lie together, its best holder first.
 
@@ -168,7 +180,7 @@ class Holders(Columns):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Calls(Columns):
-    """What the loop called: modules, and the steps of optimizers.
+    """Calls of modules and of optimizer steps in the training loop.
 
     Attributes:
         first: Event index at which it began; NOT_KNOWN where nobody looked (a module that is
@@ -184,7 +196,7 @@ class Calls(Columns):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceTrace:
-    """What happened on one card.
+    """The recording of one card.
 
     Attributes:
         info: The card.
@@ -227,7 +239,7 @@ class DeviceTrace:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The code that was recorded, where stacks were taken.
+    """The recorded code, where stacks were taken.
 
     Attributes:
         file: The cell's or script's file, as frames name it.
@@ -240,7 +252,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Session:
-    """One recorded stretch of a notebook or script, frozen when it is closed.
+    """One recorded stretch of a notebook or script, immutable once closed.
 
     Its name, names, notes and error are cut and escaped as `core.names.shown` does.
 

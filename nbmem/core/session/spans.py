@@ -1,4 +1,4 @@
-"""Named stretches of time: sessions, cells, training phases and the user's own blocks."""
+"""Named spans of time: sessions, cells, training phases and user blocks."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Phases of a recording that has only stacks: torch's own functions in them say what ran.
+"""Derive training phases from recorded Python stacks alone.
 
-A module's call, an optimizer's step and the engine's entry are functions of torch's own files, in
+A module's call, an optimizer's step and the engine's entry are functions in torch's own files, in
 every release. The engine's thread has no Python stack, or one that begins in the middle: at what
 C++ has called (a Function's backward, a hook), not where a program or a thread begins. A line that
 runs before the first forward and again behind one is the loop's own: the batch. A forward without
-gradients cannot be told from one with them.
+gradients cannot be distinguished from one with them.
 
-With that a recording that was made without nbmem gets the same tips.
+With these phases, a recording that was made without nbmem gets the same tips.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _STARTS = ("<module>", "<cell line: ", "_run_module_as_main", "_bootstrap")
 
 @dataclass(slots=True)
 class StackPhase:
-    """A phase in the making, and its place in one card's events.
+    """A phase under construction, with its place in one card's events.
 
     Attributes:
         key: Which line called the optimizer: it tells one from another.
@@ -50,7 +50,7 @@ class StackPhase:
 
 
 def phases_of(events: Events, stacks: Sequence[Stack]) -> tuple[Span, ...]:
-    """The phases, in order; none where no stack shows a module's call.
+    """List the phases in order; none where no stack shows a module's call.
 
     Args:
         events: One card's events.
@@ -87,14 +87,20 @@ def phases_of(events: Events, stacks: Sequence[Stack]) -> tuple[Span, ...]:
 
 
 def _batches(births: Sequence[tuple[int, int]], kinds: Sequence[str]) -> set[int]:
-    """Stacks outside of torch's functions that run before the first forward and again later."""
+    """Return the indices of the stacks that create the loop's input batches.
+
+    They are outside of torch's functions, and run before the first forward and again later.
+    """
     there = [stack for _, stack in births if stack >= 0]
     first = next((i for i, stack in enumerate(there) if kinds[stack] == "forward"), len(there))
     return {s for s in set(there[:first]) & set(there[first:]) if kinds[s] == _OTHER}
 
 
 def _kinds(stacks: Sequence[Stack]) -> list[str]:
-    """What each stack says; a frame is looked at once, however many stacks share it."""
+    """Return the phase that each stack indicates.
+
+    Each frame is examined once, however many stacks share it.
+    """
     frames = {id(frame): frame for stack in stacks for frame in stack}
     told = {key: kind for key, frame in frames.items() if (kind := _kind(frame)) is not _OTHER}
     starts = {key for key, frame in frames.items() if frame.function.startswith(_STARTS)}
@@ -121,7 +127,9 @@ def _kind(frame: Frame) -> str:
 
 
 def _calls(stacks: Sequence[Stack], kinds: Sequence[str]) -> list[int]:
-    """For each stack which outermost module or optimizer runs, called from where, as a number.
+    """Assign a number to each stack's outermost module or optimizer call.
+
+    A call is identified by what is called and from where.
 
     The same call has the same number in every pass of a loop; _NO_CALL outside of any.
     """
@@ -140,7 +148,11 @@ def _calls(stacks: Sequence[Stack], kinds: Sequence[str]) -> list[int]:
 
 
 def _births(events: Events) -> Iterator[tuple[int, int]]:
-    """Where memory is taken, with the segments that are taken for it, and by which stack."""
+    """Yield the position and the stack of each allocation.
+
+    Where memory was taken from the driver for it, the position is that of the first segment
+    event.
+    """
     taken = -1
     for position, (action, stack) in enumerate(
         zip(events.action.tolist(), events.stack.tolist(), strict=True)
@@ -155,7 +167,7 @@ def _births(events: Events) -> Iterator[tuple[int, int]]:
 
 
 def _phase(before: str, kind: str) -> str:
-    """The phase that something belongs to, by the phase that it follows."""
+    """Return the phase of an allocation, given the phase before it."""
     if kind == _OTHER:
         return "input" if before in ("backward", "optimizer") else before
     if kind == "backward" and before in ("load", "input"):

@@ -1,4 +1,4 @@
-"""Which pass of the training loop each phase belongs to, told by the phases' names and order."""
+"""Assign training steps to phases by the phases' names and order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BEFORE = ("load", "input", "zero_grad")
 
 
 class NumberedPhase(Protocol):
-    """A phase whose step is to be found.
+    """A phase whose step is to be determined.
 
     Attributes:
         name: What ran.
@@ -31,7 +31,7 @@ class NumberedPhase(Protocol):
 
 
 def number_steps(phases: Sequence[NumberedPhase]) -> None:
-    """Number the passes of the training loop, in place; `load` stays outside.
+    """Assign training steps to the phases in place; `load` has none.
 
     A pass ends with the last optimizer before one of them steps again (two optimizers, as in a GAN,
     make one pass); without optimizers with each backward, without those with each forward. An
@@ -70,7 +70,10 @@ def number_steps(phases: Sequence[NumberedPhase]) -> None:
 def _look_first(
     phases: Sequence[NumberedPhase], looks: dict[int, list[NumberedPhase]], last: int
 ) -> bool:
-    """Whether as many looks stand before each pass as before the first, whose they must be."""
+    """Return whether evaluations begin the passes rather than follow them.
+
+    They do where as many stand before each later pass as before the first one.
+    """
     if not last or set(looks) != set(range(last)):
         return False
     passes: list[list[str]] = [[] for _ in range(last + 1)]
@@ -111,7 +114,11 @@ def _pass_ends(phases: Sequence[NumberedPhase], closer: str) -> set[int]:
 
 
 def _without_inner(phases: Sequence[NumberedPhase], closer: str) -> list[int]:
-    """What may end a pass: updates by hand have no key, and may lie inside of another's passes."""
+    """Return the indices of the phases that may end a pass.
+
+    Updates by hand have no key, and may lie inside another optimizer's passes. They are
+    then left out.
+    """
     closing = [i for i, p in enumerate(phases) if p.name == closer and not p.goes_on]
     known = [i for i in closing if phases[i].key]
     between = known and any(known[0] < i < known[-1] and not phases[i].key for i in closing)
@@ -119,17 +126,20 @@ def _without_inner(phases: Sequence[NumberedPhase], closer: str) -> list[int]:
 
 
 def _follows(key: int, before: int, first: dict[int, int], last: dict[int, int]) -> bool:
-    """Whether an optimizer's loop begins after another's is over; two that step once are a pair."""
+    """Return whether an optimizer's loop begins after another's has ended.
+
+    Two optimizers that step only once are a pair.
+    """
     once = first[key] == last[key] and first[before] == last[before]
     return last[before] < first[key] and not once
 
 
 def _heads(phases: Sequence[NumberedPhase], ends: set[int], closer: str) -> bool:
-    """Whether zero_grad() stands at the head of the loop, and so belongs to what follows it.
+    """Return whether zero_grad() begins the passes of the loop.
 
-    Then the first pass begins with it, later ones do not call it between forward and backward, and
-    behind the last one it is only called for another. A dry run before the loop, which nothing
-    asks for, begins no pass.
+    It then belongs to what follows it. The first pass begins with it, and later ones do not call it
+    between forward and backward. Behind the last one it is only called for another. A dry run
+    before the loop, whose result no backward uses, begins no pass.
     """
     names = [phase.name for phase in phases]
     trains = (p.name not in _BEFORE and not _only_looks(p, closer) for p in phases)
@@ -144,17 +154,21 @@ def _heads(phases: Sequence[NumberedPhase], ends: set[int], closer: str) -> bool
 
 
 def _zeroes_before_backward(names: Sequence[str], end: int) -> bool:
-    """Whether zero_grad() is called just before the first backward behind a pass's end."""
+    """Return whether zero_grad() directly precedes the next backward.
+
+    The backward is the first one after a pass's end.
+    """
     found = next((i for i in range(end, len(names)) if names[i] == "backward"), None)
     return found is not None and names[found - 1] == "zero_grad"
 
 
 def _opens_pass(phases: Sequence[NumberedPhase], index: int, closer: str, *, heads: bool) -> bool:
-    """Whether a phase after a pass's end begins the next: evaluation in between does not.
+    """Return whether a phase after a pass's end begins the next pass.
 
-    But a teacher or a target network does, which sees the batch of the forward behind it.
-    Nor do forwards between the pass and a zero_grad() at the loop's head, or behind the last one: a
-    sample is drawn, an accuracy is computed with gradients on.
+    Evaluation in between does not. But a teacher or a target network does, which gets the batch of
+    the forward behind it. Forwards between the pass and a zero_grad() at the loop's head do not
+    either, nor do those behind the last pass: a sample is drawn, an accuracy is computed with
+    gradients on.
     """
     if phases[index].name == "zero_grad" and not heads:
         return False
@@ -168,14 +182,18 @@ def _opens_pass(phases: Sequence[NumberedPhase], index: int, closer: str, *, hea
 
 
 def _looks(phases: Sequence[NumberedPhase], index: int) -> bool:
-    """Whether what opens no pass looks at the model, or is the batch for it."""
+    """Return whether a phase that begins no pass is part of an evaluation.
+
+    It evaluates the model, or prepares the batch for that.
+    """
     return phases[index].name != "zero_grad" and _next(phases, index) is not None
 
 
 def _teaches(phases: Sequence[NumberedPhase], index: int, at: int) -> bool:
-    """Whether what comes before an inference was got for the pass behind it, too.
+    """Return whether an inference belongs to the pass that follows it.
 
-    That is a forward, or a backward at once: then what was looked at is a part of its loss.
+    It does where a batch was loaded for it, and a forward or at once a backward follows: then its
+    result is a part of the loss.
     """
     behind = (phases[i] for i in range(at, len(phases)))
     then = next((p for p in behind if p.name != "zero_grad" and not _only_looks(p, "")), None)
@@ -183,7 +201,10 @@ def _teaches(phases: Sequence[NumberedPhase], index: int, at: int) -> bool:
 
 
 def _only_looks(phase: NumberedPhase, closer: str) -> bool:
-    """Whether it computes what no backward asks for; where there is none, that tells nothing."""
+    """Return whether a phase computes results that no backward uses.
+
+    Where passes end with forwards, there is no backward, and only `inference` phases count.
+    """
     return phase.name == "inference" or (phase.looked_at and closer != "forward")
 
 
@@ -192,5 +213,8 @@ def _has_zero_grad(phases: Sequence[NumberedPhase], first: int, last: int) -> bo
 
 
 def _next(phases: Sequence[NumberedPhase], index: int) -> int | None:
-    """Where the next phase is that is no preparation; a slice would copy the rest each time."""
+    """Return the index of the next phase that is not preparation, or None.
+
+    The search runs over indices, because a slice would copy the rest each time.
+    """
     return next((i for i in range(index, len(phases)) if phases[i].name not in _BEFORE), None)

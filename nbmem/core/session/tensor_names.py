@@ -1,4 +1,7 @@
-"""How tensors are named: the words that the probes write and that the reading side takes apart."""
+"""Build and parse the names of tensors.
+
+Probes write these names, and the code that reads a recording takes them apart.
+"""
 
 from __future__ import annotations
 
@@ -56,10 +59,10 @@ _TAIL = 32
 
 
 def shown(text: str, most: int = NAME) -> str:
-    r"""A text as every view may show it: of bounded length, and without what steers a terminal.
+    """Return a text in a form that every view can display.
 
-    Control characters, lone surrogates and the marks that turn the direction of writing are
-    written as escapes (`\x1b`); what is longer is cut, and ends with how long it was.
+    Control characters, lone surrogates and marks that change the direction of writing are written
+    as escapes. A text that is too long is cut, and ends with its full length.
 
     Args:
         text: Whatever a program or a file calls it.
@@ -74,12 +77,12 @@ def shown(text: str, most: int = NAME) -> str:
 
 
 def quoted(text: object, most: int = 100) -> str:
-    """A text within a sentence: in quotes, and short whatever a file says."""
+    """Return a text in quotes for a sentence, cut to a maximum length."""
     return repr(shown(str(text), most))
 
 
 def with_article(card: str) -> str:
-    """`a Tesla T4`, `an NVIDIA L4`: a card's name as it stands after "on"."""
+    """Return a card's name with its article: `a Tesla T4`, `an NVIDIA L4`."""
     return f"{'an' if card.startswith(('NVIDIA', 'AMD', 'Intel', 'Apple')) else 'a'} {card}"
 
 
@@ -88,48 +91,61 @@ def _escaped(character: re.Match[str]) -> str:
 
 
 def of_graph(name: str | None) -> bool:
-    """Whether a name says of which module's results a tensor is, and not who holds it."""
+    """Return whether a name says which module's results a tensor is of.
+
+    The other names say what holds the tensor.
+    """
     return name is not None and name.startswith(_OF_GRAPH)
 
 
 def saver_of(name: str) -> str | None:
-    """The module (or operator) in a name without shape that `of_graph`; None for any other."""
+    """Return the module or operator that saved a tensor, from its name.
+
+    The name has no shape behind it. The result is None for a name that is not of that kind.
+    """
     found = _SAVED.match(name)
     return found[1] if found else None
 
 
 def is_place(name: str | None) -> bool:
-    """Whether a name says only where a tensor was made: its line, where it is known, says more."""
+    """Return whether a name gives only the place where a tensor was made.
+
+    Where the source line is known, it says more.
+    """
     return name is not None and re.match(_PLACE, name) is not None
 
 
 def path_in(name: str) -> str:
-    """The module (or operator) in any name that `of_graph`: `model.conv1`."""
+    """Return the module or operator in a graph name: `model.conv1`.
+
+    The name must be a graph name: one that says whose result or gradient a tensor is.
+    """
     word = next(word for word in _OF_GRAPH if name.startswith(word))
     path = name.removeprefix(word).partition(" ")[0]
     return user_of(path.removesuffix(".grad")) if word == ADDED_TO else path
 
 
 def user_of(parameter: str) -> str:
-    """The module that calculates with a parameter: `net.fc` of `net.fc.weight`.
+    """Return the module that uses a parameter: `net.fc` of `net.fc.weight`.
 
-    A parameter whose name is a number lies in a list, with which the one that has it calculates:
-    `net` of `net.vars.3`.
+    A parameter whose name is a number lies in a list. The module that has the list uses it: `net`
+    of `net.vars.3`.
     """
     path, _, own = parameter.rpartition(".")
     return path.rpartition(".")[0] or path if own.isdecimal() else path
 
 
 def in_traceback(path: str) -> bool:
-    """Whether a way leads through the frames of an exception that is kept."""
+    """Return whether a path leads through the frames of a kept exception."""
     return IN_TRACEBACK in path
 
 
 def root_of(name: str) -> str:
-    """`model` of `model.layer1.0.conv1.weight (64, 3, 7, 7) float32`: what one would delete.
+    """Return the root of a name, the variable that one would delete.
 
-    What the model's graph has saved is `saved by model`, wherever in it, the gradients of its
-    results are `gradient of model`, and what nobody saw is `temporary near model`.
+    `model` of `model.layer1.0.conv1.weight (64, 3, 7, 7) float32`. What the model's graph has saved
+    is `saved by model`, wherever in it, and the gradients of its results are `gradient of model`. A
+    tensor whose allocation was not observed is `temporary near model`.
     """
     for word in (SAVED_AFTER, BUFFER_OF):
         name = name.replace(word, SAVED_BY, 1) if name.startswith(word) else name
@@ -140,25 +156,31 @@ def root_of(name: str) -> str:
 
 
 def without_form(name: str) -> str:
-    """A name without the shape and dtype behind it."""
+    """Return a name without the shape and dtype behind it."""
     return _FORM.sub("", name)
 
 
 def as_typed(path: str) -> str:
-    """A way as a person writes it: `data.x` for PyG's `data._store._mapping['x']`."""
+    """Return a path as a person writes it in source code.
+
+    `data.x` for `data._store._mapping['x']` of PyTorch Geometric.
+    """
     return _STORED.sub(r"\1.\2", path) if "._mapping[" in path else path
 
 
 def common_path(paths: Iterable[str]) -> str:
-    """`model.2` of `model.2.up.weight` and `model.2.norm.bias`: the part that has all of them."""
+    """Return the deepest module path that contains all of these paths.
+
+    `model.2` of `model.2.up.weight` and `model.2.norm.bias`.
+    """
     inner = [path.split(".")[:-1] for path in paths]
     same = takewhile(lambda parts: len(set(parts)) == 1, zip(*inner, strict=False))
     return ".".join(parts[0] for parts in same)
 
 
 def without_numbers(name: str) -> str:
-    """What `losses[3]` and `losses[4]`, or a layer and the next, have in common.
+    """Replace list indices and layer numbers in a name by placeholders.
 
-    `losses[...]`, `model.layers.*.linear1.weight`.
+    Names that differ only in these become equal: `losses[...]`, `model.layers.*.linear1.weight`.
     """
     return _INDEX.sub("[...]", _LAYER.sub(".*", name))

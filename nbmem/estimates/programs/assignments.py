@@ -1,4 +1,4 @@
-"""Where a program writes the value of a variable: found in its syntax tree, and written anew."""
+"""Find and rewrite assignments of a variable in a program's syntax tree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TARGETS = (ast.Name, ast.Attribute, ast.Subscript)
 
 @dataclass(slots=True)
 class Assignment:
-    """Where a variable gets a value.
+    """A place in a program that gives a variable its value.
 
     Attributes:
         line: Its line in the program.
@@ -32,14 +32,14 @@ class Assignment:
     key: Any = None
 
     def number(self) -> int | None:
-        """The whole number that is written there, or None."""
+        """Return the integer literal that is assigned, or None."""
         literal = self.now
         if isinstance(literal, ast.Constant) and type(literal.value) is int:
             return literal.value
         return None
 
     def put(self, expression: ast.expr) -> None:
-        """Write another one."""
+        """Replace the assigned expression."""
         if isinstance(self.owner, list):
             self.owner[self.key] = expression
         else:
@@ -47,7 +47,7 @@ class Assignment:
 
 
 def target(name: str) -> ast.expr:
-    """A variable's name as an expression; quotes in brackets may be left out.
+    """Parse a variable's name; quotes in brackets may be left out.
 
     Raises:
         UsageError: It is none.
@@ -74,7 +74,7 @@ def target(name: str) -> ast.expr:
 
 
 def root(wanted: ast.expr) -> str:
-    """The name that it begins with."""
+    """Return the base name of an expression: of `cfg.a`, `cfg`."""
     step: Any = wanted
     while not isinstance(step, ast.Name):
         step = step.value
@@ -82,14 +82,17 @@ def root(wanted: ast.expr) -> str:
 
 
 def part(wanted: ast.expr) -> str:
-    """What it is called in its owner: of `cfg.batch_size`, `batch_size`."""
+    """Return the last name of an expression: of `cfg.a`, `a`."""
     if isinstance(wanted, ast.Attribute):
         return wanted.attr
     return wanted.id if isinstance(wanted, ast.Name) else str(ast.literal_eval(wanted.slice))  # type: ignore[attr-defined]
 
 
 def value(namespace: Mapping[str, Any], wanted: ast.expr) -> Any:
-    """What a namespace holds there; raises what Python would."""
+    """Evaluate a variable's expression in a namespace.
+
+    Raises what Python would raise.
+    """
     if isinstance(wanted, ast.Attribute):
         return getattr(value(namespace, wanted.value), wanted.attr)
     if isinstance(wanted, ast.Subscript):
@@ -98,19 +101,19 @@ def value(namespace: Mapping[str, Any], wanted: ast.expr) -> Any:
 
 
 def names_of(source: str) -> list[str]:
-    """Every name that a program mentions, in their order."""
+    """List every name that a program mentions, in order of appearance."""
     found = (n.id for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Name))
     return list(dict.fromkeys(found))
 
 
 def bound(source: str) -> set[str]:
-    """The names to which a program gives values in its own scope."""
+    """Return the names that a program binds in its own scope."""
     names = (n for n in _own_scope(ast.parse(source)) if isinstance(n, ast.Name))
     return {n.id for n in names if isinstance(n.ctx, ast.Store)}
 
 
 def assigned(tree: ast.Module, wanted: ast.expr) -> list[Assignment]:
-    """Where the module's own scope gives it a value, in the order of the lines."""
+    """List the places where the module's scope assigns it, by line."""
     text = ast.unparse(wanted)
     found: list[Assignment] = []
     known: dict[int, Assignment] = {}
@@ -132,7 +135,10 @@ def assigned(tree: ast.Module, wanted: ast.expr) -> list[Assignment]:
 
 
 def keywords(tree: ast.AST, wanted: ast.expr) -> list[Assignment]:
-    """Where a call gets it as a whole number by its name: `DataLoader(data, batch_size=32)`."""
+    """List calls that pass it as a keyword with an integer literal.
+
+    An example is `DataLoader(data, batch_size=32)`.
+    """
     if not isinstance(wanted, ast.Name):
         return []
     found = [p for n in ast.walk(tree) if isinstance(n, ast.Call) for p in parts(n, wanted)]
@@ -140,7 +146,10 @@ def keywords(tree: ast.AST, wanted: ast.expr) -> list[Assignment]:
 
 
 def parts(made: ast.expr | None, wanted: ast.expr) -> list[Assignment]:
-    """Where a call or a dict names it: in `Config(batch_size=32)`, in `{"batch_size": 32}`."""
+    """List the places where a call or a dict sets it by name.
+
+    Examples are `Config(batch_size=32)` and `{"batch_size": 32}`.
+    """
     name = part(wanted)
     if isinstance(made, ast.Call):
         given = (k for k in made.keywords if k.arg == name)
@@ -155,7 +164,7 @@ def parts(made: ast.expr | None, wanted: ast.expr) -> list[Assignment]:
 
 
 def _own_scope(tree: ast.Module) -> Iterator[ast.AST]:
-    """The module's nodes, without what is inside its functions and classes."""
+    """Yield the module's nodes, without the bodies of functions and classes."""
     queue: list[ast.AST] = list(tree.body)
     while queue:
         node = queue.pop(0)
@@ -165,7 +174,7 @@ def _own_scope(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def _pairs(left: ast.expr, owner: Any, key: Any) -> dict[int, Assignment]:
-    """What stands for each name on the left of an assignment, by the name's identity."""
+    """Map each assigned name's node id to its expression's place."""
     right = owner[key] if isinstance(owner, list) else getattr(owner, key)
     both = (ast.Tuple, ast.List)
     if isinstance(left, both) and isinstance(right, both) and len(left.elts) == len(right.elts):

@@ -1,10 +1,11 @@
-"""What a program finds beside its names: torch's switches, random state, environment, folder.
+"""Save and restore torch's switches, random state and environment.
 
-They are read where the question is asked and put in place before every run, so that each begins as
-the notebook stands: a program that turns a switch does not turn it for the next run.
+The working directory and sys.path belong to it, too. The state is captured in the caller and
+restored before every run. So each run begins with the notebook's state, and a program that changes
+a switch does not change it for the next run.
 
-A default device reaches what is imported, too. Up to torch 2.9 `get_default_device()` fails after
-`set_default_device(None)`, so setting the device back removes the rest.
+A default device reaches modules that are imported, too. Up to torch 2.9 `get_default_device()`
+fails after `set_default_device(None)`, so restoring the device also removes the remains.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ NO_CARD = "-1"
 
 
 class Plans:
-    """Plans of compiled regions, which the runs of one question share.
+    """Compiled plans that the runs of one question share.
 
     Attributes:
         folder: Where they lie; None where nobody cleans up behind them.
@@ -62,7 +63,7 @@ class Plans:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """How a process stands.
+    """The state of a process that a program can observe.
 
     Attributes:
         path: sys.path.
@@ -82,7 +83,7 @@ class Surroundings:
     random: tuple[Any, Any, Any]
 
     def put(self) -> None:
-        """Put everything in place; what stands as it should is not touched."""
+        """Restore the state; leave alone what already matches."""
         os.chdir(self.folder)
         if dict(os.environ) != self.environment:
             os.environ.clear()
@@ -106,7 +107,7 @@ class Surroundings:
 
 
 def taken() -> Surroundings:
-    """How this process stands."""
+    """Capture the state of this process."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     found = {} if torch is None else {n: _read(torch, n) for n in range(len(SWITCHES))}
     return Surroundings(
@@ -127,16 +128,16 @@ _standing: list[Surroundings] = []
 
 
 def stand(begin: Surroundings) -> None:
-    """From here on, every run in this process begins so."""
+    """Set the state in which every later run in this process begins."""
     _standing[:] = [begin]
 
 
 def restore() -> None:
-    """A run begins.
+    """Restore the state in which a run begins, and hide the real cards.
 
-    No card is visible to CUDA and to whatever the program starts, for what the virtual one does not
-    catch must fail and not take memory. The program reads its own `CUDA_VISIBLE_DEVICES`: DeepSpeed
-    makes numbers of it, others count them.
+    No card is visible to CUDA or to subprocesses: a call that the virtual card does not intercept
+    must fail instead of taking memory. os.environ keeps the program's own `CUDA_VISIBLE_DEVICES`,
+    since DeepSpeed and others parse it.
     """
     for begin in _standing:
         begin.put()
@@ -144,7 +145,10 @@ def restore() -> None:
 
 
 def _read(torch: Any, number: int) -> tuple[Any, ...]:
-    """A switch's value; nothing where this torch has none, or two that contradict each other."""
+    """Return a switch's value in a tuple, empty if it cannot be read.
+
+    This torch may not have it, or have two values that contradict each other.
+    """
     get, put, arguments = SWITCHES[number]
     with contextlib.suppress(AttributeError, RuntimeError, TypeError):
         found = _walk(torch, get)
@@ -168,7 +172,10 @@ def _walk(torch: Any, dotted: str) -> Any:
 
 
 def _device(torch: Any) -> str | None:
-    """torch.get_default_device() would make a tensor there to learn its number."""
+    """Return torch's default device, or None.
+
+    torch.get_default_device() would make a tensor there to learn its number.
+    """
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)  # noqa: SLF001 - no other way
     return None if context is None else str(context.device)
 

@@ -1,7 +1,8 @@
-"""Functions and classes of a notebook as data: no other process could import them.
+"""Pickle functions and classes of a notebook by value.
 
-A function travels as its code, its defaults and what its closure holds, and gets the namespace
-that it is unpacked into as its globals; a class as its bases and what it defines.
+Another process could not import them. A function is pickled as its code, its defaults and its
+closure. Its globals are the namespace that it is unpickled into. A class is pickled as its bases
+and its attributes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _globals: list[dict[str, Any]] = []
 
 @contextlib.contextmanager
 def globals_are(namespace: dict[str, Any]) -> Iterator[None]:
-    """What functions get as their globals while something is unpacked."""
+    """Set the globals that functions get while they are unpickled."""
     _globals.append(namespace)
     try:
         yield
@@ -43,7 +44,9 @@ def globals_are(namespace: dict[str, Any]) -> Iterator[None]:
 
 
 def reduce(value: Any, homes: Collection[str], mentioned: set[str]) -> Any:
-    """How pickle writes a value; NotImplemented where it knows by itself.
+    """Return pickle's reduction of a value, or NotImplemented.
+
+    NotImplemented leaves the value to pickle's own rules.
 
     Args:
         value: What comes next.
@@ -62,7 +65,7 @@ def reduce(value: Any, homes: Collection[str], mentioned: set[str]) -> Any:
 
 
 def _small(value: Any) -> Any:  # noqa: PLR0911 - one for each type
-    """Types that pickle refuses although their copies are plain."""
+    """Reduce plain values of types that pickle refuses."""
     if id(value) in _SENTINELS:
         return getattr, (dataclasses, _SENTINELS[id(value)])
     if type(value) in _LOCKS:
@@ -84,7 +87,7 @@ def _proxy(mapping: dict[Any, Any]) -> Any:
 
 
 def _dead() -> Any:
-    """A reference to what is gone."""
+    """Stand in for a weak reference whose target is gone."""
     return lambda: None
 
 
@@ -128,7 +131,7 @@ def _content(cell: Any) -> tuple[Any, ...]:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """Every name that code and the code inside it may look up."""
+    """Return every name that code and its nested code may look up."""
     inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
     return set(code.co_names).union(*(_names(one) for one in inner))
 

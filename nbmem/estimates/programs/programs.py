@@ -1,4 +1,4 @@
-"""What can be estimated: a cell with the names that it uses, a script, a function."""
+"""Programs that can be estimated: cells, scripts, functions, objects."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ CELL = "<cell>"
 
 
 class EndedError(Exception):
-    """The program called sys.exit() with an error, or asked for what an estimate cannot give."""
+    """An error for sys.exit() with an error, or for a call of input()."""
 
 
 def nobody_answers(prompt: object = "", /) -> str:
-    """What input() is in the process of an estimate.
+    """Replace input() in the process of an estimate.
 
     Raises:
         EndedError: Always.
@@ -41,7 +41,7 @@ def nobody_answers(prompt: object = "", /) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A program that can be run again and again, each time in a namespace of its own.
+    """A program that can be run repeatedly, each time in a new namespace.
 
     Attributes:
         title: What it is called in an answer.
@@ -62,7 +62,7 @@ class Program:
     world: VirtualWorld | None = None
 
     def prepare(self) -> ModuleType:
-        """A fresh `__main__`, with copies of the names on the card that is active."""
+        """Create a new `__main__` with copies of the names on the active card."""
         environment.restore()
         module = ModuleType("__main__")
         module.__dict__["__builtins__"] = sys.modules["builtins"]
@@ -79,7 +79,10 @@ class Program:
         return module
 
     def run(self, module: ModuleType, value: int | None) -> None:
-        """Run it from start to end with a value of its variable; `sys.exit(0)` is an end, too."""
+        """Run the program with a value of its variable.
+
+        `sys.exit(0)` ends it, too, without an error.
+        """
         bound = self.binding
         if bound is not None and value is not None:
             self._put(module, bound, value)
@@ -91,7 +94,7 @@ class Program:
                 raise EndedError(f"it ended itself with sys.exit({err.code!r})") from None
 
     def _put(self, module: ModuleType, bound: Binding, value: int) -> None:
-        """Put a value where the source does not write it."""
+        """Set the variable where the source does not write it."""
         if bound.word is not None:
             option, given, _ = self.arguments[bound.word].rpartition("=")
             sys.argv[1 + bound.word] = f"{option}{given}{value}"
@@ -99,7 +102,7 @@ class Program:
             binding.put(vars(module), bound.name, value)
 
     def line_of(self, error: BaseException) -> int | None:
-        """The line of the program where an exception passed through, the innermost."""
+        """Return the innermost line of the program in a traceback, or None."""
         line, step = None, error.__traceback__
         while step is not None:
             if step.tb_frame.f_code.co_filename == self.file:
@@ -114,7 +117,7 @@ CALL = "<call>"
 def cell(
     source: str, namespace: Mapping[str, Any], *, title: str = "cell", vary: str | None = None
 ) -> Program:
-    """A notebook's cell, with copies of what it uses.
+    """Create a program from a notebook's cell, with copies of its names.
 
     Raises:
         UsageError: It is no plain Python, or its variable cannot be varied.
@@ -134,7 +137,7 @@ def cell(
 
 
 def script(path: str, arguments: tuple[str, ...] = (), *, vary: str | None = None) -> Program:
-    """A script, as `python path` runs it.
+    """Create a program from a script, as `python path` runs it.
 
     Raises:
         UsageError: It cannot be read, or its variable cannot be varied.
@@ -153,7 +156,9 @@ def script(path: str, arguments: tuple[str, ...] = (), *, vary: str | None = Non
 
 
 def varied(program: Program, name: str, namespace: Mapping[str, Any] | None = None) -> Program:
-    """A cell (with its notebook's names) or a script whose variable has been found.
+    """Return a cell or script with one of its variables bound.
+
+    A cell's variable is looked for in its notebook's names, too.
 
     Raises:
         UsageError: It cannot be varied.
@@ -166,7 +171,9 @@ def varied(program: Program, name: str, namespace: Mapping[str, Any] | None = No
 
 
 def call(function: Callable[..., Any], *, start: int | None = None) -> Program:
-    """A function, called with the variable if one is varied, else with nothing.
+    """Create a program that calls a function.
+
+    The function gets the variable's value if one is varied, else nothing.
 
     Raises:
         UsageError: It cannot be copied into the process of the estimate.
@@ -192,7 +199,7 @@ def call(function: Callable[..., Any], *, start: int | None = None) -> Program:
 
 
 def objects(named: Mapping[str, Any], title: str) -> Program:
-    """No code, only copies of objects; what is None is left out.
+    """Create a program of copied objects without code; omit None values.
 
     Raises:
         UsageError: One of them cannot be copied.
@@ -205,7 +212,10 @@ def objects(named: Mapping[str, Any], title: str) -> Program:
 
 
 def _globals_of(values: Iterable[Any]) -> Mapping[str, Any]:
-    """Where the classes of models that were written in the notebook look their names up."""
+    """Return the globals of the first model class from the notebook.
+
+    Classes of models that were written in a notebook look their names up there.
+    """
     for value in values:
         for part in value.modules() if hasattr(value, "modules") else ():
             forward: Any = getattr(type(part), "forward", None)

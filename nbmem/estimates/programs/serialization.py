@@ -1,9 +1,10 @@
-"""A copy of the names that a program uses, as bytes that another process can open.
+"""Pickle the names that a program uses, for another process.
 
-Pickle does most of it. Two things it does not: functions and classes of the notebook, which no
-other process can import, travel as their code; and tensors travel without their data, as the shape
-of their storages, so that a model of any size takes no memory. What is one object or one storage
-here is one there: an optimizer still holds the parameters of its model.
+Pickle does most of it, with two additions. Functions and classes of the notebook, which no other
+process can import, are pickled as code. Tensors are pickled without their data, as the sizes of
+their storages, so that a model of any size takes no memory. Identities are kept: objects and
+storages that are shared here are shared in the copy. An optimizer still has the parameters of its
+model.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ SHARED = frozenset({"__name__", "__doc__", "__package__", "__loader__", "__spec_
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """Names and their values, packed.
+    """Names and their values, pickled.
 
     Attributes:
         parts: Pickles that are read one after the other, with one memo: {name: value} each.
@@ -40,7 +41,10 @@ class Parcel:
     notes: tuple[tuple[str, str], ...]
 
     def open(self, namespace: dict[str, Any]) -> None:
-        """Put the copies into a namespace, each storage anew on the card that is active."""
+        """Unpickle the copies into a namespace.
+
+        Each storage is allocated anew on the active card.
+        """
         unpickler = _Unpickler(io.BytesIO(self.parts))
         with function_serialization.globals_are(namespace):
             for _ in self.names:
@@ -50,11 +54,11 @@ class Parcel:
 
 
 class NotCopiedError(Exception):
-    """The program uses a name that could not be copied."""
+    """An error raised on use of a name that could not be copied."""
 
 
 class NotCopied:
-    """Stands where something could not be copied, and says so when it is used."""
+    """A placeholder for a value that was not copied; raises when used."""
 
     def __init__(self, name: str, kind: str) -> None:
         self.__dict__["said"] = (
@@ -74,7 +78,7 @@ class NotCopied:
 
 
 def pack(namespace: Mapping[str, Any], names: Iterable[str], home: str = "__main__") -> Parcel:
-    """Copy the named values, and those that their functions and classes use in turn.
+    """Pickle the named values and those that their code uses in turn.
 
     Args:
         namespace: Where they are.
@@ -108,7 +112,7 @@ def pack(namespace: Mapping[str, Any], names: Iterable[str], home: str = "__main
 
 
 def _kind(value: Any, error: Exception) -> str:
-    """What it is, for a sentence: `a generator`."""
+    """Describe a value that cannot be copied, such as `a generator`."""
     if isinstance(value, io.IOBase):
         return "an open file"
     what = type(value).__name__
@@ -119,7 +123,7 @@ def _kind(value: Any, error: Exception) -> str:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickle with two rules more.
+    """A pickler with two more rules: for tensors and for notebook code.
 
     Attributes:
         mentioned: Global names that the functions and classes seen since it was cleared use.
@@ -133,11 +137,11 @@ class _Pickler(pickle.Pickler):
         self._homes = frozenset({"__main__", home})
 
     def persistent_id(self, value: Any) -> Any:
-        """Storages go by their size."""
+        """Return the key of a storage, with its size; None for other values."""
         return tensor_serialization.storage_id(value, self.notes)
 
     def reducer_override(self, value: Any) -> Any:
-        """Tensors, and what pickle would look for in a module that is not there."""
+        """Reduce tensors and functions or classes that cannot be imported."""
         reduced = tensor_serialization.reduce(value, self.notes)
         if reduced is NotImplemented:
             reduced = function_serialization.reduce(value, self._homes, self.mentioned)
@@ -145,14 +149,17 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads what `_Pickler` wrote; one for all parts, so that their objects stay the same."""
+    """An unpickler for `_Pickler`'s output.
+
+    One reads all parts, so that their objects stay the same.
+    """
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
         self._storages: dict[int, Any] = {}
 
     def persistent_load(self, key: Any) -> Any:
-        """A storage of that size, on its device; the same one for the same key."""
+        """Return the storage of a key, created at its first use."""
         number = key[0]
         if number not in self._storages:
             self._storages[number] = tensor_serialization.new_storage(*key[1:])

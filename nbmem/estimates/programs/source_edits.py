@@ -1,4 +1,4 @@
-"""A remedy's lines where they belong in a program: the changed source, and the difference."""
+"""Insert a remedy's lines into a program's source, and format the diff."""
 
 from __future__ import annotations
 
@@ -34,12 +34,15 @@ class Edit:
 
     @classmethod
     def of(cls, source: str) -> Edit:
-        """Nothing is changed yet."""
+        """Parse a source and start with no changes."""
         own, sites = user_names.read(source)
         return cls(source, own, sites, source.splitlines())
 
     def replace(self, first: ast.stmt, last: ast.stmt, text: str) -> bool:
-        """Put text in the place of statements that have their lines to themselves."""
+        """Replace statements that have their lines to themselves.
+
+        Return False, and change nothing, where they share a line with other code.
+        """
         start, end = first.lineno - 1, last.end_lineno or last.lineno
         before = self._lines[start][: first.col_offset]
         after = self._lines[end - 1][last.end_col_offset or 0 :]
@@ -49,13 +52,13 @@ class Edit:
         return True
 
     def insert(self, line: int, text: str, like: ast.stmt | None = None) -> bool:
-        """Put text above a line, counted from 0, indented like a statement."""
+        """Insert text above a line, counted from 0, indented like a statement."""
         indent = " " * (like.col_offset if like is not None else 0)
         self._changes.setdefault(line, (0, [*textwrap.indent(text, indent).splitlines()]))
         return True
 
     def result(self) -> str:
-        """The changed source."""
+        """Return the changed source."""
         lines = list(self._lines)
         for start in sorted(self._changes, reverse=True):
             count, new = self._changes[start]
@@ -63,13 +66,13 @@ class Edit:
         return "\n".join(lines) + "\n"
 
     def text(self, node: ast.AST) -> str:
-        """What the source writes there."""
+        """Return the source of a node."""
         return ast.get_source_segment(self.source, node) or ""
 
     # What remedies do; each says whether it could.
 
     def at_the_top(self, code: str) -> bool:
-        """Lines before everything else that may stand behind others."""
+        """Insert lines at the top, below the docstring and future imports."""
         first = next((i for i, line in enumerate(self._lines) if line.strip()), 0)
         for number, statement in enumerate(ast.parse(self.source).body):
             future = isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
@@ -80,7 +83,7 @@ class Edit:
         return self.insert(first, code)
 
     def after_the_model(self, code: str) -> bool:
-        """Lines between the model and its optimizer."""
+        """Insert lines between the model and its optimizer."""
         made, stepped = self.sites.model, self.sites.optimizer
         if made is not None:
             return self.insert(made.end_lineno or made.lineno, code, made)
@@ -89,14 +92,14 @@ class Edit:
         return False
 
     def before_the_optimizer(self, code: str) -> bool:
-        """Lines above the one that makes it of the model's parameters."""
+        """Insert lines above the optimizer made of `model.parameters()`."""
         made = self.sites.optimizer
         if made is None or f"{self.own.model}.parameters()" not in self.text(made):
             return False
         return self.insert(made.lineno - 1, code, made)
 
     def before_the_move(self, code: str) -> bool:
-        """Lines between the model and what moves it to the card."""
+        """Insert lines between the model's creation and its move to the card."""
         made, moved = self.sites.model, self.sites.moved
         if moved is not None:
             return self.insert(moved.lineno - 1, code, moved)
@@ -111,14 +114,17 @@ class Edit:
         return self.replace(made, made, f"{text}\n{code}")
 
     def instead_of_the_optimizer(self, code: str, *, several: bool = False) -> bool:
-        """Another line that makes it; with `several`, lines that do."""
+        """Replace the statement that makes the optimizer.
+
+        The new code may have several lines only with `several`.
+        """
         made = self.sites.optimizer
         if made is None or ("\n" in code and not several):
             return False
         return self.replace(made, made, code)
 
     def with_keyword(self, name: str, value: str) -> bool:
-        """One more argument where it is made."""
+        """Add a keyword argument to the call that makes the optimizer."""
         made = self.sites.optimizer
         if made is None or not isinstance(made.value, ast.Call):
             return False
@@ -129,7 +135,7 @@ class Edit:
         return self.replace(made, made, f"{textwrap.dedent(head)}, {name}={value})")
 
     def around_the_forward(self, context: str, backward: str = "") -> bool:
-        """A context around what computes the loss, and maybe another backward below it."""
+        """Wrap the forward in a context and maybe replace the backward."""
         lines = textwrap.indent("\n".join(self.own.forward), "    ")
         wrapped = f"with {context}:\n{lines}"
         forward, there = self.sites.forward, self.sites.backward
@@ -144,7 +150,7 @@ class Edit:
         )
 
     def backward_as(self, text: str) -> bool:
-        """Another backward."""
+        """Replace the backward statement."""
         there = self.sites.backward
         if there is None:
             return False
@@ -153,17 +159,17 @@ class Edit:
         return self._named("\n".join([*self.own.forward, text]))
 
     def _named(self, text: str) -> bool:
-        """What stands for `criterion(model(x), y).backward()`, with a name for the loss."""
+        """Replace `criterion(model(x), y).backward()`, naming the loss."""
         there = self.sites.backward
         return there is not None and self.sites.unnamed and self.replace(there, there, text)
 
     def step_as(self, text: str) -> bool:
-        """Another step."""
+        """Replace the `optimizer.step()` statement."""
         there = self.sites.step
         return there is not None and self.replace(there, there, text)
 
     def every(self, parts: int) -> bool:
-        """A step and its zero_grad only in each so many passes of the loop."""
+        """Run step and zero_grad once in so many iterations of the loop."""
         step, clear, loop = self.sites.step, self.sites.zero_grad, self.sites.loop
         backward = self.sites.backward
         if step is None or clear is None or loop is None or backward is None:
@@ -177,7 +183,7 @@ class Edit:
 
 
 def difference(before: str, after: str) -> str:
-    """What is taken out and put in, with a line around it."""
+    """Return the changed lines as a diff with one line of context."""
     old, new = before.strip("\n").splitlines(), after.strip("\n").splitlines()
     found: Iterable[str] = difflib.unified_diff(old, new, lineterm="", n=1)
     return "\n".join(line for line in found if not line.startswith(("---", "+++")))

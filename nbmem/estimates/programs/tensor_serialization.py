@@ -1,4 +1,4 @@
-"""Tensors of a parcel: shapes and storages without their data, ties kept."""
+"""Pickle tensors as shapes and storages without data, sharing kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ SMALL = 16 << 20
 
 
 def reduce(value: Any, notes: dict[str, None]) -> Any:
-    """How pickle writes a tensor or a generator; NotImplemented for anything else."""
+    """Return pickle's reduction of a tensor or generator.
+
+    NotImplemented for anything else.
+    """
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, (torch.Tensor, torch.Generator)):
         return NotImplemented
@@ -34,7 +37,10 @@ def reduce(value: Any, notes: dict[str, None]) -> Any:
 
 
 def storage_id(value: Any, notes: dict[str, None]) -> Any:
-    """What stands for a storage in the pickle: identity, device, bytes, values; else None."""
+    """Return a storage's key in the pickle, or None for other values.
+
+    A key has identity, device, bytes and values.
+    """
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.UntypedStorage):
         return None
@@ -48,7 +54,7 @@ def storage_id(value: Any, notes: dict[str, None]) -> Any:
 
 
 def new_storage(device: str, nbytes: int, values: bytes | None) -> Any:
-    """A storage of that size; on the card it is taken from the card's allocator."""
+    """Create a storage of a size; on the card, from its allocator."""
     import torch
 
     if values:

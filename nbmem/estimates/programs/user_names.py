@@ -1,4 +1,4 @@
-"""What a program calls its model, its optimizer and its loss, read from its source."""
+"""Read a program's names for its model, optimizer and loss."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Statement: TypeAlias = ast.stmt
 
 @dataclass(frozen=True, slots=True)
 class OwnNames:
-    """Names for lines of code; the usual ones where the source does not say.
+    """A program's names for its parts, with defaults for the unknown.
 
     Attributes:
         model: Whose parameters are trained.
@@ -28,7 +28,7 @@ class OwnNames:
 
 @dataclass(slots=True)
 class TrainingStep:
-    """Where in a source the parts of a training step stand; None where there is none or several.
+    """Statements of a training step; None where there is none or several.
 
     Attributes:
         model: The statement that makes the model.
@@ -54,7 +54,7 @@ class TrainingStep:
 
 
 def read(source: str) -> tuple[OwnNames, TrainingStep]:
-    """What a program calls them, and where they stand."""
+    """Find a program's names for its parts, and their statements."""
     usual = OwnNames()
     tree = ast.parse(source)
     steppers = [name for name in _receivers(tree, "step") if name in _receivers(tree, "zero_grad")]
@@ -88,7 +88,7 @@ def read(source: str) -> tuple[OwnNames, TrainingStep]:
 
 
 def _receivers(tree: ast.Module, method: str) -> list[str]:
-    """What a method is called on, each once."""
+    """List the expressions on which a method is called, each once."""
     found = [
         ast.unparse(node.func.value)
         for node in ast.walk(tree)
@@ -105,9 +105,9 @@ def _only(found: list[str]) -> str | None:
 
 
 def before_a_move(value: ast.expr) -> ast.expr | None:
-    """What is moved to a card by `...cuda()` or `...to(device)`; None without a move.
+    """Return the operand of `.cuda()` or `.to(device)`; None without one.
 
-    The value itself where a move is not the last thing that is done.
+    Return the value itself where a move is not the last call in it.
     """
     text = ast.unparse(value)
     if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)):
@@ -118,7 +118,7 @@ def before_a_move(value: ast.expr) -> ast.expr | None:
 
 
 def _of_a_device(call: ast.Call) -> bool:
-    """Whether the one argument of `to` is a device."""
+    """Return whether the only argument of `to` is a device."""
     named = [k.value for k in call.keywords if k.arg == "device"]
     text = " ".join(map(ast.unparse, [*call.args, *named]))
     one = len(call.args) + len(call.keywords) == 1
@@ -126,7 +126,7 @@ def _of_a_device(call: ast.Call) -> bool:
 
 
 def _moved(tree: ast.Module, name: str) -> Statement | None:
-    """The one statement `model.cuda()` or `model = model.to(device)`."""
+    """Find the one statement `model.cuda()` or `model = model.to(device)`."""
     found = [
         node
         for node in ast.walk(tree)
@@ -138,7 +138,7 @@ def _moved(tree: ast.Module, name: str) -> Statement | None:
 
 
 def _assigned(tree: ast.Module, name: str, but: Statement | None = None) -> ast.Assign | None:
-    """The one statement that assigns a name, but for another one."""
+    """Find the one statement, except `but`, that assigns a name."""
     found = [
         node
         for node in ast.walk(tree)
@@ -151,7 +151,7 @@ def _assigned(tree: ast.Module, name: str, but: Statement | None = None) -> ast.
 
 
 def _called(tree: ast.Module, method: str, on: str | None = None) -> ast.Expr | None:
-    """The one statement that only calls a method."""
+    """Find the one statement that only calls a method."""
     found = [
         node
         for node in ast.walk(tree)
@@ -174,7 +174,10 @@ def _blocks(tree: ast.Module) -> list[list[Statement]]:
 
 
 def _until(tree: ast.Module, backward: ast.Expr, model: str, loss: str) -> list[Statement]:
-    """The statements of backward's block from the model's call to what makes the loss."""
+    """List the statements from the model's call to the loss.
+
+    They are of the block that contains the backward.
+    """
     block = next(block for block in _blocks(tree) if backward in block)
     before = block[: block.index(backward)]
     ends = [i for i, s in enumerate(before) if isinstance(s, ast.Assign) and _makes(s, loss)]
@@ -187,7 +190,7 @@ def _until(tree: ast.Module, backward: ast.Expr, model: str, loss: str) -> list[
 
 
 def _makes(statement: ast.Assign, name: str) -> bool:
-    """Whether it assigns the name, alone or among others (`logits, loss = ...`)."""
+    """Return whether a statement assigns a name, alone or in a tuple."""
     return any(
         ast.unparse(part) == name
         for target in statement.targets
@@ -203,7 +206,10 @@ def _calls(statement: Statement, model: str) -> bool:
 
 
 def _looped(tree: ast.Module, sites: TrainingStep) -> TrainingStep:
-    """Note the variable of the innermost loop around backward that counts from 0."""
+    """Set the counter of the innermost loop around the backward.
+
+    Only a loop that counts from 0 has one; else it is None.
+    """
     for node in ast.walk(tree):
         if not isinstance(node, ast.For) or not any(n is sites.backward for n in ast.walk(node)):
             continue

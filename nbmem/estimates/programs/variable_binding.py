@@ -1,4 +1,4 @@
-"""Where a program's variable gets its value, and how another one is put there.
+"""Find where a program's variable gets its value, and replace it there.
 
 A variable is a name (`batch`), an attribute (`cfg.batch_size`) or an entry (`cfg['batch_size']`).
 Its value is a whole number that the program writes, that the notebook holds, or that is one of a
@@ -23,7 +23,7 @@ _OPTION = re.compile(r"-*[A-Za-z][\w-]*")
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A variable of a cell or script.
+    """A variable of a cell or script, and where its value is written.
 
     Attributes:
         name: The variable.
@@ -39,7 +39,7 @@ class Binding:
 
 
 def in_script(name: str, source: str, arguments: Sequence[str] = ()) -> Binding:
-    """How a script's variable gets its value.
+    """Find how a script's variable gets its value.
 
     Raises:
         UsageError: It cannot be replaced, or there is none.
@@ -68,7 +68,7 @@ def in_script(name: str, source: str, arguments: Sequence[str] = ()) -> Binding:
 def in_cell(
     name: str, source: str, namespace: Mapping[str, Any], copied: Collection[str]
 ) -> Binding:
-    """How a cell's variable gets its value.
+    """Find how a cell's variable gets its value.
 
     Args:
         name: The variable.
@@ -101,7 +101,7 @@ def in_cell(
 
 
 def compiled(source: str, file: str, binding: Binding | None, value: int | None) -> Any:
-    """The program's code, with another value where it writes the variable's."""
+    """Compile the program, with another literal for the variable if given."""
     tree = ast.parse(source, file)
     if binding is not None and binding.line is not None and value is not None:
         target = assignments.target(binding.name)
@@ -112,7 +112,10 @@ def compiled(source: str, file: str, binding: Binding | None, value: int | None)
 
 
 def written(source: str, binding: Binding, value: int) -> str | None:
-    """The source with another number where it writes the variable's; None where it writes none."""
+    """Return the source with another number for the variable.
+
+    None where the source does not write it exactly once, on one line, or that line is not ASCII.
+    """
     target = assignments.target(binding.name)
     tree = ast.parse(source)
     found = _written(tree, target) or assignments.keywords(tree, target)
@@ -127,7 +130,7 @@ def written(source: str, binding: Binding, value: int) -> str | None:
 
 
 def put(namespace: MutableMapping[str, Any], name: str, value: int) -> None:
-    """Give a variable of the notebook another value, in a copy."""
+    """Set a variable in a copy of the notebook's namespace."""
     target = assignments.target(name)
     if isinstance(target, ast.Name):
         namespace[target.id] = value
@@ -142,12 +145,15 @@ def put(namespace: MutableMapping[str, Any], name: str, value: int) -> None:
 
 
 def _plain(option: str) -> str:
-    """`--batch-size` as argparse calls it."""
+    """Convert an option such as `--batch-size` to argparse's name for it."""
     return option.lstrip("-").replace("-", "_")
 
 
 def _given(name: str, arguments: Sequence[str]) -> Binding | None:
-    """The variable among a script's arguments: `--batch-size 32` or `--batch-size=32`."""
+    """Find the variable among a script's arguments.
+
+    It is given as `--batch-size 32` or `--batch-size=32`. None if it is not given.
+    """
     for number, word in enumerate(arguments):
         option, joined, value = word.partition("=")
         if not option.startswith("-") or _plain(option) != name:
@@ -161,7 +167,7 @@ def _given(name: str, arguments: Sequence[str]) -> Binding | None:
 
 
 def _written(tree: ast.Module, target: ast.expr) -> list[assignments.Assignment]:
-    """Where the program assigns it, or makes what it is a part of."""
+    """List the places that assign the variable or build its owner."""
     found = assignments.assigned(tree, target)
     if found or isinstance(target, ast.Name):
         return found
@@ -197,7 +203,7 @@ def _only(found: list[assignments.Assignment], target: ast.expr) -> Binding:
 
 
 def _held(namespace: Mapping[str, Any], target: ast.expr) -> int | None:
-    """The whole number that the notebook holds there, or None."""
+    """Return the integer that the notebook has for a variable, or None."""
     try:
         value = assignments.value(namespace, target)
     except Exception:  # noqa: BLE001 - whatever an object does when it is asked for a part

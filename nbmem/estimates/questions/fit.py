@@ -1,4 +1,4 @@
-"""Will it fit: the largest value of a variable for which the card has room."""
+"""Find the largest value of a variable that fits on the card."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REACH = 0.12
 
 
 class Prober:
-    """Runs each value once, and tells how it went.
+    """A runner of values that runs each value once and keeps its probe.
 
     Attributes:
         probes: By value.
@@ -75,15 +75,19 @@ class Prober:
         return self.probes[value]
 
     def least(self, value: int) -> int:
-        """Bytes of the process without which a value that ran cannot do: its tensors, its context.
+        """Return the process bytes that a run value cannot do without.
 
-        Torch may give back every cached segment, but nothing that is in use.
+        They are its tensors and its context. Torch may release every cached segment, but nothing
+        that is in use.
         """
         found = self.probes[value]
         return found.allocated + found.process - found.reserved
 
     def verdict(self, value: int, parts: int = 1) -> tuple[Verdict, int]:
-        """What a search wants to know."""
+        """Run a value; return its verdict and the bytes that it needs.
+
+        The bytes are 0 where the program fails for another reason than memory.
+        """
         found = self(value, parts)
         if found.failure is not None and found.failure.kind == "other":
             return "fails", 0
@@ -110,10 +114,10 @@ def fit(  # noqa: PLR0913 - the question's parts
     tell: Tell = lambda _text: None,
     show: Show = lambda _fit, _left: None,
 ) -> Fit:
-    """Search the largest value of the program's variable that fits.
+    """Search for the largest value of the program's variable that fits.
 
-    What a program compiles runs eagerly first, for that is quick; the answer is then searched
-    again from there with it planned, and replaced.
+    Compiled functions run eagerly first, which is quick. The search is then repeated from that
+    answer with compiled plans, and its answer replaces the first.
 
     Args:
         program: With a variable.
@@ -157,7 +161,7 @@ def fit(  # noqa: PLR0913 - the question's parts
 
 
 class _Looking:
-    """One search, and the answer that comes of it.
+    """A search and the answer that it builds.
 
     Attributes:
         eager_best: What the search before found, in which compiled functions ran eagerly.
@@ -179,13 +183,13 @@ class _Looking:
 
     @property
     def probes(self) -> tuple[Probe, ...]:
-        """Every run, by value."""
+        """Every run, sorted by value."""
         known = self._prober.probes
         return tuple(known[value] for value in sorted(known))
 
     @property
     def best(self) -> int | None:
-        """The largest value that was run and fits."""
+        """The largest value that was run and fits, or None."""
         return max((p.value for p in self.probes if p.fits and p.value is not None), default=None)
 
     def run(self, own: int) -> None:
@@ -201,7 +205,10 @@ class _Looking:
         _fill(self._search, self._prober)
 
     def run_again(self, start: int) -> str | None:
-        """Search from where another search ended; why it does not run so, or None."""
+        """Search from another search's result; return the failure or None.
+
+        The failure is the reason why the first value does not run in this mode.
+        """
         first = self._prober(self._search.nearest(start))
         if not first.ran:
             return str(first.failure)
@@ -217,7 +224,7 @@ class _Looking:
             self._show(self._answer(said, ()), fit_sentences.left(runs))
 
     def answer(self, why: str | None = None) -> Fit:
-        """The answer of a search that is over.
+        """Build the answer of a finished search.
 
         Args:
             why: Compiled functions could not be run but eagerly, and why; None where they were.
@@ -248,7 +255,7 @@ class _Looking:
 
 
 def _refuse_other(probes: dict[int, Probe], value: int) -> None:
-    """Nothing ran at all: the program is at fault, not its size."""
+    """Raise if no value ran: the program is at fault, not its size."""
     if any(p.ran for p in probes.values()):
         return
     tried = ", ".join(map(str, sorted(probes)))
@@ -257,7 +264,10 @@ def _refuse_other(probes: dict[int, Probe], value: int) -> None:
 
 
 def _fill(search: Search, prober: Prober) -> None:
-    """Run a few values below the answer: a line needs points that lie apart, near it."""
+    """Run a few values below the answer so that the lines can be fitted.
+
+    A line needs points that lie apart, near the answer.
+    """
     if search.best is None or search.flat:
         return
     for part in PARTS:
@@ -269,5 +279,5 @@ def _fill(search: Search, prober: Prober) -> None:
 
 
 def asker(ask: Any) -> Ask:
-    """A process of its own as something that runs requests, each once."""
+    """Wrap the subprocess as a function that runs each request once."""
     return functools.cache(lambda request: ask(probe, request))

@@ -1,4 +1,4 @@
-"""What is said about a search for what fits: its verdict, and what to know about it."""
+"""Format the verdict and the notes of a search for what fits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 def left(probes: Collection[Probe]) -> str:
-    """What is done by now, in words: how many runs a search takes is not known before."""
+    """Format the number of runs so far and the mean time of each.
+
+    How many runs a search takes is not known before.
+    """
     runs = list(probes)
     later = [p.seconds for p in runs[1:]]
     each = f", {sum(later) / len(later):.1f} s each" if later else ""
@@ -28,7 +31,7 @@ def left(probes: Collection[Probe]) -> str:
 
 
 def so_far(name: str, search: Search, probes: Collection[Probe], card: CardFigures) -> list[str]:
-    """The verdict of a search that goes on."""
+    """Return the verdict of a search that is still running."""
     ran = [p for p in probes if p.ran and p.value is not None]
     largest = max((p for p in ran if p.fits), key=lambda p: p.value or 0, default=ran[0])
     fits = [p.value or 0 for p in ran if p.fits]
@@ -60,7 +63,7 @@ def whole(  # noqa: PLR0913, PLR0917 - what a verdict is made of
     program: Program,
     line: Sequence[Probe],
 ) -> list[str]:
-    """The sentences of a search that is over."""
+    """Return the sentences of a finished search."""
     found = [_verdict(name, search, probes, card)]
     found.append(f"{card.kept} {card.share}".rstrip())
     found += world_choice.said_of(program, probes[0])
@@ -91,7 +94,9 @@ def whole(  # noqa: PLR0913, PLR0917 - what a verdict is made of
 def of_compiled(
     name: str, probes: Sequence[Probe], eager_best: int | None, why: str | None
 ) -> list[str]:
-    """What is said of compiled functions: whether they were planned, and what eager mode would do.
+    """Return notes on compiled functions: planned, or run eagerly.
+
+    They include what would fit in eager mode.
 
     Args:
         name: The variable's.

@@ -1,4 +1,7 @@
-"""The largest value of a variable under an option of a plan, to within a small part of it."""
+"""Find the largest value of a variable under an option of a plan.
+
+The result is exact to within a small part of it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ LOOSE = 0.02
 
 
 def largest_of(option: Option, value: int, prober: Prober, parts: int, room: int) -> Search:
-    """A search that is over.
+    """Search for an option's largest value and return the search.
 
     Args:
         option: One that was run, with `value`.

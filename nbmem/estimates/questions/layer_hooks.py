@@ -1,4 +1,4 @@
-"""Watches a model's layers run: what each keeps for backward, gives out and computes."""
+"""Record what each layer of a model saves, returns and computes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class LayerWatch:
-    """What each layer's forward keeps, gives out and computes."""
+    """A recorder of each layer's saved tensors, outputs and FLOPs."""
 
     def __init__(self, model: Any) -> None:
         self.saved: dict[str, int] = {}
@@ -28,7 +28,7 @@ class LayerWatch:
 
     @contextlib.contextmanager
     def forward(self) -> Iterator[None]:
-        """While entered, the model runs forward."""
+        """Record what modules save and return while they run forward."""
         import torch
 
         hooks = []
@@ -66,7 +66,7 @@ def _identity(storage: Any) -> int:
 
 
 def train(watch: LayerWatch, model: Any, given: Any) -> None:
-    """Run a model forward and backward under a watch.
+    """Run a model forward and backward and record its layers.
 
     Raises:
         UsageError: It does not run on the input.
@@ -97,7 +97,7 @@ def train(watch: LayerWatch, model: Any, given: Any) -> None:
 
 
 def _flops(counter: Any, model: Any) -> dict[str, int]:
-    """FLOPs of each module with its children, by dotted name."""
+    """Return the FLOPs of each module with its children, by dotted name."""
     root = type(model).__name__
     found: dict[str, int] = {}
     for name, counts in counter.get_flop_counts().items():
@@ -109,7 +109,7 @@ def _flops(counter: Any, model: Any) -> dict[str, int]:
 
 
 def on_card(value: Any) -> Any:
-    """An input with its tensors on the card."""
+    """Return an input with its tensors moved to the card."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -126,7 +126,7 @@ def _tuple(value: Any) -> tuple[Any, ...]:
 
 
 def tensors(value: Any) -> Iterator[Any]:
-    """The tensors inside a value."""
+    """Yield the tensors inside a value."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -140,5 +140,5 @@ def tensors(value: Any) -> Iterator[Any]:
 
 
 def shape_of(value: Any) -> str:
-    """An input's shapes, in words."""
+    """Format the shapes of an input."""
     return ", ".join(f"({', '.join(map(str, t.shape))})" for t in tensors(value))

@@ -1,4 +1,4 @@
-"""A model layer by layer: what each one's weights, training and activations take, and its FLOPs."""
+"""Measure a model layer by layer: parameters, training state and FLOPs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ MODEL, INPUT, OPTIMIZER = "_nbmem_model", "_nbmem_input", "_nbmem_optimizer"
 
 
 def measure(program: Program, card: Card, title: str, shape: tuple[int, ...] | None) -> Layers:
-    """Run one training step of the model on the virtual card, and watch each layer.
+    """Run one training step of a model and measure each of its layers.
+
+    The step runs on a virtual card.
 
     Args:
         program: Brings the model under MODEL, and maybe an INPUT and an OPTIMIZER.
@@ -41,7 +43,9 @@ def measure(program: Program, card: Card, title: str, shape: tuple[int, ...] | N
 def measure_script(
     program: Program, card: Card, name: str, shape: tuple[int, ...] | None
 ) -> Layers:
-    """Run a script, and measure the model that it made; its optimizer is found by its parameters.
+    """Run a script and measure the model that it makes.
+
+    The model's optimizer is found by its parameters.
 
     Raises:
         UsageError: The script fails, or makes no such model.
@@ -64,7 +68,7 @@ def measure_script(
 
 
 def optimizer_of(names: Mapping[str, Any], model: Any) -> Any:
-    """The optimizer among some names that steps a model's parameters, or None."""
+    """Return the optimizer in a namespace that steps a model, or None."""
     own = {id(p) for p in model.parameters()}
     for value in names.values():
         groups = getattr(value, "param_groups", None)
@@ -114,7 +118,7 @@ def _measure(
 
 
 def formula(layer: Any) -> str:
-    """A layer's own parameters by the textbook, with its numbers."""
+    """Format the count of a layer's own parameters as a formula."""
     sizes = {
         name: " x ".join(map(str, parameter.shape)) or "1"
         for name, parameter in layer.named_parameters(recurse=False)
@@ -160,12 +164,16 @@ def _rows(model: Any, state: dict[int, int], watch: LayerWatch | None) -> Iterat
 
 
 def _own(name: str, layer: Any, flops: dict[str, int]) -> int:
-    """A module's FLOPs without those of the modules inside it."""
+    """Return a module's FLOPs without those of the modules inside it."""
     return max(flops.get(name, 0) - _inside(name, layer, flops), 0)
 
 
 def _inside(name: str, layer: Any, flops: dict[str, int]) -> int:
-    """A ModuleList is never called, so it has no count of its own: its children have."""
+    """Sum the FLOPs of a module's children.
+
+    A ModuleList is never called, so the counter has no entry for it. Its children are summed
+    instead.
+    """
     total = 0
     for child, module in layer.named_children():
         full = f"{name}.{child}" if name else child
@@ -174,7 +182,10 @@ def _inside(name: str, layer: Any, flops: dict[str, int]) -> int:
 
 
 def _state(model: Any, optimizer: Any) -> dict[int, int]:
-    """Bytes of optimizer state on the card by parameter, after a step."""
+    """Map each parameter's id to its bytes of optimizer state after a step.
+
+    Only state on the card counts.
+    """
     import torch
 
     if optimizer is None:
@@ -190,7 +201,10 @@ def _state(model: Any, optimizer: Any) -> dict[int, int]:
 
 
 def _made_up(model: Any, shape: tuple[int, ...]) -> Any:
-    """An input of that shape: numbers of words where the model begins with an embedding."""
+    """Create an input of a given shape.
+
+    It has token numbers where the model begins with an embedding, else the dtype of its parameters.
+    """
     import torch
 
     for layer in model.modules():

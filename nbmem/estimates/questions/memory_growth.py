@@ -1,4 +1,4 @@
-"""How memory grows with a variable: "model + batch x sample", by least squares over real runs."""
+"""Fit "model + batch x sample" to real runs by least squares."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ NEAR = 4
 
 
 def same_peak(probes: Sequence[Probe], best: int | None) -> list[Probe]:
-    """The runs near `best` whose peak is in the phase where it is there: for one line.
+    """Select the runs near `best` whose peak is in the same phase.
 
-    Far below it another moment is the highest, even in the same phase.
+    One line can be fitted to these. Far below `best`, another moment is the highest, even in the
+    same phase.
     """
     whole = sorted((p for p in probes if p.ran and p.value is not None), key=lambda p: p.value or 0)
     if not whole:
@@ -36,14 +37,17 @@ def same_peak(probes: Sequence[Probe], best: int | None) -> list[Probe]:
 
 
 def total(probes: Sequence[Probe]) -> Part | None:
-    """The line through the allocated peaks; None with fewer than three of them."""
+    """Fit a line to the allocated peaks; None with fewer than three runs."""
     if len(probes) < FEWEST:
         return None
     return _line("allocated", probes, [p.allocated for p in probes])
 
 
 def by_category(probes: Sequence[Probe]) -> tuple[Part, ...]:
-    """A line for each category that holds anything, the largest at the last point first."""
+    """Fit a line to each category that has bytes in any run.
+
+    The category that is largest in the run of the largest value comes first.
+    """
     if len(probes) < FEWEST:
         return ()
     names = {name for p in probes for name, count in p.held.items() if count}

@@ -1,4 +1,4 @@
-"""A program in every way that it can be spread over the cards of a world, each way run."""
+"""Run a program under every parallelism that can spread it over cards."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FIRST = re.compile(r"cuda:\d+")
 
 
 def as_it_is(ranks: int, found: Probe) -> Way:
-    """A program as it is; on one card if it is none of several ranks."""
+    """Return the row of a program as it is; titled for one card if alone."""
     title = AS_IT_IS if ranks > 1 else "on one card"
     return Way(ranks=ranks, key=AS_IT_IS, title=title, probe=found)
 
@@ -46,7 +46,7 @@ def ways(  # noqa: PLR0913, PLR0917 - the question's parts
     margin: int,
     tell: Callable[[str], None],
 ) -> list[Way]:
-    """Run a program in each way in a world, as the rank that has most.
+    """Run a program under each parallelism, as the rank that needs most.
 
     Args:
         program: As it is.
@@ -87,7 +87,10 @@ def ways(  # noqa: PLR0913, PLR0917 - the question's parts
 
 
 def best(found: Sequence[Way]) -> Way | None:
-    """Of one world's ways: the first that fits, else the one that takes least; None without any."""
+    """Return the first parallelism that fits, else the smallest.
+
+    All are of one world. None if none ran.
+    """
     ran = [way for way in found if way.probe is not None]
     fitting = [way for way in ran if way.probe is not None and way.probe.fits]
     least = min(ran, key=lambda way: 0 if way.probe is None else way.probe.wanted, default=None)
@@ -95,7 +98,7 @@ def best(found: Sequence[Way]) -> Way | None:
 
 
 def sentences(program: Program, found: Sequence[Way], card: CardFigures) -> list[str]:
-    """The verdict over all ways, and what to know about them."""
+    """Return the verdict over all parallelisms, and the notes on it."""
     limit = f"{format_bytes(card.total - card.margin)} on {with_article(card.name)}"
     first, *others = found
     assert first.probe is not None  # noqa: S101 - it ran
@@ -126,7 +129,10 @@ def sentences(program: Program, found: Sequence[Way], card: CardFigures) -> list
 
 
 def names_a_card(source: str) -> bool:
-    """Whether a program writes "cuda:0" or .cuda(0), which comments and help texts do not."""
+    """Return whether a program's code writes "cuda:0" or .cuda(0).
+
+    Comments and help texts do not count.
+    """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             if _FIRST.fullmatch(node.value):

@@ -1,8 +1,8 @@
-"""What would make it fit: a program under the remedies that may change the answer, each run.
+"""Plan how to make a program fit: run the remedies that may help.
 
-The first run is of the program as it is; its ledger foresees what each remedy would leave, and
-whether it can suffice at all. Runs then go to the likely ones, until the cheapest that suffices is
-known for certain. Whatever is foreseen and not run is shown as that.
+The first run is of the program without remedies. Its ledger predicts the effect of each remedy, and
+whether it can suffice at all. Further runs go to the likely remedies until the cheapest that
+suffices is certain. Predictions that were not run are marked as such.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def plan(  # noqa: PLR0913 - the question's parts
     tell: Callable[[str], None] = lambda _text: None,
     show: Callable[[Plan, str], None] = lambda _plan, _left: None,
 ) -> Plan:
-    """Run a program as it is, and under the remedies that may change the answer.
+    """Run a program without remedies and under those that may help.
 
     Args:
         program: With its batch variable bound if that is known.
@@ -82,13 +82,13 @@ def plan(  # noqa: PLR0913 - the question's parts
 
 
 def as_it_is(program: Program, card: Card, margin: float) -> Request:
-    """The first that a plan asks."""
+    """Return a plan's first request: the program without remedies."""
     value = None if program.binding is None else program.binding.value
     return Request(card=card, margin=int(card.total_bytes * margin), value=value)
 
 
 def _singles(planner: Planner, *, every: bool) -> None:
-    """Run single remedies until none of the others can change the verdict, and the best."""
+    """Run single remedies until the verdict is settled, then the best ones."""
     while keys := [k for k in planner.open() if not slow(k)]:
         if every or not planner.settled():
             wanted = [k for k in keys if every or planner.may_suffice(k)]
@@ -100,7 +100,7 @@ def _singles(planner: Planner, *, every: bool) -> None:
 
 
 def _pairs(planner: Planner, *, every: bool) -> None:
-    """Run pairs of the best, where a single one does not suffice."""
+    """Run pairs of the best remedies where no single one suffices."""
     base = planner.base
     singles = [o for k, o in planner.options.items() if len(k) == 1 and o.probe is not None]
     if not every and plan_verdict.cheapest(singles) is not None:
@@ -119,22 +119,26 @@ def _pairs(planner: Planner, *, every: bool) -> None:
 
 
 def _slow(planner: Planner, *, every: bool) -> None:
-    """Run what takes long behind all that does not: it delays no other answer."""
+    """Run slow remedies after all others, so that they delay no answer."""
     for keys in [keys for keys in planner.open() if slow(keys)]:
         if every or (planner.may_suffice(keys) and not planner.settled()):
             planner.run(keys)
 
 
 def _paged(planner: Planner) -> None:
-    """Run under unified memory what does not fit: what that costs is asked beside all others."""
+    """Run the paging remedies, which use unified memory.
+
+    They are run beside all other remedies, to show what they cost.
+    """
     for keys in [keys for keys in planner.options if pages(keys)]:
         planner.run(keys)
 
 
 def _searched(planner: Planner, *, every: bool) -> Iterator[Keys]:
-    """Options whose largest value is looked for: all that help, or the cheapest, else the best.
+    """Yield the options whose largest value is searched for.
 
-    Without what is slow: a search runs the program many times.
+    These are all that help with `every`, else the cheapest, else the best. Slow remedies are left
+    out: a search runs the program many times.
     """
     if planner.value is None:
         return
@@ -146,6 +150,6 @@ def _searched(planner: Planner, *, every: bool) -> Iterator[Keys]:
 
 
 def _worth(options: Sequence[Option], base: Probe) -> list[Option]:
-    """Options that save enough to be looked at closer."""
+    """Select options that save enough for a pair or a search."""
     least = WORTH * base.allocated
     return [o for o in options if o.probe is not None and plan_verdict.gain(o) >= least]

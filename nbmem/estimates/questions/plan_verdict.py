@@ -1,4 +1,4 @@
-"""A plan's verdict: which remedy is the cheapest that suffices, and the sentences on top."""
+"""Select a plan's cheapest remedy that suffices; format the verdict."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _ORDER = [kind.key for kind in REMEDIES]
 
 
 def keys(option: Option) -> tuple[str, ...]:
-    """The remedies of an option."""
+    """Return the keys of an option's remedies."""
     return () if option.key == AS_IT_IS else tuple(option.key.split("+"))
 
 
 def price(option: Option) -> tuple[int, int]:
-    """An option's place among all: single ones before pairs, each by the dearest part.
+    """Return an option's sort key: singles before pairs, by dearest part.
 
-    What pages is the last.
+    Paging is the last.
     """
     found = keys(option)
     count = len(found) + len(_ORDER) * pages(found)  # whatever else suffices comes before
@@ -35,23 +35,29 @@ def price(option: Option) -> tuple[int, int]:
 
 
 def process(option: Option) -> int:
-    """Bytes of the process under it, as run or as foreseen."""
+    """Return the process bytes of an option, as run or as predicted."""
     return option.probe.need if option.probe is not None else option.foreseen or 0
 
 
 def gain(option: Option) -> int:
-    """Bytes that it saves: of the live ones, or of what the allocator keeps around them."""
+    """Return the bytes that an option saves, allocated or reserved.
+
+    The larger of both counts: live bytes, or those that the allocator has reserved.
+    """
     return max(option.saved, option.saved_reserved)
 
 
 def cheapest(ran: Sequence[Option]) -> Option | None:
-    """The cheapest of those that make it fit."""
+    """Return the cheapest option that makes the program fit, or None."""
     fitting = [o for o in ran if o.probe is not None and o.probe.fits]
     return min(fitting, key=price, default=None)
 
 
 def without_needless(ran: Sequence[Option]) -> tuple[list[Option], list[Option]]:
-    """Options whose milder form does not help as much, and the others, without their runs."""
+    """Separate options whose milder form helps as much.
+
+    Returns the others first, then these without their runs.
+    """
     rows, needless = [], []
     for option in ran:
         milder = BY_KEY[option.key].milder if option.key in BY_KEY else ""
@@ -77,7 +83,7 @@ def sentences(  # noqa: PLR0913 - what a verdict is made of
     *,
     done: bool,
 ) -> list[str]:
-    """The verdict, or as far as it is known.
+    """Return the verdict, or as much of it as is known.
 
     Args:
         first: The program as it is.
@@ -126,7 +132,7 @@ def sentences(  # noqa: PLR0913 - what a verdict is made of
 
 
 def of_compiled(base: Probe, eager: Probe | None, why: str) -> list[str]:
-    """What is said of a program's compiled functions.
+    """Return notes on a program's compiled functions.
 
     Args:
         base: The run that the answer is about.
@@ -148,7 +154,10 @@ def of_compiled(base: Probe, eager: Probe | None, why: str) -> list[str]:
 
 
 def _of_card(card: CardFigures, room: int) -> list[str]:
-    """Where the wanted bytes come from; in those that were named, the margin has no part."""
+    """Explain the bytes that are available.
+
+    Where a target was given, the margin has no part.
+    """
     kept = card.kept if room == card.total - card.margin else ""
     told = f"{kept} {card.share}".strip()
     return [told] if told else []

@@ -1,7 +1,7 @@
-"""Asks for one program under remedies, and keeps what is known of each: run, or foreseen.
+"""Run one program under remedies and record what is known of each.
 
-A plan runs what can change its answer. The first run's ledger gives each remedy what it will save
-and a floor that no run goes below; what is only foreseen says so.
+A plan runs the remedies that can change its answer. The first run's ledger gives each remedy a
+predicted saving, and a floor that no run goes below. Options that are only predicted say so.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Planner:
-    """Asks for one program under remedies.
+    """A record of one program's runs and predictions under remedies.
 
     Attributes:
         options: What is known of each, by its keys; the program itself under ().
@@ -82,17 +82,17 @@ class Planner:
 
     @property
     def _compiled(self) -> bool:
-        """Whether what the program compiles is planned in its runs."""
+        """True if runs use plans of what the program compiles."""
         return self._eager is not None
 
     @property
     def base(self) -> Probe:
-        """The run of the program as it is."""
+        """The probe of the program without remedies."""
         assert self._base is not None  # noqa: S101 - it is the first
         return self._base.probe
 
     def as_it_is(self) -> None:
-        """The program itself, and what is foreseen of each remedy.
+        """Run the program without remedies, and predict each remedy.
 
         Raises:
             UsageError: It does not run, for another reason than memory.
@@ -105,9 +105,10 @@ class Planner:
             self._compile()
 
     def _compile(self) -> None:
-        """Run the program with what it compiles planned, as all that follows; keep the eager run.
+        """Run the program again with its compiled functions planned.
 
-        A program that fails so is left at its eager run.
+        All later runs use compiled plans, too. The eager run is kept, and is used alone where the
+        planned run fails.
         """
         eager, self._eager = self._base, self.base
         self._base = self._ask(self._request(()))
@@ -119,7 +120,7 @@ class Planner:
             self._begin()
 
     def _begin(self) -> None:
-        """Begin the answer with the run of the program as it is."""
+        """Start the answer with the run of the program without remedies."""
         assert self._base is not None  # noqa: S101 - it is the first
         found = self._base.probe
         how = ", compiled" if self._eager is not None else ""
@@ -188,13 +189,13 @@ class Planner:
         self.show(more)
 
     def may_suffice(self, keys: Keys) -> bool:
-        """Whether the ledger of the program as it is leaves it open that it fits under remedies."""
+        """Return whether the program may fit under remedies, by its ledger."""
         return self._foreseen[keys].least <= self.room
 
     def open(self) -> list[Keys]:
-        """Single remedies of which only what is foreseen is known, the likely best first.
+        """List single remedies that were not run, the likely best first.
 
-        Without what pages: that is asked when all others were.
+        Paging remedies are left out: they are run after all others.
         """
         price: dict[Keys, int] = {(kind.key,): place for place, kind in enumerate(REMEDIES)}
         rest = [k for k in price if self.options[k].probe is None and not self.options[k].why_not]
@@ -208,12 +209,15 @@ class Planner:
         return sorted(keys, key=likely)
 
     def sort_of_best(self) -> list[Keys]:
-        """Single remedies by the bytes that they leave, as run or as foreseen."""
+        """Sort single remedies by the process bytes, as run or predicted.
+
+        Remedies that cannot be applied, and paging, are left out.
+        """
         keys = [k for k, o in self.options.items() if len(k) == 1 and not (o.why_not or pages(k))]
         return sorted(keys, key=lambda k: plan_verdict.process(self.options[k]))
 
     def find_largest(self, keys: Keys, more: int = 0) -> None:
-        """Find the largest value of the variable with which the program fits under remedies."""
+        """Find the largest value that fits under remedies."""
         option = self.options[keys]
         if self.value is None or option.probe is None:
             return
@@ -226,14 +230,14 @@ class Planner:
         self.show(more)
 
     def show(self, more: int) -> None:
-        """Show what is known by now."""
+        """Show the partial answer and the number of runs that may follow."""
         left = f"at most {more} more" if more else "one more to come"
         if self._seconds:
             left += f", about {sum(self._seconds) / len(self._seconds) * more:.0f} s"
         self._show(self.plan(done=False), f"{self.runs} run{'s' * (self.runs > 1)}, {left}")
 
     def plan(self, *, done: bool = True) -> Plan:
-        """The answer, or as far as it is known by now."""
+        """Build the answer, or as much of it as is known."""
         first = self.options[()]
         ran = [o for k, o in self.options.items() if k and o.probe is not None]
         ran.sort(key=plan_verdict.process)
@@ -259,7 +263,7 @@ class Planner:
         )
 
     def _certain(self, cheapest: Option) -> bool:
-        """Whether every cheaper remedy was run or cannot suffice."""
+        """Return whether every cheaper remedy was run or cannot suffice."""
         last = plan_verdict.price(cheapest)
         return not any(
             plan_verdict.price(self.options[keys]) < last and self.may_suffice(keys)
@@ -267,7 +271,7 @@ class Planner:
         )
 
     def settled(self) -> bool:
-        """Whether no single remedy that was not run can change the verdict."""
+        """Return whether no remedy that was not run can change the verdict."""
         ran = [o for k, o in self.options.items() if k and o.probe is not None]
         found = plan_verdict.cheapest(ran)
         if found is not None:
@@ -286,7 +290,7 @@ class Planner:
         )
 
     def _batch(self, keys: Keys) -> str:
-        """The assignment of the batch under remedies."""
+        """Format the assignment of the batch under remedies."""
         return f"{self.variable} = {self._request(keys).value}"
 
     def _impossible(self, keys: Keys) -> str | None:

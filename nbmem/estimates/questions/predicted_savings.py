@@ -1,8 +1,8 @@
-"""What a remedy would leave of a run's memory, foreseen from the run's ledger without another run.
+"""Predict a remedy's effect from a run's ledger without another run.
 
-A remedy acts on some categories and leaves the others as they are. So the peak under it is at least
-what those others hold at the moment where each phase is highest: that is certain, and rules a
-remedy out. How much of the categories it takes away is an experience; it says which to run first.
+A remedy acts on some categories and leaves the others unchanged. So the peak under it is at least
+the bytes of those others at the peak of each phase. That floor is certain and rules a remedy out.
+The share that it takes of the other categories is empirical and only decides the order of runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """A run under remedies that has not been made; bytes.
+    """A prediction of a run under remedies, in bytes.
 
     Attributes:
         process: Of the process, as far as experience goes.
@@ -35,7 +35,7 @@ class Foreseen:
 
 
 def foresee(base: Reply, keys: Sequence[str]) -> Foreseen:
-    """What remedies would leave of the program as it is."""
+    """Predict the process bytes of the program under remedies."""
     probe = base.probe
     kinds = [BY_KEY[key] for key in keys]
     acts = [kind.acts for kind in kinds]
@@ -51,13 +51,16 @@ def foresee(base: Reply, keys: Sequence[str]) -> Foreseen:
 
 
 def _highest(base: Reply, acts: Sequence[Acts], *, most: bool = False) -> int:
-    """Bytes of the phase that is highest then."""
+    """Return the bytes of the phase that is highest under the remedies."""
     moments = (_left(name, held, acts, most=most) for name, held in base.phases)
     return max(moments, default=base.probe.allocated)
 
 
 def _left(phase: str, held: Mapping[str, int], acts: Sequence[Acts], *, most: bool) -> int:
-    """Bytes of a moment that are left; with `most`, if all went that could."""
+    """Return the bytes of a moment that remain under the remedies.
+
+    With `most`, every category that may shrink counts as gone.
+    """
     left = 0.0
     for name, count in held.items():
         share = 1.0
@@ -79,7 +82,9 @@ GROWS = frozenset(
 
 
 def largest(probe: Probe, room: int) -> int | None:
-    """The value that would just fit by the formula of one run: what grows with it, and the rest.
+    """Predict the largest value that fits from the ledger of one run.
+
+    Some categories grow with the value; the rest is fixed.
 
     Args:
         probe: The run.

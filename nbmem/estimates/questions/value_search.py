@@ -1,4 +1,4 @@
-"""The largest value that fits, with as few runs as the curve of its memory allows."""
+"""Search for the largest value that fits, with few runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ host's memory, where a batch is made on the CPU."""
 
 @dataclass(slots=True, kw_only=True)
 class Search:
-    """What is asked, and what was found.
+    """The parameters and the result of a search.
 
     Attributes:
         test: Runs a value; its verdict and the bytes that it asks for (0 where unknown).
@@ -55,11 +55,14 @@ class Search:
     _seen: dict[int, tuple[Verdict, int]] = field(default_factory=dict)
 
     def has(self, value: int) -> bool:
-        """Whether a value is among those that are searched."""
+        """Return whether a value is among those that are searched."""
         return self.nearest(value) == value
 
     def nearest(self, value: int) -> int:
-        """The value, or the next below it, that is among those that are searched."""
+        """Return the nearest searched value at or below a value.
+
+        It is at least `low`.
+        """
         value = max(value, self.low)
         if self.high is not None:
             value = min(value, self.high)
@@ -67,7 +70,10 @@ class Search:
         return max(self.low, (value - offset) // self.step * self.step + offset)
 
     def run(self, start: int) -> None:
-        """Search from `start`: outwards by guesses, then between what fits and what does not."""
+        """Search from `start`: outwards first, then between the bounds.
+
+        The bounds are the largest value that fits and the smallest above it that does not.
+        """
         start = self.nearest(start)
         if self._try(start) == "fits":
             self.best = start
@@ -99,7 +105,10 @@ class Search:
             self.flat = True
 
     def _downwards(self) -> None:
-        """Until something fits: where the formula says, else by halves; small runs are cheap."""
+        """Go down until a value fits.
+
+        The formula's guess is tried first, then halves: small runs are cheap.
+        """
         value = self.limit or self.low
         guess = self.nearest(self.first_guess or value)
         if self.low < guess < value and self._try(guess) == "fits":
@@ -113,7 +122,7 @@ class Search:
             self.limit = value
 
     def _between(self) -> None:
-        """The line's guess first, from both sides; where that brings little, the middle."""
+        """Narrow the bounds by the line's guess twice, then by halving."""
         guesses = 2
         while self.best is not None and self.limit is not None:
             if self.limit - self.best <= max(self.step, self.best * self.loose):
@@ -132,7 +141,7 @@ class Search:
                 self.limit = value
 
     def _guess(self) -> int:
-        """Where the line through the two largest values that ran meets the room."""
+        """Extrapolate the two largest values that ran to the available room."""
         points = sorted((v, b) for v, (verdict, b) in self._seen.items() if verdict != "fails")
         if len(points) < 2:
             best = self.best or self.low
@@ -140,7 +149,10 @@ class Search:
         return self._meets(points)
 
     def _highest(self) -> int:
-        """Where the line of the bytes without which it cannot do meets the room; 0 if unknown."""
+        """Extrapolate the least bytes of values to the room; 0 if unknown.
+
+        The least bytes are those that a value cannot do without.
+        """
         if self.least is None:
             return 0
         ran = sorted(v for v, (verdict, _) in self._seen.items() if verdict != "fails")
@@ -155,7 +167,10 @@ class Search:
         return int(min(max(guess, 0), best * FARTHEST))
 
     def _running(self, value: int) -> tuple[int, Verdict]:
-        """Try a value; where only memory may fail, round it until it runs."""
+        """Try a value; round it until the program runs.
+
+        Rounding applies where a value fails for another reason than memory.
+        """
         verdict = self._try(value)
         if verdict != "fails" or not self.best:
             return value, verdict

@@ -1,7 +1,7 @@
-"""How many cards a program needs: the same program in worlds of several sizes, each run.
+"""Find how many cards a program needs by running worlds of many sizes.
 
-A program that torchrun starts is run as it is. One that is written for one card is run in every
-way that it can be spread over the cards (`spreading.py`).
+A program that torchrun starts is run as it is. A program for one card is run under every
+parallelism that can spread it (`spreading.py`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def worlds(
     margin: float = MARGIN,
     tell: Tell = lambda _text: None,
 ) -> Worlds:
-    """Run a program as the rank of each world that has most.
+    """Run a program in several worlds, each as the rank that needs most.
 
     Args:
         program: As torchrun starts it, or for one card.
@@ -96,7 +96,10 @@ def _as_it_is(program: Program, world: VirtualWorld, card: Card, margin: int, te
 
 
 def _varied(program: Program, places: Places, card: Card, margin: int, tell: Tell) -> list[Way]:
-    """A program that is spread already, in its own other ways: those that it has."""
+    """Run a distributed program under the variants of its own wrappers.
+
+    Only variants that apply to it are returned.
+    """
     found: list[Way] = []
     kinds = list(VARIANTS)
     for world in places:
@@ -115,7 +118,7 @@ def _varied(program: Program, places: Places, card: Card, margin: int, tell: Tel
 def _spread(  # noqa: PLR0913, PLR0917 - the question's parts
     program: Program, places: Places, first: Probe, card: Card, margin: int, tell: Tell
 ) -> Worlds:
-    """A program of one card, in every way and world."""
+    """Run a single-card program under every parallelism and world size."""
     tried = [
         parallel_variants.ways(program, world, PARALLELISMS, card, margin, tell) for world in places
     ]

@@ -68,7 +68,7 @@ BY_KEY: dict[str, type[Remedy]] = {kind.key: kind for kind in (*REMEDIES, *PARAL
 def applied(
     keys: Iterable[str], own: OwnNames | None = None, room: int = 0
 ) -> AbstractContextManager[RemedyPatches]:
-    """A context in which a program runs under remedies.
+    """Return a context in which a program runs under remedies.
 
     Args:
         keys: Which ones.
@@ -83,7 +83,10 @@ def applied(
 
 
 def conf_of(keys: Sequence[str]) -> str | None:
-    """The allocator settings of the environment with what remedies add; None if they add none."""
+    """Return the allocator settings with what remedies add, or None.
+
+    The environment's own settings come first. None if the remedies add nothing.
+    """
     added = [BY_KEY[key].conf for key in keys if BY_KEY[key].conf]
     if not added:
         return None
@@ -92,28 +95,30 @@ def conf_of(keys: Sequence[str]) -> str | None:
 
 
 def parts_of(keys: Sequence[str]) -> int:
-    """Into how many parts remedies cut the batch; 1 if none does."""
+    """Return into how many parts remedies cut the batch; 1 for none."""
     return max((BY_KEY[key].parts for key in keys), default=1)
 
 
 def pages(keys: Iterable[str]) -> bool:
-    """Whether one of them lets a program be larger than the card."""
+    """Return whether a remedy lets a program be larger than the card."""
     return any(BY_KEY[key].pages for key in keys)
 
 
 def slow(keys: Iterable[str]) -> bool:
-    """Whether a run under one of them takes much longer than others."""
+    """Return whether a run under a remedy takes much longer than others."""
     return any(BY_KEY[key].slow for key in keys)
 
 
 def exclude_each_other(keys: Sequence[str]) -> bool:
-    """Whether two of them are of one group."""
+    """Return whether two of the remedies are of one group."""
     groups = [BY_KEY[key].group for key in keys if BY_KEY[key].group]
     return len(groups) != len(set(groups))
 
 
 def idle_in(names: Mapping[str, Any]) -> dict[str, str]:
-    """Remedies that this machine has not, or that would find nothing in a program; with the reason.
+    """Return remedies that cannot help a program, with the reasons.
+
+    This machine lacks what they need, or the program has nothing that they change.
 
     Args:
         names: What the program has left. Where no model or no optimizer is among it (they may have

@@ -1,4 +1,4 @@
-"""Remedies for what forward keeps for backward: keep it smaller, or elsewhere."""
+"""Remedies that make saved activations smaller or move them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 
 class _Around(Remedy):
-    """A context that is open from the outermost forward until backward begins."""
+    """A context that is open from the outermost forward until backward."""
 
     def __init__(self) -> None:
         super().__init__()
         self._open: Any = None
 
     def context(self, module: Any) -> Any:
-        """A new context, or None where it would do nothing."""
+        """Return a new context, or None where it would do nothing."""
         raise NotImplementedError
 
     def outermost(
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Open it, after a forward without a backward anew."""
+        """Open the context; reopen it after a forward without a backward."""
         self.finish()
         context = self.context(module)
         if context is not None:
@@ -42,18 +42,18 @@ class _Around(Remedy):
         return args, kwargs
 
     def before_backward(self) -> None:
-        """Close it: the loss has been computed."""
+        """Close the context: the loss has been computed."""
         self.finish()
 
     def finish(self) -> None:
-        """Close it if it is open."""
+        """Close the context if it is open."""
         if self._open is not None:
             opened, self._open = self._open, None
             opened.__exit__(None, None, None)
 
 
 class Autocast(_Around):
-    """Half the bits where it is safe: bfloat16, on cards before Ampere float16."""
+    """Autocast to bfloat16, on cards before Ampere to float16."""
 
     key = "autocast"
     title = "autocast"
@@ -62,7 +62,7 @@ class Autocast(_Around):
     acts = Acts(passing=0.4, waiting=0.45, inputs=0.0)
 
     def context(self, module: Any) -> Any:
-        """The autocast, unless there is one or nothing to cast."""
+        """Return an autocast, unless one is active or nothing is float32."""
         import torch
 
         if torch.is_autocast_enabled("cuda"):
@@ -75,7 +75,7 @@ class Autocast(_Around):
         return torch.autocast("cuda", torch.bfloat16 if small else torch.float16)
 
     def price_of(self, card: Card, steps: int) -> str:
-        """Without bfloat16 units it is float16, whose gradients want scaling."""
+        """Return the price; without bfloat16 units it names loss scaling."""
         del steps
         if card.arch.bfloat16:
             return self.price
@@ -85,7 +85,7 @@ class Autocast(_Around):
         )
 
     def code_of(self, card: Card) -> str:
-        """With a GradScaler for float16."""
+        """Return the forward in autocast, with a GradScaler for float16."""
         own = self.own
         if card.arch.bfloat16:
             return _with(_BFLOAT16, own)
@@ -96,7 +96,7 @@ class Autocast(_Around):
         )
 
     def put(self, edit: Edit, card: Card) -> bool:
-        """Around the forward; with the scaler beside the optimizer."""
+        """Wrap the forward; for float16, insert a GradScaler, too."""
         own = self.own
         if card.arch.bfloat16:
             return edit.around_the_forward(_BFLOAT16)
@@ -114,12 +114,12 @@ _OFFLOADED = "torch.autograd.graph.save_on_cpu(pin_memory=True)"
 
 
 def _with(context: str, own: OwnNames) -> str:
-    """The program's own forward inside a context."""
+    """Return the program's own forward lines inside a context."""
     return f"with {context}:\n" + "\n".join(f"    {line}" for line in own.forward)
 
 
 class Offload(_Around):
-    """Saved tensors wait in the host's memory."""
+    """Offload of saved tensors to the host's memory."""
 
     key = "offload"
     title = "host offload"
@@ -132,7 +132,7 @@ class Offload(_Around):
         self._bytes = 0
 
     def context(self, module: Any) -> Any:
-        """Torch's own hooks, counting what they move."""
+        """Return torch's save_on_cpu hooks with a count of the bytes moved."""
         del module
         import torch
 
@@ -149,17 +149,17 @@ class Offload(_Around):
         return hooks
 
     def code_of(self, card: Card) -> str:
-        """Around the forward."""
+        """Return the forward inside save_on_cpu."""
         del card
         return _with(_OFFLOADED, self.own)
 
     def put(self, edit: Edit, card: Card) -> bool:
-        """Around the forward."""
+        """Wrap the forward in save_on_cpu."""
         del card
         return edit.around_the_forward(_OFFLOADED)
 
     def price_of(self, card: Card, steps: int) -> str:
-        """The bytes that a step moves, and how long that takes at least."""
+        """Return the bytes that a step moves and the least time of that."""
         link = link_of(card.capability)
         if not self._bytes or link is None:
             return self.price
@@ -171,7 +171,7 @@ class Offload(_Around):
 
 
 class InPlace(Remedy):
-    """Activation functions write over their input."""
+    """Activation functions that overwrite their input."""
 
     key = "inplace"
     title = "inplace=True"
@@ -186,7 +186,7 @@ class InPlace(Remedy):
     def outermost(
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Turn the switches of all of its activation modules."""
+        """Set `inplace=True` on the model's activation modules."""
         for layer in _not_in_place(module):
             layer.inplace = True
             self.applied += 1
@@ -195,12 +195,12 @@ class InPlace(Remedy):
 
     @classmethod
     def idle(cls, models: Iterable[Any], optimizers: Iterable[Any]) -> bool:
-        """Whether there is no such module."""
+        """Return whether no model has an activation with inplace=False."""
         del optimizers
         return not any(_not_in_place(model) for model in models)
 
     def code_of(self, card: Card) -> str:
-        """The loop that does it."""
+        """Return the loop that sets `inplace=True`."""
         del card
         kinds = ", ".join(f"torch.nn.{name}" for name in self._kinds)
         return (
@@ -209,7 +209,7 @@ class InPlace(Remedy):
         )
 
     def put(self, edit: Edit, card: Card) -> bool:
-        """Where the model has been made."""
+        """Insert the loop after the model is made."""
         return edit.after_the_model(self.code_of(card))
 
 
@@ -222,7 +222,7 @@ def _not_in_place(model: Any) -> list[Any]:
 
 
 class ChannelsLast(Remedy):
-    """Pictures with their channels innermost."""
+    """Convolution models and images in channels_last memory format."""
 
     key = "channels_last"
     title = "channels_last"
@@ -233,7 +233,7 @@ class ChannelsLast(Remedy):
     def outermost(
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Lay out the model, once, and its inputs."""
+        """Convert the model once, and its inputs at each call."""
         import torch
 
         if not _has_pictures(module):
@@ -249,7 +249,7 @@ class ChannelsLast(Remedy):
         return args, kwargs
 
     def code_of(self, card: Card) -> str:
-        """The model, once, and each batch."""
+        """Return the lines that convert the model and each batch."""
         del card
         model = self.own.model
         return (
@@ -259,7 +259,7 @@ class ChannelsLast(Remedy):
 
     @classmethod
     def idle(cls, models: Iterable[Any], optimizers: Iterable[Any]) -> bool:
-        """Whether nothing convolves."""
+        """Return whether no model has a parameter of four dimensions."""
         del optimizers
         return not any(_has_pictures(model) for model in models)
 

@@ -1,4 +1,4 @@
-"""What a remedy is, and what it can hook into while a program runs under it."""
+"""Base class of remedies, and its hooks into a program that runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BATCH = "<batch>"
 
 @dataclass(frozen=True, slots=True)
 class Acts:
-    """The part of a run's ledger that a remedy changes.
+    """Shares of a run's ledger that a remedy takes away.
 
     Attributes:
         passing: Share that usually goes of what forward and backward make for themselves.
@@ -38,7 +38,10 @@ class Acts:
     stepping: float | None = None
 
     def share(self, category: str, phase: str) -> float | None:
-        """The share of a category that usually goes; None where all of it stays for certain."""
+        """Return the share of a category that usually goes.
+
+        None where all of it stays for certain.
+        """
         if category == Category.OPTIMIZER_STATE.label:
             return self.state
         if category == Category.INPUTS.label:
@@ -52,7 +55,10 @@ class Acts:
         return self._of_unknown() if category in _UNCERTAIN else None
 
     def _of_unknown(self) -> float | None:
-        """Anything may be among these, so nothing is certain of them."""
+        """Return 0.0 for uncertain categories, or None if no share is set.
+
+        Anything may be among these, so nothing is certain of them.
+        """
         shares = (self.passing, self.waiting, self.inputs, self.state, self.stepping)
         return None if all(share is None for share in shares) else 0.0
 
@@ -68,10 +74,10 @@ _UNCERTAIN = frozenset(
 
 
 class Remedy:
-    """One way to need less memory, made anew for each run.
+    """One change that lets a program need less memory, made per run.
 
-    It changes the program as its lines of code would, from outside: at the outermost module's call,
-    before backward, where an optimizer is made.
+    It changes the program from outside as its lines of code would. The hooks are at the outermost
+    module's call, before backward, and where an optimizer is made.
 
     Attributes:
         key: Its name in JSON and in pairs.
@@ -118,81 +124,93 @@ class Remedy:
         self.room = 0
 
     def refuse(self, why: str) -> None:
-        """Note why the remedy cannot help, once; the run goes on as it is."""
+        """Set the reason why the remedy cannot help, once.
+
+        The run goes on without it.
+        """
         self.why_not = self.why_not or why
 
     @property
     def unapplied(self) -> str | None:
-        """Why it did nothing; None if it did something."""
+        """The reason why the remedy did nothing; None if it did something."""
         return None if self.applied else self.why_not or self.nothing
 
     @classmethod
     def missing(cls) -> str | None:
-        """Why it cannot be tried on this machine, or None."""
+        """Return why it cannot be tried on this machine, or None."""
         return None
 
     @classmethod
     def idle(cls, models: Iterable[Any], optimizers: Iterable[Any]) -> bool:
-        """Whether it would surely find nothing in a program that made these."""
+        """Return whether it would surely find nothing to change.
+
+        The program has made these models and optimizers.
+        """
         del models, optimizers
         return False
 
     def prepare(self) -> None:
-        """Before the program starts; its names are in place."""
+        """Run before the program starts; its names are in place."""
 
     def outermost(
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Before each call of a module that no other module calls; returns its arguments."""
+        """Run before a module's outermost call; return its arguments.
+
+        An outermost call is one that no other module makes.
+        """
         del module
         return args, kwargs
 
     def moving(self, module: Any) -> None:
-        """Before a module that nothing trains yet is moved to a card."""
+        """Run before a module without an optimizer is moved to a card."""
         del module
 
     def instead(self, module: Any) -> Any:
-        """The module that is called where the program calls this one."""
+        """Return the module to call in the place of this one."""
         return module
 
     def before_optimizer(self, params: Any) -> Any:
-        """Before an optimizer is made of parameters, or groups of them; returns its parameters."""
+        """Run before an optimizer is made; return its parameters.
+
+        They are parameters, or groups of them.
+        """
         return params
 
     def before_backward(self) -> None:
-        """Before autograd runs."""
+        """Run before autograd runs."""
 
     def made_optimizer(self, optimizer: Any) -> None:
-        """An optimizer has been made, or was there before the program."""
+        """Run when an optimizer was made, or existed before the program."""
 
     def zeroing(self) -> bool:
-        """Whether zero_grad() may clear the gradients now."""
+        """Return whether zero_grad() may clear the gradients now."""
         return True
 
     def finish(self) -> None:
-        """The program has ended, well or not."""
+        """Run when the program has ended, with or without an error."""
 
     @property
     def called(self) -> str:
-        """What is done, with this run's figures."""
+        """The title with this run's figures."""
         return self.title
 
     @property
     def fullest(self) -> int:
-        """The rank that has most under it, in a world of several."""
+        """The rank that needs most memory under it, in a world of several."""
         return 0
 
     def price_of(self, card: Card, steps: int) -> str:
-        """The price with this run's figures."""
+        """Return the price with this run's figures."""
         del card, steps
         return self.price
 
     def code_of(self, card: Card) -> str:
-        """The lines to paste into this program, with its own names."""
+        """Return the lines to paste into this program, with its own names."""
         del card
         return self.code
 
     def put(self, edit: Edit, card: Card) -> bool:
-        """Put the lines where they belong; False where that is not known."""
+        """Insert the lines into an edit; return False if no place is known."""
         del edit, card
         return False

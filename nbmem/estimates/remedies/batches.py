@@ -1,4 +1,4 @@
-"""Smaller batches whose gradients add up to the same step, and an allocator that maps pages."""
+"""Micro-batches with accumulated gradients, and expandable segments."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if step % {parts} == {last}:  # step counts from 0
 
 
 class MicroBatches(Remedy):
-    """Two passes make one step.
+    """Gradient accumulation over two micro-batches per step.
 
-    The program runs with half its batch, and every second zero_grad() is left out: gradients wait
+    The program runs with half its batch, and every second zero_grad() is skipped. So gradients stay
     while the next micro-batch goes forward, as they do under accumulation.
     """
 
@@ -38,29 +38,32 @@ class MicroBatches(Remedy):
         self._passes = 0
 
     def before_backward(self) -> None:
-        """Count the passes."""
+        """Count the backward passes."""
         self._passes += 1
         self.applied += 1
 
     def code_of(self, card: Card) -> str:
-        """A smaller batch, and a step in each so many passes."""
+        """Return the lines for a smaller batch and a step every few passes."""
         del card
         return _ACCUMULATED.format(batch=BATCH, parts=self.parts, last=self.parts - 1, own=self.own)
 
     def put(self, edit: Edit, card: Card) -> bool:
-        """Divide the loss, and step each so many passes; the planner edits the batch."""
+        """Divide the loss and step every few passes.
+
+        The planner edits the batch.
+        """
         del card
         return edit.backward_as(f"({self.own.loss} / {self.parts}).backward()") and edit.every(
             self.parts
         )
 
     def zeroing(self) -> bool:
-        """Only after the last micro-batch of a step."""
+        """Return True only after the last micro-batch of a step."""
         return self._passes % self.parts == 0
 
 
 class FourMicroBatches(MicroBatches):
-    """Four passes make one step."""
+    """Gradient accumulation over four micro-batches per step."""
 
     key = "micro4"
     title = "4 micro-batches"
@@ -70,7 +73,7 @@ class FourMicroBatches(MicroBatches):
 
 
 class Expandable(Remedy):
-    """Segments that grow instead of new ones."""
+    """Expandable segments of the caching allocator."""
 
     key = "expandable"
     title = "expandable segments"
@@ -79,9 +82,9 @@ class Expandable(Remedy):
     conf = "expandable_segments:True"
 
     def prepare(self) -> None:
-        """Count the setting as applied: the card has it already."""
+        """Count the setting as applied: the virtual card was made with it."""
         self.applied += 1
 
     def put(self, edit: Edit, card: Card) -> bool:
-        """Before torch is imported."""
+        """Insert the setting before torch is imported."""
         return edit.at_the_top(self.code_of(card))

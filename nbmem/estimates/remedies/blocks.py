@@ -1,4 +1,7 @@
-"""Checkpoints of a model's repeated blocks, whole and selective: found by its structure."""
+"""Checkpointing of a model's repeated blocks, whole or selective.
+
+The blocks are found by the model's structure.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ _NAMED = 3
 
 
 class Checkpoint(Remedy):
-    """Blocks keep their input only."""
+    """Checkpointing of blocks that keep only their input."""
 
     key = "checkpoint"
     title = "checkpointing"
@@ -51,13 +54,16 @@ class Checkpoint(Remedy):
         self._done: set[int] = set()
 
     def also(self) -> dict[str, Any]:
-        """Keywords of `checkpoint` beside `use_reentrant`; lines of code name them as they are."""
+        """Return further keywords of `checkpoint`, beside `use_reentrant`.
+
+        The lines of code use the keywords' own names as values.
+        """
         return {}
 
     def outermost(
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Wrap the blocks of a model that is seen for the first time."""
+        """Wrap the blocks of a model at its first training call."""
         import torch
 
         if id(module) not in self._done and module.training and torch.is_grad_enabled():
@@ -97,7 +103,7 @@ class Checkpoint(Remedy):
 
     @classmethod
     def idle(cls, models: Iterable[Any], optimizers: Iterable[Any]) -> bool:
-        """Whether no model has blocks, nor a way of its own."""
+        """Return whether no model has blocks or its own checkpointing."""
         del optimizers
         return not any(
             hasattr(model, "gradient_checkpointing_enable") or repeated_blocks(model)
@@ -105,17 +111,17 @@ class Checkpoint(Remedy):
         )
 
     def code_of(self, card: Card) -> str:
-        """Lines that do to the model's blocks what was done here."""
+        """Return the lines that checkpoint the model's blocks."""
         del card
         return _with_imports(self._imports, self._lines)
 
     def put(self, edit: Edit, card: Card) -> bool:
-        """Where the model has been made."""
+        """Insert the lines after the model is made."""
         return edit.after_the_model(self.code_of(card))
 
 
 class SelectiveCheckpoint(Checkpoint):
-    """Blocks keep their input, and the results of the operators that take most of the time."""
+    """Checkpointing that keeps the results of the slowest operators."""
 
     key = "checkpoint_selective"
     title = "selective checkpointing"
@@ -134,7 +140,7 @@ class SelectiveCheckpoint(Checkpoint):
         self._again: Counter[str] = Counter()
 
     def also(self) -> dict[str, Any]:
-        """The contexts of a policy that keeps them, and notes what it met."""
+        """Return contexts of a policy that keeps and notes operators."""
         from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
         kinds = _kinds()
@@ -158,11 +164,14 @@ class SelectiveCheckpoint(Checkpoint):
 
     @property
     def unapplied(self) -> str | None:
-        """Why it did nothing; without anything to keep it would be checkpointing."""
+        """The reason why it did nothing.
+
+        Without an operator to keep it would be plain checkpointing.
+        """
         return super().unapplied or (None if self._found else SelectiveCheckpoint.nothing)
 
     def price_of(self, card: Card, steps: int) -> str:
-        """What is computed again, by the operators that this program's blocks run most."""
+        """Return the most frequent operators that are computed again."""
         del card, steps
         if not self._found:
             return self.price
@@ -175,7 +184,7 @@ class SelectiveCheckpoint(Checkpoint):
         )
 
     def code_of(self, card: Card) -> str:
-        """Lines that do to the model's blocks what was done here, with a list for the policy."""
+        """Return the lines with the list of operators to keep."""
         del card
         kept = "".join(
             f"    torch.ops.aten.{name}.default,\n" for kind in self._found for name in _KEPT[kind]
@@ -186,7 +195,7 @@ class SelectiveCheckpoint(Checkpoint):
 
 
 def _with_imports(names: Sequence[str], lines: str) -> str:
-    """Lines of code below the imports of what they use."""
+    """Return lines of code below the imports that they need."""
     found = ["from functools import partial"] if "partial" in names else []
     of_torch = [name for name in names if name != "partial"]
     if of_torch:
@@ -195,7 +204,10 @@ def _with_imports(names: Sequence[str], lines: str) -> str:
 
 
 def written(called: str, model: Any, blocks: Sequence[Any]) -> str:
-    """Blocks of a model as an expression: `model.blocks`, `(*model.layer1, *model.layer2)`."""
+    """Format blocks of a model as an expression.
+
+    Examples are `model.blocks` and `(*model.layer1, *model.layer2)`.
+    """
     wanted = {id(block) for block in blocks}
     found: list[str] = []
     for name, holder in model.named_modules():
@@ -216,7 +228,10 @@ def _step(part: str) -> str:
 
 
 def repeated_blocks(model: Any) -> list[Any]:
-    """Children of lists and sequences that are of one class, have layers inside, and weights."""
+    """Find a model's repeated blocks in its containers.
+
+    They are children of one class, with layers inside and weights.
+    """
     from torch import nn
 
     found: list[Any] = []
@@ -259,7 +274,7 @@ def _checkpointed(block: Any, also: Mapping[str, Any]) -> Any:
 
 
 def _kinds() -> dict[Any, str]:
-    """What each operator that is kept is one of."""
+    """Map each operator that is kept to its kind."""
     import torch
 
     return {

@@ -1,4 +1,4 @@
-"""torch.compile as a remedy, and how much of its activations a compiled program keeps."""
+"""Remedies with torch.compile and its activation memory budget."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BUDGETED = "activation_memory_budget"
 
 
 class Compile(Remedy):
-    """The model is compiled in place, in the default mode."""
+    """Compilation of the model in place, in the default mode."""
 
     key = "compile"
     title = "torch.compile"
@@ -39,7 +39,10 @@ class Compile(Remedy):
 
     @classmethod
     def missing(cls) -> str | None:
-        """Say that this torch's compiler is not one that is planned here; None if it is."""
+        """Return why torch.compile is not planned here, or None.
+
+        This torch's compiler may be missing, or of a version that is not planned.
+        """
         if importlib.util.find_spec("torch._inductor") is None:
             return "This torch has no Inductor, which torch.compile uses."
         import torch
@@ -56,7 +59,7 @@ class Compile(Remedy):
     def outermost(
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Compile a model that is called for the first time."""
+        """Compile a model at its first call."""
         if id(module) not in self._done and next(module.parameters(), None) is not None:
             self._done[id(module)] = module
             self._compile(module)
@@ -77,7 +80,10 @@ class Compile(Remedy):
 
     @property
     def unapplied(self) -> str | None:
-        """Why it did nothing; what could not be planned ran eagerly, which is not what it does."""
+        """The reason why it did nothing.
+
+        A function that could not be planned ran eagerly, which is no result of the remedy.
+        """
         from nbmem import virtual
         from nbmem.virtual.warnings import is_unplanned
 
@@ -86,7 +92,10 @@ class Compile(Remedy):
         return unplanned or super().unapplied
 
     def code_of(self, card: Card) -> str:
-        """In place: the keys of the state dict stay as they are."""
+        """Return the line that compiles in place.
+
+        The keys of the state dict stay as they are.
+        """
         del card
         others = len(self._done) - 1
         more = f"  # and the {others} other models that are called" if others > 0 else ""
@@ -94,12 +103,12 @@ class Compile(Remedy):
         return f"{self.own.model}.compile({mode}){more}"
 
     def put(self, edit: Edit, card: Card) -> bool:
-        """Where the model has been made."""
+        """Insert the line after the model is made, if there is one model."""
         return len(self._done) == 1 and edit.after_the_model(self.code_of(card))
 
 
 class CompileGraphs(Compile):
-    """The model is compiled in place, with torch's CUDA graphs, which keep a step's memory."""
+    """Compilation with CUDA graphs, which keep a step's memory."""
 
     key = "compile_graphs"
     title = "torch.compile, reduce-overhead"
@@ -114,7 +123,9 @@ class CompileGraphs(Compile):
 
 
 class HalfKept(Remedy):
-    """Compiled regions keep less for backward: half the way from what is fastest to their inputs.
+    """An activation memory budget of 0.5 for compiled regions.
+
+    They save less for backward: halfway from the fastest partition to their inputs alone.
 
     https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_functorch/config.py
     """
@@ -136,7 +147,7 @@ class HalfKept(Remedy):
         self._before: float | None = None
 
     def prepare(self) -> None:
-        """Set what the partitioner reads when a region is compiled."""
+        """Set the partitioner's budget before a region is compiled."""
         from torch._functorch import config
 
         self._before = getattr(config, _BUDGETED)
@@ -144,12 +155,12 @@ class HalfKept(Remedy):
         self.applied += 1
 
     def finish(self) -> None:
-        """Set what was there before."""
+        """Restore the previous budget."""
         if self._before is not None:
             from torch._functorch import config
 
             setattr(config, _BUDGETED, self._before)
 
     def put(self, edit: Edit, card: Card) -> bool:
-        """Before anything is compiled."""
+        """Insert the setting before anything is compiled."""
         return edit.at_the_top(self.code_of(card))

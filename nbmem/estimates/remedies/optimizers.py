@@ -1,4 +1,4 @@
-"""Remedies for the optimizer: less state, or fewer temporaries in its step."""
+"""Remedies for the optimizer: less state, or fewer temporaries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _one_of(optimizer: Any, names: tuple[str, ...]) -> bool:
 
 
 class _Changed(Remedy):
-    """Another optimizer, or the same one with another switch: one line makes it."""
+    """A remedy that changes the optimizer in the one line that makes it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,22 +36,22 @@ class _Changed(Remedy):
 
     @classmethod
     def takes(cls, optimizer: Any) -> bool:
-        """Whether it would change this one."""
+        """Return whether it would change an optimizer."""
         raise NotImplementedError
 
     @classmethod
     def idle(cls, models: Iterable[Any], optimizers: Iterable[Any]) -> bool:
-        """Whether it would change none of them."""
+        """Return whether it would change none of the optimizers."""
         del models
         return not any(cls.takes(optimizer) for optimizer in optimizers)
 
     def code_of(self, card: Card) -> str:
-        """A line for each different optimizer."""
+        """Return a line for each different optimizer."""
         del card
         return "\n".join(self._lines)
 
     def put(self, edit: Edit, card: Card) -> bool:
-        """Where the optimizer is made: with another switch, or another one in its place."""
+        """Add the changed keyword, or replace the optimizer's line."""
         if len(self._lines) != 1:
             return False
         for name, value in self._switch.items():
@@ -59,7 +59,10 @@ class _Changed(Remedy):
         return edit.instead_of_the_optimizer(self.code_of(card))
 
     def changes(self, optimizer: Any, kind: str = "", **changed: Any) -> None:
-        """Note the line that makes the changed optimizer; one of its kind keeps its arguments."""
+        """Record the line that makes the changed optimizer.
+
+        One of the same class keeps its arguments.
+        """
         self.applied += 1
         made = kind or name_of(type(optimizer))
         kept = {"lr": optimizer.defaults["lr"]} if kind else given(optimizer)
@@ -71,12 +74,15 @@ class _Changed(Remedy):
 
 
 def name_of(kind: type) -> str:
-    """How a program that has imported torch writes an optimizer's class."""
+    """Return an optimizer class's name as a program writes it.
+
+    The program has imported torch.
+    """
     return f"torch.optim.{kind.__name__}" if kind.__module__.startswith("torch.") else kind.__name__
 
 
 def given(optimizer: Any) -> dict[str, Any]:
-    """What it was made with, as far as that differs from its class's defaults."""
+    """Return an optimizer's arguments that differ from its class's defaults."""
     usual = inspect.signature(type(optimizer)).parameters
     return {
         name: value
@@ -86,7 +92,7 @@ def given(optimizer: Any) -> dict[str, Any]:
 
 
 class PlainSGD(_Changed):
-    """No state at all."""
+    """SGD without momentum, which has no state."""
 
     key = "sgd"
     title = "plain SGD"
@@ -97,7 +103,7 @@ class PlainSGD(_Changed):
 
     @classmethod
     def takes(cls, optimizer: Any) -> bool:
-        """An Adam."""
+        """Return whether an optimizer is of the Adam family."""
         return _one_of(optimizer, ADAMS)
 
     def made_optimizer(self, optimizer: Any) -> None:
@@ -121,27 +127,28 @@ class EightBit(_Changed):
 
     @classmethod
     def takes(cls, optimizer: Any) -> bool:
-        """An Adam."""
+        """Return whether an optimizer is of the Adam family."""
         return _one_of(optimizer, ADAMS)
 
     @classmethod
     def missing(cls) -> str | None:
-        """Say that bitsandbytes is missing, without which this is no choice; None if it is here."""
+        """Return that bitsandbytes is not installed; None if it is."""
         if importlib.util.find_spec("bitsandbytes") is None:
             return "bitsandbytes is not installed in this environment."
         return None
 
     def prepare(self) -> None:
-        """Without its package it does nothing."""
+        """Refuse if bitsandbytes is not installed."""
         why = self.missing()
         if why is not None:
             self.refuse(why)
 
     def made_optimizer(self, optimizer: Any) -> None:
-        """The package's own class makes its state; its kernel is an operator without a result.
+        """Turn an Adam into bitsandbytes' AdamW8bit.
 
-        So the virtual card takes for it what it asks torch for (seen with 0.50.2). A release that
-        hands addresses to a C library instead fails, and the plan says with what.
+        The package's own class makes its state, and its kernel is an operator without a result. So
+        its torch allocations are all that the virtual card counts (seen with 0.50.2). A release
+        that passes addresses to a C library instead fails, and the plan shows the error.
         """
         if self.why_not is None and self.takes(optimizer):
             package = importlib.import_module("bitsandbytes")
@@ -156,7 +163,7 @@ def _dummy() -> list[Any]:
 
 
 def _become(optimizer: Any, other: Any) -> None:
-    """Change an optimizer into another; its groups keep their parameters and learning rate."""
+    """Change an optimizer into another; its groups keep parameters and lr."""
     kept = ("param_groups", "state")
     lr = optimizer.defaults.get("lr", other.defaults["lr"])
     optimizer.__class__ = type(other)
@@ -171,7 +178,7 @@ def _become(optimizer: Any, other: Any) -> None:
 
 
 class Fused(_Changed):
-    """One kernel for the whole step."""
+    """The fused form of an optimizer: one kernel for the whole step."""
 
     key = "fused"
     title = "fused optimizer"
@@ -182,12 +189,12 @@ class Fused(_Changed):
 
     @classmethod
     def takes(cls, optimizer: Any) -> bool:
-        """One that has a fused form and is in another."""
+        """Return whether an optimizer has a fused form and is in another."""
         switched = optimizer.defaults.get("fused") or optimizer.defaults.get("differentiable")
         return _one_of(optimizer, FUSED) and not switched
 
     def made_optimizer(self, optimizer: Any) -> None:
-        """Turn the switch of each group."""
+        """Set `fused=True` in each group."""
         if not self.takes(optimizer):
             return
         self.changes(optimizer, fused=True)
@@ -197,7 +204,7 @@ class Fused(_Changed):
 
 
 class NoForeach(_Changed):
-    """One parameter after the other."""
+    """An optimizer step over one parameter after the other."""
 
     key = "no_foreach"
     title = "foreach off"
@@ -208,12 +215,12 @@ class NoForeach(_Changed):
 
     @classmethod
     def takes(cls, optimizer: Any) -> bool:
-        """One whose switch is left to torch, or on."""
+        """Return whether an optimizer's foreach is on or left to torch."""
         switch = optimizer.defaults.get("foreach", False)
         return switch is not False and not optimizer.defaults.get("fused")
 
     def made_optimizer(self, optimizer: Any) -> None:
-        """Turn the switch."""
+        """Set `foreach=False` in each group."""
         if not self.takes(optimizer):
             return
         self.changes(optimizer, foreach=False)

@@ -1,4 +1,4 @@
-"""Unified memory: what does not fit is paged between the card and the host by the driver."""
+"""Unified memory: the driver pages what does not fit to the host."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOTHING_TO_PAGE = "The program fits, so nothing would be paged."
 
 
 class Unified(Remedy):
-    """Every allocation is managed (cudaMallocManaged), and may be larger than the card."""
+    """Managed allocations (cudaMallocManaged), which may exceed the card."""
 
     key = "unified"
     title = "unified memory"
@@ -41,7 +41,7 @@ class Unified(Remedy):
         self._touches = Touches()
 
     def prepare(self) -> None:
-        """Note what the operators use from here on."""
+        """Record which storages operators use from here on."""
         from nbmem import virtual
 
         self._gpu = virtual.active()
@@ -50,16 +50,22 @@ class Unified(Remedy):
             self.applied += 1
 
     def before_backward(self) -> None:
-        """A step is from one backward to the next: where it begins is the same in each."""
+        """Mark the start of a step: one runs from backward to backward.
+
+        Where it begins is the same in each step.
+        """
         self._touches.note(Did.STEP)
 
     def finish(self) -> None:
-        """Nothing is noted after the program."""
+        """Stop recording."""
         if self._gpu is not None:
             self._gpu.touches = None
 
     def price_of(self, card: Card, steps: int) -> str:
-        """What a step pages, at best and as the driver does it, and how long that takes."""
+        """Return the bytes that a step pages and the time that takes.
+
+        There are two figures: at best, and as the driver does it.
+        """
         link = link_of(card.capability)
         if not steps or link is None or self._touches.full or self._gpu is None:
             return self.price
@@ -78,11 +84,11 @@ class Unified(Remedy):
         )
 
     def code_of(self, card: Card) -> str:
-        """RMM's allocator in the place of torch's."""
+        """Return the lines that install RMM's managed allocator."""
         del card
         return _CODE
 
     def put(self, edit: Edit, card: Card) -> bool:
-        """Before everything else."""
+        """Insert the lines at the top of the program."""
         del card
         return edit.at_the_top(_CODE)

@@ -1,7 +1,7 @@
-"""One program on many cards, each with a batch of its own: copies, and an optimizer cut in parts.
+"""Data parallelism on a program of one card: DDP and ZeRO-1.
 
-The program was written for one card. What a remedy does to it is what its lines would do: before
-the model is moved, or where its optimizer is made. Each card then takes the program's batch.
+The program was written for one card. A remedy does the same as its lines of code would: before the
+model is moved, or where its optimizer is made. Each card then takes the program's batch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ dist.init_process_group("nccl")
 
 
 class Parallel(Remedy):
-    """A way to train one program on many cards.
+    """A parallelism that trains one program on many cards.
 
     Attributes:
         imports: Lines of code that its own lines need.
@@ -49,27 +49,30 @@ class Parallel(Remedy):
 
     @classmethod
     def unfit(cls, world: int, local: int) -> str | None:
-        """Why it is no choice for so many ranks, so many of them in a machine; None if it is."""
+        """Return why it does not suit a world, or None.
+
+        A world has so many ranks, and so many of them in a machine.
+        """
         del world, local
         return None
 
     def prepare(self) -> None:
-        """Join the world, as the lines on top do."""
+        """Join the world, as the lines at the top do."""
         import torch
 
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         torch.distributed.init_process_group("nccl")
 
     def spread(self, model: Any) -> None:
-        """Do to a model what the lines do."""
+        """Spread a model over the ranks, as the lines do."""
         raise NotImplementedError
 
     def lines(self) -> str:
-        """The lines that do it, once the model is there."""
+        """Return the lines that spread the model after it is made."""
         raise NotImplementedError
 
     def before_optimizer(self, params: Any) -> Any:
-        """Spread the model of these parameters, and hand its new ones on."""
+        """Spread the model of these parameters; return its new parameters."""
         items = list(params)
         for model in _roots({id(p) for p in parameters_of(items)}):
             items = self._once(model, items)
@@ -78,7 +81,10 @@ class Parallel(Remedy):
     def outermost(
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Spread a model that was trained already when the program began."""
+        """Spread a training model at its call, if it is not spread yet.
+
+        That is one that was trained already when the program began.
+        """
         import torch
 
         if torch.is_grad_enabled() and module.training and _trained(module):
@@ -86,18 +92,18 @@ class Parallel(Remedy):
         return args, kwargs
 
     def made_optimizer(self, optimizer: Any) -> None:
-        """Remember it: its parameters may be replaced later."""
+        """Record an optimizer: its parameters may be replaced later."""
         self._optimizers.append(optimizer)
 
     def _with_optimizers(self, model: Any) -> None:
-        """Spread a model whose optimizers may have been made: they step its new parameters."""
+        """Spread a model and replace parameters in existing optimizers."""
         groups = self._once(model, [g for o in self._optimizers for g in o.param_groups])
         for optimizer in self._optimizers:
             count = len(optimizer.param_groups)
             optimizer.param_groups[:], groups = groups[:count], groups[count:]
 
     def _once(self, model: Any, params: list[Any]) -> list[Any]:
-        """Spread a model that is not spread yet; the parameters as they are called then."""
+        """Spread a model if it is not spread yet; return the new parameters."""
         if id(model) in self._done:
             return params
         self._done[id(model)] = model
@@ -109,22 +115,22 @@ class Parallel(Remedy):
         return [_replaced(item, {old: now[name] for old, name in names.items()}) for item in params]
 
     def code_of(self, card: Card) -> str:
-        """All lines: those on top of the program, and those behind the model."""
+        """Return all lines: at the top of the program and after the model."""
         del card
         return f"{self.joining()}\n{self.lines()}"
 
     def joining(self) -> str:
-        """The lines on top of the program."""
+        """Return the lines at the top of the program."""
         return _JOIN.format(imports=self.imports)
 
     def put(self, edit: Edit, card: Card) -> bool:
-        """On top, and behind the model."""
+        """Insert the lines at the top and after the model."""
         del card
         return edit.at_the_top(self.joining()) and edit.before_the_optimizer(self.lines())
 
 
 class DataParallel(Parallel):
-    """Each card has the whole model."""
+    """DDP: each card has the whole model."""
 
     key = "ddp"
     title = "DDP"
@@ -140,13 +146,13 @@ class DataParallel(Parallel):
         self._on_host = False
 
     def before_optimizer(self, params: Any) -> Any:
-        """Wrap the model now if it is on the card; DDP takes none that is still on the host."""
+        """Wrap the model if it is on the card; DDP takes none on the host."""
         items = list(params)
         self._on_host = not all(p.is_cuda for p in parameters_of(items))
         return items if self._on_host else super().before_optimizer(items)
 
     def spread(self, model: Any) -> None:
-        """Wrap it."""
+        """Wrap a model in DDP."""
         from torch.nn.parallel import DistributedDataParallel
 
         self._wrappers[id(model)] = DistributedDataParallel(
@@ -154,18 +160,21 @@ class DataParallel(Parallel):
         )
 
     def instead(self, module: Any) -> Any:
-        """The wrapper, which the program's name of the model would stand for."""
+        """Return the DDP wrapper to call in the place of its module."""
         wrapper = self._wrappers.get(id(module))
         self.applied += wrapper is not None
         return module if wrapper is None else wrapper
 
     def lines(self) -> str:
-        """The wrapping line."""
+        """Return the line that wraps the model."""
         line = f"{self.own.model} = DDP({self.own.model}, device_ids=[local])"
         return f"{line}  # behind the line that moves it to the card" if self._on_host else line
 
     def put(self, edit: Edit, card: Card) -> bool:
-        """On top, and behind the model; that is not read where its optimizer is made earlier."""
+        """Insert the lines at the top and after the model.
+
+        Return False where the optimizer is made before the move: no place is known then.
+        """
         return not self._on_host and super().put(edit, card)
 
 
@@ -190,11 +199,11 @@ class OptimizerParts(DataParallel):
         self._line = ""
 
     def before_optimizer(self, params: Any) -> Any:
-        """The parts have optimizers, too."""
+        """Wrap the model, unless a part's own optimizer is being made."""
         return params if self._making else super().before_optimizer(params)
 
     def made_optimizer(self, optimizer: Any) -> None:
-        """Let the optimizer be one of parts."""
+        """Turn the optimizer into a ZeroRedundancyOptimizer."""
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
         if self._making or isinstance(optimizer, ZeroRedundancyOptimizer):
@@ -222,22 +231,25 @@ class OptimizerParts(DataParallel):
 
     @property
     def fullest(self) -> int:
-        """Parameters go to the ranks whole, the largest first: one may get more than the first."""
+        """The rank with the largest part of the parameters.
+
+        Parameters go to the ranks whole, the largest first: one may get more than the first.
+        """
         return self._fullest
 
     def lines(self) -> str:
-        """The wrapping line, and the optimizer's."""
+        """Return the lines that wrap the model and make the optimizer."""
         return f"{super().lines()}\n{self._line}"
 
     def put(self, edit: Edit, card: Card) -> bool:
-        """On top, and in the place of the optimizer."""
+        """Insert the lines at the top and replace the optimizer."""
         del card
         top = not self._on_host and edit.at_the_top(self.joining())
         return top and edit.instead_of_the_optimizer(self.lines(), several=True)
 
 
 def in_host(model_bytes: int) -> str:
-    """What it costs a machine that each of its ranks builds the whole model before it is cut."""
+    """Describe the host memory that ranks take to build whole models."""
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return (
         f"each rank builds the whole model in its machine's memory ({local} x "
@@ -255,7 +267,7 @@ def _trained(model: Any) -> bool:
 
 
 def parameters_of(params: Iterable[Any]) -> Iterator[Any]:
-    """The tensors of what an optimizer is made of."""
+    """Yield the tensors among parameters, groups and named parameters."""
     import torch
 
     for item in params:
@@ -284,7 +296,7 @@ def _replaced(item: Any, now: dict[int, Any]) -> Any:
 
 
 def _roots(wanted: set[int]) -> list[Any]:
-    """Modules that hold some of these parameters and lie in no other module."""
+    """Return the outermost modules that hold some of these parameters."""
     from torch import nn
 
     modules = [o for o in gc.get_objects() if issubclass(type(o), nn.Module)]

@@ -1,4 +1,4 @@
-"""Puts remedies into a running program: torch's own functions tell them when their moment is."""
+"""Patch torch so that remedies' hooks run at the right moments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def watched(remedies: Sequence[Remedy]) -> Iterator[RemedyPatches]:
-    """While entered, the program's modules, backwards and optimizers pass by the remedies."""
+    """Call the remedies' hooks for a program's modules and optimizers.
+
+    They are called while entered, at calls, moves, backwards and new optimizers.
+    """
     watch = RemedyPatches(remedies)
     if not remedies:
         yield watch
@@ -42,7 +45,10 @@ class RemedyPatches:
         self._patches = Patches()
 
     def begin(self) -> None:
-        """The program is about to start; optimizers of earlier cells are there already."""
+        """Prepare the remedies and hand them the existing optimizers.
+
+        The program is about to start; earlier cells may have made optimizers.
+        """
         if not self.remedies:
             return
         from torch.optim import Optimizer
@@ -53,7 +59,7 @@ class RemedyPatches:
             self._made(optimizer)
 
     def install(self) -> None:
-        """Put the patches in."""
+        """Apply the patches."""
         import torch
 
         places = (
@@ -70,7 +76,7 @@ class RemedyPatches:
         )
 
     def remove(self) -> None:
-        """Take them out."""
+        """Finish the remedies and undo the patches."""
         for remedy in self.remedies:
             remedy.finish()
         self._patches.undo()
@@ -141,7 +147,7 @@ class RemedyPatches:
 
 
 def _to_a_card(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether `module.cuda(...)` or `module.to(...)` moves to a card."""
+    """Return whether `module.cuda(...)` or `module.to(...)` moves to a card."""
     import torch
 
     if name == "cuda":

@@ -1,4 +1,7 @@
-"""FSDP2 on a program of one card: weights, gradients and optimizer's state cut over the cards."""
+"""FSDP2 on a program of one card: ZeRO-3, ZeRO-2 and HSDP.
+
+Weights, gradients and the optimizer's state are cut over the cards.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ class Sharded(Parallel):
         self._at_optimizer = False
 
     def before_optimizer(self, params: Any) -> Any:
-        """Cut the model of these parameters, and note where, if it is still on the host."""
+        """Shard the model of these parameters, and note if it is on the host.
+
+        The lines belong before the optimizer then.
+        """
         given, done = list(params), len(self._done)
         on_host = not all(p.is_cuda for p in parameters_of(given))
         given = super().before_optimizer(given)
@@ -46,17 +52,17 @@ class Sharded(Parallel):
         return given
 
     def moving(self, module: Any) -> None:
-        """Cut a model before it is moved: it is never whole on a card."""
+        """Shard a model before it is moved: it is never whole on a card."""
         if any(p.requires_grad for p in module.parameters()):
             self._with_optimizers(module)
 
     def spread(self, model: Any) -> None:
-        """Cut it, and note how large it was."""
+        """Shard a model and record its bytes."""
         self._bytes += sum(p.numel() * p.element_size() for p in model.parameters())
         self.cut(model)
 
     def cut(self, model: Any) -> None:
-        """Cut its blocks, and what is around them."""
+        """Shard the model's blocks, then the rest of it."""
         options = self.settings()
         blocks = repeated_blocks(model)
         self._lines = self.written(model, blocks)
@@ -66,11 +72,11 @@ class Sharded(Parallel):
         self.applied += 1
 
     def settings(self) -> dict[str, Any]:
-        """What `fully_shard` is called with."""
+        """Return the keyword arguments of `fully_shard`."""
         return {}
 
     def written(self, model: Any, blocks: Sequence[Any]) -> str:
-        """The lines that cut a model."""
+        """Return the lines that shard a model."""
         own, more = self.own.model, self.options
         found = [f"fully_shard({own}{more})"]
         if blocks:
@@ -79,7 +85,7 @@ class Sharded(Parallel):
         return "\n".join(found)
 
     def price_of(self, card: Card, steps: int) -> str:
-        """With what the host has to hold, and whether there is one unit alone."""
+        """Return the price with host memory, and whether it is one unit."""
         del card, steps
         alone = "" if self._units else (
             "; no repeated blocks were found, so the whole model is one unit and is gathered whole"
@@ -87,11 +93,14 @@ class Sharded(Parallel):
         return f"{self.price}; {in_host(self._bytes)}{alone}"
 
     def lines(self) -> str:
-        """The lines that cut the model."""
+        """Return the lines that shard the model."""
         return self._lines
 
     def put(self, edit: Edit, card: Card) -> bool:
-        """On top, and before the model is moved to the card or its optimizer made."""
+        """Insert the lines at the top, and where the model is sharded.
+
+        That is before the model is moved to the card, or before its optimizer is made.
+        """
         del card
         place = edit.before_the_optimizer if self._at_optimizer else edit.before_the_move
         return edit.at_the_top(self.joining()) and place(self.lines())
@@ -106,12 +115,12 @@ class ShardedGradients(Sharded):
     options = ", reshard_after_forward=False"
 
     def settings(self) -> dict[str, Any]:
-        """What `fully_shard` is called with."""
+        """Return the keyword arguments of `fully_shard`."""
         return {"reshard_after_forward": False}
 
 
 class Hybrid(Sharded):
-    """HSDP: cut over a machine's cards, copied from machine to machine."""
+    """HSDP: shards over a machine's cards, replicas between machines."""
 
     key = "hsdp"
     title = "HSDP"
@@ -128,11 +137,11 @@ class Hybrid(Sharded):
 
     @classmethod
     def unfit(cls, world: int, local: int) -> str | None:
-        """Why it is no choice in one machine."""
+        """Return why it does not suit a single machine, or None."""
         return "All cards are in one machine: it would be FSDP2." if world == local else None
 
     def prepare(self) -> None:
-        """Two dimensions: machines and their cards."""
+        """Join the world and create a mesh of machines and their cards."""
         from torch.distributed.device_mesh import init_device_mesh
 
         super().prepare()
@@ -146,18 +155,21 @@ class Hybrid(Sharded):
         return int(os.environ["WORLD_SIZE"]) // local, local
 
     def settings(self) -> dict[str, Any]:
-        """What `fully_shard` is called with."""
+        """Return the keyword arguments of `fully_shard`."""
         return {"mesh": self._mesh}
 
     def lines(self) -> str:
-        """With the mesh."""
+        """Return the lines that create the mesh and shard the model."""
         names = '("replicate", "shard")'
         mesh = f'mesh = init_device_mesh("cuda", {self.sizes}, mesh_dim_names={names})'
         return f"{mesh}\n{super().lines()}"
 
 
 def cut_unit(unit: Any, options: dict[str, Any]) -> None:
-    """Cut a module; what was whole on the card goes, whoever still holds it from before."""
+    """Shard a module and free its old whole parameters on the card.
+
+    They are freed even if something still refers to them.
+    """
     from torch.distributed.fsdp import fully_shard
 
     before = list(unit.parameters())

@@ -1,8 +1,8 @@
-"""Tensor parallelism on a program of one card: several cards work on one batch.
+"""Tensor parallelism on a program of one card, with FSDP2.
 
-Layers that belong together are cut, the first into columns and the last into rows. Which do is said
-by the model (transformers' plans) or seen in its structure: Linears into a wider layer, and one
-back. Attention without a plan stays whole: its forward counts heads.
+Layers that belong together are cut, the first by columns and the last by rows. The model declares
+them (transformers' plans), or its structure shows them: Linears into a wider layer, and one back.
+Attention without a plan stays whole, since its forward counts heads.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BETWEEN = ("ReLU", "GELU", "SiLU", "Mish", "Tanh", "Sigmoid", "ELU", "LeakyReLU
 
 
 class TensorParallel(Sharded):
-    """Columns and rows of the layers over the cards of a machine, FSDP2 over the rest."""
+    """Tensor parallelism within a machine, FSDP2 over the rest."""
 
     key = "tp"
     title = "tensor parallel"
@@ -53,7 +53,10 @@ class TensorParallel(Sharded):
         self._mesh: Any = None
 
     def cut(self, model: Any) -> None:
-        """Cut its layers over the cards of a batch, then everything over the batches."""
+        """Parallelize the layers over one batch's cards, then shard the rest.
+
+        FSDP2 shards everything over the batches.
+        """
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.tensor import Replicate
         from torch.distributed.tensor.parallel import (
@@ -97,7 +100,10 @@ class TensorParallel(Sharded):
             self.applied += 1
 
     def made_optimizer(self, optimizer: Any) -> None:
-        """Let it take one parameter after another: torch mixes no cut and whole ones in a list."""
+        """Turn foreach and fused off if all cards work on one batch.
+
+        torch mixes no cut and whole parameters in a list.
+        """
         super().made_optimizer(optimizer)
         if self._alone:
             for group in (optimizer.defaults, *optimizer.param_groups):
@@ -105,28 +111,31 @@ class TensorParallel(Sharded):
 
     @property
     def _alone(self) -> bool:
-        """Whether all cards work on one batch, and some parameters are whole on each."""
+        """True if all cards work on one batch.
+
+        Some parameters are whole on each of them then.
+        """
         return 1 < self._degree == int(os.environ["WORLD_SIZE"])
 
     def put(self, edit: Edit, card: Card) -> bool:
-        """With the optimizer's switch."""
+        """Insert the lines, and `foreach=False` if all cards share a batch."""
         return super().put(edit, card) and (
             not self._alone or edit.with_keyword("foreach", "False")
         )
 
     def settings(self) -> dict[str, Any]:
-        """What `fully_shard` is called with."""
+        """Return the keyword arguments of `fully_shard`."""
         return {"mesh": self._mesh["dp"]}
 
     @property
     def called(self) -> str:
-        """With the degree."""
+        """The title with the degree."""
         world = int(os.environ["WORLD_SIZE"])
         rest = f" x FSDP2 of {world // self._degree}" if world > self._degree else ""
         return f"TP of {self._degree}{rest}" if self._degree > 1 else self.title
 
     def price_of(self, card: Card, steps: int) -> str:
-        """With what it does to the batch."""
+        """Return the price with the effect on the batch."""
         del card, steps
         return (
             f"{self._degree} cards work on one batch, so a step takes 1/{self._degree} of what it "
@@ -135,7 +144,7 @@ class TensorParallel(Sharded):
         )
 
     def written(self, model: Any, blocks: Sequence[Any]) -> str:
-        """The mesh, the cut layers, and FSDP2 over the rest."""
+        """Return the lines for the mesh, the cut layers and FSDP2."""
         world, own = int(os.environ["WORLD_SIZE"]), self.own.model
         plan = "".join(f'\n    "{name}": {_STYLES[style]},' for name, style in self._plan.items())
         sizes = (world // self._degree, self._degree)
@@ -149,7 +158,10 @@ class TensorParallel(Sharded):
 
 
 def said_plan(model: Any) -> dict[str, str]:
-    """The plan that a model of transformers has, by names that start at the model; else empty."""
+    """Return the plan of a transformers model by module name, else empty.
+
+    The names start at the model.
+    """
     config = getattr(model, "config", None)
     within = getattr(config, "base_model_tp_plan", None) or {}
     prefix = getattr(model, "base_model_prefix", "")
@@ -161,7 +173,10 @@ def said_plan(model: Any) -> dict[str, str]:
 
 
 def seen_plan(model: Any) -> dict[str, str]:
-    """Linears into a wider layer and the one back, in modules with nothing across between."""
+    """Find a plan in a model's structure.
+
+    It has Linears into a wider layer and the one back, without a layer between that mixes features.
+    """
     found: dict[str, str] = {}
     for name, module in model.named_modules():
         inside = _pair(module)
@@ -202,7 +217,7 @@ def _linear(module: Any) -> bool:
 
 
 def _passes(module: Any) -> bool:
-    """Whether it takes each number by itself."""
+    """Return whether a module treats each element by itself."""
     return type(module).__name__ in {*_BETWEEN, "Dropout", "Identity"}
 
 
@@ -214,7 +229,10 @@ def _means(pattern: str, name: str) -> bool:
 
 
 def _degree(model: Any, plan: dict[str, str]) -> int:
-    """The most cards of a machine that divide the ranks, and every layer that is cut."""
+    """Return the most cards that divide the ranks and every cut layer.
+
+    At most `LARGEST`, in one machine.
+    """
     config = getattr(model, "config", None)
     heads = [getattr(config, n, None) for n in ("num_attention_heads", "num_key_value_heads")]
     sizes = [n for n in heads if isinstance(n, int) and any("attn" in k for k in plan)]

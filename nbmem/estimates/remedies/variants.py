@@ -1,4 +1,4 @@
-"""Other ways of a program that is spread over cards already: its own wrappers, switched."""
+"""Variants of a distributed program: its own wrappers, switched."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DDP_NONE = "The program has no DistributedDataParallel."
 
 
 class _Wrapping(Parallel):
-    """Stands where the program wraps its model with DistributedDataParallel."""
+    """A remedy that replaces the constructor of DistributedDataParallel."""
 
     nothing = _DDP_NONE
 
@@ -28,7 +28,7 @@ class _Wrapping(Parallel):
         self._patches = Patches()
 
     def prepare(self) -> None:
-        """Stand there; the program joins its world itself."""
+        """Patch the constructor; the program joins its world itself."""
         from torch.nn.parallel import DistributedDataParallel
 
         true = DistributedDataParallel.__init__
@@ -39,34 +39,34 @@ class _Wrapping(Parallel):
         self._patches.apply([Patch(DistributedDataParallel, "__init__", init)])
 
     def finish(self) -> None:
-        """Stand there no more."""
+        """Undo the patch."""
         self._patches.undo()
 
     def wrap(
         self, true: Any, wrapper: Any, module: Any, args: tuple[Any, ...], options: dict[str, Any]
     ) -> None:
-        """Do what the wrapper's constructor does, in another way."""
+        """Run a variant of the wrapper's constructor."""
         raise NotImplementedError
 
     def before_optimizer(self, params: Any) -> Any:
-        """Leave them: the wrapper is the moment."""
+        """Return the parameters unchanged: the wrapper is where it acts."""
         return params
 
     def outermost(
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Leave it, too."""
+        """Return the arguments unchanged."""
         del module
         return args, kwargs
 
     def put(self, edit: Edit, card: Card) -> bool:
-        """Where its wrapper stands in the program is not read."""
+        """Return False: the wrapper's place in the program is not read."""
         del edit, card
         return False
 
 
 class BucketViews(_Wrapping):
-    """Gradients lie in the buckets that are reduced."""
+    """DDP with `gradient_as_bucket_view`: gradients lie in the buckets."""
 
     key = "ddp_views"
     title = "gradient_as_bucket_view"
@@ -76,12 +76,12 @@ class BucketViews(_Wrapping):
     def wrap(
         self, true: Any, wrapper: Any, module: Any, args: tuple[Any, ...], options: dict[str, Any]
     ) -> None:
-        """With the switch."""
+        """Wrap with `gradient_as_bucket_view=True`."""
         self.applied += not options.get("gradient_as_bucket_view")
         true(wrapper, module, *args, **{**options, "gradient_as_bucket_view": True})
 
     def code_of(self, card: Card) -> str:
-        """The switch."""
+        """Return the wrapping line with the switch."""
         del card
         return (
             f"{self.own.model} = DistributedDataParallel(\n"
@@ -107,25 +107,25 @@ class WrappedOptimizerParts(_Wrapping, OptimizerParts):
     def wrap(
         self, true: Any, wrapper: Any, module: Any, args: tuple[Any, ...], options: dict[str, Any]
     ) -> None:
-        """As it is."""
+        """Wrap as the program does; refuse if an optimizer came first."""
         self._wrapped = True
         if self._early:
             self.refuse("The optimizer is made before the model is wrapped: make it afterwards.")
         true(wrapper, module, *args, **options)
 
     def instead(self, module: Any) -> Any:
-        """The program wraps its model itself."""
+        """Return the module: the program wraps its model itself."""
         return module
 
     def made_optimizer(self, optimizer: Any) -> None:
-        """Let an optimizer of the wrapped model be one of parts."""
+        """Turn an optimizer of the wrapped model into a ZeRO optimizer."""
         self._early = self._early or not self._wrapped
         if self._wrapped and not self._making:
             super().made_optimizer(optimizer)
             self.applied += 1
 
     def code_of(self, card: Card) -> str:
-        """The optimizer's line alone."""
+        """Return the optimizer's import and line alone."""
         del card
         return f"from torch.distributed.optim import ZeroRedundancyOptimizer\n{self._line}"
 
@@ -138,7 +138,7 @@ class ShardedInstead(_Wrapping, Sharded):
     nothing = _DDP_NONE
 
     def moving(self, module: Any) -> None:
-        """Cut it before it is moved, if the world is there by then."""
+        """Shard a model before it is moved, if the process group exists."""
         import torch
 
         if torch.distributed.is_initialized():
@@ -147,7 +147,7 @@ class ShardedInstead(_Wrapping, Sharded):
     def wrap(
         self, true: Any, wrapper: Any, module: Any, args: tuple[Any, ...], options: dict[str, Any]
     ) -> None:
-        """A wrapper that only calls its module, which is cut."""
+        """Shard the module and make a wrapper that only calls it."""
         del true, args, options
         from torch import nn
 
@@ -158,31 +158,31 @@ class ShardedInstead(_Wrapping, Sharded):
         self._with_optimizers(module)
 
     def written(self, model: Any, blocks: Sequence[Any]) -> str:
-        """In the place of the wrapper."""
+        """Return the lines that shard a model in the wrapper's place."""
         return f"# in the place of DistributedDataParallel(...)\n{super().written(model, blocks)}"
 
     def code_of(self, card: Card) -> str:
-        """The lines that cut it; the program joins its world itself."""
+        """Return the lines that shard; the program joins its world itself."""
         del card
         return f"{self.imports}\n{self.lines()}"
 
 
 class _Reshard(Parallel):
-    """FSDP2's own switch, turned where the model is first called."""
+    """FSDP2's reshard switch, set where the model is first called."""
 
     nothing = "The program has no fully_shard to which it would make a difference."
 
     def prepare(self) -> None:
-        """The program joins its world itself."""
+        """Do nothing: the program joins its world itself."""
 
     def before_optimizer(self, params: Any) -> Any:
-        """Leave them."""
+        """Return the parameters unchanged."""
         return params
 
     def outermost(
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Turn it."""
+        """Set the switch of each FSDP unit at the model's first call."""
         from torch.distributed.fsdp import FSDPModule
 
         if id(module) not in self._done:
@@ -193,54 +193,57 @@ class _Reshard(Parallel):
         return args, kwargs
 
     def turn(self, unit: Any, *, first: bool, alone: bool) -> None:
-        """Turn one unit's switch if that changes anything."""
+        """Set one unit's switch if that changes anything."""
         raise NotImplementedError
 
     def put(self, edit: Edit, card: Card) -> bool:
-        """Before the optimizer is made."""
+        """Insert the line before the optimizer is made."""
         del card
         return edit.before_the_optimizer(self.lines())
 
     def code_of(self, card: Card) -> str:
-        """The line that turns it."""
+        """Return the line that sets the switch."""
         del card
         return self.lines()
 
 
 class ReshardOff(_Reshard):
-    """Gathered weights stay until backward has used them."""
+    """FSDP2 that keeps gathered weights until backward has used them."""
 
     key = "reshard_off"
     title = "reshard off (ZeRO-2)"
     price = "the weights are gathered once a step, and stay whole until backward has used them"
 
     def turn(self, unit: Any, *, first: bool, alone: bool) -> None:
-        """Off, where it is on."""
+        """Turn resharding off where it is on."""
         del alone
         if _reshards(unit, first=first):
             unit.set_reshard_after_forward(False, recurse=False)
             self.applied += 1
 
     def lines(self) -> str:
-        """All units."""
+        """Return the line for all units."""
         return f"{self.own.model}.set_reshard_after_forward(False)"
 
 
 class ReshardOn(_Reshard):
-    """Weights are cut again after forward, but for the root's: backward begins with those."""
+    """FSDP2 that reshards after forward, except for the root.
+
+    Backward begins with the root's weights.
+    """
 
     key = "reshard_on"
     title = "reshard on (ZeRO-3)"
     price = "the weights are gathered twice a step, for forward and for backward"
 
     def turn(self, unit: Any, *, first: bool, alone: bool) -> None:
-        """On, where it is off."""
+        """Turn resharding on where it is off."""
         if (alone or not first) and not _reshards(unit, first=first):
             unit.set_reshard_after_forward(True, recurse=False)
             self.applied += 1
 
     def lines(self) -> str:
-        """All units but the root."""
+        """Return the lines for all units but the root."""
         return (
             "from torch.distributed.fsdp import FSDPModule\n"
             f"for unit in list({self.own.model}.modules())[1:]:\n"
@@ -250,7 +253,10 @@ class ReshardOn(_Reshard):
 
 
 def _reshards(unit: Any, *, first: bool) -> bool:
-    """Whether a unit is cut again after forward; one without parameters of its own is not."""
+    """Return whether a unit is resharded after forward.
+
+    One without parameters of its own is not.
+    """
     state = unit._get_fsdp_state()  # noqa: SLF001 - the public methods only set it
     if first and getattr(state, "_auto_reshard_after_forward", False):
         return False  # torch decides at its first forward that the root is not

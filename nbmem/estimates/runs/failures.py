@@ -1,4 +1,4 @@
-"""Why a program did not come to its end on the virtual card."""
+"""Describe why a program did not finish on the virtual card."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ LONGEST = 160
 
 @contextlib.contextmanager
 def of_threads(program: Program) -> Iterator[list[Failure]]:
-    """Collect what threads ran out of memory with: torch raises there, and only a text is seen."""
+    """Collect out-of-memory errors that threads raised.
+
+    torch raises in the thread, and only a text of that is seen. The hook of `threading` is wrapped.
+    """
     found: list[Failure] = []
     true = threading.excepthook
 
@@ -40,7 +43,7 @@ def of_threads(program: Program) -> Iterator[list[Failure]]:
 
 
 def failure_of(program: Program, error: BaseException) -> Failure:
-    """An exception as an answer tells it."""
+    """Convert an exception to the failure that an answer shows."""
     import torch
 
     if isinstance(error, (EndedError, NotCopiedError)):

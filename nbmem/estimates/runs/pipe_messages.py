@@ -1,4 +1,7 @@
-"""Messages through a pipe that a process and its forks share: none reads ahead of its own."""
+"""Send messages through a pipe that a process and its forks share.
+
+No process reads ahead of its own message.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every run imports and prepares, done once for all of them."""
+"""Import and prepare, once, the modules that every run needs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ for _ in range(2):
 
 
 def load() -> None:
-    """Import what a run would import."""
+    """Import the modules that a run imports."""
     for name in _MODULES:
         importlib.import_module(name)
 

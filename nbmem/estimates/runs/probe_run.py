@@ -1,7 +1,7 @@
-"""One run of a program on a virtual card, and what it took.
+"""Run a program once on a virtual card and measure its memory.
 
-A run asks for what it wants first, on a card without an end. Only what exceeds the real one runs a
-second time, there: torch may still make room by giving cached segments back.
+The first run is on a card without a memory limit. A second run is made on the real size only where
+the first exceeds it, since torch may release cached segments.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NO_TENSOR = "it puts no tensor on a card"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to run.
+    """The parameters of one run.
 
     Attributes:
         card: On which card.
@@ -61,7 +61,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What came of a request.
+    """The result of a request.
 
     Attributes:
         probe: The run.
@@ -105,10 +105,10 @@ class _Ran:
 
 
 def probe(program: Program, request: Request) -> Reply:
-    """Run a program with all the memory that it wants, and again on the card if that is more.
+    """Run a program without a memory limit, then on the card if needed.
 
-    Without pressure the card's size changes nothing, so what stays below it fits without a second
-    run; above it, torch may still make room by giving cached segments back.
+    Below the card's size, the size changes nothing, so a run that stays below it fits. Above it, a
+    second run is made: torch may still release cached segments.
     """
     begun = CLOCK.perf_counter()
     card = request.card
@@ -145,7 +145,7 @@ def probe(program: Program, request: Request) -> Reply:
 
 
 def refuse(found: Probe, how: str) -> None:
-    """Raise where a program did not run for another reason than memory.
+    """Raise if a program failed for another reason than memory.
 
     Args:
         found: Its run.
@@ -239,7 +239,10 @@ def _run(program: Program, request: Request, *, look: bool = True, room: int = 0
 
 
 def _refused(remedies: Sequence[Remedy], failure: Failure | None) -> str | None:
-    """Why a remedy did nothing; one that a failing program did not reach has not found nothing."""
+    """Return why a remedy did nothing, or None.
+
+    In a program that failed, a remedy that was not reached is not reported.
+    """
     failed = failure is not None and failure.kind == "other"
     return next(filter(None, (r.why_not if failed else r.unapplied for r in remedies)), None)
 
@@ -247,7 +250,7 @@ def _refused(remedies: Sequence[Remedy], failure: Failure | None) -> str | None:
 def _changed(
     edit: Edit, program: Program, remedies: Sequence[Remedy], request: Request
 ) -> str | None:
-    """The program's source with one remedy in it; None where it is not known where it belongs."""
+    """Return the source with one remedy in it; None if no place is known."""
     if len(remedies) != 1 or program.file == CALL:
         return None
     (remedy,) = remedies
@@ -263,7 +266,7 @@ def _changed(
 
 
 def _phases(ran: _Ran) -> tuple[tuple[str, dict[str, int]], ...]:
-    """The categories at the peak of every phase, and at the highest of all."""
+    """Return the categories at each phase's peak and at the overall peak."""
     report = ran.trace.report()
     rows = [(row.name, row.ledger_at_peak) for row in report.phases if not row.depth]
     rows.append((report.peak.at.phase or "", report.ledger_at_peak))

@@ -1,13 +1,13 @@
-"""Runs estimates in a process of their own, so that the one that asks stays as it is.
+"""Run estimates in a subprocess so that the caller's state stays intact.
 
-A virtual card in the kernel itself would answer every thread that asks torch.cuda meanwhile, could
-not stand beside a real context, and a program that takes all of the host's memory would end the
-kernel. A fork of it is no way out: autograd refuses to run in the fork of a process that used CUDA,
-and a fork of a process with threads may hang. So the names are sent to another Python.
-Random state, flags, the cards (real and virtual) and every variable here are not touched at all.
+A virtual card in the kernel itself would answer every thread that uses torch.cuda, and cannot
+coexist with a real context. A program that takes all of the host's memory would end the kernel. A
+fork is no alternative: autograd refuses to run in the fork of a process that used CUDA. A fork of a
+process with threads may hang. So the names are pickled for another Python process. Random state,
+flags, real and virtual cards and all variables of this process stay unchanged.
 
-Functions and classes of the notebook travel as code (by_value.py), tensors without their data
-(tensors.py); what cannot be copied raises by name when it is used.
+Functions and classes of the notebook are pickled as code (by_value.py), tensors without their data
+(tensors.py). A value that cannot be copied raises an error with its name when it is used.
 """
 
 from __future__ import annotations
@@ -30,11 +30,14 @@ if TYPE_CHECKING:
 
 
 class EstimateError(NbmemError):
-    """An estimate could not be made."""
+    """An error that prevents an estimate."""
 
 
 class Apart:
-    """A process that answers questions about a program; use it as a context manager."""
+    """A subprocess that answers questions about a program.
+
+    Use it as a context manager.
+    """
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -66,7 +69,7 @@ class Apart:
             worker_processes.end(process, worker_processes.PARTING if answered else 0.0)
 
     def ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
-        """What `question(program, *arguments)` answers there.
+        """Return the result of `question(program, *arguments)` there.
 
         Raises:
             EstimateError: It failed there, or the process is gone.

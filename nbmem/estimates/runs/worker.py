@@ -1,11 +1,12 @@
-"""The process in which programs are estimated: `python -m nbmem.estimates.runs.worker`.
+"""Serve estimates in a process: `python -m nbmem.estimates.worker`.
 
-It reads messages from its standard input and answers each question with one. What the programs
-print goes nowhere; they see no real card, so that they cannot disturb one.
+The process reads messages from its standard input and answers each question with one. Output of the
+programs is discarded. They see no real card, so that they cannot disturb one.
 
-A question begins with how the asking process stands, and ends with None. Each has a fork of this
-process to itself: torch is imported there already, and what a program leaves behind (modules,
-patches, threads) goes with the fork. Where no fork is safe, the process answers one question.
+A question begins with the state of the calling process, and ends with None. Each one has a fork of
+this process to itself. torch is imported there already, and modules, patches and threads that a
+program leaves behind end with the fork. Where no fork is safe, the process answers one question and
+ends.
 
 A process that kept programs would answer with modules that have been edited since.
 """
@@ -41,7 +42,10 @@ PATIENCE = 300.0
 
 
 class Job(NamedTuple):
-    """One question: a function of nbmem's, the program and what the function needs beside it."""
+    """One question: a function, the program and the other arguments.
+
+    The function is one of nbmem's.
+    """
 
     ask: Callable[..., Any]
     program: Program
@@ -49,7 +53,7 @@ class Job(NamedTuple):
 
 
 def main() -> None:
-    """Answer until the input ends."""
+    """Answer questions until the input ends."""
     requests, answers = os.dup(0), os.dup(1)
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
@@ -60,7 +64,7 @@ def main() -> None:
 
 
 def _serve(requests: int, answers: int) -> None:
-    """Fork for each question; what is still cold is warmed while nobody asks."""
+    """Fork for each question, and warm up while none is waiting."""
     from nbmem.estimates.runs import prewarm
 
     prewarm.load()  # numpy with it, in the environment that keeps it from threads
@@ -79,24 +83,33 @@ def _serve(requests: int, answers: int) -> None:
 
 
 def _asked(requests: int, patience: float) -> bool:
-    """Whether a question comes in that time, or the end of the one who asks."""
+    """Wait for a question or the end of the input; return whether it came.
+
+    False after `patience` seconds without either.
+    """
     return bool(select.select([requests], [], [], patience)[0])
 
 
 def _standing(requests: int) -> Surroundings:
-    """What a question begins with."""
+    """Read the process state with which a question begins."""
     standing: Surroundings = pickle.loads(pipe_messages.read(requests))  # noqa: S301 - from who started it
     return standing
 
 
 def _can_fork() -> bool:
-    """A fork of a process with threads may hang, and only Linux tells how many there are."""
+    """Return whether this process has one thread, so that a fork is safe.
+
+    A fork of a process with threads may hang, and only Linux reports how many there are.
+    """
     tasks = Path("/proc/self/task")
     return sys.platform == "linux" and threading.active_count() == len(list(tasks.iterdir())) == 1
 
 
 def _apart(begin: Surroundings, requests: int, answers: int) -> None:
-    """Answer a question in a fork; if that ends in a way of its own, end in the same."""
+    """Answer a question in a fork, and end as the fork does if it fails.
+
+    A fork that ends by a signal or with an error code is imitated.
+    """
     if sys.platform != "linux":  # nor is it called there
         return
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -136,7 +149,7 @@ def _apart(begin: Surroundings, requests: int, answers: int) -> None:
 
 
 def _warm_up() -> None:
-    """Prepare what a run prepares, by one; a fork finds it done."""
+    """Run a small program once, so that forks find its imports done."""
     from nbmem.estimates.runs import prewarm
 
     environment.stand(environment.taken())
@@ -146,7 +159,10 @@ def _warm_up() -> None:
 
 
 def _answer_all(begin: Surroundings, requests: int, answers: int, *, stays: bool) -> None:
-    """Answer what is asked about one program, and whether the next one may be asked here, too."""
+    """Answer all questions about one program.
+
+    Each answer includes whether the next program may be sent to this process.
+    """
     begin.put()
     builtins.input = programs.nobody_answers
     environment.stand(environment.taken())

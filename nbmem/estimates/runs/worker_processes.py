@@ -1,8 +1,8 @@
-"""The processes of estimates: one waits between questions, with torch imported and nothing else.
+"""Keep one idle worker process for estimates, with torch imported.
 
-It knows nothing of any program: a question's names live in its fork and end with it. It ends by
-itself when nobody asks for a while, with the process that asked, and with `%unload_ext nbmem`. It
-starts with the first question, or as soon as one is being typed: torch takes seconds to import.
+The worker knows no program: a question's names live in a fork of it and end with that. It starts
+with the first question, or while one is being typed, since torch takes seconds to import. It ends
+after a while without questions, with the process that started it, and with `%unload_ext nbmem`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _waiting: list[tuple[int, subprocess.Popen[bytes]]] = []
 
 
 def take() -> subprocess.Popen[bytes]:
-    """The process that waits, or a new one."""
+    """Return the idle worker process, or start one."""
     while _waiting:
         owner, process = _waiting.pop()
         if _is_there(owner, process):
@@ -38,7 +38,7 @@ def take() -> subprocess.Popen[bytes]:
 
 @entry("prepare the process of estimates")
 def prepare() -> None:
-    """Start the process, if none waits: somebody is about to ask."""
+    """Start a worker process if none is idle, before it is needed."""
     if sys.platform == "linux" and not any(_is_there(*one) for one in _waiting):
         end_all()
         _keep(_started())
@@ -67,7 +67,7 @@ def _started() -> subprocess.Popen[bytes]:
 
 
 def give_back(process: subprocess.Popen[bytes]) -> None:
-    """Let a worker wait for its next question; one that is gone is ended."""
+    """Let a worker wait for its next question; end it if it is gone."""
     assert process.stdin is not None  # noqa: S101 - a pipe
     try:
         pipe_messages.write(process.stdin.fileno(), pickle.dumps(None))
@@ -82,7 +82,10 @@ def give_back(process: subprocess.Popen[bytes]) -> None:
 
 @cache
 def _at_exit() -> None:
-    """Register once for the process: Python keeps the place of what is unregistered."""
+    """Register the exit handler once for the process.
+
+    Python keeps the place of what is unregistered.
+    """
     atexit.register(end_all)
 
 
@@ -93,7 +96,7 @@ def _keep(process: subprocess.Popen[bytes]) -> None:
 
 @entry("end the process of estimates")
 def end_all() -> None:
-    """No process waits any more."""
+    """End every idle worker process."""
     while _waiting:
         owner, process = _waiting.pop()
         if owner == os.getpid():
@@ -124,7 +127,7 @@ def end(process: subprocess.Popen[bytes], patience: float = 0.0) -> None:
 
 
 def end_group(leader: int) -> None:
-    """Kill what a process has started together with it. Windows has no such groups."""
+    """Kill the process group of a leader. Windows has no such groups."""
     if sys.platform != "win32":
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(leader, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The command line: `nbmem run`, `report`, `fit`, `plan`, `layers` and others.
+"""The command line: `nbmem run`, `report`, `fit`, `plan` and others.
 
 Exit codes: 0 all is well; 1 the script raised, a file that was asked for could not be written, a
 replay is not exact, or nbmem has a fault; 2 a wrong option, an unknown card, a missing or
@@ -57,7 +57,7 @@ interrupted; `run` passes on the code of a script that exits by itself."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+    """Build the parser of the whole command line."""
     top = LineParser(
         "nbmem",
         description=nbmem.__doc__,
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _told(err: BaseException) -> tuple[str, int]:
-    """What ended a command, as a sentence and an exit code."""
+    """Return the sentence and exit code for the error of a command."""
     if isinstance(err, KeyboardInterrupt):
         return "interrupted.", EXIT_INTERRUPTED
     if isinstance(err, NbmemError):
@@ -99,7 +99,7 @@ def _told(err: BaseException) -> tuple[str, int]:
 
 
 def _fault(err: BaseException) -> str:
-    """The one sentence for what nobody foresaw."""
+    """Return the one sentence for an unexpected error."""
     what = f"{type(err).__name__}: {err}".splitlines()[0][:200]
     return (
         f"nbmem could not go on ({what}). It is a fault of nbmem's: please report it with this "
@@ -108,7 +108,7 @@ def _fault(err: BaseException) -> str:
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Arguments of ours, and behind `--` those of the script."""
+    """Split nbmem's arguments from the script's, which follow `--`."""
     if "--" not in arguments:
         return arguments, []
     at = arguments.index("--")
@@ -116,7 +116,7 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _read(arguments: list[str]) -> argparse.Namespace:
-    """Read arguments of ours.
+    """Parse nbmem's own arguments.
 
     Raises:
         UsageError: They cannot be read.

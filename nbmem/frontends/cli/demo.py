@@ -1,4 +1,4 @@
-"""`nbmem demo`: a small network trained for three steps, the code shown, its memory explained."""
+"""`nbmem demo`: train a small network and explain its memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`nbmem diff A B`: two recordings side by side."""
+"""`nbmem diff A B`: compare two recordings."""
 
 from __future__ import annotations
 

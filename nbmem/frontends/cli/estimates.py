@@ -1,4 +1,4 @@
-"""What `fit`, `plan` and `layers` share on the command line: progress, and answers to files."""
+"""Shared progress line and output of `fit`, `plan` and `layers`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 def finish(
     answer: FitAnswer | PlanAnswer | LayersAnswer | WorldsAnswer, files: dict[str, Path]
 ) -> int:
-    """Write the files that were asked for and print an answer."""
+    """Write the requested files and print an answer."""
     answer.write(**files)
     write_out(str(answer))
     return EXIT_OK
 
 
 class progress:  # noqa: N801 - reads as a function: `with progress("fit") as tell`
-    """One line on a terminal that says which run is done; nothing where nobody watches."""
+    """A progress line on a terminal; nothing where stderr is none."""
 
     def __init__(self, name: str) -> None:
         self._name = name

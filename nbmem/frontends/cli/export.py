@@ -1,4 +1,7 @@
-"""`nbmem export FORMAT FILE OUT`: a recording or a notebook, for another program."""
+"""`nbmem export FORMAT FILE OUT`: write a file for another program.
+
+The file is a recording or a notebook.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Read the file and write the other."""
+    """Read the file and export it."""
     if options.file.endswith(".ipynb"):
         return _notebook(options)
     from nbmem.api import tracing
@@ -43,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _notebook(options: argparse.Namespace) -> int:
-    """A saved notebook as a page in which its reports are alive."""
+    """Write a saved notebook as a page with interactive reports."""
     if options.private:
         raise refuse_private("a notebook, whose cells are its author's,")
     from nbmem.core.files.atomic_write import write_text

@@ -1,4 +1,4 @@
-"""`nbmem fit SCRIPT --vary NAME`: the largest value of a variable with which a script fits."""
+"""`nbmem fit SCRIPT --vary NAME`: find the largest value that fits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Search, and print the answer."""
+    """Search for the largest value that fits, and print the answer."""
     from nbmem import estimates
     from nbmem.estimates.options import search
     from nbmem.estimates.programs import programs

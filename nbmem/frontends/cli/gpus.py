@@ -1,4 +1,4 @@
-"""`nbmem gpus`: the cards of this machine, who is on them, and the virtual ones."""
+"""`nbmem gpus`: list the cards, their processes and virtual cards."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the table, or what was asked for."""
+    """Print the table, or run the action of an option."""
     from nbmem.api import device_selection
     from nbmem.api.live_tensors import in_use_now
 
@@ -67,7 +67,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _shut_down(pid: int) -> int:
-    """Shut a kernel down through its own server: it is asked for, and nothing is killed."""
+    """Shut a kernel down through its own Jupyter server.
+
+    The server is requested to do it, and no process is killed.
+    """
     from nbmem.capture.processes import jupyter_servers
     from nbmem.views.gpu_processes import what
 
@@ -82,7 +85,7 @@ def _shut_down(pid: int) -> int:
 
 
 def _free(pid: int) -> int:
-    """Have a kernel give back what its allocator caches; no tensor of its goes."""
+    """Make a kernel's allocator release its cache, not its tensors."""
     from nbmem.capture.processes.jupyter_kernels import free_cache
     from nbmem.views.gpu_processes import what
 
@@ -104,7 +107,7 @@ def _free(pid: int) -> int:
 
 
 def _own_kernel(pid: int, do: str) -> tuple[Neighbour, Kernel]:
-    """A kernel of a server of this user's.
+    """Return a kernel of one of this user's Jupyter servers.
 
     Raises:
         UsageError: It is none.
@@ -124,7 +127,7 @@ def _own_kernel(pid: int, do: str) -> tuple[Neighbour, Kernel]:
 
 
 def _agreed(question: str) -> bool:
-    """Whether a person says yes to it."""
+    """Return whether the user confirms a question."""
     say(question)
     if sys.stdin.readline().strip().lower() in {"y", "yes"}:
         return True

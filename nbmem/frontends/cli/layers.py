@@ -1,4 +1,4 @@
-"""`nbmem layers SCRIPT MODEL`: a script's model, layer by layer."""
+"""`nbmem layers SCRIPT MODEL`: list a script's model layer by layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `nbmem run` and `nbmem report` share: one card's report, printed and written to files."""
+"""Shared output of `nbmem run` and `nbmem report`: one card's report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def add_outputs(parser: argparse.ArgumentParser) -> None:
-    """Which card's report, and the forms in which it can be written to a file."""
+    """Add the options for the card and the files of a report."""
     add_device(parser)
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON (a stable form)")
     parser.add_argument("--html", metavar="FILE", help="write the report as a page of its own")
@@ -29,7 +29,10 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
 def write_report(
     trace: Trace, files: dict[str, Path], *, device: int | None, quiet: bool, private: bool
 ) -> bool:
-    """Print one card's report and write the files asked for; False if one is missing then."""
+    """Print one card's report and write the requested files.
+
+    False if one of the files is missing then.
+    """
     try:
         trace = trace.private() if private else trace
         if "save" in files:
@@ -65,5 +68,8 @@ def write_report(
 
 
 def _without_commands(report: Report) -> Report:
-    """The process that failed is gone, or not a notebook: there is nothing left to free in it."""
+    """Remove the commands from a report's out-of-memory errors.
+
+    The process that failed is gone, or not a notebook: there is nothing left to free in it.
+    """
     return replace(report, ooms=tuple(replace(oom, command=None) for oom in report.ooms))

@@ -1,4 +1,4 @@
-"""`nbmem plan SCRIPT`: what would make a script fit."""
+"""`nbmem plan SCRIPT`: find what would make a script fit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run it under the remedies that may help, and print the table."""
+    """Run the script under the remedies that may help; print the table."""
     from nbmem import estimates
     from nbmem.estimates.options import planned, with_batch, worlds
     from nbmem.estimates.programs import programs

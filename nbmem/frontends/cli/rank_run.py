@@ -1,4 +1,7 @@
-"""`nbmem run` as one rank of a world: it writes into the world's folder, and only rank 0 speaks."""
+"""Run `nbmem run` as one rank of a world, which saves into a folder.
+
+Only rank 0 prints.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RankRun:
-    """One run of a script, which may be a rank of many.
+    """A run of a script that may be a rank of many.
 
     Args:
         options: Those of `nbmem run`.
@@ -47,11 +50,17 @@ class RankRun:
 
     @property
     def silent(self) -> bool:
-        """Whether another rank speaks for all; a program may say late that it is one of many."""
+        """True if another rank prints for all.
+
+        A program may say late that it is one of many.
+        """
         return bool(self._number)
 
     def begin(self, trace: Trace) -> None:
-        """Write into the folder from now on, if there is one; the trace has begun."""
+        """Start writing into the folder, if there is one.
+
+        The trace has begun.
+        """
         if self._folder is not None:
             from nbmem.api.rank_recording import RankFolder
 
@@ -59,7 +68,7 @@ class RankRun:
             self._writes.begin()
 
     def end(self, trace: Trace) -> bool:
-        """Write this rank's session into the folder; False if it cannot be written."""
+        """Save this rank's session; return False if that fails."""
         if trace.session is not None and trace.session.rank is not None:
             self._number = trace.session.rank.number
         if self._writes is None:

@@ -1,4 +1,6 @@
-"""`nbmem replay FILE`: the simulated allocator against a recording, event by event.
+"""`nbmem replay FILE`: compare a recording with a simulation.
+
+The simulated allocator replays it event by event.
 
 `--json` prints `events`, `exact`, `first_difference` (null, or which event differs and how),
 `peak_allocated`, `peak_reserved`, `recorded_peak_allocated` and `recorded_peak_reserved`, all in
@@ -25,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Replay the file; 1 if the simulation and the recording differ."""
+    """Replay the file; return 1 if simulation and recording differ."""
     from nbmem.allocator.recordings.replay import replay
     from nbmem.core.files.size_limits import Limits
 

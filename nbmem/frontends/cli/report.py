@@ -1,4 +1,7 @@
-"""`nbmem report FILE`: a saved session or a torch snapshot, read again; or a folder of ranks."""
+"""`nbmem report FILE`: report on a session, a snapshot or ranks.
+
+Ranks are read from their folder.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`nbmem run SCRIPT`: a script from start to end, and where its memory went."""
+"""`nbmem run SCRIPT`: run a script and report its memory."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def trace_script(script: Script, options: argparse.Namespace) -> int:
-    """Run a script that was read already; the options are those of `nbmem run`."""
+    """Run a script that was read already, and write its report.
+
+    The options are those of `nbmem run`.
+    """
     files = targets(options)
     rank = RankRun(options, files)
     traced = _use_card(options.gpu, quiet=rank.silent)
@@ -89,7 +92,10 @@ def trace_script(script: Script, options: argparse.Namespace) -> int:
 
 
 def _use_card(name: str, *, quiet: bool) -> bool:
-    """Choose the card and say which; False where the script can only run untraced."""
+    """Choose the card and print which one.
+
+    False where torch is missing, so that the script can only run untraced.
+    """
     from nbmem.api import device_selection
     from nbmem.capture.torch_cuda import import_torch
 

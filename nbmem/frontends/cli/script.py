@@ -1,4 +1,7 @@
-"""Runs a script as python would: as `__main__`, with its own arguments, folder and traceback."""
+"""Run a script as python would: as `__main__`, with its own traceback.
+
+Its arguments and folder are set, too.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Script:
-    """A script, read but not yet run.
+    """A script that was read but not yet run.
 
     Attributes:
         name: Its file's name.
@@ -35,7 +38,7 @@ class Script:
         self.namespace = self._module.__dict__
 
     def prepare(self) -> None:
-        """Make this process look as it does to a script: `__main__`, sys.argv and sys.path."""
+        """Set `__main__`, sys.argv and sys.path as python would."""
         self._module.__file__ = self._path
         self._module.__loader__ = SourceFileLoader("__main__", self._path)
         self.namespace["__builtins__"] = sys.modules["builtins"]
@@ -45,7 +48,10 @@ class Script:
             sys.path[0:1] = [str(Path(self._path).resolve().parent)]
 
     def run(self) -> BaseException | None:
-        """Run it; returns what ended it, with nbmem's own frames taken off."""
+        """Run it; return the exception that ended it, or None.
+
+        nbmem's own frames are taken off.
+        """
         try:
             exec(compile(self._source, self._path, "exec"), self.namespace)  # noqa: S102 - the user's script
             _join_threads()
@@ -56,14 +62,17 @@ class Script:
 
 
 def _join_threads() -> None:
-    """Wait for the script's threads, as python does at its end: what they hold is recorded, too."""
+    """Wait for the script's threads, as python does at its end.
+
+    Memory that they hold is recorded, too.
+    """
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
 
 
 def conclude(error: BaseException | None) -> int:
-    """Print what python would print for the end of a script, and return its exit code."""
+    """Print a script's final error as python would; return its exit code."""
     if error is None:
         return EXIT_OK
     if isinstance(error, SystemExit):

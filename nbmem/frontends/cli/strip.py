@@ -1,4 +1,4 @@
-"""`nbmem strip [NOTEBOOK]`: a notebook without its reports, for git and for whoever compares."""
+"""`nbmem strip [NOTEBOOK]`: remove a notebook's reports, for git."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write what is left to standard output."""
+    """Write the stripped notebook to standard output."""
     if options.notebook is None:
         data = sys.stdin.buffer.read()
     else:
@@ -39,10 +39,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def stripped(data: bytes) -> bytes:
-    """A notebook whose reports are text alone, without times; anything else stays as it is.
+    """Return a notebook with its reports as text, without times.
 
-    A file without reports, or one that is no notebook, comes out to the byte as it went in: git
-    asks for every file, and what it gets is what it keeps.
+    A file without reports, or one that is no notebook, is returned byte for byte: git filters every
+    file through this.
     """
     if MIME.encode() not in data:
         return data
@@ -63,7 +63,7 @@ def stripped(data: bytes) -> bytes:
 
 
 def _strip(forms: dict[str, Any]) -> None:
-    """Leave an output's text."""
+    """Keep only an output's text."""
     del forms[MIME]
     forms.pop(HTML, None)
     text = forms.get(TEXT, "")

@@ -1,4 +1,4 @@
-"""What a subcommand of `nbmem` is, and how it talks: results on stdout, the rest on stderr."""
+"""Subcommands of `nbmem`; results on stdout, messages on stderr."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXIT_INTERRUPTED = 130
 
 
 class Subcommand(NamedTuple):
-    """One subcommand.
+    """A subcommand of `nbmem`.
 
     Attributes:
         name: What the user types.
@@ -43,19 +43,24 @@ def write_out(text: str) -> None:
 
 
 def say(sentence: str) -> None:
-    """Tell the user something that is not a result."""
+    """Write a message that is not a result to stderr."""
     _write(sys.stderr, f"nbmem: {sentence}\n")
 
 
 def _write(stream: TextIO, text: str) -> None:
-    """Write a text; `?` stands for what the stream's encoding lacks, as in a pipe on Windows."""
+    """Write a text with `?` for what the stream's encoding lacks.
+
+    A pipe on Windows has such an encoding.
+    """
     encoding = getattr(stream, "encoding", None) or "utf-8"
     stream.write(text.encode(encoding, "replace").decode(encoding))
     stream.flush()
 
 
 def targets(options: argparse.Namespace) -> dict[str, Path]:
-    """The files that the options name, each checked before anything runs; no folder is among them.
+    """Return the files that the options name, each checked.
+
+    That is before anything runs. No folder is among them.
 
     Raises:
         UsageError: One cannot be written.
@@ -69,7 +74,9 @@ def targets(options: argparse.Namespace) -> dict[str, Path]:
 
 
 def writable(path: str, option: str) -> Path:
-    """A file to be written later, checked now: a training run is too long to fail at its end.
+    """Check that a file can be written later, and return its path.
+
+    A training run is too long to fail at its end.
 
     Raises:
         UsageError: It cannot be written.

@@ -1,4 +1,7 @@
-"""`nbmem viewer [OUT]`: the page onto which recordings and snapshots are dropped."""
+"""`nbmem viewer [OUT]`: write the page that opens dropped recordings.
+
+It opens sessions and torch's snapshots.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""`nbmem run SCRIPT --ranks N`: ranks of a world on virtual cards, those that can differ.
+"""`nbmem run SCRIPT --ranks N`: run the ranks that can differ.
 
-Each is a process of its own that finds torchrun's environment. The first and the last rank are run,
-for shards that do not divide evenly differ there, and every rank that one of them waits for: the
-stages of a pipeline. The user can name others. Who stands for whom is kept in the sessions.
+They run on virtual cards, each in a process with torchrun's environment. The first and the last
+rank are run, since shards that do not divide evenly differ there. Ranks that one of them waits for
+are run, too: the stages of a pipeline. The user can name others. Each session records the ranks
+that it represents.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _SHOWN = 15
 
 
 def add_ranks(parser: argparse.ArgumentParser) -> None:
-    """Which ranks of a world are run on virtual cards."""
+    """Add the options for the ranks that run on virtual cards."""
     parser.add_argument(
         "--ranks",
         metavar="N",
@@ -56,7 +57,9 @@ def add_ranks(parser: argparse.ArgumentParser) -> None:
 
 
 def run_ranks(options: argparse.Namespace) -> int:
-    """Run them, and report the world; the options are those of `nbmem run`.
+    """Run the ranks and report the world.
+
+    The options are those of `nbmem run`.
 
     Raises:
         UsageError: There is no such world, or no such rank in it.
@@ -104,7 +107,7 @@ def _named(text: str | None, world: int) -> list[int]:
 
 
 class _Runs:
-    """The processes.
+    """The processes of the ranks.
 
     Attributes:
         codes: Exit codes by rank; None for one that runs.
@@ -120,7 +123,10 @@ class _Runs:
         self.codes: dict[int, int | None] = {}
 
     def until_done(self, first: Sequence[int]) -> int:
-        """Start these, and whom they wait for; returns the first exit code that is not 0."""
+        """Run ranks and those they wait for; return the first error code.
+
+        0 if all of them end with that.
+        """
         waiting = deque(first)
         try:
             while waiting or self._processes:
@@ -176,7 +182,10 @@ class _Runs:
 
     @property
     def stages(self) -> list[int]:
-        """The ranks that rank 0's messages lead to, each a stage of a pipeline; none without."""
+        """The ranks of a pipeline, one for each stage.
+
+        They are those that rank 0's messages lead to; rank 0 alone without any.
+        """
         linked = {0}
         pairs = {tuple(map(int, name.split("-")[1:4:2])) for name in self._letters()}
         while more := {b for pair in pairs for a, b in (pair, pair[::-1]) if a in linked} - linked:
@@ -190,7 +199,7 @@ class _Runs:
 def _say_who_stands_for_whom(
     layout: VirtualWorld, runs: _Runs, files: Iterable[Path], named: str | None
 ) -> None:
-    """Write into each rank's session for whom it was run, and on which machine it would be."""
+    """Save in each session the ranks it represents and its machine."""
     from nbmem.core.files.session import open_session, save_session
 
     stand_ins = {} if named is not None else _stand_ins(layout.world, list(runs.codes), runs.stages)
@@ -211,7 +220,10 @@ def _say_who_stands_for_whom(
 
 
 def _stand_ins(world: int, run: list[int], stages: list[int]) -> dict[int, list[int]]:
-    """Ranks by the rank that was run in their place: the lowest one of their stage."""
+    """Map each rank that ran to the ranks it represents.
+
+    It is the lowest one of their pipeline stage.
+    """
     apart = stages[1] - stages[0] if len(stages) > 1 else world
     lowest: dict[int, int] = {}
     for rank in sorted(run):

@@ -1,7 +1,8 @@
-"""Which calls of IPython's enclose the caller, told by the names of its functions.
+"""Inspect the stack for the IPython calls that enclose the caller.
 
-The frames are asked and not a counter of ours, because an interrupted cell may never reach its
-closing event. tests/ipython/test_enclosing.py fails where IPython calls them otherwise.
+The calls are found by the names of their functions. The frames are read instead of a counter,
+because an interrupted cell may never reach its closing event. tests/ipython/test_enclosing.py
+fails where IPython names them otherwise.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ RELOADS = "reload_extension"
 
 
 def running_cells() -> int:
-    """How many cells enclose the caller: 1 in a cell's own hook, 2 in a cell that it runs."""
+    """Count the cells that enclose the caller.
+
+    1 in a cell's own hook, 2 in a cell that it runs.
+    """
     return _calls_of(RUNS_A_CELL)
 
 
 def reloads() -> bool:
-    """Whether the extension is loaded or unloaded only to be loaded again."""
+    """Return whether `%reload_ext` is unloading or loading the extension."""
     return _calls_of(RELOADS) > 0
 
 

@@ -1,4 +1,4 @@
-"""The hooks around every cell: a delta for each, a full trace for those that ask for one."""
+"""Run hooks around every cell: a memory delta, or a trace on request."""
 
 from __future__ import annotations
 
@@ -59,27 +59,35 @@ class RunningCell:
 
 
 class CellListener(Protocol):
-    """Is told of cells (the sidebar's hub)."""
+    """Interface of an object that is notified of cells (the sidebar)."""
 
     def cell_begun(self, cell: RunningCell) -> None:
-        """A cell is about to run."""
+        """Handle a cell that is about to run."""
 
     def peak_of(self, cell: RunningCell) -> int | None:
-        """Highest allocated bytes while it ran, as far as anybody saw; None if nobody did."""
+        """Return the highest allocated bytes read while a cell ran, or None.
+
+        None means that nothing was read.
+        """
 
     def cell_ended(self, cell: RunningCell, delta: CellDelta | None) -> None:
-        """A cell has run, and its report is shown; `delta` is its line in the history, or None."""
+        """Handle a cell that has run and whose report is shown.
+
+        `delta` is its line in the history, or None.
+        """
 
 
 class CellHooks:
-    """`pre_run_cell` and `post_run_cell`; cells inside a cell fire both, too, and are passed over.
+    """The `pre_run_cell` and `post_run_cell` hooks of one shell.
+
+    Cells inside a cell fire both events, too, and are passed over.
 
     Attributes:
         rows: One delta for each cell that touched a card.
         host_rows: One for each other cell with torch.
         deltas: Whether deltas are read (`%nbmem on` and `off`).
         trace_next: Whether the next counted cell is traced without a `%%memtrace` line.
-        watcher: Who is told of the cells, if anybody.
+        watcher: The listener that is notified of cells, or None.
     """
 
     def __init__(self, shell: Any, tracer: Tracer) -> None:
@@ -101,7 +109,7 @@ class CellHooks:
 
     @shell_entry("prepare this cell")
     def pre_run_cell(self, info: Any) -> None:
-        """IPython is about to run a cell."""
+        """Prepare the cell that IPython is about to run."""
         if running_cells() > 1:
             return
         with held_back() as held, guest("prepare this cell"):
@@ -161,11 +169,17 @@ class CellHooks:
 
     @shell_entry("finish this cell", otherwise=_cell_is_over)
     def post_run_cell(self, result: Any) -> None:
-        """IPython has run a cell, well or not; the newest ipykernel may bring no result."""
+        """Finish the cell that IPython has run, successfully or not.
+
+        The newest ipykernel may bring no result.
+        """
         self._cell_is_over(result)
 
     def take_interrupt(self) -> None:
-        """Ctrl-C came to one of the two above: before the cell it is the cell's."""
+        """Handle a Ctrl-C that came while one of the hooks ran.
+
+        Before the cell it interrupts the cell. After the cell a sentence reports it.
+        """
         inside = 1
         with suppress(KeyboardInterrupt):  # the same, once more
             inside = running_cells()
@@ -175,16 +189,16 @@ class CellHooks:
             say("interrupted as this cell ended; what was recorded is kept.")
 
     def number(self) -> int | None:
-        """The 3 of `In [3]` for the cell that runs now, if it has one."""
+        """Return the running cell's number, the 3 of `In [3]`, or None."""
         cell = self._running.get(threading.get_ident())
         return None if cell is None else cell.number
 
     def title(self) -> str:
-        """What the cell that runs now is called where the user gave no name."""
+        """Return the default title of the running cell."""
         return _title(self.number())
 
     def close(self) -> None:
-        """Show what is being recorded and forget it: the extension goes."""
+        """End and show every running trace; the extension is being unloaded."""
         self._tracer.later.stop()
         while self._running:
             _, cell = self._running.popitem()
@@ -243,14 +257,17 @@ class CellHooks:
         return reader.after(cell.label, error, cell.number)
 
     def _fail(self, result: Any, exceeded: MemoryPeakExceededError) -> None:
-        """Make the cell a failed one: Run All stops, nbclient and nbconvert report it."""
+        """Mark the cell as failed with this exception.
+
+        Run All stops, and nbclient and nbconvert report it.
+        """
         result.error_in_exec = exceeded
         self._shell.last_execution_succeeded = False
         kind = type(exceeded)
         self._shell._showtraceback(kind, exceeded, [f"{kind.__name__}: {exceeded}"])  # noqa: SLF001 - showtraceback() would print our frames
 
     def _abandon(self) -> None:
-        """Close what an earlier cell left open, because its closing event never came."""
+        """End what an earlier cell left open because its end event never came."""
         stale = self._running.pop(threading.get_ident(), None)
         if stale is not None and stale.trace is not None:
             self._tracer.end(stale.trace, stale.options, KeyboardInterrupt("the cell never ended"))
@@ -273,25 +290,31 @@ def _title(number: int | None) -> str:
 
 
 def _torch_is_there() -> bool:
-    """Whether the user has imported torch; without it there is nothing to read, nor to import."""
+    """Return whether the user has imported torch.
+
+    Without it there is nothing to read. It is not imported for that.
+    """
     return "torch" in sys.modules
 
 
 def _is_ours(raw_cell: str) -> bool:
-    """Whether a cell only asks nbmem: noise in the history. Below `%%nbmem` nothing runs here."""
+    """Return whether a cell contains only a `%nbmem` or `%%nbmem` magic.
+
+    Such a cell is noise in the history. The code below `%%nbmem` does not run in this kernel.
+    """
     text = raw_cell.strip()
     return text.startswith("%%nbmem") or (text.startswith("%nbmem") and "\n" not in text)
 
 
 def _first_line(raw_cell: str) -> str:
-    """The first line of code: what a person knows the cell by."""
+    """Return a cell's first line of code, or its first line if it has none."""
     lines = [line.strip() for line in raw_cell.splitlines() if line.strip()]
     code = [line for line in lines if not line.startswith(("#", "%%"))]
     return next(iter(code or lines), "")
 
 
 def _with_peak(row: CellDelta | None, trace: Trace) -> CellDelta | None:
-    """A traced cell's delta knows its peak, too."""
+    """Return a traced cell's delta with the peak of its report."""
     if row is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What Tab offers in `%nbmem` and `%%memtrace`: what may stand there, and nothing else.
+"""Complete `%nbmem` and `%%memtrace` lines on Tab.
 
 IPython asks several matchers and joins what they find, so beside nbmem's words there would be
 Python's (`--` begins `--abs`). Its completer is asked by two calls in every version; on nbmem's own
@@ -33,7 +33,7 @@ QUESTION = "%%nbmem"
 
 
 class Found(NamedTuple):
-    """What may stand where the cursor is.
+    """The completions possible at the cursor.
 
     Attributes:
         word: As much of it as is there.
@@ -48,7 +48,7 @@ class Found(NamedTuple):
 
 
 class Completion:
-    """Completes nbmem's lines in one shell."""
+    """The completer of nbmem's lines in one shell."""
 
     def __init__(self, notebook: Notebook) -> None:
         self._notebook = notebook
@@ -56,13 +56,13 @@ class Completion:
         self._theirs: dict[str, Any] = {}
 
     def install(self) -> None:
-        """Offer completions from now on."""
+        """Replace the completer's methods with this object's."""
         for name in _CALLS:
             self._theirs[name] = getattr(self._completer, name)
             setattr(self._completer, name, getattr(self, name))
 
     def remove(self) -> None:
-        """Offer none any more."""
+        """Restore the completer's own methods."""
         for name in _CALLS:
             if vars(self._completer).get(name) == getattr(self, name):
                 delattr(self._completer, name)
@@ -73,7 +73,10 @@ class Completion:
 
     @shell_entry("complete this line", otherwise=_their_completions)
     def completions(self, text: str, offset: int) -> Any:
-        """IPython's call of front ends: every completion at an offset of a text."""
+        """Return every completion at an offset of a text.
+
+        Front ends call this through IPython's completer.
+        """
         found = find(self._notebook, text, offset)
         if found is None:
             return self._their_completions(text, offset)
@@ -93,7 +96,7 @@ class Completion:
     def complete(
         self, text: str | None = None, line_buffer: str | None = None, cursor_pos: int | None = None
     ) -> Any:
-        """IPython's older call: the completed word, and what it may become."""
+        """Return the word and its completions (IPython's older API)."""
         line = (line_buffer if line_buffer is not None else text) or ""
         found = find(self._notebook, line, len(line) if cursor_pos is None else cursor_pos)
         if found is None:
@@ -104,7 +107,10 @@ class Completion:
 
 
 def find(notebook: Notebook, text: str, offset: int) -> Found | None:
-    """What may stand at an offset of a cell; None outside of nbmem's lines."""
+    """Return the completions at an offset of a cell.
+
+    None outside of nbmem's lines.
+    """
     start = text.rfind("\n", 0, offset) + 1
     line = _LINE.fullmatch(text[start:offset])
     if line is None or (line[1] == "%%" and text[:start].strip()):
@@ -127,7 +133,7 @@ def find(notebook: Notebook, text: str, offset: int) -> Found | None:
 
 
 def _split(line: str) -> tuple[tuple[str, ...], str]:
-    """The words before the cursor's, and as much of that as is there."""
+    """Split a line into the words before the cursor's and that word so far."""
     words = [(match.end(), match[0]) for match in _WORD.finditer(line)]
     last = words.pop()[1] if words and words[-1][0] == len(line) else ""
     return tuple(word for _, word in words), last
@@ -136,7 +142,7 @@ def _split(line: str) -> tuple[tuple[str, ...], str]:
 def _in_line(
     asked: Asked, options: tuple[CommandOption, ...], offers: Callable[[], Iterable[str]]
 ) -> Found:
-    """A flag, the value of one, or what else may stand there."""
+    """Complete a flag, the value of a flag, or another argument."""
     known = {option.flag: option for option in options}
     flag, equals, value = asked.word.partition("=")
     if equals and flag in known:
@@ -153,7 +159,10 @@ def _in_line(
 
 
 def _is_statement(asked: Asked) -> bool:
-    """Whether the cursor is in the statement of `%memtrace`, past its options."""
+    """Return whether the cursor is in the statement of `%memtrace`.
+
+    The statement begins after the options.
+    """
     takes_value = {option.flag for option in OPTIONS if option.value is not None}
     previous = ""
     for word in (*asked.before, asked.word):
@@ -164,7 +173,7 @@ def _is_statement(asked: Asked) -> bool:
 
 
 def _beginning(word: str, *offered: Iterable[str]) -> list[str]:
-    """Words that begin as the one at the cursor, upper case or lower."""
+    """Return the words that start with the one at the cursor, ignoring case."""
     return [
         one
         for some in offered

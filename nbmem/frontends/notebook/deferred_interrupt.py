@@ -1,4 +1,4 @@
-"""An interrupt that came while a cell was prepared is the cell's: its first line raises it."""
+"""Deliver an interrupt that came before a cell to its first line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class InterruptsTheCell:
-    """Puts an interrupt before the first line of the next cell that is compiled, once.
+    """An AST transformer that interrupts the next compiled cell, once.
 
     IPython passes over what its callbacks raise, and would run the cell to its end. So a
     transformer of its syntax tree stands in the shell from the interrupt to that cell.
@@ -25,13 +25,16 @@ class InterruptsTheCell:
         self._shell.ast_transformers = [*self._shell.ast_transformers, self]
 
     def disarm(self) -> None:
-        """Let the next cell run: the one that was meant was never compiled."""
+        """Remove the transformer, so that the next cell runs."""
         others = [one for one in self._shell.ast_transformers if one is not self]
         if len(others) != len(self._shell.ast_transformers):
             self._shell.ast_transformers = others
 
     def visit(self, tree: ast.Module) -> ast.Module:
-        """What IPython calls with the cell's tree."""
+        """Insert the interrupt into a cell's tree, and disarm.
+
+        IPython calls this with the tree.
+        """
         self.disarm()
         (first,) = ast.parse("__import__('_thread').interrupt_main()").body
         tree.body.insert(0, first)

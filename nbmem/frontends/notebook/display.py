@@ -1,4 +1,4 @@
-"""Shows reports and other bundles in a cell's output."""
+"""Show reports and other MIME bundles in a cell's output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STYLE = "line-height:1.35;margin:0;white-space:pre-wrap;word-break:normal"
 
 
 def why_nothing(trace: Trace, device: int | None) -> str | None:
-    """The one sentence why a recording has nothing to show; None where it has something."""
+    """Return why a recording has nothing to show, or None."""
     try:
         readable(trace, device)
     except NbmemError as err:
@@ -26,7 +26,9 @@ def why_nothing(trace: Trace, device: int | None) -> str | None:
 
 
 def readable(trace: Trace, device: int | None) -> None:
-    """Raise the one sentence why there is nothing to show; a fault is said by what is shown.
+    """Raise an error if a recording has nothing to show.
+
+    Any other fault passes here: the output states it.
 
     Raises:
         UsageError: The recording has no such card, or none at all.
@@ -46,7 +48,9 @@ def show(
     widget: bool = True,
     display_id: str | None = None,
 ) -> None:
-    """Show a recording's report in the cell's output: as HTML and as text, the front end picks.
+    """Show a recording's report in the cell's output.
+
+    HTML and text are both sent, and the front end picks.
 
     Args:
         trace: The recording.
@@ -66,7 +70,10 @@ def show(
 
 
 def bundle_of(trace: Trace, device: int | None, *, widget: bool) -> dict[str, Any]:
-    """A recording's report as an output; an out-of-memory error has an output of its own."""
+    """Return a recording's report as a MIME bundle.
+
+    An out-of-memory error is left out: it has an output of its own.
+    """
     return _forms(trace._repr_mimebundle_(device=device, ooms=False), widget=widget)
 
 
@@ -97,7 +104,7 @@ FAULT = "what could not be done is said on its standard error."
 
 
 def no_report(trace: Trace, why: str) -> dict[str, str]:
-    """What stands where a report would.
+    """Return the text that stands in place of a report.
 
     Args:
         trace: The recording.
@@ -107,7 +114,7 @@ def no_report(trace: Trace, why: str) -> dict[str, str]:
 
 
 def text_bundle(text: str) -> dict[str, str]:
-    """Plain text for a notebook, in a fixed-width font."""
+    """Return plain text as a MIME bundle, in a fixed-width font."""
     return {
         "text/plain": text,
         "text/html": f'<pre style="{_STYLE}">{escape(text)}</pre>',

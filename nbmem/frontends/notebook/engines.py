@@ -1,7 +1,9 @@
-"""A traced cell on many engines: `%%px` above `%%memtrace --save FOLDER/`, one report of them all.
+"""Show one report of a cell that is traced on many engines.
 
-Each engine records itself and writes into the folder, as ranks of torchrun do; the notebook that
-asked shows what lies there when the cell is over.
+Such a cell has `%%px` above `%%memtrace --save FOLDER/`. Each engine records itself and writes
+into the folder, as ranks of torchrun do. The notebook that started them shows what lies there
+when the cell is over.
+
 https://ipyparallel.readthedocs.io/en/9.0/tutorial/magics.html
 """
 
@@ -33,7 +35,10 @@ _SAVES = re.compile(r"\bnbmem run\b[^\n]*?\s--save[ =](\S+/)(?=\s|$)")
 
 @shell_entry("show the engines' report")
 def show_engines(result: Any) -> None:
-    """What IPython calls after a cell: shows the world that engines have written."""
+    """Show the report of all engines after a `%%px` cell.
+
+    IPython calls this after every cell.
+    """
     folder = engines_folder(getattr(getattr(result, "info", None), "raw_cell", None) or "")
     if folder is None:
         return
@@ -44,7 +49,10 @@ def show_engines(result: Any) -> None:
 
 
 def engines_folder(raw_cell: str) -> str | None:
-    """The folder into which a cell lets its engines write; None for any other cell."""
+    """Return the folder that a `%%px` cell's engines write to.
+
+    None for any other cell.
+    """
     px = _PX.match(raw_cell)
     line = None if px is None else memtrace_line(raw_cell[px.end() :])
     if line is None:
@@ -54,10 +62,11 @@ def engines_folder(raw_cell: str) -> str | None:
 
 
 def ranks_folders(raw_cell: str) -> Iterator[Path]:
-    """Where a cell may let ranks write that this process does not record: what the sidebar follows.
+    """Yield the folders into which a cell may let other ranks write.
 
-    Its engines' folder, those of `nbmem.recorded` in this process, and what a line of the cell's
-    gives to `nbmem run --save`, as in `!torchrun ... -m nbmem run train.py --save runs/today/`.
+    This process does not record those ranks; the sidebar follows the folders. They are the
+    engines' folder, those of `nbmem.recorded` in this process, and what a line of the cell gives
+    to `nbmem run --save`, as in `!torchrun ... -m nbmem run train.py --save runs/today/`.
     """
     ranks = sys.modules.get("nbmem.api.rank_recording")
     folders = [] if ranks is None else [str(folder) for folder in ranks.WRITTEN]
@@ -69,7 +78,9 @@ def ranks_folders(raw_cell: str) -> Iterator[Path]:
 
 
 def writes_into(trace: Trace, place: str | None) -> RankFolder | None:
-    """A traced cell that is one rank of many, as it writes; None where it saves into no folder.
+    """Begin to write a traced cell, as one rank of many, into a folder.
+
+    Returns None where `place` is no folder.
 
     Raises:
         NotWrittenError: The folder cannot be made.
@@ -84,7 +95,10 @@ def writes_into(trace: Trace, place: str | None) -> RankFolder | None:
 
 
 def is_silent(shell: Any, trace: Trace) -> bool:
-    """Whether another process speaks for this one: an engine's notebook, or rank 0."""
+    """Return whether another process shows the report for this one.
+
+    True on an engine of ipyparallel, and on every rank but 0.
+    """
     kernel = type(getattr(shell, "kernel", None))
     if "ipyparallel" in sys.modules and kernel.__module__.startswith("ipyparallel"):
         return True

@@ -1,4 +1,4 @@
-"""A guest's manners: whatever goes wrong inside nbmem, the user's cell never sees an exception."""
+"""Keep failures inside nbmem from reaching the user's cell."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ _R = TypeVar("_R")
 
 
 def say(sentence: str) -> None:
-    """Tell the user something that is not a result: on stderr, beside the cell's own output."""
+    """Write a sentence for the user to stderr.
+
+    It is not a result, so it stands beside the cell's own output.
+    """
     with suppress(Exception):  # a stream that the user has replaced, or closed
         sys.stderr.write(f"nbmem: {sentence}\n")
 
 
 @contextmanager
 def guest(doing: str, *, in_cell: bool = False) -> Iterator[None]:
-    """Run nbmem's own code in the user's kernel; turn a failure into one sentence.
+    """Run nbmem's code in the user's kernel; report a failure in a sentence.
 
     Args:
         doing: What the code is for, after "could not": "show the report".
@@ -61,7 +64,9 @@ def guest(doing: str, *, in_cell: bool = False) -> Iterator[None]:
 
 
 def insist(doing: str, release: Callable[[], _R]) -> _R | None:
-    """Take something out, with a second try: what stays in, stays for good.
+    """Call a function that releases something, with a second try.
+
+    What is not removed would stay for good. Returns None where both tries fail.
 
     Args:
         doing: As for `guest`.
@@ -76,7 +81,9 @@ def insist(doing: str, release: Callable[[], _R]) -> _R | None:
 def shell_entry(
     doing: str, otherwise: Callable[..., Any] | None = None, *, in_cell: bool = False
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Mark a function that IPython calls: `entry_points`, with its note on stderr.
+    """Wrap a function that IPython calls, reporting faults on stderr.
+
+    This is `entry` of nbmem.core with a note on stderr.
 
     Args:
         doing: As for `guest`.

@@ -1,4 +1,7 @@
-"""`%load_ext nbmem` and `%unload_ext nbmem`: what is put in is taken out again."""
+"""Load and unload the IPython extension.
+
+Unloading removes everything that loading installed.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ not cost the user the last report, the history, or the card that their tensors a
 
 
 class Extension:
-    """nbmem in one shell."""
+    """The extension as it is loaded into one shell."""
 
     def __init__(self, shell: Any, before: Extension | None = None) -> None:
         self._shell = shell
@@ -46,7 +49,7 @@ class Extension:
         self._sidebar = _sidebar(notebook, None if before is None else before.sidebar_memory())
 
     def load(self) -> None:
-        """Put in the transformer, the hooks and the magics."""
+        """Install the transformer, hooks, magics, completion and sidebar."""
         insert_before_cell_magic(self._chains(), strip_memtrace_line)
         self._shell.events.register("pre_run_cell", self.hooks.pre_run_cell)
         self._shell.events.register("post_run_cell", self.hooks.post_run_cell)
@@ -59,7 +62,10 @@ class Extension:
                 self._sidebar.open()
 
     def unload(self) -> None:
-        """Take all of it out, whatever becomes of a part; a trace that runs is shown."""
+        """Remove everything from the shell, even where one part fails.
+
+        A running trace is shown.
+        """
         insist("end what is traced", self.hooks.close)
         if self._sidebar is not None:
             insist("leave the sidebar", self._sidebar.close)
@@ -82,11 +88,11 @@ class Extension:
                 chain.remove(strip_memtrace_line)
 
     def sidebar_memory(self) -> HubState | None:
-        """What the sidebar shall know after a reload of the extension."""
+        """Return the sidebar's state, to keep across a reload; None without one."""
         return None if self._sidebar is None else self._sidebar.hub.state()
 
     def take_card_out(self) -> None:
-        """Leave the virtual card, if it was put in from this notebook."""
+        """Deactivate the virtual card if this notebook activated it."""
         if self.tracer.activated:
             with guest("take the virtual card out"):
                 from nbmem.api import device_selection
@@ -99,21 +105,24 @@ class Extension:
 
 
 def _forget_trees() -> None:
-    """Forget what traces have remembered of models, if there was one."""
+    """Drop the module trees that traces have remembered, if any."""
     trees: Any = sys.modules.get("nbmem.capture.tensors.module_tree")
     if trees is not None:
         trees.forget_trees()
 
 
 def _end_estimates() -> None:
-    """The process that waits for the next question, if one was ever asked."""
+    """End the subprocesses of estimates, if any was started."""
     processes = sys.modules.get("nbmem.estimates.runs.worker_processes")
     if processes is not None:
         processes.end_all()
 
 
 def _sidebar(notebook: Notebook, before: HubState | None) -> Sidebar | None:
-    """The sidebar's side in this kernel; None in a terminal, where nobody could see it."""
+    """Create the kernel's side of the sidebar.
+
+    None in a terminal, which cannot show it, and where its creation fails.
+    """
     if getattr(notebook.shell, "kernel", None) is None:
         return None
     with guest("prepare the sidebar"):
@@ -125,7 +134,10 @@ def _sidebar(notebook: Notebook, before: HubState | None) -> Sidebar | None:
 
 @shell_entry("load the extension", in_cell=True)
 def load_ipython_extension(shell: Any) -> None:
-    """What `%load_ext nbmem` calls; loading twice changes nothing."""
+    """Load nbmem into a shell (`%load_ext nbmem`).
+
+    Loading twice changes nothing.
+    """
     if shell in _LOADED:
         return
     extension = Extension(shell, _RELOADING.pop(shell, None))
@@ -140,7 +152,10 @@ def load_ipython_extension(shell: Any) -> None:
 
 @shell_entry("unload the extension", in_cell=True)
 def unload_ipython_extension(shell: Any) -> None:
-    """What `%unload_ext nbmem` calls: everything is undone."""
+    """Unload nbmem from a shell (`%unload_ext nbmem`).
+
+    Everything is undone, except that `%reload_ext` keeps the virtual card.
+    """
     extension = _LOADED.get(shell)
     if extension is None:
         return

@@ -1,4 +1,4 @@
-"""What a failed cell leaves on the card, explained under its traceback."""
+"""Explain what a failed cell leaves on the card, under its traceback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ WORTH_SAYING = MIB
 
 
 class FailureWatch:
-    """Listens for out-of-memory errors in cells; a traced cell has its own in its report."""
+    """A listener for out-of-memory errors in cells.
+
+    A traced cell has its own in its report.
+    """
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
@@ -32,20 +35,20 @@ class FailureWatch:
         self._stop: Callable[[], None] | None = None
 
     def begin(self) -> None:
-        """A cell is about to run; torch has been imported."""
+        """Start listening before a cell; torch has been imported."""
         from nbmem.capture.hooks import oom_observer
 
         self.close()  # where the end of an earlier cell never came
         self._stop = oom_observer.listen(self._seen.append, self._shell.user_ns)
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         if self._stop is not None:
             self._stop()
             self._stop = None
 
     def explain(self, error: BaseException | None, *, traced: bool, row: CellDelta | None) -> None:
-        """Show what can be said of a cell that ran out of memory, or was interrupted.
+        """Explain a cell that ran out of memory or was interrupted.
 
         Args:
             error: What ended it, or None.
@@ -117,7 +120,7 @@ class FailureWatch:
         show_bundle(text_bundle(text))
 
     def _storages(self) -> tuple[HeldStorage, ...]:
-        """Everything that lives on a card now, with its holders."""
+        """Return every live storage on a card, with its holders."""
         from nbmem.capture.heap import walk
 
         found = walk(self._shell.user_ns).by_device.values()
@@ -125,7 +128,10 @@ class FailureWatch:
 
 
 def what_ended(result: Any) -> BaseException | None:
-    """What ended a cell; ipykernel hands no result over when an async cell was interrupted."""
+    """Return the exception that ended a cell, or None.
+
+    ipykernel passes no result where an async cell was interrupted: that is a KeyboardInterrupt.
+    """
     if result is None:
         return KeyboardInterrupt("the cell was interrupted")
     error: BaseException | None = result.error_before_exec or result.error_in_exec

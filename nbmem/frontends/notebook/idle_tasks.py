@@ -1,11 +1,11 @@
-"""What nobody waits for: the rest of a look at the heap, while the kernel rests after a cell.
+"""Finish a heap walk while the kernel is idle after a cell.
 
-A person who waits for the prompt gets the report after a few milliseconds of looking. What is not
-found by then is looked for when the kernel is idle, in pieces between which it takes requests, and
-the report is renewed. The next cell may change what is looked at: if it comes before the look is
-over ("Run All" does), it waits a moment for the rest, and ends what is left then.
+A person who waits for the prompt gets the report after a few milliseconds of walking. The rest is
+walked when the kernel is idle, in pieces between which it takes requests; then the report is
+renewed. The next cell may change the heap. If it comes before the walk is over ("Run All" does),
+it waits a moment for the rest, and ends what is left then.
 
-Front ends that execute for nobody (`allow_stdin` is off) get all of it at once.
+Front ends that execute a notebook unattended (`allow_stdin` is off) get all of it at once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NEXT_S = 0.3
 
 
 class Later:
-    """Goes on with the look of the last trace.
+    """The rest of the last trace's heap walk, run while the kernel is idle.
 
     Args:
         shell: The shell; where it has no kernel with a loop, there is no later.
@@ -47,9 +47,10 @@ class Later:
         self._renew: Callable[[], None] | None = None
 
     def enough(self) -> Callable[[float], bool] | None:
-        """Says when the look has kept a person waiting; None where none waits.
+        """Return a function that says when a heap walk has to stop, or None.
 
-        A front end that executes a notebook for nobody (nbconvert, papermill) answers no input.
+        It takes the seconds that the next part will need. None means that no person waits: a
+        front end that executes a notebook unattended (nbconvert, papermill) answers no input.
         """
         if self._kernel is not None:
             waits = bool(getattr(self._kernel, "_allow_stdin", False))
@@ -64,11 +65,11 @@ class Later:
 
     @property
     def possible(self) -> bool:
-        """Whether there is a loop that calls back when the kernel rests."""
+        """True if the kernel has an event loop that calls back when idle."""
         return hasattr(getattr(self._kernel, "io_loop", None), "add_callback")
 
     def go_on(self, trace: Trace, renew: Callable[[], None]) -> None:
-        """Look on when the cell is over.
+        """Continue the heap walk when the cell is over.
 
         Args:
             trace: Its look was left.
@@ -79,16 +80,17 @@ class Later:
         self._kernel.io_loop.add_callback(self._rest, trace)
 
     def hurry(self) -> None:
-        """Look at the rest at once, as far as the next cell can wait for it, and leave the others.
+        """Continue the heap walk now, for as long as the next cell can wait.
 
-        Nothing has run since the traced cell that could have changed what is looked at.
+        What is left then is dropped. Nothing has run since the traced cell that could have
+        changed what is looked at.
         """
         if self._trace is not None and self._trace.look_on(_until(NEXT_S)):
             self._show()
         self.stop()
 
     def stop(self) -> None:
-        """Leave it: what is looked at is about to change."""
+        """Abandon the rest of the walk: the heap is about to change."""
         trace, self._trace, self._renew = self._trace, None, None
         if trace is not None:
             trace.look_no_more()

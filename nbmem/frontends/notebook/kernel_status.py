@@ -1,4 +1,7 @@
-"""Says after each cell what this kernel holds, for `nbmem gpus` in another process."""
+"""Write a status file after each cell, for `nbmem gpus` elsewhere.
+
+The file says what this kernel holds; another process reads it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class Telling:
-    """Writes a small file of the user's where torch holds memory of a card, and takes it away."""
+    """The writer of this kernel's status file.
+
+    The file exists while torch holds memory of a card; closing removes it.
+    """
 
     def __init__(self, shell: Any, tracer: Tracer) -> None:
         self._shell = shell
@@ -27,12 +33,12 @@ class Telling:
 
     @shell_entry("tell other processes what this kernel holds")
     def post_run_cell(self, _result: Any) -> None:
-        """IPython has run a cell."""
+        """Update the status file after a cell."""
         with guest("tell other processes what this kernel holds"):
             self._tell()
 
     def close(self) -> None:
-        """Take the file away."""
+        """Remove the status file."""
         if self._said is not None:
             _fall_silent()
             self._said = None
@@ -61,7 +67,10 @@ class Telling:
         tell(told, began=psutil.Process().create_time())
 
     def _last_held(self) -> tuple[tuple[str, int], ...]:
-        """What the last traced cell left on its fullest card, by category."""
+        """Return what the last traced cell left on its card, by category.
+
+        The card is the one that its report shows. Empty where that is no CUDA card.
+        """
         last = self._tracer.last
         if last is not None and last.cell is not None and last is not self._of:
             from nbmem.core.session.categories import LIVE
@@ -77,7 +86,10 @@ class Telling:
 
 @cache
 def _at_exit() -> None:
-    """Register once for the process: Python keeps the place of what is unregistered."""
+    """Register the file's removal at exit, once for the process.
+
+    Python keeps the slot of an unregistered function.
+    """
     atexit.register(_fall_silent)
 
 

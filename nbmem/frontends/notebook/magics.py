@@ -1,4 +1,7 @@
-"""`%memtrace`, `%%memtrace` and `%nbmem`: thin, and taken out again without a trace."""
+"""Register the magics `%memtrace`, `%%memtrace` and `%nbmem`.
+
+Unloading restores what they replaced.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ _TITLE_LENGTH = 40
 
 
 class Magics:
-    """nbmem's magics in one shell."""
+    """The magics of nbmem in one shell."""
 
     def __init__(self, notebook: Notebook) -> None:
         self._notebook = notebook
@@ -42,12 +45,12 @@ class Magics:
         self._before: dict[tuple[str, str], Any] = {}
 
     def install(self) -> None:
-        """Register the magics, remembering the user's own of the same names."""
+        """Register the magics, remembering those that they replace."""
         self._register(_memtrace(self._notebook), "line_cell", "memtrace")
         self._register(_nbmem(self._notebook), "line_cell", "nbmem")
 
     def remove(self) -> None:
-        """Put everything back as it was."""
+        """Restore the magics that were registered before."""
         for (place, name), before in self._before.items():
             if place in _KINDS:
                 table = self._manager.magics[place]
@@ -112,7 +115,7 @@ def _nbmem(notebook: Notebook) -> Callable[..., None]:
 
 
 def _trace(notebook: Notebook, options: CellOptions, title: str, run: Callable[[], Any]) -> Any:
-    """Run something traced, under a cell that is running already."""
+    """Run a function traced, within a cell that is running already."""
     __tracebackhide__ = True
     tracer = notebook.tracer
     inside = tracer.running is not None
@@ -157,7 +160,7 @@ def _end(
 
 
 def _block(title: str) -> AbstractContextManager[object]:
-    """A trace inside a trace becomes a block of the outer one."""
+    """Return the phase that stands for a trace inside another trace."""
     from nbmem.api import tracing
 
     block: AbstractContextManager[object] = tracing.phase(title)
@@ -165,7 +168,10 @@ def _block(title: str) -> AbstractContextManager[object]:
 
 
 def _run(notebook: Notebook, source: str, local_ns: Mapping[str, object] | None) -> Any:
-    """Run code as `%time` does: its exception goes up to the cell, its last value comes back."""
+    """Run code as `%time` does, and return its last expression's value.
+
+    Its exception goes up to the cell.
+    """
     __tracebackhide__ = True
     shell = notebook.shell
     code = shell.transform_cell(source)

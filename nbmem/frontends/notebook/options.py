@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellOptions:
-    """What the user asked for on the `%%memtrace` line.
+    """The options of a `%%memtrace` line.
 
     Attributes:
         name: The report's title; None to use the cell's number.
@@ -79,12 +79,12 @@ _HELP_WORDS = {HELP.flag, "-h"}
 
 
 def asks_for_help(line: str) -> bool:
-    """Whether a word of a line asks how it is written."""
+    """Return whether a line contains `--help` or `-h`."""
     return not _HELP_WORDS.isdisjoint(line.split())
 
 
 def statement_asks_for_help(line: str) -> bool:
-    """Whether a `%memtrace` line asks for help: what stands before the statement is nbmem's."""
+    """Return whether `--help` stands before the statement of `%memtrace`."""
     options = itertools.takewhile(lambda word: word.startswith("--"), line.split())
     return HELP.flag in options
 
@@ -103,7 +103,7 @@ def parse_cell_line(line: str) -> CellOptions:
 
 
 def parse_statement_line(line: str) -> tuple[CellOptions, str]:
-    """Read what follows `%memtrace`: options first, then the statement to its end.
+    """Parse what follows `%memtrace`: options, then the statement.
 
     Raises:
         UsageError: An option cannot be used, or there is no statement.
@@ -119,7 +119,10 @@ def parse_statement_line(line: str) -> tuple[CellOptions, str]:
 
 
 def _divided(line: str) -> tuple[str, str]:
-    """The options of a line, and its statement: not read, for it is Python."""
+    """Split a line into its options and its statement.
+
+    The statement is Python and is not parsed.
+    """
     rest = line.strip()
     while rest.startswith("--"):
         flag, _, after = rest.partition(" ")

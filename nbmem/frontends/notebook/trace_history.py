@@ -1,4 +1,4 @@
-"""The last traced cells, kept so that two of them can be compared: as many as a bound allows."""
+"""Keep the last traced cells, within bounds, for comparison."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class KeptTraces:
         self._traces: deque[_Kept] = deque()
 
     def add(self, trace: Trace) -> None:
-        """Keep a finished trace; older ones go where the bound asks for it."""
+        """Add a finished trace, and drop the oldest ones above the bounds."""
         if trace.session is None:
             return
         for earlier in self._traces:
@@ -49,13 +49,16 @@ class KeptTraces:
             self._traces.popleft()
 
     def number(self, trace: Trace, number: int | None) -> None:
-        """Let a cell that has a name be found by its number, too."""
+        """Make a named trace findable by its cell's number, too."""
         for kept in self._traces:
             if kept.trace is trace and number is not None:
                 kept.number = str(number)
 
     def names(self) -> list[str]:
-        """What `find` knows them by, the newest first: names, and the numbers of their cells."""
+        """Return what `find` accepts, the newest first.
+
+        These are the traces' names and the numbers of their cells.
+        """
         newest = tuple(reversed(self._traces))
         names = [kept.trace.name for kept in newest]
         plain = [match[1] if (match := _CELL.fullmatch(name)) else name for name in names]
@@ -63,7 +66,10 @@ class KeptTraces:
         return list(dict.fromkeys([*plain, *numbers]))
 
     def find(self, name: str) -> Trace | None:
-        """The newest with a name; `3` is the cell In [3], whatever it is called."""
+        """Return the newest trace with a name or cell number, or None.
+
+        `3` is the cell In [3], whatever it is called.
+        """
         names = {name, f"In [{name}]"}
         newest = reversed(self._traces)
         found = (kept.trace for kept in newest if kept.trace.name in names or kept.number == name)

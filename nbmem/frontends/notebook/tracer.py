@@ -1,4 +1,4 @@
-"""Traces a cell or a statement, shows its report, and keeps the last one."""
+"""Trace a cell or a statement, show its report, and keep the last one."""
 
 from __future__ import annotations
 
@@ -37,32 +37,41 @@ MAX_FREED = 1_000
 
 
 class MemoryPeakExceededError(Exception):
-    """A cell's peak is above its `--max-peak`: the one exception that nbmem raises into a cell."""
+    """A traced cell's peak is above its `--max-peak`.
+
+    This is the one exception that nbmem raises into a cell.
+    """
 
 
 class TraceListener(Protocol):
-    """Follows the traces (the sidebar, where the shell has a kernel)."""
+    """Interface of an object that is notified of traces (the sidebar)."""
 
     def trace_begun(self, title: str, options: CellOptions) -> None:
-        """A trace has begun; a line may be shown in its cell until its report is there."""
+        """Handle the start of a trace.
+
+        A line may be shown in its cell until its report is there.
+        """
 
     def trace_ended(self) -> Output | None:
-        """A trace has ended; returns where that line stands, if there is one to replace."""
+        """Handle the end of a trace; return the output that its report replaces.
+
+        None where there is no output to replace.
+        """
 
     def reported(self, trace: Trace, device: int | None) -> None:
-        """A trace's report is shown."""
+        """Handle a trace's report that is shown."""
 
 
 class Tracer:
-    """Starts and ends traces, one at a time.
+    """The tracer of one shell: it starts and ends traces, one at a time.
 
     Attributes:
         last: The last finished (or opened) recording, or None.
         kept: The last traced cells, as many as a bound allows, for `%nbmem diff`.
-        activated: Whether a virtual card was put in through this extension.
+        activated: Whether a virtual card was activated through this extension.
         freed: What `%nbmem free` did, the latest.
-        watcher: Who follows the traces, if anybody.
-        later: Goes on with a look when nobody waits.
+        watcher: The listener that is notified of traces, or None.
+        later: Continues a heap walk while the kernel is idle.
     """
 
     def __init__(self, shell: Any) -> None:
@@ -79,11 +88,11 @@ class Tracer:
 
     @property
     def running(self) -> str | None:
-        """Title of the trace that runs now, or None."""
+        """Title of the running trace, or None."""
         return self._running
 
     def use_card(self, name: str) -> str:
-        """Put a virtual card in; returns the sentence to show.
+        """Activate a virtual card; return the sentence to show.
 
         Raises:
             NbmemError: There is no such card, it cannot be used, or it would lose what lives.
@@ -95,7 +104,7 @@ class Tracer:
         return choice.sentence
 
     def use_world(self, name: str, ranks: int, rank: int) -> str:
-        """Be a rank of a world of virtual cards; returns the sentence to show.
+        """Become a rank of virtual cards; return the sentence to show.
 
         Raises:
             NbmemError: As for `use_card`, or there is no such world or rank.
@@ -107,9 +116,10 @@ class Tracer:
         return choice.sentence
 
     def begin(self, options: CellOptions, title: str) -> Trace | None:
-        """Start a trace; None (and a sentence on stderr) if that is not possible.
+        """Start a trace; return None if that is not possible.
 
-        None also after an interrupt, which whoever holds interrupts back hands on.
+        A sentence on stderr says why. None is returned also after an interrupt, which the caller
+        that holds interrupts back delivers.
         """
         if self._running is not None:
             say(
@@ -149,7 +159,10 @@ class Tracer:
 
     @staticmethod
     def users_time(*, begins: bool) -> None:
-        """A traced cell's own code begins now, or has ended: the rest is nbmem's time."""
+        """Mark the start or the end of a traced cell's own code.
+
+        The time around it counts as nbmem's.
+        """
         with guest("tell the cell's time from nbmem's"):
             from nbmem.capture.record.recording import users_time
 
@@ -202,7 +215,10 @@ class Tracer:
         return exceeded
 
     def _save(self, trace: Trace, place: str | None, *, private: bool) -> None:
-        """Save the session where the user asked for it: a file, or a folder of ranks."""
+        """Save the session to the user's file, or to a folder of ranks.
+
+        Does nothing where the user named neither.
+        """
         writes, self._writes = self._writes, None
         with guest("save the session"):
             if writes is not None:
@@ -211,7 +227,7 @@ class Tracer:
                 say(f"the session is in {trace.save(place, private=private)}.")
 
     def let_go(self, trace: Trace) -> None:
-        """Where `end` has failed: nothing of the trace stays in."""
+        """Release everything of a trace, even where `end` has failed."""
         self._running = None
         with held_back():
             if trace.session is None or trace.runs:  # not a look that is left for later
@@ -222,13 +238,16 @@ class Tracer:
             insist("end the progress line", self.watcher.trace_ended)
 
     def _keep(self, trace: Trace) -> None:
-        """What `%nbmem report` and `diff` show from now on."""
+        """Make a trace the last one, which `%nbmem report` and `diff` show."""
         if self.last is not trace:
             self.last = trace
             self.kept.add(trace)
 
     def let_go_of_the_lost(self) -> None:
-        """End what was begun and never ended, where an interrupt came before anybody knew of it."""
+        """End a trace that was begun and never ended.
+
+        An interrupt can come before any caller knows of the trace.
+        """
         if self._begun is not None and self._running is not None:
             self.let_go(self._begun)
 
@@ -241,7 +260,10 @@ class Tracer:
             show_bundle(no_report(trace, NEVER_RAN), display_id=place.id, update=True)
 
     def _stop(self, trace: Trace, error: BaseException | None) -> tuple[bool, Output | None]:
-        """Stop a trace; returns whether it was looked to the end, and what its report replaces."""
+        """Stop a trace; return if its heap walk is complete, and its output.
+
+        The output is the status line that the report replaces, or None.
+        """
         self._running = None
         over, place, enough = True, None, None
         with guest("know who waits"):
@@ -253,7 +275,7 @@ class Tracer:
         return over, place
 
     def _renew(self, trace: Trace, options: CellOptions, place: Output) -> None:
-        """Show the report anew: more of it has names now."""
+        """Show the report again, now that more of it has names."""
         place.update(bundle_of(trace, options.device, widget=options.widget))
         if self.watcher is not None:
             self.watcher.reported(trace, options.device)

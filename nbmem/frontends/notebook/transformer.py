@@ -1,4 +1,4 @@
-"""Takes a leading `%%memtrace` line away, so that IPython runs the rest as an ordinary cell.
+"""Blank a leading `%%memtrace` line, so that IPython runs a plain cell.
 
 A cell magic that calls `run_cell` breaks top-level await, shows the result twice, fires the cell
 events twice and reports a failed cell as a success. With the line blanked, line numbers,
@@ -24,7 +24,10 @@ _LINE = re.compile(r"%%memtrace(?=\s|$)(.*)")
 
 
 def memtrace_line(raw_cell: str) -> str | None:
-    """What follows `%%memtrace` on the cell's first line; None if the cell is not ours."""
+    """Return what follows `%%memtrace` on a cell's first line, or None.
+
+    None means that the cell does not begin with it.
+    """
     first = raw_cell.lstrip().partition("\n")[0]
     match = _LINE.match(first)
     return match[1].strip() if match else None
@@ -32,10 +35,10 @@ def memtrace_line(raw_cell: str) -> str | None:
 
 @shell_entry("read the %%memtrace line", otherwise=lambda lines: lines)
 def strip_memtrace_line(lines: list[str]) -> list[str]:
-    """Blank a leading `%%memtrace ...`; without side effects, for completion runs it too.
+    """Blank a leading `%%memtrace ...` line.
 
-    Under another magic (`%%time` above it) no event will announce the cell, so there the line is
-    left for the registered magic.
+    This has no side effects, because completion runs it, too. Under another magic (`%%time` above
+    it) no event will announce the cell, so there the line is left for the registered magic.
     """
     if not lines or not _LINE.match(lines[0].rstrip("\r\n")) or running_cells():
         return lines

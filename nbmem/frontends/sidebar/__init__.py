@@ -1,1 +1,1 @@
-"""The kernel's side of the sidebar: messages, and the hub that pushes them while a cell runs."""
+"""The sidebar's kernel side: messages, and the hub that pushes them."""

@@ -1,4 +1,7 @@
-"""Reads the cards for the sidebar: raw counters and what the driver says, never a new context."""
+"""Sample the cards for the sidebar without creating a CUDA context.
+
+Raw counters of torch and NVML's figures are read.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ RETRIES = 3
 
 
 class CardReader:
-    """Reads every card from which torch holds memory."""
+    """A reader of every card from which torch holds memory."""
 
     def __init__(self) -> None:
         self._nvml: NvmlProbe | None = NvmlProbe()
@@ -37,7 +40,7 @@ class CardReader:
         self._names: dict[int, str] | None = None
 
     def begin(self) -> None:
-        """A cell begins: peaks are counted from here."""
+        """Restart the peaks at the beginning of a cell."""
         self._counter.clear()
         self._peak.clear()
         self._named.clear()
@@ -49,7 +52,7 @@ class CardReader:
                 self._peak[index] = counters.allocated
 
     def read(self, progress: LoopProgress | None = None) -> tuple[CardSample, ...]:
-        """One reading of each card.
+        """Sample each card.
 
         Args:
             progress: Of the trace that runs: it knows what some of the bytes are.
@@ -63,12 +66,18 @@ class CardReader:
         )
 
     def torchs_peak(self, sample: CardSample) -> int:
-        """The peak that torch counts, as the user resets it; a sample has the peak of a cell."""
+        """Return torch's peak counter, as the user resets it.
+
+        A sample has the peak of a cell instead.
+        """
         counters = torch_cuda.read_counters(sample.index)
         return sample.peak if counters is None else counters.peak_allocated
 
     def processes(self) -> tuple[Process, ...]:
-        """The other processes on these cards, as far as the driver names them; largest first."""
+        """List the other processes on these cards, largest first.
+
+        They are those that the driver names.
+        """
         if self._nvml is None:
             return ()
         found = []
@@ -90,7 +99,7 @@ class CardReader:
         return tuple(sorted(found, key=lambda process: (-process.used, process.pid)))
 
     def close(self) -> None:
-        """Let NVML go."""
+        """Shut NVML down."""
         if self._nvml is not None:
             self._nvml.close()
 
@@ -125,21 +134,31 @@ class CardReader:
         )
 
     def _by_category(self, index: int, allocated: int) -> tuple[Entry, ...]:
-        """What the trace knows; once it has ended, for as long as nothing was taken or freed."""
+        """Return allocated bytes by category, as the trace knows them.
+
+        Once the trace has ended, they hold for as long as nothing was allocated or freed.
+        """
         if self._progress is not None:
             self._named[index] = allocated, by_category(self._progress, index, allocated)
         was, named = self._named.get(index, (allocated, ()))
         return named if was == allocated else ()
 
     def _raise_peak(self, index: int, counters: torch_cuda.Counters) -> int:
-        """The peak counter is the user's: it counts for this cell once the cell has moved it."""
+        """Raise the cell's peak to the current reading and return it.
+
+        The peak counter is the user's: it counts for this cell once the cell has moved it.
+        """
         moved = counters.peak_allocated != self._counter.get(index, 0)
         reached = counters.peak_allocated if moved else counters.allocated
         self._peak[index] = max(self._peak.get(index, 0), reached)
         return self._peak[index]
 
     def _driver(self, index: int) -> tuple[int | None, int | None, int | None, int, bool]:
-        """(total, free, process, kept by the driver) bytes, and whether they are the host's."""
+        """Read (total, free, process, driver, shared) of a card.
+
+        The first four are bytes, `driver` those that the driver keeps; `shared` says if they are
+        the host's memory.
+        """
         if self._nvml is not None:
             try:
                 reading = self._nvml.read(index)
@@ -154,7 +173,7 @@ class CardReader:
         return card.total, card.free, None, 0, card.shared
 
     def _name(self, index: int) -> str | None:
-        """What the driver calls a card, asked once: names stay."""
+        """Return the driver's name for a card, queried once; None if unknown."""
         if self._names is None:
             self._names = {}
             with suppress(ProbeUnavailableError):
@@ -163,7 +182,10 @@ class CardReader:
         return self._names.get(index)
 
     def _follow_virtual_card(self) -> None:
-        """Another card answers as NVML once a virtual one was put in or taken out."""
+        """Reset NVML and the peaks when a virtual card starts or stops.
+
+        Another card answers as NVML then.
+        """
         answering = virtual_card()
         if answering is not self._answering:
             self._answering = answering

@@ -1,4 +1,4 @@
-"""What other frameworks of this process hold of a card, for the sidebar."""
+"""Read the memory of other frameworks in this process for the sidebar."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ if TYPE_CHECKING:
 
 
 class FrameworkReader:
-    """Asks the frameworks that are loaded; what one cannot say, the notes of a trace say."""
+    """A reader of the frameworks that are loaded.
+
+    Faults of a framework are reported by the notes of a trace.
+    """
 
     def __init__(self) -> None:
         self._owners = Owners(lambda _: None)
 
     def read(self, device: int, most: int | None) -> tuple[Entry, ...]:
-        """What they use and what they keep beside that, each all together.
+        """Sum the bytes that other frameworks use, and those they cache.
 
         Args:
             device: CUDA ordinal.

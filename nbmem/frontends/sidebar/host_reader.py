@@ -1,4 +1,4 @@
-"""Reads the host's memory for the sidebar, where torch has no card to use."""
+"""Sample the host's memory for the sidebar where torch has no card."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ON_THE_ROLL = -1
 
 
 class HostReader:
-    """Reads what this process has resident, and what the machine has left."""
+    """A reader of this process's resident and the host's available bytes."""
 
     def __init__(self) -> None:
         self._host = Host()
@@ -30,13 +30,13 @@ class HostReader:
         self._peak = 0
 
     def begin(self) -> None:
-        """A cell begins: the peak is counted from here."""
+        """Restart the peak at the beginning of a cell."""
         self._peak = 0
 
     def read(self, progress: LoopProgress | None = None) -> HostSample | None:
-        """One reading; None where torch has a card or an accelerator, and before it is imported.
+        """Sample the host's memory; None where torch has a card.
 
-        Nor is there one where the system does not say what a process has resident.
+        None, too, before torch is imported, and where the system does not report resident bytes.
 
         Args:
             progress: Of the trace that runs: it knows what some of the bytes are.
@@ -69,12 +69,12 @@ class HostReader:
 
 
 def _at_most(part: int | None, whole: int) -> int | None:
-    """A part that was read a moment after its whole."""
+    """Limit a part, which was read a moment after its whole."""
     return None if part is None else min(part, whole)
 
 
 def _is_a_card_here() -> bool:
-    """Whether this torch could use a card of this machine; asking does not bring it up."""
+    """Return whether torch could use a card here, without starting CUDA."""
     version: Any = sys.modules["torch"].version
     if version.cuda is None and getattr(version, "hip", None) is None:
         return False

@@ -1,10 +1,10 @@
-"""The hub: one thread that reads the memory while a cell runs, and pushes what has changed.
+"""Push memory samples to the sidebar from a thread while a cell runs.
 
-Between cells it sleeps and nothing is sent: a server takes each message for activity, so a kernel
-that spoke while idle would never be culled.
+Between cells the thread sleeps and sends nothing. A server counts each message as activity, so a
+kernel that sent messages while idle would never be culled.
 
-The sidebar is told and does not ask, since a request would wait for the cell; and on iopub, for a
-`comm_open` from the kernel makes front ends without nbmem warn. This thread touches no tensor.
+The kernel pushes, since a request of the sidebar would wait for the cell. It pushes on iopub, since
+a `comm_open` from the kernel makes front ends without nbmem warn. This thread touches no tensor.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PROCESSES_S = 5
 
 
 class Hub:
-    """The kernel's side of every sidebar that looks at it.
+    """The kernel's side of every connected sidebar.
 
     Args:
         send: Sends one message to all of them; what it raises ends the readings.
@@ -91,11 +91,11 @@ class Hub:
         self._pid = os.getpid()
 
     def open(self) -> None:
-        """Say that nbmem is here."""
+        """Announce that nbmem is loaded."""
         self._talk(lambda: self._push(Loaded(t_ms=now_ms(), package=nbmem.__version__)))
 
     def cell_begun(self, cell: Cell, folders: Folders = tuple) -> None:
-        """A cell begins: from here on there are readings.
+        """Start the readings of a cell.
 
         Args:
             cell: Which.
@@ -104,7 +104,7 @@ class Hub:
         self._talk(self._begin, cell, folders)
 
     def cell_ended(self, cell: Cell, delta: CellDelta | None) -> None:
-        """A cell has run; nothing is sent after this returns.
+        """End the readings of a cell; no message is sent after this returns.
 
         Args:
             cell: Which.
@@ -113,24 +113,27 @@ class Hub:
         self._talk(self._end, cell, delta)
 
     def peak_of(self, cell: Cell) -> int | None:
-        """Highest allocated bytes on any card since a cell began, as read; None without a card."""
+        """Return a cell's peak of allocated bytes on any card so far.
+
+        None without a card.
+        """
         found: list[CardSample] = []
         self._talk(lambda: found.extend(self._readings.read_cards()))
         return max((card.peak for card in found), default=None) if cell in self._running else None
 
     def look(self) -> None:
-        """Read the cards between two cells, where something that a page asked for changed them.
+        """Sample the cards between two cells, after a page's request.
 
-        Nothing is pushed: the page asks for the state once it is told that it was done.
+        Nothing is pushed: the page requests the state once its own request is answered.
         """
         self._talk(self._look)
 
     def show(self, report: LastReport) -> None:
-        """A trace has a report."""
+        """Push the report of a trace."""
         self._talk(self._show, report)
 
     def brought(self, command: Command, size: int) -> None:
-        """A command of a finding was carried out, and brought so many bytes."""
+        """Set the measured bytes of the findings with a command."""
         with self._lock:
             if self._report is not None:
                 findings = tuple(
@@ -140,7 +143,7 @@ class Hub:
                 self._report = replace(self._report, findings=findings)
 
     def close(self) -> None:
-        """Say that nbmem goes, and end the thread."""
+        """Announce that nbmem is unloaded, and end the thread."""
         try:
             self._talk(lambda: self._push(Unloaded(t_ms=now_ms())))
         finally:
@@ -151,7 +154,7 @@ class Hub:
             self._readings.close()
 
     def state(self) -> HubState:
-        """What is remembered now."""
+        """Return the current state."""
         with self._lock:
             return HubState(
                 cell=next(iter(self._running), None),
@@ -166,10 +169,10 @@ class Hub:
     # --- one at a time
 
     def _talk(self, do: Callable[..., None], *arguments: Any) -> None:
-        """Read and send by one thread at a time, so that after a cell's end nothing comes.
+        """Read and send under the lock, one thread at a time.
 
-        A fault ends the readings and never reaches the user's cell. A forked child has no thread
-        and does not talk.
+        So nothing is sent after a cell's end. A fault ends the readings and never reaches the
+        user's cell. A forked child has no thread, and neither reads nor sends.
         """
         if self._closed.is_set() or os.getpid() != self._pid:
             return
@@ -243,14 +246,17 @@ class Hub:
             self._push(CellBegun(t_ms=now_ms(), cell=cell))
 
     def _push_ranks(self, cell: Cell, *, final: bool = False) -> None:
-        """Push what ranks wrote, also from a notebook that has no torch: engines have theirs."""
+        """Push the ranks if they have changed.
+
+        Ranks may write for a notebook without torch, since engines have their own.
+        """
         if (ranks := self._readings.ranks(final=final)) is not None:
             self._announce(cell)
             self._ranks = ranks
             self._push(ranks)
 
     def _push_sample(self, sample: Sample) -> None:
-        """Push a reading, unless it says what the last one of this cell said."""
+        """Push a sample unless it equals the last one of this cell."""
         if self._samples and _content(self._samples[-1]) == _content(sample):
             return
         self._samples.append(sample)
@@ -271,7 +277,7 @@ class Hub:
         self._send(encode(message))
 
     def _give_up(self, err: Exception) -> None:
-        """No more readings in this kernel, and one note."""
+        """End the readings in this kernel and push one note."""
         self._closed.set()
         self._awake.set()
         sentence = (
@@ -286,6 +292,9 @@ class Hub:
 
 
 def _content(sample: Sample) -> tuple[object, ...]:
-    """All of it but its time, and what other programs did on the host: that is never still."""
+    """Return what two samples are compared by, without time.
+
+    What other programs did on the host is left out, too: that changes all the time.
+    """
     host = sample.host and (sample.host.process, sample.host.by_category)
     return sample.cell, sample.phase, sample.step, sample.cards, host

@@ -1,4 +1,4 @@
-"""The hub's state, for a page that comes later and for a reload of the extension."""
+"""The hub's state, for pages that connect later and for reloads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class HubState(NamedTuple):
-    """All of it at one moment.
+    """A snapshot of the hub's state.
 
     Attributes:
         cell: The cell that runs; the first one where a subshell runs another beside it.

@@ -1,4 +1,7 @@
-"""A card's allocated bytes (a process's, on the host) by category while a traced loop runs."""
+"""Split allocated bytes by category while a traced loop runs.
+
+On the host, a process's resident bytes are split.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ REST_OF_HOST = ("rest", "activations, Python etc.")
 
 
 def by_category(progress: LoopProgress, device: int, allocated: int) -> tuple[Entry, ...]:
-    """Say what is known of a card's allocated bytes, the rest last; empty where nothing is.
+    """Split a card's allocated bytes by what the trace knows.
+
+    The rest comes last. Empty where nothing is known.
 
     Args:
         progress: What the recorder has seen.
@@ -35,7 +40,7 @@ def by_category(progress: LoopProgress, device: int, allocated: int) -> tuple[En
 def stacked(
     known: Mapping[Category, int], allocated: int, rest: tuple[str, str]
 ) -> tuple[Entry, ...]:
-    """The categories of a training loop in the order to stack them, and the rest of the bytes.
+    """Return the categories in the order to stack them, with the rest.
 
     Args:
         known: Bytes by category; what is less than 0 or more than there are is none.
@@ -55,6 +60,9 @@ def stacked(
 
 
 def parts_of(machine: MachineParts | None) -> tuple[Entry, ...]:
-    """What the host's memory is of, as the report calls it; empty of a card."""
+    """Return the parts of the host's memory with their labels.
+
+    The labels are the report's. Empty for a card.
+    """
     said = ((key, getattr(machine, key, None)) for key in PARTS)
     return tuple((key, HOST_PARTS[key][0], size) for key, size in said if size)

@@ -1,4 +1,4 @@
-"""Messages as JSON: written from their declarations and read by them, so nothing else gets in."""
+"""Encode and decode messages as JSON, checked by their declarations."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _MOST_INTEGER = 2**53 - 1
 
 
 def kind_of(message: type) -> str:
-    """A message's name on the wire: `cell_begun`."""
+    """Return a message's name on the wire, such as `cell_begun`."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", message.__name__).lower()
 
 
 @functools.cache
 def hints(record: type) -> dict[str, Any]:
-    """A declaration's fields and their types, in order."""
+    """Return a declaration's fields and their types, in order."""
     return get_type_hints(record)
 
 
 def encode(message: Push | Reply | Request) -> dict[str, Any]:
-    """Write a message."""
+    """Encode a message."""
     return {"nbmem": messages.VERSION, "kind": kind_of(type(message)), **_plain(message)}
 
 
@@ -51,7 +51,9 @@ def _plain(value: Any) -> Any:
 
 
 def decode_push(data: Any) -> Push:
-    """Read what the kernel pushed (a page's part, for tests and for Python front ends).
+    """Decode a message that the kernel pushed.
+
+    This is a page's part, for tests and for Python front ends.
 
     Raises:
         UsageError: It is not one of PUSHES.
@@ -61,13 +63,13 @@ def decode_push(data: Any) -> Push:
 
 
 def decode_reply(data: Any) -> Reply:
-    """Read an answer; as decode_push."""
+    """Decode an answer; raises as decode_push does."""
     reply: Reply = _message(data, REPLIES)
     return reply
 
 
 def decode_request(data: Any) -> Request:
-    """Read what a page asks for.
+    """Decode a request of a page.
 
     Raises:
         UsageError: It is not one of REQUESTS, with each field of its type and length.
@@ -109,7 +111,7 @@ _SCALARS: dict[type, tuple[str, Callable[[Any], bool]]] = {
 
 
 class _Reader:
-    """Checks a value against a type.
+    """A decoder that checks values against declared types.
 
     Args:
         strict: Refuse unknown fields and long texts (a request's).

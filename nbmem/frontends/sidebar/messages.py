@@ -1,13 +1,15 @@
-"""What the kernel pushes to the sidebar, declared once; tools/messages.py writes its TypeScript.
+"""Messages that the kernel pushes to the sidebar.
 
-On the wire a message is one JSON object: `nbmem` (VERSION), `kind` (the class's name: `cell_begun`)
-and its fields. Times are the kernel's clock. None is null: nobody can know it. What has an order is
-a list of tuples, never an object: notebooks are saved with their objects' keys sorted.
+They are declared once, and tools/messages.py writes their TypeScript. On the wire a message is one
+JSON object: `nbmem` (VERSION), `kind` (the class's name: `cell_begun`) and its fields. Times are
+the kernel's clock. None is null: the value cannot be known. Ordered fields are lists of tuples,
+never objects, since notebooks are saved with their objects' keys sorted.
 
-Pushes go out on iopub as `comm_msg` of a comm with target TARGET that nobody opened: a page takes
-those whose data has `nbmem` equal to VERSION, without a handshake. Only while a cell runs.
+Pushes are sent on iopub as `comm_msg` of a comm with target TARGET that was never opened. A page
+accepts those whose data has `nbmem` equal to VERSION, without a handshake. They are sent only while
+a cell runs.
 
-A field that is added later does not change VERSION: a reader passes over what it does not know.
+A field that is added later does not change VERSION: readers ignore fields that they do not know.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardSample:
-    """One card at one moment, in bytes.
+    """A sample of one card, in bytes.
 
     Attributes:
         index: CUDA ordinal.
@@ -91,7 +93,7 @@ class CardSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSample:
-    """The host's memory at one moment, in bytes, where torch has no card to use.
+    """A sample of the host's memory, in bytes, where torch has no card.
 
     Attributes:
         total: The machine's, or the limit of its container.
@@ -114,7 +116,9 @@ class HostSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The cards while a cell runs, or the host without one. Pushed when something has changed.
+    """Samples of the cards while a cell runs, or of the host.
+
+    The host is sampled where there is no card. Pushed when a figure has changed.
 
     Attributes:
         t_ms: When it was read, milliseconds since the epoch.
@@ -135,7 +139,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellBegun:
-    """A cell has begun to run, and runs for longer than it takes to say so."""
+    """A cell has begun, and runs long enough to be worth a message."""
 
     t_ms: float
     cell: Cell
@@ -143,7 +147,7 @@ class CellBegun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellEnded:
-    """A cell has run. Pushed where samples of it were, or would be.
+    """A cell has ended. Pushed if samples of it were, or would be.
 
     Attributes:
         t_ms: When.
@@ -180,7 +184,7 @@ class CardInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """One phase of the last trace.
+    """A phase of the last trace.
 
     Attributes:
         name: `forward`, or the user's own name of a block.
@@ -203,7 +207,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastReport:
-    """What the last trace found. Pushed at the traced cell's end.
+    """The report of the last trace. Pushed at the traced cell's end.
 
     Attributes:
         t_ms: When it was finished.
@@ -259,7 +263,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processes:
-    """The other processes, those with most bytes first. Pushed when they have changed."""
+    """The other processes on the cards, by bytes. Pushed on change."""
 
     t_ms: float
     processes: tuple[Process, ...]
@@ -267,7 +271,7 @@ class Processes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Something that the user should know once (`the live readings stopped: ...`)."""
+    """A sentence to show once (`the live readings stopped: ...`)."""
 
     t_ms: float
     sentence: str
@@ -275,7 +279,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """nbmem has come into this kernel: a page may ask for the State.
+    """nbmem is loaded in this kernel: a page may ask for the State.
 
     Attributes:
         t_ms: When.
@@ -288,7 +292,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unloaded:
-    """nbmem is being taken out of this kernel; the last message."""
+    """nbmem is being unloaded from this kernel; the last message."""
 
     t_ms: float
 

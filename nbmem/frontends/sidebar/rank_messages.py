@@ -1,4 +1,4 @@
-"""What the kernel pushes of ranks: other processes that write into one folder while a cell runs."""
+"""Messages on ranks that write into a folder while a cell runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ MOST_RANKS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankNow:
-    """One rank as it wrote last, at most a second ago; figures are None where it wrote none yet.
+    """A rank's last line, at most a second old.
+
+    Figures are None where it wrote none yet.
 
     Attributes:
         number: Its rank in the world.
@@ -49,7 +51,7 @@ class RankNow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksNow:
-    """The ranks that a cell has started, by number. Pushed when they have changed.
+    """The ranks that a cell has started, by number. Pushed on change.
 
     Attributes:
         t_ms: When they were read, milliseconds since the epoch.

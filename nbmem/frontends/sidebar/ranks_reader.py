@@ -1,7 +1,7 @@
-"""Reads what ranks write while a cell that has started them runs: engines, spawned processes.
+"""Follow the journals of ranks while the cell that started them runs.
 
-Nothing is asked of them. Each writes a line a second into a folder (`rank_journal_writer.py`),
-and only what is new of it is read here.
+The ranks are those of engines or of spawned processes. No request is sent to them. Each rank writes
+a line a second into a folder (`record/journal.py`), and only new lines are read.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CLOCKS_DIFFER_NS = 60 * 10**9
 
 
 class RanksReader:
-    """Follows the folders into which a cell lets ranks write.
+    """A reader of the folders into which a cell's ranks write.
 
     Args:
         since_ns: When the cell began, nanoseconds since the epoch: what began before is of another
@@ -59,7 +59,9 @@ class RanksReader:
         self._last: RanksNow | None = None
 
     def read(self, folders: Iterable[Path], *, final: bool = False) -> RanksNow | None:
-        """The ranks of the folder to which one was added last, if they have changed.
+        """Return the newest folder's ranks, or None if unchanged.
+
+        The newest folder is the one with the rank that began last.
 
         Args:
             folders: The folders; one that is not there yet may come.
@@ -82,7 +84,7 @@ class RanksReader:
 
 
 class _Folder:
-    """One folder."""
+    """A folder of ranks, with the journals that are followed."""
 
     def __init__(self, folder: Path, since_ns: int) -> None:
         self._folder, self._since_ns = folder, since_ns
@@ -91,7 +93,10 @@ class _Folder:
         self._rows: dict[str, tuple[Rank, RankNow]] = {}
 
     def read(self) -> int:
-        """Look again; returns when the latest of its ranks began, 0 without any."""
+        """Read new journal lines; return the latest rank's start, or 0.
+
+        The start is in nanoseconds since the epoch.
+        """
         for name in self._journals() - self._tails.keys():
             if len(self._tails) < MOST_FOLLOWED:
                 self._tails[name] = JournalTail(self._folder / name)
@@ -101,7 +106,10 @@ class _Folder:
         return max((rank.started_ns for rank, _ in self._of_the_cell()), default=0)
 
     def ranks(self) -> RanksNow | None:
-        """The ranks as they were at the last look; of two with one number the later one."""
+        """Return the ranks as last read, or None without any.
+
+        Of two with one number, the later one counts.
+        """
         found = sorted(self._of_the_cell(), key=lambda one: one[0].started_ns)
         if not found:
             return None

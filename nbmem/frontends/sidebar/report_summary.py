@@ -1,4 +1,4 @@
-"""A report as the sidebar shows it."""
+"""Convert a report to the sidebar's message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def summary(report: Report, cell: Cell | None, t_ms: float) -> LastReport:
-    """What the sidebar needs of a report.
+    """Return the sidebar's message of a report.
 
     Args:
         report: The report.

@@ -1,4 +1,7 @@
-"""Answers requests of the sidebar: nothing but the list of requests.py, nothing that raises."""
+"""Handle requests of the sidebar; every fault becomes an answer.
+
+Only the requests of requests.py are taken.
+"""
 
 from __future__ import annotations
 
@@ -40,28 +43,31 @@ FREE_CACHE = Command(name="free", arguments=("cache",))
 
 
 class Actions(Protocol):
-    """What the notebook does for a page. Each returns a sentence, or raises NbmemError with one."""
+    """Actions of the notebook that a page may request.
+
+    Each returns a sentence, or raises NbmemError with one.
+    """
 
     tracing_next: bool
 
     def choose_card(self, card: str) -> str:
-        """Put a virtual card in; `off` leaves it."""
+        """Activate a virtual card; `off` deactivates it."""
 
     def expect_question(self) -> None:
         """Prepare for `%%nbmem fit` and its like."""
 
     def free(self, command: Command) -> tuple[str, int]:
-        """Free what a command names; returns what to say, and the bytes that it brought."""
+        """Free what a command names; return a sentence and the bytes freed."""
 
     def mute(self, rule: str, *, muted: bool) -> str:
-        """Show no more (or again) what a rule finds."""
+        """Mute or unmute the findings of a rule."""
 
     def muted(self) -> tuple[str, ...]:
-        """The rules that are muted."""
+        """Return the rules that are muted."""
 
 
 class RequestHandler:
-    """Takes a request as it came, gives the answer as it goes out.
+    """A handler that decodes a request and encodes its answer.
 
     Args:
         hub: Whose state it tells.
@@ -78,7 +84,7 @@ class RequestHandler:
         self._between_cells = between_cells
 
     def to(self, data: Any) -> dict[str, Any]:
-        """The answer to what a page sent, whatever that is."""
+        """Answer any data that a page sent."""
         name = data.get("id") if isinstance(data, dict) else None
         name = name[:MOST_TEXT] if isinstance(name, str) else ""
         try:
@@ -101,7 +107,7 @@ class RequestHandler:
         return Done(id=request.id, sentence=self._carry_out(request))
 
     def _carry_out(self, request: Order) -> str:
-        """Do what a request asks for; returns what it did."""
+        """Carry out a request; return a sentence on what was done."""
         match request:
             case SetRate():
                 return self._set_rate(request.hz)
@@ -119,7 +125,7 @@ class RequestHandler:
                 return self._run(Command(name=request.name, arguments=request.arguments))
 
     def state(self, name: str) -> State:
-        """All that a page needs that has just come.
+        """Return the full state for a page that has just connected.
 
         Args:
             name: The request's id.
@@ -178,7 +184,7 @@ class RequestHandler:
         return self._do(free)
 
     def _do(self, action: Callable[[], str]) -> str:
-        """Do something that touches the card or the notebook's names, between two cells."""
+        """Run an action on the card or the namespace between two cells."""
 
         def do() -> str:
             if self._hub.state().cell is not None:

@@ -1,8 +1,9 @@
-"""What the sidebar may ask of the kernel, and the answers: a fixed list, with checked arguments.
+"""Requests of the sidebar to the kernel, and the answers.
 
-A request comes on a comm of the page's own, with target RPC_TARGET, in the form of messages.py; it
-is answered on that comm by State, Done or Refused with the request's id. nbmem never runs code that
-came in a message: each request names an action of this list.
+The list is fixed, and arguments are checked. A request comes on a comm that the page opened with
+target RPC_TARGET, in the form of messages.py. The answer on that comm is State, Done or Refused
+with the request's id. nbmem never runs code from a message: each request names an action of this
+list.
 """
 
 from __future__ import annotations
@@ -21,14 +22,20 @@ MOST_TEXT = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetState:
-    """Answered by State, also while a cell runs (where the kernel has subshells)."""
+    """A request for the State; answered while a cell runs, too.
+
+    For that the kernel must have subshells.
+    """
 
     id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChooseCard:
-    """Put a virtual card in: a CardChoice's key; `off` leaves it. Not while a cell runs."""
+    """A request to activate a virtual card.
+
+    `card` is a CardChoice's key; `off` deactivates it. Refused while a cell runs.
+    """
 
     id: str
     card: str
@@ -36,7 +43,9 @@ class ChooseCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCommand:
-    """Carry out the command of a finding of the last report, and measure it. Not beside a cell.
+    """A request to run and measure a command of a finding.
+
+    The finding is one of the last report. Refused while a cell runs.
 
     Attributes:
         id: The request's.
@@ -51,7 +60,7 @@ class RunCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MuteRule:
-    """Show no more (or again) what a rule finds."""
+    """A request to mute or unmute a rule's findings."""
 
     id: str
     rule: str
@@ -60,7 +69,10 @@ class MuteRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetRate:
-    """Choose the samples a second, from LEAST_HZ to MOST_HZ."""
+    """A request for a number of samples a second.
+
+    From LEAST_HZ to MOST_HZ.
+    """
 
     id: str
     hz: float
@@ -68,7 +80,10 @@ class SetRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceNext:
-    """Trace the next cell as if `%%memtrace` stood above it, or not after all."""
+    """A request to trace the next cell, or to cancel that.
+
+    The cell is traced as if `%%memtrace` stood above it.
+    """
 
     id: str
     on: bool
@@ -76,14 +91,17 @@ class TraceNext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectQuestion:
-    """Somebody types `%%nbmem`: start the process that answers, which takes seconds to be ready."""
+    """A request to start the process of estimates in advance.
+
+    Sent while the user types `%%nbmem`: the process takes seconds to be ready.
+    """
 
     id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardChoice:
-    """A virtual card that can stand in: what ChooseCard takes.
+    """A virtual card that ChooseCard accepts.
 
     Attributes:
         key: Its short name (`H100 80GB`).
@@ -98,7 +116,9 @@ class CardChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """All that a page needs that has just come. The answer to GetState, and to what changes it.
+    """The full state for a page that has just connected.
+
+    The answer to GetState.
 
     Attributes:
         id: The request's.
@@ -147,7 +167,10 @@ class Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A request was not carried out; `sentence` says why. `id` is empty where it was not read."""
+    """A request was refused; `sentence` gives the reason.
+
+    `id` is empty where it was not read.
+    """
 
     id: str
     sentence: str

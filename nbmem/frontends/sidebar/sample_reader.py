@@ -1,6 +1,6 @@
-"""Reads what a sample says: the cards, or the host where torch has none, and how far a loop is.
+"""Sample the cards or the host, and the progress of a traced loop.
 
-Nothing is imported, and no driver asked, before the user has imported torch.
+Before the user has imported torch, nothing is imported and no driver is queried.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Readings:
-    """The readers, each made when it is first needed.
+    """The readers of a kernel, each created when it is first needed.
 
     Args:
         recorder: The recorder that runs now, or None.
@@ -46,7 +46,7 @@ class Readings:
         self._ranks: RanksReader | None = None
 
     def begin(self, folders: Folders = tuple) -> None:
-        """A cell begins: peaks are counted from here.
+        """Restart the peaks and the ranks at the beginning of a cell.
 
         Args:
             folders: Says where the cell lets ranks write by now.
@@ -57,7 +57,7 @@ class Readings:
                 reader.begin()
 
     def read(self, cell: Cell) -> Sample:
-        """What is so now, while this cell runs."""
+        """Sample the memory and the loop's progress while a cell runs."""
         recorder = self._recorder()
         progress = None if recorder is None else recorder.progress()
         cards = self.read_cards(progress)
@@ -71,7 +71,7 @@ class Readings:
         )
 
     def read_cards(self, progress: LoopProgress | None = None) -> tuple[CardSample, ...]:
-        """The cards that torch uses."""
+        """Sample the cards that torch uses."""
         if "torch" not in sys.modules:
             return ()
         if self.cards is None:
@@ -81,7 +81,9 @@ class Readings:
         return self.cards.read(progress)
 
     def ranks(self, *, final: bool = False) -> RanksNow | None:
-        """What ranks that the cell has started write, if it has changed; None if there are none.
+        """Return the ranks that the cell started, if they have changed.
+
+        None if there are none.
 
         Args:
             final: Look also if the last look was a moment ago.
@@ -96,11 +98,11 @@ class Readings:
         return self._ranks.read(folders, final=final)
 
     def processes(self) -> tuple[Process, ...]:
-        """The other processes on these cards."""
+        """List the other processes on the cards."""
         return () if self.cards is None else self.cards.processes()
 
     def close(self) -> None:
-        """Let the driver go."""
+        """Close the card reader."""
         if self.cards is not None:
             self.cards.close()
 
@@ -115,10 +117,10 @@ class Readings:
 
 
 def says_something(sample: Sample) -> bool:
-    """Whether there is anything in a sample that a page could show."""
+    """Return whether a sample has anything that a page could show."""
     return bool(sample.cards) or sample.host is not None
 
 
 def now_ms() -> float:
-    """Milliseconds since the epoch."""
+    """Return milliseconds since the epoch."""
     return CLOCK.time_ns() / 1e6

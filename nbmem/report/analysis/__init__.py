@@ -1,4 +1,4 @@
-"""From the books to a report: peaks, phases, curves and the largest holdings."""
+"""Build reports from a card's ledger: peaks, phases, curves, holdings."""
 
 from nbmem.report.analysis.report_builder import books_of, build_report, report_of
 

@@ -1,4 +1,4 @@
-"""Allocated bytes by the line of the recorded code that took them: what a line profiler shows.
+"""Charge allocated bytes to lines of the recorded code.
 
 An allocation belongs to the innermost frame of the recorded code, so what a helper or a library
 takes is charged to the line that called it. Autograd's thread has no frames of Python's; what it
@@ -46,7 +46,7 @@ _STARTS = (*TOP_LEVEL, "_run_module_as_main", "_bootstrap")
 
 
 def lines_of(books: Books, top: int) -> Lines | None:
-    """Charge every allocation to its line.
+    """Charge every allocation to a line of the recorded code.
 
     Args:
         books: The card's books.
@@ -89,7 +89,7 @@ def lines_of(books: Books, top: int) -> Lines | None:
 
 
 def _largest(bytes_of: dict[int, list[int]]) -> dict[int, list[int]]:
-    """The largest lines, and the others as one."""
+    """Return the largest lines, and the others summed up as one."""
     lines = sorted((n for n in bytes_of if n > 0), key=lambda number: -max(bytes_of[number]))
     left = set(lines[MOST_ROWS:])
     kept = {number: found for number, found in bytes_of.items() if number not in left}
@@ -98,7 +98,7 @@ def _largest(bytes_of: dict[int, list[int]]) -> dict[int, list[int]]:
 
 
 def _charged(books: Books, source: Source) -> Ints:
-    """For each allocation its line, or one of the reasons."""
+    """Return the line number of each allocation, or the code of a reason."""
     a = books.allocations
     stacks = books.session.stacks
     # By stack: the line, 0 where it has none; the last place is that of no stack (-1).

@@ -1,4 +1,4 @@
-"""When cached memory went back to the driver, and whether the user or a request asked for it."""
+"""Find when cached memory went back to the driver, and the cause."""
 
 from __future__ import annotations
 
@@ -16,12 +16,17 @@ if TYPE_CHECKING:
 
 
 def released_by_need(trace: DeviceTrace) -> tuple[int, ...]:
-    """Where cached memory went back because a request found no room (not by empty_cache())."""
+    """Return where memory was released because a request found no room.
+
+    Calls of empty_cache() are left out.
+    """
     return tuple(at for at, by_user in releases(recording_of(trace)).items() if not by_user)
 
 
 def had_room(books: Books, at: int) -> bool:
-    """Whether the card had room for what was taken behind a release: then no request needed it.
+    """Return whether the card had room for the request after a release.
+
+    Then no request needed the release.
 
     cuDNN's benchmark mode empties the cache itself, in the middle of a call. Known limit: a release
     under a memory fraction of the user's looks the same.
@@ -33,12 +38,12 @@ def had_room(books: Books, at: int) -> bool:
 
 
 def emptied(trace: DeviceTrace) -> tuple[int, ...]:
-    """Where the user called torch.cuda.empty_cache() and it gave something back."""
+    """Return where the user's torch.cuda.empty_cache() released memory."""
     return tuple(at for at, by_user in releases(recording_of(trace)).items() if by_user)
 
 
 def recording_of(trace: DeviceTrace) -> CardRecording:
-    """What the allocator's own tools read, of a session's card."""
+    """Convert a card's trace to a recording for the allocator's tools."""
     return CardRecording(
         name="",
         device=trace.info.index,
@@ -50,7 +55,9 @@ def recording_of(trace: DeviceTrace) -> CardRecording:
 
 
 def releases(recording: CardRecording) -> dict[int, bool]:
-    """Where each run of releases begins, and whether the user called for it.
+    """Map each run of releases to whether the user called for it.
+
+    The key is the position at which the run begins.
 
     It was for a request if the next event takes memory and there was never room for both: else
     only empty_cache() explains it (see Prediction._may_be_for).

@@ -1,4 +1,4 @@
-"""Two runs, cells or steps side by side: what changed, by category, holder and line."""
+"""Compare two runs, cells or steps by category, holder and line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ OTHER_CARD = "The sides ran on different cards ({a} and {b}): blocks and workspa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One thing of which the sides hold different amounts at their peaks.
+    """A category, holder or line whose bytes differ between two sides.
+
+    Each side is taken at its peak.
 
     Attributes:
         kind: What it is.
@@ -45,7 +47,7 @@ class Change:
 
     @property
     def change(self) -> int:
-        """Bytes that the second side holds more."""
+        """Bytes that the second side holds beyond the first."""
         return self.b - self.a
 
 
@@ -90,7 +92,7 @@ class Comparison:
 
 
 def compare(a: Side, b: Side) -> Comparison:
-    """Everything in which two sides differ."""
+    """Compare two sides and list what differs, largest difference first."""
     both = a.lines and b.lines
     keys = [key for key in {**a.held, **b.held} if both or key[0] != "line"]
     changes = [
@@ -109,7 +111,9 @@ def compare(a: Side, b: Side) -> Comparison:
 
 
 def side(session: Session, *, label: str | None = None, step: int | None = None) -> Side:
-    """A recording, or one step of it, on the card that held the most memory.
+    """Summarize a recording, or one of its steps, for a comparison.
+
+    The card that held the most memory is read.
 
     Args:
         session: What was recorded.

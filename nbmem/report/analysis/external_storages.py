@@ -1,8 +1,10 @@
-"""Tensors of torch's over memory that is not torch's: shared by dlpack, or by another process.
+"""External storages: tensors over memory that torch does not own.
 
-Their bytes are in no block of the allocator's, so no category of torch's counts them: they are
-counted once, with whoever holds them. Where no history is kept, they are those that only the end
-shows.
+The memory is shared by dlpack, or by another process.
+
+These bytes are in no block of the allocator, so no category of torch's counts them.
+They are counted once, with the framework or process that holds them. Where no history
+is kept, these are the storages that only the end shows.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ MOST_NAMES = 3
 
 
 def beyond(segments: Segments, storages: Sequence[HeldStorage]) -> list[HeldStorage]:
-    """Choose the storages in no segment of torch's; none of them where it keeps no segments."""
+    """Return the storages outside all of torch's segments.
+
+    The list is empty where torch keeps no segments.
+    """
     if not len(segments):
         return []
     addrs = np.array([storage.addr for storage in storages], np.int64)
@@ -38,7 +43,10 @@ def beyond(segments: Segments, storages: Sequence[HeldStorage]) -> list[HeldStor
 
 
 def borrowed_note(books: Books, owners: Sequence[Share]) -> str | None:
-    """Name the tensors that show another's memory at the end, in a sentence; None for none.
+    """Return a note on tensors over external memory at the end, or None.
+
+    None below `LEAST` bytes. Without allocator history the note is about tensors that were
+    first seen at the end.
 
     Args:
         books: The card's books.

@@ -1,4 +1,4 @@
-"""What another framework would leave to torch, and what to type so that it does."""
+"""Advise how another framework can give unused memory to torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GROWTH = (
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How an owner's unused bytes become free: the tip's rule, its words, its code."""
+    """Advice that frees a framework's unused bytes: rule, title and code."""
 
     rule: str
     title: str
@@ -52,12 +52,17 @@ _WAYS = {
 
 
 def can_leave(share: Share) -> int:
-    """Bytes that an owner holds for nothing, where there is a way to have them."""
+    """Return the unused bytes that a framework could give up.
+
+    Zero where no way to free them is known.
+    """
     return share.cached if share.name in _WAYS else 0
 
 
 def remedy(share: Share, ground: Literal["simulated", "estimated"]) -> Finding:
-    """Say how a request is served that fits beside what an owner uses; it `can_leave` some.
+    """Build the finding that lets a framework give up unused bytes.
+
+    Call it only for a share that could give up some.
 
     Args:
         share: What it holds.
@@ -79,7 +84,10 @@ def remedy(share: Share, ground: Literal["simulated", "estimated"]) -> Finding:
 
 
 def beside_torch(shares: Sequence[Share]) -> str:
-    """Say who else in this process holds memory, with a blank before it; empty for nobody."""
+    """Describe memory that other frameworks hold, or return an empty text.
+
+    A text that is not empty begins with a blank.
+    """
     listed = " and ".join(
         f"{share.label} {format_bytes(share.held)}"
         + (f" ({format_bytes(share.cached)} of it unused)" if share.cached else "")

@@ -1,7 +1,7 @@
-"""What FSDP2 gathers while a program runs: each all-gather with what was copied out of it.
+"""Find FSDP2 all-gathers and the parameters copied out of each.
 
-A unit's buffer and the whole parameters are told by the names that the probes gave them when they
-saw them; that they belong together, by their bytes to the last.
+A unit's buffer and its unsharded parameters are recognized by the names that the probes
+gave them. They are matched to each other by their exact number of bytes.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _BUFFER, _WHOLE = f" {ALL_GATHER}", f" {GATHERED}"
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """One unit, gathered once.
+    """One all-gather of an FSDP unit.
 
     Attributes:
         unit: What the paths of its parameters have in common: `model.layers.3`.
         phase: Index of the phase in which its parameters became whole.
         buffer: The row of the all-gather's output.
-        whole: The rows of the parameters that were copied out of it, in the order of birth.
+        whole: The rows of the parameters that were copied out of it, in allocation order.
     """
 
     unit: str
@@ -44,11 +44,11 @@ class Gather:
 
 
 class Move(NamedTuple):
-    """An allocation that would live at another time, or be of another size.
+    """A hypothetical change of an allocation's lifetime or size.
 
     Attributes:
         row: Which.
-        born: Index of the event that would make it; None if there were no such allocation.
+        born: Index of the event that would allocate it; None if it would not exist.
         freed: Index of the event that would free it.
         block: The bytes that it would take; None: as many as it took.
     """
@@ -60,7 +60,10 @@ class Move(NamedTuple):
 
 
 def gathers(books: Books) -> list[Gather]:
-    """The all-gathers of a recording whose parameters were seen, in the order of those."""
+    """Find the all-gathers of a recording whose parameters were seen.
+
+    They are in the order of their parameters.
+    """
     a = books.allocations
     rows = np.flatnonzero(books.category == Category.COMMUNICATION)
     rows = rows[np.argsort(a.born[rows], kind="stable")]
@@ -85,7 +88,7 @@ def gathers(books: Books) -> list[Gather]:
 def _copied(
     books: Books, waiting: list[tuple[str, int]], parts: list[tuple[str, int]]
 ) -> Gather | None:
-    """The buffer that holds just these parameters, the oldest of equals."""
+    """Find the oldest buffer that holds exactly these parameters."""
     size = books.allocations.requested
     whole = tuple(row for _, row in parts)
     unit, total = common_path(path for path, _ in parts), int(size[list(whole)].sum())
@@ -96,7 +99,7 @@ def _copied(
 
 
 def allocated_with(books: Books, moves: Iterable[Move]) -> Ints:
-    """The curve of allocated bytes, had some allocations lived at another time or size."""
+    """Compute the curve of allocated bytes with some allocations moved."""
     a = books.allocations
     change = np.zeros(books.events + 2, np.int64)
     for move in moves:

@@ -1,4 +1,4 @@
-"""What grows from step to step: who holds it, which line makes it, how many bytes a step."""
+"""Find what grows from step to step: holder, line and bytes per step."""
 
 from __future__ import annotations
 
@@ -30,10 +30,12 @@ ALIKE = 0.99
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """Something of which more lives at the update of nearly every step, and never less.
+    """An account whose live bytes rise at nearly every step's update.
+
+    They never fall.
 
     Attributes:
-        account: Who holds it and what made it.
+        account: The holder, and what made it.
         slope: Bytes that it grows by in a step (the median of the steps compared).
         steps: How many steps were compared.
         first: Bytes at the update of the first of them.
@@ -48,7 +50,7 @@ class Growth:
 
 
 def growth(books: Books) -> tuple[Growth, ...]:
-    """What grows from step to step of a recording, the steepest first.
+    """Find what grows from step to step of a recording, steepest first.
 
     The first step is left out: it makes the gradients, the optimizer's state and the workspaces.
     What a step makes once and the next one replaces does not grow.
@@ -86,7 +88,10 @@ def growth(books: Books) -> tuple[Growth, ...]:
 
 
 def _at_ends(size: Ints, index: Ints, first: Ints, gone: Ints, shape: tuple[int, int]) -> Ints:
-    """Bytes that each account holds at each end: rows are there from their first to their last."""
+    """Sum the bytes of each account at the end of each step.
+
+    A row counts from the step `first` to the one before `gone`.
+    """
     change = np.zeros((shape[0], shape[1] + 1), np.int64)
     np.add.at(change, (index, first), size)
     np.subtract.at(change, (index, gone), size)
@@ -95,9 +100,10 @@ def _at_ends(size: Ints, index: Ints, first: Ints, gone: Ints, shape: tuple[int,
 
 
 def _by_holder(found: list[Account], index: Ints, last: Ints) -> tuple[list[Account], Ints]:
-    """One account for each holder, wherever in a step its tensors are made: a list is one thing.
+    """Merge the accounts of each holder into one.
 
-    It is what most of its bytes are of those that are left at the end (`last`).
+    A list is one thing, wherever in a step its tensors are made. The merged account is the
+    one that has most of the bytes left at the end (`last`).
     """
     left = np.bincount(index, last, len(found))
     first: dict[str | int, int] = {}
@@ -114,7 +120,9 @@ def _by_holder(found: list[Account], index: Ints, last: Ints) -> tuple[list[Acco
 
 
 def updates(books: Books) -> Ints:
-    """Where each step's last update began; the steps' own ends where no optimizer ever stepped.
+    """Return where each step's last update began.
+
+    Where no optimizer ever stepped, these are the ends of the steps.
 
     A step's end moves, and so does an optimizer's: what the loop does behind it counts to it, to
     the next batch or to an evaluation. Before the update is the same place in all.
@@ -124,24 +132,33 @@ def updates(books: Books) -> Ints:
 
 
 def step_ends(books: Books) -> Ints:
-    """The position at which each step ends, ascending."""
+    """Return the position at which each step ends, ascending."""
     return _by_step(books, None, at_end=True)
 
 
 def step_peaks(books: Books) -> list[int]:
-    """Allocated bytes at the peak of each step, what came before the first one included."""
+    """Return the peak of allocated bytes in each step.
+
+    The first one includes what came before it.
+    """
     ends = pairwise([0, *step_ends(books).tolist()])
     return [int(books.allocated[first : last + 1].max()) for first, last in ends]
 
 
 def steps_are_alike(books: Books) -> bool:
-    """Whether most steps allocate as much as the largest: no batch is the longest."""
+    """Return whether most steps allocate as much as the largest.
+
+    Then no batch is the longest.
+    """
     tops = step_peaks(books)
     return 2 * sum(top >= ALIKE * max(tops) for top in tops) > len(tops)
 
 
 def _by_step(books: Books, name: str | None, *, at_end: bool) -> Ints:
-    """Of the last phase of each step, of that name if one is given, where it ends or begins."""
+    """Return where the last phase of each step ends or begins.
+
+    Only phases of the given name count, if there is one.
+    """
     found: dict[int, int] = {}
     for span in books.session.spans:
         if span.kind == "phase" and span.step is not None and name in (None, span.name):

@@ -1,4 +1,4 @@
-"""Lifetimes of allocations, and the pool's layout, over time: of a recording's books."""
+"""Lifetimes of allocations, and the pool's layout, over time."""
 
 from __future__ import annotations
 
@@ -68,7 +68,10 @@ def details(books: Books, moments: Ints, peak: int, t0_ns: int) -> Details:
 
 
 def live_counts(books: Books, positions: Ints) -> Ints:
-    """How many allocations of each live category live at each position, shape (n, len(LIVE))."""
+    """Count the live allocations by position and live category.
+
+    The shape is (n, len(LIVE)).
+    """
     a = books.allocations
     table = np.zeros((len(positions), len(LIVE)), np.int64)
     for category in LIVE:
@@ -79,7 +82,9 @@ def live_counts(books: Books, positions: Ints) -> Ints:
 
 
 def lives(books: Books, peak: int) -> tuple[Life, ...]:
-    """The allocations that matter: the largest at the moments that are looked at, then the rest.
+    """Return the lifetimes of the allocations that matter most.
+
+    The largest at the moments that are looked at are chosen first.
 
     The rest is chosen by bytes times life, the area that it takes in the picture.
     """
@@ -87,7 +92,7 @@ def lives(books: Books, peak: int) -> tuple[Life, ...]:
 
 
 def chosen_rows(books: Books, peak: int, most: int = LIVES) -> Ints:
-    """Rows of at most `most` allocations, in the order of their birth."""
+    """Choose at most `most` allocations, sorted by allocation time."""
     a = books.allocations
     if len(a) <= most:
         return np.arange(len(a), dtype=np.int64)
@@ -108,17 +113,26 @@ def chosen_rows(books: Books, peak: int, most: int = LIVES) -> Ints:
 
 
 def born_in(books: Books, row: int) -> str | None:
-    """Phase and step of an allocation's birth; None before the recording and between phases."""
+    """Return the phase and step in which an allocation was made, or None.
+
+    None before the recording and between phases.
+    """
     return phase_text(books, int(books.born_in[row]))
 
 
 def phase_at(books: Books, position: int) -> str | None:
-    """Phase and step of the event that led to a position; None between phases."""
+    """Return phase and step of the event before a position, or None.
+
+    None between phases.
+    """
     return phase_text(books, int(books.phases.of(np.array([position - 1], np.int64))[0]))
 
 
 def phase_text(books: Books, index: int) -> str | None:
-    """A phase and its step, by its place in the books' phases; None for NOWHERE."""
+    """Format a phase and its step, by the phase's index in the ledger.
+
+    None for NOWHERE.
+    """
     if index < 0:
         return None
     span = books.phases.spans[index][1]
@@ -126,18 +140,21 @@ def phase_text(books: Books, index: int) -> str | None:
 
 
 def stack_line(books: Books, stack: int) -> str | None:
-    """The user's line of a stack, by its index; None where none was taken."""
+    """Return the user's line of a stack, by its index, or None.
+
+    None where no stack was taken.
+    """
     return users_line(books.session.stacks[stack]) if stack >= 0 else None
 
 
 def life_of(books: Books, row: int) -> Life:
-    """What is known of one allocation."""
+    """Return the lifetime of one allocation."""
     (found,) = lives_of(books, [row])
     return found
 
 
 def lives_of(books: Books, rows: Sequence[int]) -> tuple[Life, ...]:
-    """What is known of some allocations."""
+    """Return the lifetimes of some allocations."""
     held = held_storages(books.session, books.trace) or ()
     holders = {
         storage.addr: tuple(holder.path for holder in storage.holders[:HOLDERS]) for storage in held
@@ -164,7 +181,10 @@ def _life(books: Books, row: int, holders: Mapping[int, tuple[str, ...]]) -> Lif
 
 
 def lines_at(books: Books, positions: Ints) -> tuple[str | None, ...]:
-    """The user's line whose event led to each position; None where no stack was taken."""
+    """Return the user's line of the event before each position, or None.
+
+    None where no stack was taken.
+    """
     stacks = books.trace.events.stack
     return tuple(
         stack_line(books, int(stacks[position - 1])) if position else None

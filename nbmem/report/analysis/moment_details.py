@@ -1,4 +1,7 @@
-"""Any moment of a recording, exactly: what a view asks for where it can still ask."""
+"""Compute the details of any moment of a recording exactly.
+
+Views ask for them while the ledger is still in memory.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def closeup(books: Books, moment: int, *others: int, tensors: Sequence[int] = ()) -> Closeup:
-    """Look at one moment; of the others only the sums are told.
+    """Compute one moment's details, and only the sums of other moments.
 
     Args:
         books: The card's books.
@@ -44,7 +47,7 @@ def closeup(books: Books, moment: int, *others: int, tensors: Sequence[int] = ()
 
 
 def position_at(books: Books, t_ns: int) -> int:
-    """The moment at a time.
+    """Return the position at a time.
 
     Args:
         books: The card's books.

@@ -1,4 +1,4 @@
-"""A position in a card's books as a person would tell it: when, in which phase, from which line."""
+"""Describe positions in a card's ledger by time, phase and line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def times_at(books: Books, positions: Ints, t0_ns: int) -> Ints:
-    """When positions begin, nanoseconds since the recording began; position 0 has done so there.
+    """Return positions' times in nanoseconds since the recording began.
+
+    Position 0 is at time 0.
 
     Args:
         books: The card's books.
@@ -38,7 +40,7 @@ class PhaseThen(NamedTuple):
 
 
 def phase_at(books: Books, position: int) -> PhaseThen:
-    """The phase of the last event before a position."""
+    """Return the phase and step of the last event before a position."""
     index = int(books.phases.of(np.array([position - 1], np.int64))[0])
     if index < 0:
         return PhaseThen(None, None)
@@ -47,7 +49,7 @@ def phase_at(books: Books, position: int) -> PhaseThen:
 
 
 def moment_at(books: Books, position: int, t0_ns: int) -> Moment:
-    """What had just happened at a position.
+    """Describe the last event before a position.
 
     Args:
         books: The card's books.

@@ -1,4 +1,4 @@
-"""What the other cards of a recording held, a sentence each: a report is about one of them."""
+"""Describe the cards of a recording that a report does not show."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nbmem.report.ledger.card_ledger import Books
 
 
 def other_cards(books: Books) -> tuple[str, ...]:
-    """The cards beside the one that is shown, in order.
+    """Return a sentence for each card beside the shown one, in order.
 
     Args:
         books: The shown card's books.

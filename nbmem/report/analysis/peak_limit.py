@@ -1,4 +1,4 @@
-"""What went above a limit: by how much, where, and what was held at that moment."""
+"""Check a memory limit, and describe what went above it."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def over_limit(  # noqa: PLR0913 - each is an option of assert_peak's
     device: int | None = None,
     within: Span | None = None,
 ) -> str | None:
-    """The sentences to fail with if a figure went above a limit on any card; None if none did.
+    """Describe how a figure went above a limit on any card, or return None.
 
     Args:
         session: What was recorded.
         limit: Bytes.
-        what: What is said to have peaked: `In [3]`, `test_forward`.
+        what: Name of what peaked: `In [3]`, `test_forward`.
         which: The figure.
         device: CUDA ordinal of the one card to look at; None for all.
         within: The block to look at; None for everything.
 
     Raises:
-        UsageError: Nobody knows the figure.
+        UsageError: The figure is not known.
     """
     for index, trace in enumerate(session.devices):
         if device is None or trace.info.index == device:
@@ -61,7 +61,10 @@ def over_limit(  # noqa: PLR0913 - each is an option of assert_peak's
 
 
 def _highest(books: Books, which: Figure, first: int, last: int) -> int:
-    """The position of the peak."""
+    """Return the position of the peak.
+
+    Of several, the one with the most allocated bytes.
+    """
     # What this process holds beyond the reserved bytes changes little, so reserved leads to it.
     curve = getattr(books, "reserved" if which == "process" else which)
     highest = first + np.flatnonzero(curve[first : last + 1] == curve[first : last + 1].max())
@@ -96,7 +99,10 @@ def _sentences(  # noqa: PLR0913, PLR0917 - what the sentences name
 
 
 def _before(books: Books, which: Figure, first: int) -> str:
-    """What others had left before it began: without them it may be within its limit."""
+    """Describe what was held before the block began, or return an empty text.
+
+    Without these bytes the block may be within its limit.
+    """
     before = 0 if which == "process" else int(getattr(books, which)[first])
     return f"\nBefore it began: {format_bytes(before)} {which}." if before else ""
 

@@ -1,4 +1,4 @@
-"""The allocator's map at any moments: segments, and the blocks that tile them.
+"""Map the allocator's segments and blocks at any moments.
 
 A training loop comes back to the same few hundred tilings of segments, so each is laid out and
 written once, and a segment's list says which it had when: 2 to 30 kB for 1,500 moments. XOR over a
@@ -47,7 +47,9 @@ Row = tuple[int, int, int, int, int, int]
 
 
 def pool_history(books: Books, positions: Ints, most: int | None = None) -> PoolHistory:
-    """Lay out what torch held from the driver; empty of the host, which keeps no pool.
+    """Lay out what torch held from the driver at some moments.
+
+    The result is empty for the host, which keeps no pool.
 
     Args:
         books: The card's books.
@@ -99,7 +101,10 @@ class _Blocks(Columns):
 
 
 def _blocks(books: Books, positions: Ints) -> _Blocks:
-    """The blocks that are there at one of the positions; one that waits for a stream is another."""
+    """Return the blocks that exist at one of the positions, by address.
+
+    A block that is freed but waits for a stream is another one.
+    """
     a = books.allocations
     born, freed, died = (
         np.searchsorted(positions, events, side="right") for events in (a.born, a.freed, a.died)
@@ -119,7 +124,10 @@ def _blocks(books: Books, positions: Ints) -> _Blocks:
 
 
 def _stays(books: Books, positions: Ints) -> dict[Row, list[tuple[int, int]]]:
-    """Each segment with the moments, from and to, at which it was there; those of the end first."""
+    """Map each segment to the ranges of moments at which it existed.
+
+    Segments that exist at the end come first.
+    """
     events = books.trace.events
     stretches = AddressRanges(books.trace.end.segments)
     drivers = np.flatnonzero(np.isin(events.action, _DRIVERS))
@@ -146,7 +154,10 @@ def _stays(books: Books, positions: Ints) -> dict[Row, list[tuple[int, int]]]:
 
 
 class _Tilings:
-    """The different tilings, each laid out once: a training loop repeats them in every step."""
+    """The distinct tilings of segments, each laid out once.
+
+    A training loop repeats them in every step.
+    """
 
     def __init__(self, books: Books, blocks: _Blocks, moments: int) -> None:
         settings = AllocatorSettings.from_torch(books.trace.settings, books.trace.release)
@@ -159,7 +170,7 @@ class _Tilings:
         self._starts: list[int] = []
 
     def over(self, row: Row, stays: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """How one segment is tiled: (moment, tiling) wherever that changes."""
+        """Yield (moment, tiling) wherever the tiling of a segment changes."""
         addr, size, _, small, expandable, pool = row
         granule = (SMALL_SEGMENT if small else self._large) if expandable else 0
         if pool in self._kept:
@@ -182,7 +193,10 @@ class _Tilings:
                 yield end, GONE
 
     def laid_out(self, least: int) -> list[Ints]:
-        """All that were met, in the order of their indices; see PoolHistory.tilings."""
+        """Lay out all tilings, in the order of their indices.
+
+        See PoolHistory.tilings.
+        """
         counts = np.array([len(rows) for rows in self._rows], np.int64)
         batches = np.unique(np.cumsum(counts) // BATCH, return_index=True)[1].tolist()
         return [
@@ -210,7 +224,10 @@ class _Tilings:
 
 
 def _marks(*columns: Ints) -> NDArray[np.uint64]:
-    """A number for each different row, so that XOR tells sets of them apart (Zobrist's hashing)."""
+    """Hash each row, so that XOR tells sets of rows apart.
+
+    This is Zobrist hashing.
+    """
     mark = np.zeros(len(columns[0]), np.uint64)
     for column in columns:  # the steps of splitmix64: https://prng.di.unimi.it/splitmix64.c
         mark += column.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
@@ -223,7 +240,10 @@ def _marks(*columns: Ints) -> NDArray[np.uint64]:
 def _sums(
     begin: int, end: int, first: Ints, last: Ints, marks: NDArray[np.uint64]
 ) -> Iterator[tuple[int, int]]:
-    """The XOR of what is there, wherever it changes from `begin` to before `end`."""
+    """Return the moments at which the XOR of present rows changes.
+
+    Each comes with its XOR. The first is `begin`; all are before `end`.
+    """
     moments = np.concatenate([[begin], first, last])
     order = np.argsort(moments, kind="stable")
     all_marks = np.concatenate([np.zeros(1, np.uint64), marks, marks])
@@ -234,7 +254,10 @@ def _sums(
 
 
 def _pieces(granules: Ints, group: Ints, offset: Ints, size: Ints, kind: Ints) -> tuple[Ints, Ints]:
-    """Blocks of many tilings, and the gaps before them, as pieces; and the tiling of each."""
+    """Cut blocks, and the gaps before them, into pieces.
+
+    Blocks of many tilings are cut at once. Returns the pieces, and the tiling of each.
+    """
     end = offset + size
     other = np.diff(group, prepend=-1) != 0
     new = other.copy()  # alike neighbours are one piece
@@ -259,7 +282,10 @@ def _pieces(granules: Ints, group: Ints, offset: Ints, size: Ints, kind: Ints) -
 def _whole_pages(
     low: Ints, high: Ints, empty: NDArray[np.bool_], granule: Ints
 ) -> tuple[Ints, Ints]:
-    """What of each gap goes back to the driver: whole segments, or whole pages if it has any."""
+    """Return the part of each gap that goes back to the driver.
+
+    These are whole segments, or whole pages where a segment has any.
+    """
     page = np.maximum(granule, 1)
     first = np.where(granule > 0, -(-low // page) * page, np.where(empty, low, high))
     last = np.where(granule > 0, high // page * page, high)
@@ -268,7 +294,7 @@ def _whole_pages(
 
 
 def _merged(pieces: Ints, group: Ints, least: int) -> tuple[Ints, Ints]:
-    """Pieces, with the narrow ones that lie in the same `least` bytes of a segment as one."""
+    """Merge narrow pieces in the same `least` bytes of a segment."""
     narrow = (pieces[:, 0] < least) & (pieces[:, 1] != RELEASABLE)
     if not narrow.any():
         return pieces, group

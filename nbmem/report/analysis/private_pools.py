@@ -1,4 +1,4 @@
-"""What private pools hold of the reserved bytes at the end, by who uses them."""
+"""Describe reserved bytes in private pools at the end, by their users."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOBODY = "nobody any more (empty_cache() gives back what is free)"
 
 
 def private_pools(session: Session, trace: DeviceTrace) -> Iterator[str]:
-    """One sentence, where graphs or MemPools hold memory of a card at the end."""
+    """Yield a note if graphs or MemPools hold memory of a card at the end."""
     segments, blocks = trace.end.segments, trace.end.blocks
     size: dict[int, int] = {}
     for pool, one in zip(segments.pool.tolist(), segments.size.tolist(), strict=True):

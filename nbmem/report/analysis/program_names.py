@@ -1,4 +1,7 @@
-"""What a program is made of, and what its own names for it are: the user's code, never ours."""
+"""Find a program's models and optimizers, and write code for them.
+
+The names in that code are the user's, never those of this package.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +22,36 @@ _OF_ANOTHER = re.compile("test|eval|val", re.IGNORECASE)
 
 
 def chief_model(session: Session) -> dict[str, Any] | None:
-    """The largest module that was called; None where nobody looked or none lives."""
+    """Return the largest module that was called, or None.
+
+    None where modules were not recorded, or none lives.
+    """
     called = [m for m in session.facts.get("modules") or [] if m.get("called")]
     return max(called, key=lambda m: int(m["bytes"]), default=None)
 
 
 def chief_sharded(session: Session) -> dict[str, Any] | None:
-    """The module whose FSDP units have the most bytes, all ranks' together; None without one."""
+    """Return the module with the most bytes in FSDP units, or None.
+
+    The bytes are those of all ranks together.
+    """
     sharded = [m for m in session.facts.get("modules") or [] if m.get("fsdp_units")]
     return max(sharded, key=lambda m: sum(m["fsdp_units"]), default=None)
 
 
 def chief_optimizer(session: Session) -> dict[str, Any] | None:
-    """The optimizer with the most parameters; None where nobody looked or none lives."""
+    """Return the optimizer with the most parameters, or None.
+
+    None where optimizers were not recorded, or none lives.
+    """
     optimizers = session.facts.get("optimizers") or []
     return max(optimizers, key=lambda o: sum(o["parameters"]), default=None)
 
 
 def batch_set_to(session: Session, rows: int, wanted: int) -> str:
-    """The line that sets the batch, by the program's own name for it where that is known.
+    """Return the line of code that sets the batch size.
+
+    The program's own name for the batch size is used where it is known.
 
     Args:
         session: What was recorded.
@@ -53,7 +67,9 @@ def batch_set_to(session: Session, rows: int, wanted: int) -> str:
 
 
 def typed(thing: Thing | None) -> str | None:
-    """A module or an optimizer as it may stand in code; None if only its class is known.
+    """Return the code that names a module or an optimizer, or None.
+
+    None if only its class is known, or if its name cannot stand in code.
 
     Names are the user's, and may be anything.
     """
@@ -64,12 +80,17 @@ def typed(thing: Thing | None) -> str | None:
 
 
 def expression(text: str) -> bool:
-    """Whether a text may stand in code as it is: a name, with attributes, numbers, plain keys."""
+    """Return whether a text is a plain expression that can stand in code.
+
+    That is a name with attributes, numbers and plain keys.
+    """
     return _EXPRESSION.fullmatch(text) is not None
 
 
 def items_of(place: str, paths: Iterable[str]) -> int | None:
-    """How many items `place[0]`, `place[1]`, ... these paths are; None if one is anything else.
+    """Count the paths `place[0]`, `place[1]` and so on, or return None.
+
+    None if a path is anything else, or if a number is missing.
 
     A list, a deque and a dictionary of numbers are written alike: each item is set by itself.
     """
@@ -81,7 +102,10 @@ def items_of(place: str, paths: Iterable[str]) -> int | None:
 
 
 def blocks_of(model: Thing | None, path: str) -> str | None:
-    """The list of blocks at a path inside of a model, as code; None where it has no name."""
+    """Return the code for the list of blocks at a path in a model, or None.
+
+    None where the model has no name.
+    """
     name = typed(model)
     if name is None or not path:
         return name
@@ -94,7 +118,10 @@ def blocks_of(model: Thing | None, path: str) -> str | None:
 
 
 def without_gradients(model: str | None) -> str:
-    """Turns gradients off while a model is in eval mode; at a place of the user's without one."""
+    """Return code that turns gradients off while a model is in eval mode.
+
+    Without a model's name, the user places the code before the evaluation.
+    """
     if model is None:
         return (
             "import torch\n\n"
@@ -107,14 +134,21 @@ def without_gradients(model: str | None) -> str:
 
 
 def zeroed(optimizer: str | None) -> str | None:
-    """Lets the gradients go; None where the notebook has no name for the optimizer."""
+    """Return code that frees the gradients, or None.
+
+    None where the notebook has no name for the optimizer.
+    """
     if optimizer is None:
         return None
     return f"{optimizer}.zero_grad(set_to_none=True)   # behind {optimizer}.step()"
 
 
 def checkpointed(blocks: str | None) -> str | None:
-    """Computes each block of a list again in backward; None where the notebook has no name."""
+    """Return code that checkpoints each block of a list, or None.
+
+    Each block is computed again in backward. None where the notebook has no name for the
+    list.
+    """
     if blocks is None:
         return None
     return (

@@ -1,4 +1,4 @@
-"""One replay of the recorded requests, where settings or their order may be others."""
+"""Replay the recorded requests with other settings or another order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ALLOC, _FREE, _COMPLETED = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COM
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a replay came to.
+    """The result of a replay.
 
     Attributes:
         peak_allocated: Highest allocated bytes.
@@ -39,7 +39,7 @@ class Outcome:
         events: How many events were replayed.
         refused: Index of the event that ran out of memory; None if none did. Under a limit the
             requests that failed in the recording are tried, too; what would have come behind them
-            nobody knows.
+            is not known.
         retries: How often cached memory was given back because the driver had no more.
     """
 
@@ -52,7 +52,7 @@ class Outcome:
 
 
 class _AsRecorded(SimulatedDriver):
-    """Hands out the recorded addresses where it can.
+    """A simulated driver that returns the recorded addresses if it can.
 
     Up to torch 2.11 they decide between blocks of one size, and a real driver's do not just rise.
     """
@@ -67,7 +67,10 @@ class _AsRecorded(SimulatedDriver):
             addrs.append(int(events.addr[at]))
 
     def malloc(self, size: int) -> int | None:
-        """The next recorded address for this size, unless something else lies there here."""
+        """Return the next recorded address for this size if it is free here.
+
+        Otherwise returns the address of the simulated driver.
+        """
         addr = super().malloc(size)
         recorded = self._recorded.get(size)
         if addr is not None and recorded:
@@ -79,13 +82,13 @@ class _AsRecorded(SimulatedDriver):
         return addr
 
     def free(self, addr: int, size: int) -> None:
-        """Take back what malloc handed out."""
+        """Free what malloc returned."""
         super().free(addr, size)
         self._held.pop(addr, None)
 
 
 class Rerun:
-    """One replay."""
+    """One replay of a card's recorded requests."""
 
     def __init__(
         self,
@@ -111,12 +114,12 @@ class Rerun:
         self.deferred: set[int] = set()
 
     def begin(self, old: list[tuple[int, int]]) -> None:
-        """Take what lived before the recording."""
+        """Allocate the blocks that existed before the recording."""
         for addr, size in old:
             self.at[addr] = self.allocator.malloc(size, 0)
 
     def rehearse(self, first: int, last: int) -> None:
-        """Run a stretch's own requests once; what it does not free itself is freed at its end."""
+        """Run a stretch's requests once, and free at its end what is left."""
         mine: dict[int, int] = {}
         for action, addr, size, stream in self._rows(first, last):
             if action == _ALLOC:
@@ -129,7 +132,7 @@ class Rerun:
     def repeat(
         self, first: int, last: int, once: Collection[int], instead: Mapping[int, int]
     ) -> None:
-        """Run a stretch once more behind itself; see `try_again`."""
+        """Replay a stretch once more after its first run; see `try_again`."""
         goes: dict[int, list[int]] = {}
         for born, at in instead.items():
             where = self.at.get(int(self.events.addr[born]))
@@ -216,7 +219,7 @@ class Rerun:
         )
 
     def outcome(self, index: int, refused: int | None) -> Outcome:
-        """What it came to so far."""
+        """Return the result of the replay so far."""
         stats = self.allocator.memory_stats()
         return Outcome(
             peak_allocated=stats["allocated_bytes"]["all"]["peak"],

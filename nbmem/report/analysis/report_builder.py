@@ -1,4 +1,4 @@
-"""A session read into the one view-model that every view draws."""
+"""Build the report that every view draws from a session."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ UNKNOWN_SHARE = 0.01
 
 
 def build_report(session: Session, device: int | None = None) -> Report:
-    """Read a session.
+    """Build the report of one card from a session.
 
     Args:
         session: What was recorded.
@@ -53,12 +53,15 @@ def build_report(session: Session, device: int | None = None) -> Report:
 
 
 def books_of(session: Session, device: int | None = None) -> Books:
-    """The books of one card; the same arguments and errors."""
+    """Build the ledger of one card of a session.
+
+    Takes the arguments of `build_report` and raises the same errors.
+    """
     return Books(session, _index_of(session, device))
 
 
 def report_of(books: Books, faults: Faults = UNGUARDED) -> Report:
-    """A card's books as a report; the tips are found later, in what is then there.
+    """Build the report of a card from its ledger, without tips.
 
     Args:
         books: The card's books.
@@ -112,7 +115,10 @@ def report_of(books: Books, faults: Faults = UNGUARDED) -> Report:
 
 
 def bare_timeline(books: Books, top: int, duration_ns: int) -> Timeline:
-    """Three moments where no curve could be made: start, peak (in the middle) and end."""
+    """Build a timeline of three moments: start, peak and end.
+
+    Used where no curve could be made. The peak is drawn in the middle.
+    """
     positions = np.array([0, top, books.events], np.int64)
     return Timeline(
         t_ns=np.array([0, duration_ns // 2, duration_ns], np.int64),
@@ -149,7 +155,7 @@ def _index_of(session: Session, device: int | None) -> int:
 
 
 def recorded_times(books: Books) -> tuple[int, int]:
-    """Start and end of the recording, nanoseconds since the epoch."""
+    """Return the recording's start and end, nanoseconds since the epoch."""
     session = books.session
     if session.spans:
         return session.spans[0].t0_ns, session.spans[0].t1_ns
@@ -158,7 +164,10 @@ def recorded_times(books: Books) -> tuple[int, int]:
 
 
 def _moment_of_process(books: Books, t0_ns: int) -> Moment | None:
-    """The event at which the process was largest; None where it was read larger between two."""
+    """Return the event at which the process was largest, or None.
+
+    None where the process was read larger between two events.
+    """
     position = books.largest_process()
     return None if position is None else moment_at(books, position, t0_ns)
 
@@ -212,9 +221,10 @@ def _holdings(books: Books, position: int) -> tuple[Holding, ...]:
 
 
 def _name(seen: str | None, held: HeldStorage | None) -> str | None:
-    """A holder names what nothing else does, and what it has kept of a graph.
+    """Choose a holding's name: the recorded one, or that of its holder.
 
-    But a traceback is no name to know a tensor by: the module says more.
+    A holder's name replaces a missing name and the name of a graph's tensor. A traceback
+    does not replace the latter: the module says more.
     """
     if held is None or (seen is not None and not of_graph(seen)):
         return seen
@@ -224,7 +234,7 @@ def _name(seen: str | None, held: HeldStorage | None) -> str | None:
 
 
 def _pinned(session: Session) -> Iterator[str]:
-    """What torch holds of the host's memory for a card, where that is worth a word."""
+    """Describe the pinned host memory that torch holds, if at least 1 MiB."""
     pinned = session.facts.get("pinned") or {"held": 0}
     if pinned["held"] >= MIB:
         held, used = format_bytes(pinned["held"]), pinned["used"]
@@ -236,7 +246,7 @@ def _pinned(session: Session) -> Iterator[str]:
 
 
 def _with_the_host(books: Books) -> Iterator[str]:
-    """Say what of a card's memory is the host's."""
+    """Describe the part of a card's memory that is host memory."""
     info = books.trace.info
     if info.shared:
         yield (

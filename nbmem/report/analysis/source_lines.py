@@ -1,4 +1,4 @@
-"""Which line of the user's own code an event came from."""
+"""Find the line of the user's code that an event came from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NUMBERED_CELL = re.compile(r"(?:^<|[\\/])ipython-input-(\d+)-")
 
 
 def users_line(stack: Stack) -> str | None:
-    """`train.py:12 in step`: the innermost frame outside of libraries.
+    """Return the innermost frame outside libraries: `train.py:12 in step`.
 
     Where there is none (the engine's thread has no Python frames of the user's), the innermost of a
     library; None for an empty stack.
@@ -30,12 +30,18 @@ def users_line(stack: Stack) -> str | None:
 
 
 def users_stack(stack: Stack) -> tuple[str, ...]:
-    """The user's own lines of a stack, the innermost first; of a library's none."""
+    """Return the user's own lines of a stack, innermost first.
+
+    Frames of libraries are left out.
+    """
     return tuple(_text(frame) for frame in stack if is_users(frame))
 
 
 def name_of(file: str) -> str:
-    """A recorded file as a person knows it: `train.py`, `In [7]`, `the cell`."""
+    """Return a recorded file's display name: `train.py`, `In [7]`.
+
+    A cell without a number is `the cell`.
+    """
     if KERNEL_CELL.search(file):
         return "the cell"
     match = NUMBERED_CELL.search(file)
@@ -43,7 +49,10 @@ def name_of(file: str) -> str:
 
 
 def frame_line(frame: Frame) -> str:
-    """`train.py:12`, `In [7], line 3`: where a frame stands, without its function."""
+    """Format a frame's place without its function: `train.py:12`.
+
+    In a cell: `In [7], line 3`.
+    """
     if KERNEL_CELL.search(frame.file):  # a file that exists only in the kernel's head
         return f"line {frame.line} of the cell"
     name = name_of(frame.file)

@@ -1,4 +1,4 @@
-"""A million events reduced to what a screen can show, without losing a peak."""
+"""Reduce millions of events to points on a screen without losing peaks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_PHASES = 100
 
 
 def timeline(books: Books, t0_ns: int, bins: int = BINS) -> Timeline:
-    """The curves of a recording.
+    """Build the curves of a recording.
 
     Args:
         books: The card's books.
@@ -46,7 +46,11 @@ def timeline(books: Books, t0_ns: int, bins: int = BINS) -> Timeline:
 
 
 def chosen_positions(books: Books, bins: int = BINS) -> Ints:
-    """Ascending positions: the extremes of every stretch, and of the first phases peak and ends."""
+    """Choose positions that keep the extremes of every stretch.
+
+    The start, the end, and the bounds and peaks of the first phases are kept, too. Short
+    recordings keep every position. Positions ascend.
+    """
     n = books.events
     if n <= 4 * bins:
         return _settled(books, np.arange(n + 1, dtype=np.int64))
@@ -65,7 +69,11 @@ def chosen_positions(books: Books, bins: int = BINS) -> Ints:
 
 
 def _settled(books: Books, positions: Ints) -> Ints:
-    """Positions, none of them between the halves of one change: a block would seem pending."""
+    """Move positions out of the middle of a free, where it seems pending.
+
+    Where nothing is cached, a tensor and its segment are one: positions between the two are
+    left out.
+    """
     events = books.trace.events
     halfway = np.zeros(books.events + 1, bool)
     halfway[1:-1] = (

@@ -1,4 +1,4 @@
-"""Live allocations summed up by what a person knows them by: a name, a line, a category."""
+"""Sum live allocations by name, line and category."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What tells allocations apart in a sum.
+    """A key by which allocations are summed: name, category, phase, line.
 
     Attributes:
         holder: Name without shape and with its numbers left out (`losses[...]`); None if unnamed.
         category: Their category.
-        born_in: Name of the phase of their birth; None before the recording and between phases.
+        born_in: Name of the phase that made them; None before the recording and between phases.
         line: `file.py:12 in function` that made them; None where no stack was taken.
     """
 
@@ -40,7 +40,7 @@ class Account:
 
 
 def accounts(books: Books, rows: Ints) -> tuple[list[Account], Ints]:
-    """Which account each allocation belongs to.
+    """Group allocations by account.
 
     Args:
         books: The card's books.
@@ -65,7 +65,7 @@ def accounts(books: Books, rows: Ints) -> tuple[list[Account], Ints]:
 
 
 def sums(books: Books, position: int) -> dict[Account, int]:
-    """Block bytes of what lives at a position, by account."""
+    """Sum the block bytes of live allocations at a position, by account."""
     rows = books.live(position)
     if not len(rows):
         return {}
@@ -76,7 +76,7 @@ def sums(books: Books, position: int) -> dict[Account, int]:
 
 
 def _texts(codes: Ints, text: Callable[[int], str | None]) -> tuple[list[str | None], Ints]:
-    """The texts of some codes, each once, and for each code the index of its text."""
+    """Return the distinct texts of some codes, and each code's text index."""
     known, index = np.unique(codes, return_inverse=True)
     texts = [None if code == NO_NAME else text(code) for code in known.tolist()]
     unique = list(dict.fromkeys(texts))
@@ -85,5 +85,8 @@ def _texts(codes: Ints, text: Callable[[int], str | None]) -> tuple[list[str | N
 
 
 def _plain(name: str) -> str:
-    """A name as it is from step to step and from layer to layer: without its shape, too."""
+    """Strip the shape and the numbers from a name.
+
+    The result is equal from step to step and from layer to layer.
+    """
     return without_numbers(without_form(name))

@@ -1,4 +1,7 @@
-"""Which phases a report shows: all, or of a long loop those that a person can still look at."""
+"""Choose the phases that a report shows.
+
+All of them, or of a long loop those that a person can still look at.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ LAST_PHASES = 4_000
 
 
 def shown_spans(books: Books, peak: int) -> list[Span]:
-    """Phases and blocks in order; of too many the first, the last and those of the peak's step.
+    """Return the phases and blocks that are shown, in order.
+
+    Of too many: the first, the last and those of the peak's step.
 
     Args:
         books: The card's books.
@@ -34,7 +39,7 @@ def shown_spans(books: Books, peak: int) -> list[Span]:
 
 
 def note_of_shown(session: Session) -> str | None:
-    """What is said where not all are shown; None where they are."""
+    """Return a note if not all phases are shown, else None."""
     phases = len(_phases(session))
     if phases <= FIRST_PHASES + LAST_PHASES:
         return None

@@ -1,4 +1,4 @@
-"""What the allocator would have done: other settings, another order, tried on the recorded events.
+"""Replay recorded events with other settings or in another order.
 
 Only the requests are replayed (every alloc and free, in their order); where memory lies, and how
 much is taken from the driver for it, is the simulated allocator's answer.
@@ -40,7 +40,7 @@ def try_settings(  # noqa: PLR0913 - each names one thing that could have been o
     last: int | None = None,
     at_once: bool = False,
 ) -> Outcome:
-    """Replay the recorded requests.
+    """Replay the recorded requests with other settings or limits.
 
     What lived before the recording is taken anew, in the order of its addresses.
 
@@ -64,7 +64,9 @@ def try_settings(  # noqa: PLR0913 - each names one thing that could have been o
 
 
 def is_as_recorded(books: Books, replay: Outcome) -> bool:
-    """Whether a replay of the run as it was takes what the run took: else no other says anything.
+    """Return whether an unchanged replay reserves what the run reserved.
+
+    Otherwise no changed replay says anything.
 
     Where a request was refused it cannot, since it has all the memory that it wants.
     """
@@ -73,7 +75,9 @@ def is_as_recorded(books: Books, replay: Outcome) -> bool:
 
 
 def try_longest_first(books: Books, first: int, last: int) -> Outcome:
-    """Replay with the stretch `first` to `last` (the largest step) run once before everything.
+    """Replay with one stretch run once before everything else.
+
+    The stretch from `first` to `last` is the largest step.
 
     Known as warming up with the longest batch: every later one finds blocks that are large enough.
     """
@@ -85,7 +89,9 @@ def try_longest_first(books: Books, first: int, last: int) -> Outcome:
 
 
 def try_freeing(books: Books, rows: Ints, positions: Ints) -> int | None:
-    """Bytes by which the allocated peak falls if these blocks go at these positions, sooner.
+    """Return by how much freeing blocks sooner lowers the allocated peak.
+
+    In bytes. These blocks are freed at these positions.
 
     What is freed sooner lets others lie elsewhere, so that what their blocks round up to differs,
     too. None where the unchanged replay is not the recording to the byte, or there is too much.
@@ -109,7 +115,9 @@ def try_freeing(books: Books, rows: Ints, positions: Ints) -> int | None:
 def try_again(
     books: Books, first: int, last: int, *, once: Collection[int], instead: Mapping[int, int]
 ) -> Outcome:
-    """Replay the recording up to `last`, and its stretch from `first` (an iteration) once more.
+    """Replay the recording, then one of its iterations once more.
+
+    The recording is replayed up to `last`; the iteration is the stretch from `first`.
 
     Args:
         books: The card's books.
@@ -128,7 +136,7 @@ def try_again(
 
 
 def with_conf(trace: DeviceTrace, conf: str) -> str:
-    """The whole text of PYTORCH_CUDA_ALLOC_CONF: what is in force, with `conf` added."""
+    """Return the PYTORCH_CUDA_ALLOC_CONF in force with `conf` added."""
     now = str(trace.settings.get("PYTORCH_CUDA_ALLOC_CONF") or "")
     keys = {part.partition(":")[0].strip() for part in conf.split(",")}
     kept = [p for p in now.split(",") if p and p.partition(":")[0].strip() not in keys]
@@ -136,7 +144,7 @@ def with_conf(trace: DeviceTrace, conf: str) -> str:
 
 
 def in_force(trace: DeviceTrace) -> AllocatorSettings:
-    """The settings under which the recording was made."""
+    """Return the allocator settings under which the recording was made."""
     return AllocatorSettings.from_torch(trace.settings, trace.release)
 
 
@@ -147,14 +155,20 @@ def _settings(trace: DeviceTrace, conf: str | None) -> AllocatorSettings:
 
 
 def _old(books: Books) -> list[tuple[int, int]]:
-    """(address, bytes asked for) of what lived before the recording, by address."""
+    """Return address and requested bytes of pre-existing blocks, by address.
+
+    They were allocated before the recording.
+    """
     a = books.allocations
     rows = np.flatnonzero((a.born < 0) & (a.freed >= 0))
     return list(zip(a.addr[rows].tolist(), a.requested[rows].tolist(), strict=True))
 
 
 def try_more(books: Books, sizes: Sequence[int]) -> tuple[int, int]:
-    """Bytes by which allocated and reserved grow if these requests come after the recording."""
+    """Return by how much requests after the recording raise memory use.
+
+    In allocated and reserved bytes.
+    """
     trace = books.trace
     allocator = CachingAllocator(
         total_bytes=NO_LIMIT, release=trace.release, settings=_settings(trace, None)

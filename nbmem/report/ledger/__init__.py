@@ -1,1 +1,1 @@
-"""From events to books: which bytes were what, at any moment, adding up to the card."""
+"""Turn allocator events into ledgers that add up to the card's memory."""

@@ -1,4 +1,4 @@
-"""What is known of every allocation before anybody says what it is for.
+"""Gather what is known of every allocation before categories are assigned.
 
 What an unwinding exception frees in a forward is no temporary. Without the failure it would have
 lived on to backward, so at the moment of a caught error it counts as activations.
@@ -44,26 +44,26 @@ __all__ = ["NO_NAME", "Facts", "facts_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Facts:
-    """What the passes look at: one row for each allocation.
+    """Inputs of the attribution rules, one row per allocation.
 
     Attributes:
-        allocations: Births, deaths and bytes.
+        allocations: Positions of allocation and free, and bytes.
         events: Number of events.
         phases: Where the phases lie.
-        born_in: Index of the phase of birth; NOWHERE before the recording, between phases, and of
-            what no tensor is: no pass goes by the birth of a sum of counters.
-        died_in: Index of the phase of death; NOWHERE between phases and if it never died.
-        within_one_phase: Born and dead inside one phase, or inside one gap between phases; by an
-            optimizer's step, whatever phases its closure has.
-        seen_as: For each category that a probe saw, which allocations it saw as that, themselves
-            or those like them in another pass of the loop.
-        fresh: Which inputs the loop made itself, between two calls of modules.
-        reached: Which allocations Python reached at the end; None where nobody looked.
-        kept: Which of a forward's results outlive the next pass of the loop, or are a variable's
-            that is larger in each.
-        calm: Whether nothing was allocated between its birth and its death, or only what a kernel
-            had beside it.
-        threads: How many threads trained at the same time; 1 where the phases tell who computed.
+        born_in: Index of the phase in which each was allocated. NOWHERE before the recording,
+            between phases, and for sums of counters, which are no tensors.
+        died_in: Index of the phase in which each was freed; NOWHERE between phases and if never
+            freed.
+        within_one_phase: Mask of those allocated and freed inside one phase, or inside one gap
+            between phases. An optimizer's step counts as one, whatever phases its closure has.
+        seen_as: For each category that a probe recorded, the mask of the allocations recorded as
+            that, themselves or those that they repeat in another pass of the loop.
+        fresh: Mask of the inputs that the loop made itself, between two calls of modules.
+        reached: Mask of the allocations that Python reached at the end; None without a heap walk.
+        kept: Mask of a forward's results that outlive the next pass of the loop, or that belong to
+            a variable that is larger in each pass.
+        calm: Mask of those during whose life nothing was allocated, or only a kernel's scratch.
+        threads: How many threads trained at the same time; 1 where the phases tell them apart.
     """
 
     allocations: Allocations
@@ -80,12 +80,12 @@ class Facts:
     threads: int
 
     def seen(self, category: Category) -> Mask:
-        """Which allocations a probe saw as that."""
+        """Return the mask of the allocations that a probe recorded as a category."""
         return self.seen_as[category]
 
     @property
     def unseen(self) -> Mask:
-        """Which allocations no probe saw."""
+        """Mask of the allocations that no probe recorded."""
         seen: Mask = np.any(list(self.seen_as.values()), axis=0)
         return ~seen
 
@@ -93,7 +93,7 @@ class Facts:
 def facts_of(
     allocations: Allocations, session: Session, device: int, phases: PhaseMap, refused: Unserved
 ) -> tuple[Facts, Ints, tuple[str, ...]]:
-    """Gather the facts.
+    """Gather the facts of every allocation of one card.
 
     Args:
         allocations: Every allocation of the recording.
@@ -152,16 +152,19 @@ def facts_of(
 
 
 def _born_in(a: Allocations, phases: PhaseMap) -> Ints:
-    """The phase of each birth; a sum of counters is born nowhere."""
+    """Return the phase in which each was allocated.
+
+    A sum of counters, which is no tensor, belongs to no phase: NOWHERE.
+    """
     born_in: Ints = np.where(a.addr < BEYOND, phases.of(a.born), NOWHERE)
     return born_in
 
 
 def _within(a: Allocations, born_in: Ints, died_in: Ints, phases: PhaseMap, count: int) -> Mask:
-    """Which allocations live inside one phase, or inside one gap.
+    """Select allocations that live inside one phase or one gap.
 
-    What makes the first batch of all begins in `load`, and ends in the `input` behind it: there
-    alone a batch begins with the tensor that the model is given.
+    Whatever makes the very first batch begins in `load` and ends in the `input` behind it. Only
+    there does a batch begin with the tensor that the model is given.
     """
     within: Mask = (born_in == died_in) & (born_in != NOWHERE)
     first_batch = phases.named(born_in, "load") & phases.named(died_in, "input")

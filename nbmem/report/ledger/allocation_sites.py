@@ -1,8 +1,8 @@
-"""Where a tensor was made that nobody saw: by which call, or near which module.
+"""Name unobserved allocations by the call or module that made them.
 
-Temporaries are gone before anybody looks: what an optimizer's lists hold within a step, a result
-that no backward reads. What is known of them is their place in the order of births: inside a call
-whose beginning and end were read, or beside something that a graph has named.
+Temporaries are freed before any probe reads them: what an optimizer's lists hold within a step, a
+result that no backward reads. Their place in the order of allocations is known. It lies inside a
+call whose beginning and end were read, or beside something that a graph has named.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _GRADIENT = re.compile(r"([^\s\[]+\.[^.\s]+)\.grad ")
 def within_steps(
     allocations: Allocations, born_in: Ints, phases: PhaseMap, calls: Calls, texts: Sequence[str]
 ) -> Mask:
-    """What an optimizer's step has made itself and lets go of before it returns.
+    """Select what an optimizer's step allocates and frees before it returns.
 
     Within a step that is given a closure, forwards and backwards have phases of their own.
     """
@@ -60,14 +60,14 @@ def _steps(calls: Calls, texts: Sequence[str]) -> _Columns:
 
 
 class Birthplaces:
-    """Says where allocations were made.
+    """Names allocations after the place where they were made.
 
     Args:
         facts: What is known of each allocation.
         names: Index of each one's name, NO_NAME if it has none.
-        texts: What these are indices of.
-        category: Of each one, as a number.
-        calls: What the loop called; None where nobody looked.
+        texts: The texts that these indices point into.
+        category: Category of each allocation, as a number.
+        calls: The calls of modules and optimizers; None where none were recorded.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Birthplaces:
         self._calls = None if calls is None else _Calls(calls, texts, facts.phases)
 
     def name(self, row: int) -> str | None:
-        """`temporary of adamw.step()`; None where nothing tells."""
+        """Return a name such as `temporary of adamw.step()`, or None."""
         facts = self._facts
         phase = int(facts.born_in[row])
         if phase == NOWHERE:
@@ -101,7 +101,10 @@ class Birthplaces:
         return f"{MADE}by {where[3:]}" if where.startswith("of ") else f"{MADE}{where}"
 
     def _neighbour(self, row: int) -> str | None:
-        """The module of what was born just before it in its phase, else just behind it."""
+        """Return the module of a named allocation close to a row in its phase.
+
+        Up to NEAR allocations before the row are searched first, then as many behind it.
+        """
         born_in = self._facts.born_in
         for step in (-1, 1):
             for at in range(row + step, row + step * (NEAR + 1), step):
@@ -121,7 +124,7 @@ class Birthplaces:
 
 
 class _Calls:
-    """The calls, modules and steps apart."""
+    """Intervals of module calls and of optimizer steps."""
 
     def __init__(self, calls: Calls, texts: Sequence[str], phases: PhaseMap) -> None:
         self._steps = _steps(calls, texts)
@@ -130,7 +133,7 @@ class _Calls:
         self._texts, self._phases = texts, phases
 
     def where(self, born: int, kind: str, phase: int) -> str | None:
-        """Which call a birth lies in, or between which it does."""
+        """Describe the call that an allocation lies in, or the calls beside it."""
         if kind == "backward":
             return "of backward()"
         first, last = self._phases.bounds(phase)
@@ -143,7 +146,7 @@ class _Calls:
     def _place(
         self, calls: tuple[Ints, Ints, Ints], born: int, first: int, last: int
     ) -> str | None:
-        """In a phase: inside of a call, before the next one, or behind the last."""
+        """Describe a place inside a call, before the next or after the last."""
         begins, ends, names = calls
         at = int(np.searchsorted(ends, born, side="right"))
         if at < len(ends):
@@ -157,7 +160,10 @@ class _Calls:
         return None
 
     def _coming(self, born: int) -> str | None:
-        """What is called next, where its beginning is known."""
+        """Describe an allocation as before the next module call.
+
+        Returns None where the beginning of that call is unknown or lies before the allocation.
+        """
         begins, ends, names = self._modules
         at = int(np.searchsorted(ends, born, side="right"))
         if at == len(ends) or begins[at] < born:

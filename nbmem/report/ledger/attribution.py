@@ -1,13 +1,15 @@
-"""What every allocation is for: a list of passes, surest first; what none claims stays unknown.
+"""Assign a category to every allocation by a list of rules, surest first.
 
-There is no hook on saved tensors, which would name every activation: torch then skips the check
-that one was modified in place (a traced cell would compute wrong gradients where an untraced one
-raises), and torch.func refuses to run under such hooks. Reading `grad_fn._saved_*` would run
-checkpoint's recomputation and save_on_cpu's copies. So an activation is what is born in forward and
-outlives it, which the events say exactly.
+An allocation that no rule claims stays unknown.
 
-In backward, what lives while nothing else is allocated is a temporary; everything else that dies
-there is an output gradient. The history has no operators, and this is as far as it goes.
+There is no hook on saved tensors, which would name every activation. Under such hooks torch skips
+the check that a saved tensor was modified in place. A traced cell would then compute wrong
+gradients where an untraced one raises, and torch.func refuses to run under them. Reading
+`grad_fn._saved_*` would run checkpoint's recomputation and save_on_cpu's copies. So an activation
+is what is allocated in forward and outlives it, which the events say exactly.
+
+In backward, what lives while nothing else is allocated is a temporary. Everything else that is
+freed there is an output gradient. The history has no operators, and this is as far as it goes.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def attribute(facts: Facts) -> NDArray[np.uint8]:
-    """The category of each allocation."""
+    """Return the category of each allocation."""
     category = np.full(len(facts.allocations), Category.UNKNOWN, np.uint8)
     open_rows = np.ones(len(category), bool)
     for what, which in PASSES:
@@ -48,35 +50,47 @@ def _seen(category: Category) -> Callable[[Facts], Mask]:
 
 
 def _made(facts: Facts) -> Mask:
-    """Made by the training loop, and so no input of it."""
+    """Select what a forward, backward or optimizer step allocated."""
     return facts.phases.named(facts.born_in, "forward", "backward", "optimizer")
 
 
 def _given_inputs(facts: Facts) -> Mask:
-    """Given to a module, and not the detached result of another one's forward; a loop's labels."""
+    """Select the tensors given to a module, and a loop's labels.
+
+    Detached results of another module's forward are left out, unless the loop made them itself.
+    """
     batch = facts.seen(Category.ACTIVATIONS) & facts.phases.named(facts.born_in, "input")
     return (facts.seen(Category.INPUTS) & (~_made(facts) | facts.fresh)) | batch
 
 
 def _gathered_to_keep(facts: Facts) -> Mask:
-    """Gathered between the steps for a name of the notebook: a full state dict."""
+    """Select what was gathered between steps for a notebook variable.
+
+    A full state dict is an example.
+    """
     kept = facts.seen(Category.USER_TENSORS) & facts.seen(Category.COMMUNICATION)
     return kept & ~_made(facts)
 
 
 def _read_by_a_graph(facts: Facts) -> Mask:
-    """Saved for backward, though no graph has made it."""
+    """Select what a graph saved for backward but did not allocate."""
     return facts.seen(Category.ACTIVATIONS) & ~_made(facts)
 
 
 def _named(facts: Facts) -> Mask:
-    """Named from the notebook; of a forward's results those that are kept."""
+    """Select tensors held by notebook variables.
+
+    Of a forward's results only those that outlive the next pass count.
+    """
     in_forward = facts.phases.named(facts.born_in, "forward")
     return facts.seen(Category.USER_TENSORS) & (~in_forward | facts.kept)
 
 
 def _gradients_by_life(facts: Facts) -> Mask:
-    """Left by a backward and taken by zero_grad (beyond the rows that identities may have)."""
+    """Select what a backward allocated and zero_grad freed.
+
+    These come in addition to the gradients that the probes recorded, whose rows are limited.
+    """
     return (
         facts.phases.named(facts.born_in, "backward")
         & facts.phases.named(facts.died_in, "zero_grad")
@@ -85,7 +99,10 @@ def _gradients_by_life(facts: Facts) -> Mask:
 
 
 def _output_gradients(facts: Facts) -> Mask:
-    """Born in backward; something else was allocated while they lived, so a node passed them on."""
+    """Select output gradients: allocated in backward and passed between nodes.
+
+    Something else was allocated while each of them lived, so a node passed them on.
+    """
     return facts.phases.named(facts.born_in, "backward") & ~(facts.within_one_phase & facts.calm)
 
 

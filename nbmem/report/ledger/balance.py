@@ -1,4 +1,4 @@
-"""The ledger: the bytes of each category at one moment, which add up to the card exactly."""
+"""The ledger: bytes per category at one moment, summing to the whole card."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Managed:
-    """Managed memory (cudaMallocManaged) at one moment, as far as the driver says; bytes.
+    """Bytes of managed memory (cudaMallocManaged) at one moment.
 
-    Its pages are counted for the card and for no process:
+    The figures are as exact as the driver's. Its pages are counted for the card and for no process:
     https://github.com/rapidsai/rmm/issues/2259, https://github.com/Syllo/nvtop/issues/213.
 
     Attributes:
-        size: What exists, wherever it is.
-        place: The category in which its part on the card stands.
-        most_on_card: What of it can be on the card.
-        least_away: What of it cannot, for want of room.
+        size: Bytes that exist, on the card or elsewhere.
+        place: The category that contains the part on the card.
+        most_on_card: Bytes of it that can be on the card.
+        least_away: Bytes of it that cannot, for want of room.
     """
 
     size: int
@@ -33,7 +33,7 @@ class Managed:
     least_away: int
 
     def to_json(self) -> dict[str, str | int]:
-        """Bytes by stable keys."""
+        """Return the bytes by stable keys."""
         return {
             "bytes": self.size,
             "within": self.place.key,
@@ -44,7 +44,7 @@ class Managed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """Where every byte of a card was at one moment.
+    """Bytes of a card by category at one moment.
 
     Attributes:
         total_bytes: The card's bytes.
@@ -62,7 +62,7 @@ class Ledger:
     machine: MachineParts | None = None
 
     def __getitem__(self, category: Category) -> int:
-        """Bytes of one category."""
+        """Return the bytes of one category."""
         return self.held[category]
 
     @property
@@ -72,22 +72,25 @@ class Ledger:
 
     @property
     def allocated(self) -> int:
-        """Bytes of live blocks: what torch.cuda.memory_allocated() says."""
+        """Bytes of live blocks, as torch.cuda.memory_allocated() reports."""
         return self.active - self.held[Category.PENDING]
 
     @property
     def reserved(self) -> int:
-        """Bytes held from the driver: what torch.cuda.memory_reserved() says."""
+        """Bytes held from the driver, as torch.cuda.memory_reserved() reports."""
         return sum(self.held[c] for c in RESERVED)
 
     @property
     def process(self) -> int | None:
-        """Bytes that nvidia-smi shows for this process; None where the driver does not say."""
+        """Bytes that nvidia-smi shows for this process, or None if unknown.
+
+        The driver hides them in containers and without NVML.
+        """
         return sum(self.held[c] for c in PROCESS) if self.process_known else None
 
     @property
     def managed(self) -> Managed | None:
-        """Managed memory of other frameworks; None where there is none that they count."""
+        """Managed memory of other frameworks; None if they report none."""
         size = sum(share.managed for share in self.owners)
         if not size:
             return None
@@ -102,23 +105,26 @@ class Ledger:
 
     @property
     def outside(self) -> int:
-        """Bytes that torch's allocator cannot have: others', the context's and the driver's."""
+        """Bytes in use that torch's allocator does not hold.
+
+        They belong to other frameworks, other processes, the CUDA context and the driver.
+        """
         return self.used - self.reserved
 
     @property
     def used(self) -> int:
-        """Bytes of the card in use by anybody."""
+        """Bytes of the card in use by any process or by the driver."""
         return self.total_bytes - self.held[Category.FREE]
 
     def check(self, *, allocated: int | None = None, reserved: int | None = None) -> None:
         """Raise unless every byte of the card is in exactly one category.
 
         Args:
-            allocated: What the allocator itself reports; None to leave it out.
-            reserved: The same for the bytes held from the driver.
+            allocated: Bytes that the allocator itself reports; None to leave the check out.
+            reserved: Reserved bytes that the allocator itself reports; None to leave the check out.
 
         Raises:
-            LedgerImbalanceError: The books do not balance.
+            LedgerImbalanceError: The categories do not add up.
         """
         cached = sum(share.cached for share in self.owners)
         used = sum(share.held for share in self.owners) - cached
@@ -140,11 +146,17 @@ class Ledger:
             raise LedgerImbalanceError(f"The category {name} holds {min(self.held)} B.")
 
     def to_json(self) -> dict[str, int]:
-        """Bytes by the categories' stable keys; their sum is `total_bytes`."""
+        """Return the bytes by the categories' stable keys.
+
+        Their sum is `total_bytes`.
+        """
         return {category.key: self.held[category] for category in Category}
 
     def owners_json(self) -> list[dict[str, str | int | None]]:
-        """What each other framework holds, the largest first; null where it does not say."""
+        """List what each other framework holds, the largest first.
+
+        A figure that the framework does not report is null.
+        """
         return [
             {
                 "name": share.name,

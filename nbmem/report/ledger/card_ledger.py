@@ -1,4 +1,4 @@
-"""The books of one recorded card: the ledger at any moment, the highest moment of any span."""
+"""The ledger of one recorded card at any position, and the peaks of spans."""
 
 from __future__ import annotations
 
@@ -51,12 +51,13 @@ class Books:
         device: The card's index among the session's devices.
         trace: What was recorded of the card.
         events: How many events it has.
-        phases: Which phase an event lies in.
+        phases: Maps events to phases.
         refused: The requests that failed.
         notes: What is doubtful, one sentence each.
-        allocations: Every allocation that lived in the recording, in the order of birth: a *row*.
-        category: Of each row, as a number.
-        born_in: Index of each row's phase in `phases`.
+        allocations: Every allocation that lived in the recording, in the order of allocation: a
+            *row*.
+        category: Category of each row, as a number.
+        born_in: Index in `phases` of the phase in which each row was allocated.
     """
 
     def __init__(self, session: Session, device: int = 0) -> None:
@@ -92,43 +93,50 @@ class Books:
 
     @property
     def allocated(self) -> Ints:
-        """The curve of what is in allocated blocks."""
+        """Curve of the bytes in allocated blocks."""
         return self._followed.allocated
 
     @property
     def active(self) -> Ints:
-        """The curve of what is in allocated and pending blocks."""
+        """Curve of the bytes in allocated and pending blocks."""
         return self._followed.active
 
     @property
     def requested(self) -> Ints:
-        """The curve of what was asked for, of active blocks."""
+        """Curve of the bytes requested for active blocks."""
         return self._followed.requested
 
     @property
     def reserved(self) -> Ints:
-        """The curve of what is held from the driver."""
+        """Curve of the bytes held from the driver."""
         return self._followed.reserved
 
     @property
     def releasable(self) -> Ints:
-        """The curve of what empty_cache() would give back: whole free segments and free pages.
+        """Curve of the bytes that torch.cuda.empty_cache() would release.
 
-        Those of private pools in use stay, and so do pieces of used segments.
+        These are whole free segments and free pages. Those of private pools in use stay, and so do
+        pieces of used segments.
         """
         return self._followed.releasable
 
     def bounds(self, span: Span) -> tuple[int, int]:
-        """The positions on this card between which a span lies, both included."""
+        """Return the first and last position of a span on this card.
+
+        Both are included.
+        """
         return span.first[self.device], span.last[self.device]
 
     @property
     def process_known(self) -> bool:
-        """Whether the driver says what this process holds."""
+        """True if the driver reports what this process holds."""
         return self._outside.process_known
 
     def held(self, positions: Ints) -> Ints:
-        """Bytes by category at each position, shape (len(positions), len(Category))."""
+        """Return the bytes by category at each position.
+
+        The table's shape is (len(positions), len(Category)).
+        """
         table = np.zeros((len(positions), len(Category)), np.int64)
         for category in LIVE:
             table[:, category] = self._sums.at(category, positions)
@@ -146,13 +154,13 @@ class Books:
         return table
 
     def ledger(self, position: int) -> Ledger:
-        """The card at one position, checked against the followed counters."""
+        """Return the ledger at a position, checked against the counters."""
         (ledger,) = self.ledgers([position])
         ledger.check(allocated=int(self.allocated[position]), reserved=int(self.reserved[position]))
         return ledger
 
     def ledgers(self, positions: Sequence[int]) -> list[Ledger]:
-        """The card at each position."""
+        """Return the ledger at each position, unchecked."""
         at = np.array(positions, np.int64)
         when, held = self._lasting(at), self.held(at)
         owners = self._outside.shares(when, self.reserved[at])
@@ -170,15 +178,23 @@ class Books:
         ]
 
     def parts(self, positions: Ints) -> Ints | None:
-        """What the host's memory is of at each position, (n, len(PARTS)); None of a card."""
+        """Return the parts of the host's memory at each position.
+
+        The table's shape is (n, len(PARTS)). A card has no such parts: the result is None.
+        """
         return parts_at(self.trace.machine, self._lasting(positions), self.held(positions))
 
     def peak(self, first: int, last: int) -> int:
-        """The position between two (both included) at which most is allocated; the earliest."""
+        """Return the position between two at which most is allocated.
+
+        Both ends are included; of several such positions the earliest is returned.
+        """
         return first + int(np.argmax(self.allocated[first : last + 1]))
 
     def peak_process(self, first: int = 0, last: int | None = None) -> int | None:
-        """Highest process figure between two positions, read or at any event.
+        """Return the highest process figure between two positions.
+
+        It is the larger of what was read there and what the ledger has at any event.
 
         Args:
             first: Position; 0 takes in what was read before the first event.
@@ -195,7 +211,10 @@ class Books:
         return max(self._outside.highest_read(begin, end), int(self._processes(positions).max()))
 
     def largest_process(self) -> int | None:
-        """The first position with the highest process figure; None if it was read elsewhere."""
+        """Return the first position with the highest process figure.
+
+        Returns None if a reading between events was higher, or if the driver hides the figure.
+        """
         if not self.process_known:
             return None
         held = self._processes(np.arange(self.events + 1))
@@ -204,37 +223,46 @@ class Books:
         return position if held[position] >= read else None
 
     def _processes(self, positions: Ints) -> Ints:
-        """The process figure at positions."""
+        """Return the process figure at each position."""
         reserved = self.reserved[positions]
         used, cached, context, *_ = self._outside.at(self.times(positions), reserved)
         held: Ints = reserved + used + cached + context
         return held
 
     def _lasting(self, positions: Ints) -> Ints:
-        """The positions' times; the last one lasts: what was read after it belongs to it."""
+        """Return the time of each position; the last one is open-ended.
+
+        Whatever was read after the last position belongs to it.
+        """
         return np.where(positions < self.events, self.times(positions), np.iinfo(np.int64).max)
 
     def times(self, positions: Ints) -> Ints:
-        """When each position begins, nanoseconds since the epoch."""
+        """Return the time at which each position begins.
+
+        Times are nanoseconds since the epoch.
+        """
         times = self.trace.events.t_ns
         if not len(times):
             return np.full(len(positions), self.session.created_ns, np.int64)
         return times[np.clip(positions - 1, 0, len(times) - 1)]
 
     def name(self, row: int) -> str | None:
-        """What an allocation is called, or where it was made; None where nothing tells."""
+        """Return an allocation's name, or the place where it was made.
+
+        Returns None if neither is known.
+        """
         if self.category[row] == Category.WORKSPACE:  # also where a gradient is as large
             return WORKSPACE
         index = int(self.names[row])
         return self.texts[index] if index != NO_NAME else self._births.name(row)
 
     def live(self, position: int) -> Ints:
-        """Rows of the allocations that live at a position."""
+        """Return the rows of the allocations that live at a position."""
         a = self.allocations
         return np.flatnonzero((a.born < position) & (a.freed >= position))
 
     def _check_marks(self) -> None:
-        """The followed events must say what the allocator's own counters said."""
+        """Note where replayed events and the allocator's counters disagree."""
         marks, f = self.trace.marks, self._followed
         if self.trace.dropped or not len(marks):
             return
@@ -255,7 +283,7 @@ class Books:
 
 
 class _Sums:
-    """Requested bytes by category at any position, in O(log n) a position."""
+    """Requested bytes by category at any position, in O(log n) per position."""
 
     def __init__(self, a: Allocations, category: NDArray[np.uint8]) -> None:
         self._parts = {

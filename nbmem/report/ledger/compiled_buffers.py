@@ -1,8 +1,8 @@
-"""Names for what compiled regions took: their wrappers' buffers, found again among the births.
+"""Name allocations of compiled regions by their wrappers' buffers.
 
 The probes list what a region's forward and backward take, with their bytes, in the wrapper's order
-(compiled_regions.py). Names are given only if all of that list is found in its order among what was
-allocated then; what lies between is a kernel's scratch, or of what was not compiled.
+(probes/regions.py). Names are given only if all of that list is found in its order among what was
+allocated then. What lies between is a kernel's scratch, or of what was not compiled.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def planned_names(  # noqa: PLR0913 - the facts as far as they are known then
     calm: Mask,
     texts: Sequence[str],
 ) -> dict[int, str]:
-    """The names of what compiled regions took, by row.
+    """Return the names of compiled regions' allocations, by row.
 
     Args:
         allocations: Every allocation of the recording.
@@ -66,7 +66,7 @@ def planned_names(  # noqa: PLR0913 - the facts as far as they are known then
 
 
 def _before(phase: int, phases: PhaseMap) -> list[int]:
-    """The phases of the forward that a backward follows."""
+    """Return the phases of the forward that precedes a backward."""
     found: list[int] = []
     while phase > 0 and phases.names[phase - 1] in _OF_FORWARD:
         phase -= 1
@@ -75,10 +75,14 @@ def _before(phase: int, phases: PhaseMap) -> list[int]:
 
 
 def _in_order(made: Ints, listed: Ints, calm: Mask) -> dict[int, int]:
-    """What was made by what it must be of a list that lies among it in its order.
+    """Match allocations with a list of sizes that occurs among them in order.
 
-    It must be where it is the same one however early or late the list is laid. What a first launch
-    copies to time a kernel is gone before anything else is made: without that it is tried again.
+    A match counts only if it is the same one however early or late the list is laid. What a first
+    launch copies to time a kernel is freed before anything else is allocated. So a second attempt
+    leaves such allocations out.
+
+    Returns:
+        For each certain allocation its place in the list.
     """
     certain: dict[int, int] = {}
     for kept in (np.ones(len(made), bool), ~calm):
@@ -94,7 +98,10 @@ def _in_order(made: Ints, listed: Ints, calm: Mask) -> dict[int, int]:
 
 
 def _earliest(made: Ints, listed: Ints) -> list[int] | None:
-    """Where each of a list is found at the earliest; None if not all of it is, in order."""
+    """Find the earliest places of a list of sizes, in order.
+
+    Returns None if not all of the list is found.
+    """
     found: list[int] = []
     sizes = enumerate(made.tolist())
     for wanted in listed.tolist():

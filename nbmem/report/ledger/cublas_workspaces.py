@@ -1,12 +1,13 @@
-"""The rule for cuBLAS workspaces: kept from a thread's first matrix product on a stream to the end.
+"""Recognize cuBLAS workspaces by size, thread and stream.
 
-Or until somebody clears them, as Lightning does when its training ends: all threads' at once. Where
-only one thread has any (an evaluation), one allocation of the odd size that cards before Hopper
-have is it; a loop's results would be several. A handle has one for each stream, and a graph is
-captured on a stream of its own:
+A workspace lives from a thread's first matrix product on a stream to the end, or until all are
+cleared. Lightning clears all threads' at once when its training ends. Where only one thread has any
+(an evaluation), one allocation of the odd size that cards before Hopper have is it; a loop's
+results would be several. A handle has one for each stream, and a graph is captured on a stream of
+its own:
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/cuda/CublasHandlePool.cpp
 
-Where several threads trained at the same time there are no phases: each has its own, and the engine
+Where several threads trained at the same time there are no phases. Each has its own, and the engine
 one for all. By their odd size these are cuBLAS's, and by 32 MiB where Python does not have them.
 
 With a cuBLASLt epilogue (addmm) its own, once. Recorded on an H100: each once in the forward
@@ -37,7 +38,11 @@ THREADS = (("forward", "inference"), ("backward",))
 
 
 def workspaces(facts: Facts) -> Mask:
-    """Allocations that are cuBLAS's: the first of the size in each thread, kept."""
+    """Select the allocations that are cuBLAS or cuBLASLt workspaces.
+
+    They are the first of their size on each stream in each thread that last to the end or are
+    cleared.
+    """
     a = facts.allocations
     kept = facts.unseen & ((a.freed >= facts.events) | _cleared(facts))
     found: Mask = np.zeros(len(a), bool)
@@ -58,7 +63,10 @@ def workspaces(facts: Facts) -> Mask:
 
 
 def _of_threads(facts: Facts, kept: Mask) -> Mask:
-    """One for each of several threads that trained at the same time, and one for the engine."""
+    """Select workspaces where several threads trained at the same time.
+
+    On each stream these are one for each thread, and one for the engine.
+    """
     a = facts.allocations
     found: Mask = np.zeros(len(a), bool)
     if facts.threads > 1:
@@ -72,19 +80,24 @@ def _of_threads(facts: Facts, kept: Mask) -> Mask:
 
 
 def taken_once(allocations: Allocations, unseen: Mask, events: int) -> Mask:
-    """Allocations that may be cuBLAS's, by their sizes alone: the first pass has them, no other."""
+    """Select allocations that may be cuBLAS workspaces, by size alone.
+
+    They last to the end. The first pass of a loop has them, and no other.
+    """
     lasting = unseen & (allocations.freed >= events)
     mine: Mask = lasting & np.isin(allocations.requested, (*CUBLAS, CUBLASLT))
     return mine
 
 
 def first_in_backward(once: Mask, allocations: Allocations, in_backward: Mask) -> Mask:
-    """Of what may be cuBLAS's the first that each stream's backwards made: no gradient, then.
+    """Select each stream's first possible workspace made by a backward.
+
+    It is no gradient, then.
 
     Args:
-        once: What may be cuBLAS's, as `taken_once` says.
+        once: Mask of the possible workspaces, as returned by `select_possible_workspaces`.
         allocations: Every allocation of the recording.
-        in_backward: Which of them a backward made.
+        in_backward: Mask of those that a backward made.
     """
     found: Mask = np.zeros(len(once), bool)
     rows = np.flatnonzero(once & in_backward)
@@ -94,12 +107,13 @@ def first_in_backward(once: Mask, allocations: Allocations, in_backward: Mask) -
 
 
 def unheld_workspaces(requested: Ints, stream: Ints) -> Mask:
-    """Blocks that are cuBLAS's, of those that live at one moment and Python does not have.
+    """Select the cuBLAS workspaces among live blocks that Python lacks.
 
-    Each stream has one of each thread; where more have the size, sizes do not tell which.
+    The blocks live at one moment. Each stream has one of each thread; where more have the size,
+    sizes do not tell them apart, and none is selected.
 
     Args:
-        requested: What was asked for, of each.
+        requested: Requested bytes of each block.
         stream: The stream of each.
     """
     found: Mask = np.isin(requested, CUBLAS)
@@ -110,10 +124,11 @@ def unheld_workspaces(requested: Ints, stream: Ints) -> Mask:
 
 
 def _elsewhere(facts: Facts, in_engine: Mask) -> Mask:
-    """Outside of the engine, whatever the phase, where Python was searched and does not have it.
+    """Select allocations outside the engine that Python does not reach.
 
-    A bare product takes its workspace as a module's does, but there sizes alone show nothing: 32
-    MiB are a plain tensor's size, too.
+    Any phase but backward counts. Without a heap walk none is selected. A bare product takes its
+    workspace as a module's does, but there sizes alone show nothing: 32 MiB are a plain tensor's
+    size, too.
     """
     if facts.reached is None:
         return np.zeros(len(in_engine), bool)
@@ -122,7 +137,11 @@ def _elsewhere(facts: Facts, in_engine: Mask) -> Mask:
 
 
 def _cleared(facts: Facts) -> Mask:
-    """What was freed where both threads' workspaces were, with no allocation in between."""
+    """Select what was freed at a moment when workspaces were cleared.
+
+    Both threads' workspaces were freed there with no allocation in between. A single one of the
+    size of cards before Hopper counts as well.
+    """
     a, phases = facts.allocations, facts.phases
     moment = np.searchsorted(np.sort(a.born), a.freed)
     dead = facts.unseen & (a.freed < facts.events) & ~facts.within_one_phase

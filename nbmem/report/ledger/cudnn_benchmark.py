@@ -1,6 +1,7 @@
-"""Work areas in which cuDNN tried its kernels (`torch.backends.cudnn.benchmark`).
+"""Find the workspaces of cuDNN's kernel search.
 
-torch takes as much as the largest of them wants, frees it at once, and then empties the cache:
+The search is that of `torch.backends.cudnn.benchmark`. torch takes as much as the largest of its
+kernels wants, frees it at once, and then empties the cache:
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/cudnn/Conv_v8.cpp
 (generate_and_filter_plans, run_single_conv)
 """
@@ -21,7 +22,10 @@ SEARCH = "cuDNN's search for the fastest kernel"
 
 
 def searched(allocations: Allocations, session: Session, device: int) -> list[int]:
-    """Rows of those allocations; none where the program did not ask for the search."""
+    """Return the rows of cuDNN's search workspaces.
+
+    There are none unless the program set torch.backends.cudnn.benchmark.
+    """
     if not session.facts.get("cudnn_benchmark"):
         return []
     a, action = allocations, session.devices[device].events.action

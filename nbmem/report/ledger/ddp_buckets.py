@@ -1,8 +1,9 @@
-"""DistributedDataParallel's buckets, which no Python object has: told by their bytes to the last.
+"""Find DistributedDataParallel's buckets among unobserved allocations.
 
-The reducer makes them at once, without another allocation between, and together they are as large
-as the gradients of one type: one for the first pass or as many as its limits say, and new ones for
-the rest before the second forward.
+No Python object has them, so they are identified by their exact bytes. The reducer makes them at
+once, without another allocation between. Together they are as large as the gradients of one type:
+one for the first pass or as many as its limits say, and new ones for the rest before the second
+forward.
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/distributed/c10d/reducer.cpp
 """
 
@@ -35,13 +36,14 @@ def buckets(
     born_in: Ints,
     phases: PhaseMap,
 ) -> tuple[Ints, Ints]:
-    """The allocations that are buckets.
+    """Find the allocations that are DistributedDataParallel's buckets.
 
     Args:
         allocations: Every allocation of the recording.
-        identities: What the probes saw; at address 0 what they only know to be somewhere.
-        lasting: Which allocations no probe saw and outlive the phase of their birth.
-        born_in: Index of the phase of each one's birth.
+        identities: What the probes recorded; at address 0 what they know to exist at an unknown
+            place.
+        lasting: Mask of the allocations that no probe recorded and that outlive their first phase.
+        born_in: Index of the phase in which each was allocated.
         phases: The phases.
 
     Returns:
@@ -61,7 +63,11 @@ def buckets(
 
 
 def _kept_from_before(a: Allocations, lasting: Mask, total: int) -> list[int]:
-    """What was there when the recording began, if it is as large in all."""
+    """Find buckets among allocations older than the recording, by total size.
+
+    Either one of them has exactly the wanted size, or all of them together do. Blocks of cuBLAS's
+    and cuBLASLt's sizes are left out.
+    """
     cublas = np.isin(a.requested, (*CUBLAS, CUBLASLT))
     old = np.flatnonzero(lasting & (a.born < 0) & ~cublas)
     single = old[a.requested[old] == total]
@@ -72,7 +78,10 @@ def _kept_from_before(a: Allocations, lasting: Mask, total: int) -> list[int]:
 
 
 def _runs(a: Allocations, may_be: Mask, total: int) -> list[int]:
-    """Births in a row that are as large together, and live together."""
+    """Find runs of consecutive allocations whose sizes add up to a total.
+
+    All of a run must live at the same time.
+    """
     order = np.flatnonzero(a.born >= 0)
     order = order[np.argsort(a.born[order])]
     sizes = np.where(may_be[order], a.requested[order], total + 1)  # no run goes over another's

@@ -1,7 +1,7 @@
-"""Which failed requests a program had to do without, and which it passed over at once.
+"""Tell allocation failures of the program from requests torch retried.
 
-torch itself asks again: of a convolution's kernels it takes the first whose workspace fits
-(try_configs and generate_and_filter_plans of Conv_v8.cpp), and nobody sees the error.
+torch itself retries: of a convolution's kernels it takes the first whose workspace fits
+(try_configs and generate_and_filter_plans of Conv_v8.cpp), and the program never sees the error.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _CONVOLVES = re.compile(r"^ConvolutionBackward|\((Lazy)?Conv(Transpose)?\dd\)$")
 
 @dataclass(frozen=True, slots=True)
 class Unserved:
-    """The requests of one card that failed.
+    """Allocation requests of one card that failed.
 
     Attributes:
-        seen: Each one's place in the history, and how it was seen; early ones by nobody.
-        passed_over: Places behind which the same convolution asked for less at once.
-        lost: Whether some were seen that the history does not have.
+        seen: Position of each in the history, and the error that was observed; None for early ones.
+        passed_over: Positions behind which the same convolution requested less at once.
+        lost: Whether errors were observed that the history does not have.
     """
 
     seen: dict[int, Refusal | None]
@@ -45,17 +45,20 @@ class Unserved:
 
     @property
     def failed(self) -> list[int]:
-        """Where requests failed that the program had to do without."""
+        """Positions of failed requests that were not retried with less."""
         return [at for at in self.seen if at not in self.passed_over]
 
     @property
     def ran_out(self) -> bool:
-        """Whether there was such a request; one that the history lost counts, too."""
+        """True if a request failed that was not retried with less.
+
+        One that the history lost counts, too.
+        """
         return bool(self.failed) or self.lost
 
 
 def refused_of(session: Session, device: int) -> Unserved:
-    """The failed requests of one of a session's cards, by its index there."""
+    """Return the failed requests of a card, by its index in the session."""
     trace = session.devices[device]
     rows = np.flatnonzero(trace.events.action == Action.OOM).tolist()
     told = [refusal for refusal in session.refusals if refusal.device == trace.info.index]
@@ -67,13 +70,15 @@ def refused_of(session: Session, device: int) -> Unserved:
 def _passed_over(
     session: Session, events: Events, seen: dict[int, Refusal | None]
 ) -> frozenset[int]:
-    """Where requests failed behind which the same convolution asked for less at once.
+    """Find failed requests that a convolution at once retried with less.
 
-    Its result was there, nothing was freed in between, as there would be where an error unwinds a
-    call, and what it got was freed at once. The last of several sizes that failed in a row may have
-    been followed by a kernel without a workspace, where the place is known for a convolution: one
-    that a program calls with less and less, on nothing new, looks the same. What ended the
-    recording was not passed over.
+    Its result was allocated just before. Nothing was freed in between, as there would be where an
+    error unwinds a call. What it got was freed at once.
+
+    The last of several sizes that failed in a row may have been followed by a kernel without a
+    workspace. Such failures count where their place is known to be a convolution. A convolution
+    that a program calls with less and less, on nothing new, looks the same. A request that ended
+    the recording was not retried.
     """
     asked = np.flatnonzero(np.isin(events.action, _ASKED)) if seen else np.zeros(0, np.int64)
     found: set[int] = set()
@@ -94,7 +99,10 @@ def _passed_over(
 def _rows(
     events: Events, asked: NDArray[np.int64], seen: dict[int, Refusal | None]
 ) -> Iterator[tuple[int, int]]:
-    """Requests that failed one behind the other, at one place: from which in `asked` to which."""
+    """Yield ranges of consecutive failed requests from one place.
+
+    Each range is the index of its first request in `asked`, and the one behind its last.
+    """
     failures = np.searchsorted(asked, [*seen]).tolist()
     at = 0
     while at < len(failures):
@@ -113,7 +121,10 @@ def _served(events: Events, at: int) -> bool:
 
 
 def _works(events: Events, seen: dict[int, Refusal | None], failed: int, then: list[int]) -> bool:
-    """Whether less was served to the same place, and freed at once, as a work area is."""
+    """Return True if less was served at the same place and freed at once.
+
+    A workspace behaves so.
+    """
     if len(then) < 2:
         return False
     got, freed = then
@@ -127,7 +138,10 @@ def _works(events: Events, seen: dict[int, Refusal | None], failed: int, then: l
 
 
 def _goes_on(events: Events, refusal: Refusal | None, one: int, then: int) -> bool:
-    """Whether the line of two stacks is the same; where none is known, a convolution's is."""
+    """Return True if two events have the same stack.
+
+    Where both have none, the place of the failure must be a convolution.
+    """
     failed, next_ = events.stack[[one, then]].tolist()
     return failed == next_ if failed != next_ or failed >= 0 else _convolves(refusal)
 

@@ -1,6 +1,7 @@
-"""The figures of a recording with next to no code: what stands where no view could be made.
+"""Print a recording's figures with as little code as possible.
 
-Whole bytes and no arithmetic, so that nothing in it can go wrong but the figures themselves.
+They stand in for a view that could not be made. Whole bytes and no arithmetic, so that nothing in
+it can go wrong but the figures themselves.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def ledger_lines(peak: Ledger, end: Ledger) -> str:
-    """Bytes by category at the peak and at the end; what is empty in both drops out."""
+    """Format the bytes by category at the peak and at the end.
+
+    Categories that are empty at both are left out.
+    """
     lines = [f"  {'bytes at the peak':>20}  {'at the end':>20}"]
     lines += [
         f"  {peak.held[category]:>20,}  {end.held[category]:>20,}  {LABELS[category]}"
@@ -28,9 +32,10 @@ def ledger_lines(peak: Ledger, end: Ledger) -> str:
 
 
 def counter_lines(trace: DeviceTrace) -> str:
-    """What was read of a card while it was recorded, where its ledger cannot be made.
+    """Format the counters read of a card whose ledger cannot be made.
 
-    Of a recording without readings (a snapshot of the user's own), the state at its end.
+    For a recording without readings (a snapshot of the user's own) the state at its end is
+    formatted.
     """
     if len(trace.marks):
         marks = trace.marks

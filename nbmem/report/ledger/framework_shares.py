@@ -1,4 +1,7 @@
-"""What other allocators of this process held of a card at any time, by their latest readings."""
+"""Track what other frameworks of this process held of a card.
+
+Their latest readings count at any time.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,16 @@ if TYPE_CHECKING:
 
 
 class Owned:
-    """The owners of a recording; an owner holds nothing before it was first read.
+    """Memory of other frameworks in a recording, by their latest readings.
+
+    A framework holds nothing before it was first read.
 
     Args:
-        readings: What they said; None where nobody asked.
+        readings: What the frameworks reported; None where none was queried.
         names: The session's texts.
 
     Attributes:
-        names: Their keys; columns of the tables below are in this order.
+        names: The frameworks' names; columns of the tables below are in this order.
     """
 
     def __init__(self, readings: OwnerReadings | None, names: Sequence[str]) -> None:
@@ -36,7 +41,9 @@ class Owned:
         self._rows = [] if readings is None else [readings[readings.owner == c] for c in codes]
 
     def at(self, t_ns: Ints, most: Ints) -> tuple[Ints, Ints]:
-        """Held and unused bytes of each owner at each time, both of shape (times, owners).
+        """Return held and unused bytes of each framework at each time.
+
+        Both tables have the shape (times, frameworks).
 
         Args:
             t_ns: The times, nanoseconds since the epoch.
@@ -54,9 +61,9 @@ class Owned:
         return held, cached
 
     def shares(self, t_ns: Ints, most: Ints) -> list[tuple[Share, ...]]:
-        """The owners at each time, the largest first; arguments as of `at`.
+        """Return the frameworks' shares at each time, the largest first.
 
-        Those that hold nothing drop out.
+        Those that hold nothing are left out. The arguments are those of `at`.
         """
         found: list[list[Share]] = [[] for _ in t_ns]
         held, cached = self.at(t_ns, most)

@@ -1,9 +1,8 @@
-"""Names for what a backward made: the gradients that its graph was about to make, found again.
+"""Name a backward's allocations after the gradients expected of its graph.
 
 The probes list the gradients that a backward will make, with their bytes, in the engine's order
-(expected_gradients.py). Of a size of which as many were allocated as are listed, each is the one
-that it must be. Else a common name is what is certain: the module whose results
-have that size.
+(probes/gradients.py). Of a size of which as many were allocated as are listed, each is the one that
+it must be. Else a common name is what is certain: in which module the results of that size are.
 A sum of two gradients of one result takes memory of its own or not; it is listed as possible.
 """
 
@@ -49,7 +48,7 @@ def gradient_names(  # noqa: PLR0913 - the facts as far as they are known then
     of_parameters: Mask,
     texts: Sequence[str],
 ) -> dict[int, str]:
-    """The names of allocations that a backward made, by row.
+    """Return the names of a backward's allocations, by row.
 
     Args:
         allocations: Every allocation of the recording.
@@ -75,7 +74,11 @@ def gradient_names(  # noqa: PLR0913 - the facts as far as they are known then
 
 
 def _matched(rows: list[int], words: list[str], of_parameters: Mask) -> dict[int, str]:
-    """Allocations of one size beside the gradients of that size that were listed, in order."""
+    """Match allocations of one size with the listed gradients of that size.
+
+    Both are in order. Where their numbers differ, a name common to all listed is given, if there is
+    one.
+    """
     certain = [word for word in words if not word.startswith(GRADIENT_IN)]
     for listed in (certain, [_of(word) for word in words]):
         pairs = list(zip(rows, listed, strict=False))
@@ -92,23 +95,28 @@ def _matched(rows: list[int], words: list[str], of_parameters: Mask) -> dict[int
 
 
 def _of(word: str) -> str:
-    """The name of a sum that takes memory of its own."""
+    """Name a sum of gradients that takes memory of its own."""
     if word.startswith(f"{GRADIENT_IN}{ADDED_TO}"):
         return word.removeprefix(GRADIENT_IN)
     return word.replace(GRADIENT_IN, GRADIENT_OF, 1)
 
 
 def _is_added(word: str) -> bool:
-    """Whether it is of a parameter's gradient; recordings of before have no word for it."""
+    """Return True if a name is that of an addition to a parameter's gradient.
+
+    Recordings of older versions have an empty name for it.
+    """
     return not word or word.startswith(ADDED_TO)
 
 
 def _common(names: Sequence[str], *, most: bool) -> str | None:
-    """`gradient in model.h.* (8, 1024, 768) float32`: what all of some names say.
+    """Return what all of some gradient names have in common, or None.
+
+    An example is `gradient in model.h.* (8, 1024, 768) float32`.
 
     Args:
         names: Gradients of one size.
-        most: Whether some of what was allocated is none of them: then all that is certain is in
+        most: True if some of what was allocated is none of them. Then all that is certain is in
             whose backward it was made.
     """
     found = [match for name in names if (match := _PARTS.match(name.removeprefix(GRADIENT_OF)))]

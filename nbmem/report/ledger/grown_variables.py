@@ -1,8 +1,9 @@
-"""What a variable was before it grew: `seen = torch.cat([seen, more])` in a loop, a cache of keys.
+"""Recognize a variable that grows in a loop across its allocations.
 
-Nobody looks at the variables in every pass, and what such a variable was in another is of another
-size. But each is let go of as soon as the next one is there, which is larger by the same bytes as
-the one before it was: where this happens time after time, they are one variable's.
+Examples are `seen = torch.cat([seen, more])` and a cache of keys. Variables are not read in every
+pass, and a growing one has another size in each. But each allocation is freed as soon as the next
+one is there, which is larger by the same bytes as the one before it was. Where this happens time
+after time, they belong to one variable.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FEWEST = 3
 
 
 def grown(allocations: Allocations, may_be: Mask, names: Ints, events: int) -> dict[int, int]:
-    """The allocations that a variable was before or after it was seen.
+    """Find the allocations that a growing variable had over time.
 
     Args:
         allocations: Every allocation of the recording.
@@ -56,9 +57,10 @@ def grown(allocations: Allocations, may_be: Mask, names: Ints, events: int) -> d
 
 
 def _before(a: Allocations, may_be: Mask, events: int) -> Ints:
-    """For each allocation the smaller one that is freed before the next is made.
+    """Return for each allocation the smaller one freed right behind it.
 
-    Of several it is the largest, then the oldest: with what had grown, its graph may go as well.
+    That one is freed before the next allocation is made; NOBODY where there is none. Of several it
+    is the largest, then the oldest: with what had grown, its graph may go as well.
     """
     born = np.flatnonzero(a.born >= 0)
     born = born[np.argsort(a.born[born], kind="stable")]
@@ -77,7 +79,7 @@ def _before(a: Allocations, may_be: Mask, events: int) -> Ints:
 
 
 def _chain(row: int, before: Ints, after: dict[int, int]) -> list[int]:
-    """All that a variable was, in order."""
+    """Return all allocations of a growing variable, in order."""
     chain = [row]
     while (one := int(before[chain[-1]])) != NOBODY:
         chain.append(one)
@@ -88,7 +90,10 @@ def _chain(row: int, before: Ints, after: dict[int, int]) -> list[int]:
 
 
 def _nearest(chain: list[int], names: Ints) -> dict[int, int]:
-    """For each the next one from it on that has a name, else the last before it."""
+    """Map each row of a chain to the nearest named row.
+
+    The next one from it on that has a name counts, itself included, else the last before it.
+    """
     found: dict[int, int] = {}
     known: int | None = None
     for row in (*chain, *reversed(chain)):  # what stands behind is looked up last, and stays

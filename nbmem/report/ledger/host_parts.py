@@ -1,4 +1,7 @@
-"""The host's parts at any time, by the latest readings, never more than what they are parts of."""
+"""Split the host's memory into its parts at any time.
+
+The latest readings count. A part is never larger than what it is a part of.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,18 @@ if TYPE_CHECKING:
 
 
 def parts_at(readings: MachineReadings | None, t_ns: Ints, held: Ints) -> Ints | None:
-    """The parts at each time, (n, len(PARTS)); the first reading stands for what came before it.
+    """Return the parts of the host's memory at each time.
 
-    NOT_KNOWN where nobody says; None where it is no host's memory.
+    The table's shape is (n, len(PARTS)). The first reading stands for the time before it. A part
+    that is not reported is NOT_KNOWN.
 
     Args:
-        readings: What was read; None where it is no host's memory.
+        readings: What was read; None for a card's memory.
         t_ns: The times, nanoseconds since the epoch.
         held: Bytes by category at each time, (n, len(Category)).
+
+    Returns:
+        The table; None without readings of the host.
     """
     if readings is None or not len(readings):
         return None

@@ -1,4 +1,4 @@
-"""What the probes saw of each allocation: as what, and under which name."""
+"""Collect how the probes identified each allocation, and its names."""
 
 from __future__ import annotations
 
@@ -57,13 +57,14 @@ _NO_NAMES = (HolderKind.TRACEBACK, HolderKind.UNSEEN)
 
 
 class Sightings:
-    """What the probes saw, one row for each allocation.
+    """Observations of the probes, one row per allocation.
 
     Attributes:
-        nobody: Which allocations no probe saw.
-        fresh: Which inputs the loop made itself, between the call before and the one that was given
-            them first (a GAN's noise); what comes out of a module is born inside of a call.
-        reached: Which allocations Python reached at the end; None where nobody looked.
+        unseen: Mask of the allocations that no probe recorded.
+        fresh: Mask of the inputs that the loop made itself, between the call before and the one
+            that was given them first (a GAN's noise). What comes out of a module is made inside of
+            a call.
+        reached: Mask of the allocations that Python reached at the end; None without a heap walk.
     """
 
     def __init__(self, count: int, texts: Sequence[str]) -> None:
@@ -78,17 +79,26 @@ class Sightings:
         self._made = np.full(count, NO_NAME, np.int64)
 
     def add(self, category: Category, rows: Ints, names: Ints) -> None:
-        """See some allocations as something; a later name replaces an earlier one."""
+        """Record allocations as members of a category.
+
+        A later name replaces an earlier one.
+        """
         self._as[category][rows] = True
         self._names[category][rows] = names
 
     def add_made(self, rows: Ints, names: Ints) -> None:
-        """See what a collective has made for whoever else names it: a saved input, a state dict."""
+        """Record a collective's results, whose names yield to any other.
+
+        A saved input and a state dict have better names of their own.
+        """
         self._as[Category.COMMUNICATION][rows] = True
         self._made[rows] = names
 
     def send(self, what: str) -> None:
-        """See what a collective sends from as that alone: gradients are slices of it meanwhile."""
+        """Clear the other categories of buffers that a collective sends from.
+
+        Gradients and user tensors are slices of such a buffer meanwhile.
+        """
         mine = self._names[Category.COMMUNICATION]
         sent = np.isin(mine, [n for n, text in enumerate(self._texts) if what in text])
         for category in (Category.GRADIENTS, Category.USER_TENSORS):
@@ -96,17 +106,20 @@ class Sightings:
             self._names[category][sent] = NO_NAME
 
     def meet(self, rows: Ints, names: Ints) -> None:
-        """See what functions called some allocations while they ran: the notebook knows better."""
+        """Record the names of allocations in running functions.
+
+        The notebook's own names take precedence.
+        """
         self._as[Category.USER_TENSORS][rows] = True
         self._around[rows] = names
 
     def hold(self, rows: Ints, kinds: Ints, ways: Sequence[str]) -> None:
-        """See who holds some allocations at the end.
+        """Record the holders of allocations at the end.
 
         Args:
             rows: The allocations.
-            kinds: What the best of each one's holders is.
-            ways: The path of it, with the tensor's form.
+            kinds: Kind of the best holder of each.
+            ways: Path of that holder, with the tensor's shape and dtype.
         """
         self.reached = np.zeros(len(self._held), bool)
         self.reached[rows] = True
@@ -116,15 +129,16 @@ class Sightings:
                 self._held[row] = self._index(way)
 
     def call(self, names: Mapping[int, str]) -> None:
-        """Name allocations that nobody saw, by row."""
+        """Name allocations that no probe recorded, by row."""
         for row, name in names.items():
             self._made[row] = self._index(name)
 
     @property
     def variables(self) -> tuple[Mask, Ints]:
-        """Which allocations were seen as a variable's, a buffer's or as nothing, and their names.
+        """Mask of allocations that may be a variable's, and their names.
 
-        A buffer that a forward assigns anew is a variable as any other.
+        These are allocations recorded as user tensors, as buffers or not at all. A buffer that a
+        forward assigns anew is a variable as any other.
         """
         mine = np.any([self._as[category] for category in _ASSIGNED], axis=0)
         names = np.full(len(mine), NO_NAME, np.int64)
@@ -135,7 +149,10 @@ class Sightings:
         return ~np.any(others, axis=0), names
 
     def name_like(self, rows: Mapping[int, int]) -> None:
-        """See allocations as the variable that others were seen as, whose form is another."""
+        """Record allocations as the growing variable that others belong to.
+
+        The name is given without shape and dtype, which differ.
+        """
         _, names = self.variables
         for row, known in rows.items():
             if row == known:
@@ -152,24 +169,28 @@ class Sightings:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The session's names, and behind them those that were put together here."""
+        """The session's names, followed by those composed here."""
         return tuple(self._texts)
 
     def seen(self, category: Category) -> Mask:
-        """Which allocations were seen as something, themselves."""
+        """Return the mask of the allocations recorded as a category.
+
+        Repetitions in other passes do not count.
+        """
         return self._as[category]
 
     @property
     def nobody(self) -> Mask:
-        """Which allocations no probe saw."""
+        """Mask of the allocations that no probe recorded."""
         seen: Mask = np.any(list(self._as.values()), axis=0)
         return ~seen
 
     def as_those_like(self, standing: Ints) -> dict[Category, Mask]:
-        """What each allocation was seen as, itself or in those like it.
+        """Return a mask per category, shared among repeated allocations.
 
-        What was seen as an input itself becomes no weight, gradient or state by those like it: the
-        picture that a loop begins with has the size of the one that it optimizes.
+        An allocation that was itself recorded as an input becomes no weight, gradient or state by
+        those that it repeats. The picture that a loop begins with has the size of the one that it
+        optimizes.
         """
         return {
             category: among_those_like(mask, standing) & (mask | self._open_to(category))
@@ -184,7 +205,10 @@ class Sightings:
         return ~seen
 
     def named_like(self, standing: Ints) -> Ints:
-        """Each allocation's name: its own, or that of one like it in the latest pass."""
+        """Return each allocation's name, its own or that of a repetition.
+
+        Of several repetitions the one in the latest pass has the name. NO_NAME where there is none.
+        """
         names = np.full(len(standing), NO_NAME, np.int64)
         known = [(n, self._open_to(c)) for c, n in self._names.items() if c not in _OF_A_CALL]
         # `input args[0]`: a person's name says more
@@ -200,7 +224,7 @@ class Sightings:
 
 
 def among_those_like(mask: Mask, standing: Ints) -> Mask:
-    """Of which allocations something holds, of themselves or of one like them."""
+    """Extend a mask to all allocations that repeat one in it."""
     among = np.zeros(len(mask), bool)
     among[standing[mask]] = True
     found: Mask = among[standing]
@@ -208,7 +232,7 @@ def among_those_like(mask: Mask, standing: Ints) -> Mask:
 
 
 def sightings_of(allocations: Allocations, trace: DeviceTrace, names: tuple[str, ...]) -> Sightings:
-    """Place what was seen at an address at a moment.
+    """Assign what was seen at addresses and positions to allocations.
 
     Args:
         allocations: Every allocation of the recording.
@@ -242,13 +266,15 @@ def sightings_of(allocations: Allocations, trace: DeviceTrace, names: tuple[str,
 
 
 def _fresh(allocations: Allocations, rows: Ints, given: Ints, marks: Ints) -> Mask:
-    """Which inputs were born after the last call before their first: each call's end is a mark.
+    """Select inputs allocated after the last call before their first use.
+
+    The end of each call is a counter sample.
 
     Args:
         allocations: Every allocation of the recording.
         rows: What modules were given.
         given: The position at the end of each such call.
-        marks: Positions of the marks, ascending.
+        marks: Positions of the counter samples, ascending.
     """
     first = np.full(len(allocations), np.iinfo(np.int64).max)
     np.minimum.at(first, rows, given)
@@ -260,7 +286,10 @@ def _fresh(allocations: Allocations, rows: Ints, given: Ints, marks: Ints) -> Ma
 
 
 def rows_at(allocations: Allocations, addr: Ints, position: Ints, events: int) -> Ints:
-    """The allocation that lived at each address at a position; -1 if none did."""
+    """Return the allocation that lived at each address at a position.
+
+    The value is -1 if none did.
+    """
     if not len(allocations):
         return np.full(len(addr), -1, np.int64)
     addrs, place = np.unique(allocations.addr, return_inverse=True)

@@ -1,4 +1,7 @@
-"""What lies outside torch's allocator: other frameworks, context, other processes, the driver."""
+"""Account for the memory of a card outside torch's allocator.
+
+It belongs to other frameworks, the CUDA context, other processes and the driver.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +24,20 @@ if TYPE_CHECKING:
 
 
 class Outside:
-    """Context and others at any time, by the latest reading of the whole card.
+    """Context and other users of a card at any time, by its latest reading.
 
     The context of a moment is what the process held beyond its reserved bytes and those of other
-    frameworks when it was last read (the first reading stands for what came before it). A reading
-    in whose middle this process's bytes are not known has the context of the last one before it
-    that has. Where the driver hides them throughout, `process_known` is False and the context
-    stands for all else that the card has in use besides the reserved bytes.
+    frameworks when it was last read. The first reading stands for the time before it. A reading
+    without this process's bytes has the context of the last one before it that has them. Where the
+    driver hides them throughout, `process_known` is False. The context then stands for all else
+    that the card has in use besides the reserved bytes.
 
     Args:
         trace: What was recorded of the card.
         names: The session's texts.
 
     Attributes:
-        process_known: Whether the driver says, or has said at one time, what this process holds.
+        process_known: Whether the driver has reported at any time what this process holds.
     """
 
     def __init__(self, trace: DeviceTrace, names: Sequence[str] = ()) -> None:
@@ -63,12 +66,19 @@ class Outside:
         self._others = rest - held.sum(axis=1)
 
     def highest_read(self, t0_ns: int, t1_ns: int) -> int:
-        """Highest process figure that was read between two times; 0 if none was."""
+        """Return the highest process figure read between two times.
+
+        Returns 0 if none was read.
+        """
         inside = (self._read_at >= t0_ns) & (self._read_at <= t1_ns)
         return int(self._process[inside].max(initial=0))
 
     def at(self, t_ns: Ints, reserved: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-        """Bytes at each time, in the order of categories.OUTSIDE; never more than is left."""
+        """Return the bytes outside torch's allocator at each time.
+
+        The five arrays are in the order of categories.OUTSIDE. They never exceed what the reserved
+        bytes leave of the card.
+        """
         left = self._total - reserved
         nothing = np.zeros(len(t_ns), np.int64)
         if not len(self._t_ns):
@@ -84,7 +94,7 @@ class Outside:
         return used, unused, context, others, driver
 
     def shares(self, t_ns: Ints, reserved: Ints) -> list[tuple[Share, ...]]:
-        """The other frameworks at each time, as `at` counts them."""
+        """Return the other frameworks' shares at each time, as in `at`."""
         if not len(self._t_ns):
             return [()] * len(t_ns)
         return self._owned.shares(np.maximum(t_ns, self._t_ns[0]), self._total - reserved)

@@ -1,4 +1,4 @@
-"""Which phase a position lies in, for a million positions at once."""
+"""Map event positions to phases, for a million positions at once."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ CALLS = ("forward", "inference")
 
 
 class PhaseMap:
-    """The phases of one card that lie beside each other (those inside another are left out).
+    """Outermost phases of one card, with their event ranges.
+
+    Phases inside another phase are left out, and so are phases without events on the card.
 
     Args:
         spans: The session's spans.
         device: Index of the card in the session.
 
     Attributes:
-        passes: Of each the step that it lies in or behind; -1 before the first.
+        passes: For each phase the step in which or behind which it lies; -1 before the first step.
     """
 
     def __init__(self, spans: Sequence[Span], device: int) -> None:
@@ -50,7 +52,7 @@ class PhaseMap:
         self._device = device
 
     def of(self, events: Ints) -> Ints:
-        """Index of each event's phase, NOWHERE outside of one."""
+        """Return the index of each event's phase, or NOWHERE outside of one."""
         if not len(self._first):
             return np.full(len(events), NOWHERE, np.int64)
         index = np.searchsorted(self._first, events, side="right") - 1
@@ -58,24 +60,32 @@ class PhaseMap:
         return np.where(inside, index, NOWHERE)
 
     def bounds(self, phase: int) -> tuple[int, int]:
-        """A phase's first event, and the one after its last."""
+        """Return a phase's first event and the one after its last."""
         return int(self._first[phase]), int(self._last[phase])
 
     def gap_of(self, events: Ints) -> Ints:
-        """Between which two phases each event lies; inside of one it is NOWHERE."""
+        """Return the index of the gap between phases in which each event lies.
+
+        Inside of a phase the index is NOWHERE.
+        """
         after: Ints = np.searchsorted(self._first, events, side="right")
         return np.where(self.of(events) == NOWHERE, after, NOWHERE)
 
     def named(self, phases: Ints, *names: str) -> NDArray[np.bool_]:
-        """Whether each phase (by index) has one of the names."""
+        """Return a mask of the phases, by index, that have one of the names.
+
+        NOWHERE has none.
+        """
         named = np.isin(self.names[np.maximum(phases, 0)], names)
         inside: NDArray[np.bool_] = named & (phases != NOWHERE)
         return inside
 
     def next_pass_ends(self, name: str) -> Ints:
-        """For each phase where the next pass's last phase of a name ends; a huge number if never.
+        """Return for each phase where a later pass's last phase of a name ends.
 
-        A pass is a step, with what lies behind it and has none; what comes before is one, too.
+        The next pass that has such a phase counts; without one the value is the largest integer. A
+        pass is a step together with the phases behind it that have none. What comes before the
+        first step is a pass, too.
         """
         own = self.passes
         ends = {

@@ -1,10 +1,11 @@
-"""A reduction's staging buffer, told by the semaphores that are taken and given back beside it.
+"""Find the staging buffers of reduction kernels.
 
 A reduction that several blocks share takes its result, a buffer for what each block has found, and
-a semaphore for each column of blocks; behind the kernel the semaphores go, then the buffer:
+a semaphore for each column of blocks. Behind the kernel the semaphores go, then the buffer:
 https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/Reduce.cuh#L1216
-In a backward it is no gradient, though something was allocated while it lived. A list of tensors
-that goes from its end on, as an optimizer's of weights and biases, is none.
+The semaphores identify the buffer. In a backward it is no gradient, though something was allocated
+while it lived. A list of tensors that is freed from its end on, as an optimizer's of weights and
+biases, is none.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ MOST_COLUMNS = 65_535
 
 
 def nothing_within(allocations: Allocations, events: Events, others: int = 0) -> Mask:
-    """Between whose birth and death so many others were allocated."""
+    """Select allocations during whose life a given number of others was made.
+
+    The number is `others`, by default none.
+    """
     allocs = np.flatnonzero(events.action == Action.ALLOC)
     inside = np.searchsorted(allocs, allocations.freed)
     inside -= np.searchsorted(allocs, allocations.born, side="right")
@@ -40,7 +44,7 @@ def nothing_within(allocations: Allocations, events: Events, others: int = 0) ->
 
 
 def staging(allocations: Allocations, events: Events) -> Mask:
-    """Which allocations are such buffers."""
+    """Select the staging buffers of reductions."""
     size = allocations.requested
     frees = np.flatnonzero(events.action == Action.FREE_REQUESTED)
     goes = np.searchsorted(frees, allocations.freed)

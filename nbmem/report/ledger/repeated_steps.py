@@ -1,7 +1,8 @@
-"""Which allocations do the same in different passes of the loop: what shows one shows all of them.
+"""Match allocations that repeat from one training pass to the next.
 
-A training loop repeats itself. A probe reads one graph of each kind of forward, and a cell's names
-are read at its end: without this the last pass would have other names than those before it.
+A training loop repeats itself, so what is known of one allocation holds for those that repeat it.
+A probe reads one graph of each kind of forward, and a cell's names are read at its end. Without
+this the last pass would have other names than those before it.
 """
 
 from __future__ import annotations
@@ -26,20 +27,22 @@ if TYPE_CHECKING:
 def alike(
     allocations: Allocations, born_in: Ints, phases: PhaseMap, within: Mask, counts: Mask
 ) -> Ints:
-    """For each allocation the row that stands for all that are like it, possibly its own.
+    """Map each allocation to the row that represents all that repeat it.
 
-    Two phases of a name are alike if every single allocation of the one has the same size as that
-    of the other, in the same order. A forward may be shorter, since one that runs out of memory has
-    no end. An input is what the call behind it is given: two are alike only if these calls are, for
-    noise and a picture may be of one size. Within phases that are alike, the n-th allocations are,
-    unless one of them dies in its phase and the other does not.
+    An allocation that repeats no other represents itself.
+
+    Two phases of a name match if every single allocation of the one has the same size as that of
+    the other, in the same order. A forward may be shorter, since one that runs out of memory has no
+    end. An input is what the call behind it is given. Two inputs match only if these calls do, for
+    noise and a picture may be of one size. Within matching phases the n-th allocations match,
+    unless one of them is freed in its phase and the other is not.
 
     Args:
-        allocations: The recording's allocations, in the order of birth.
-        born_in: Index of the phase of each one's birth.
+        allocations: The recording's allocations, in the order of allocation.
+        born_in: Index of the phase in which each was allocated.
         phases: The phases.
-        within: Which of them die in the phase of their birth.
-        counts: Which of them count: what is taken once in a process is not in every pass.
+        within: Mask of those freed in the phase in which they were allocated.
+        counts: Mask of those that count: what is taken once in a process is not in every pass.
     """
     standing = np.arange(len(allocations), dtype=np.int64)
     placed = np.flatnonzero((born_in != NOWHERE) & counts)
@@ -67,14 +70,17 @@ def alike(
 
 
 def _first_of(others: Ints, rows: Ints, like: Ints) -> Ints:
-    """The first of the rows that are at one's place and unlike it; `others` keeps them."""
+    """Return the first row at each place that differs from its representative.
+
+    `others` keeps these rows from one call to the next.
+    """
     new = others[like] == NOWHERE
     others[like[new]] = rows[new]
     return others[like]
 
 
 def _pairs(sizes: Ints, found: list[Ints], *, shorter: bool) -> list[tuple[Ints, Ints]]:
-    """The rows of each phase beside those of the one that it is like, row by row."""
+    """Pair the rows of each phase with those of the phase that it repeats."""
     known = {sizes[rows].tobytes(): rows for rows in reversed(found)}
     if shorter:
         ordered = sorted(known)  # by the sizes' bytes: what begins alike lies together

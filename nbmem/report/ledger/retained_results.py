@@ -1,4 +1,7 @@
-"""What of a forward's results the user keeps: a fact of their lives, not of when it is seen."""
+"""Find the results of a forward that the user keeps.
+
+Their lifetimes decide, so the answer is the same whenever a probe reads them.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +24,18 @@ if TYPE_CHECKING:
 def kept(
     allocations: Allocations, born_in: Ints, phases: PhaseMap, standing: Ints, events: int
 ) -> Mask:
-    """Which of a forward's results outlive the forwards of the next pass.
+    """Select a forward's results that outlive the next pass's forwards.
 
-    A loop's variables let go of theirs in the next pass, a list of losses does not. In the last
-    pass nobody can tell, so its results are what those like them were in the passes before; where
-    there are none, they are not kept.
+    A loop's variables release their results in the next pass, a list of losses does not. In the
+    last pass this cannot be known, so its results are what those that they repeat were in the
+    passes before. Where there are none, they are not kept.
 
     Args:
         allocations: The recording's allocations.
-        born_in: Index of the phase of each one's birth.
+        born_in: Index of the phase in which each was allocated.
         phases: The phases.
-        standing: For each allocation the row that stands for those like it (repeated_steps.py).
+        standing: For each allocation the row that represents those that it repeats
+            (ledger/alike.py).
         events: Number of events.
     """
     until = np.append(phases.next_pass_ends("forward"), np.iinfo(np.int64).max)

@@ -1,4 +1,4 @@
-"""Advice with numbers: rules that read a recording and say what to do and what it brings.
+"""Tips: rules that read a recording and say what to do, with numbers.
 
 Silence is the first quality of a tip. Activations dominate every training run, the cache of a loop
 is nine tenths releasable after `zero_grad`, and expandable segments would save 22% of some plain

@@ -1,4 +1,7 @@
-"""Runs the rules over a recording; a rule that fails is switched off, and the others go on."""
+"""Run the rules over a recording and sort their findings.
+
+A rule that fails is switched off, and the others go on.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def rule_named(name: str) -> Rule:
-    """The rule of a name.
+    """Return the rule of a name.
 
     Raises:
         UsageError: There is none; the text has the nearest name.
@@ -38,7 +41,7 @@ def rule_named(name: str) -> Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What the rules said.
+    """The findings of all rules, and notes on those that failed.
 
     Attributes:
         findings: The largest sure saving first; last resorts at the end.
@@ -50,13 +53,13 @@ class Advice:
 
 
 def advise(session: Session, books: Books, report: Report, *, everything: bool = False) -> Advice:
-    """Ask every rule.
+    """Run every rule on a recording, and sort what they find.
 
     Args:
         session: What was recorded.
         books: The card's books.
         report: The same, ready to draw.
-        everything: Ask also the rules that speak only where memory is short.
+        everything: Also run the rules that apply only where memory is short.
     """
     evidence = Evidence(session, books, report, everything=everything)
     found: list[tuple[_Place, Finding]] = []
@@ -69,7 +72,7 @@ def advise(session: Session, books: Books, report: Report, *, everything: bool =
 
 
 def _ask(rule: Rule, evidence: Evidence) -> list[tuple[_Place, Finding]]:
-    """What a rule found, each with its place among the others."""
+    """Return a rule's findings, each with its place among the others."""
     if not _may_speak(rule, evidence):
         return []
     return [

@@ -1,4 +1,4 @@
-"""What the rules look at: one card of one recording, with the questions that several rules ask."""
+"""One card of a recording, with the queries that several rules share."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ OF_THE_CARD = 0.05
 
 
 class Evidence:
-    """One recording, as rules read it.
+    """One card of a recording, as rules read it.
 
     Args:
         session: What was recorded.
         books: The card's books.
         report: The same, ready to draw.
-        everything: Whether all tips were asked for, also those that only matter on a full card.
+        everything: Whether all tips were requested, also those that only matter on a full card.
     """
 
     def __init__(
@@ -60,57 +60,67 @@ class Evidence:
 
     @property
     def trace(self) -> DeviceTrace:
-        """The card's part of the session."""
+        """The card's trace in the session."""
         return self.books.trace
 
     @property
     def card_known(self) -> bool:
-        """Whether the card's size is known; a snapshot of the user's own does not say."""
+        """True if the card's size is known.
+
+        A snapshot of the user's own does not contain it.
+        """
         return self.trace.info.torch != "unknown"
 
     def worth(self, count: int) -> bool:
-        """Whether so many bytes are worth a tip in a recording of this size."""
+        """Return whether so many bytes are worth a tip in this recording."""
         return count >= max(LEAST, LEAST_SHARE * self.report.peak.reserved)
 
     def matters(self, count: int, share: float = OF_THE_CARD) -> bool:
-        """Whether so many bytes would be missed: memory is short, or they are a share of the card.
+        """Return whether so many bytes would be missed on this card.
 
-        Of a card whose size is not known they are; and who asks for all tips gets them.
+        They must be worth a tip. They matter if memory is short, or if they are a share of the
+        card. They also matter if the card's size is not known, or if all tips are requested.
         """
         if self.everything or not self.card_known or self.short is not None:
             return self.worth(count)
         return self.worth(count) and count >= share * self.trace.info.total_bytes
 
     def dominates(self, count: int, share: float) -> bool:
-        """Whether so many bytes are at least a share of what was allocated at the peak."""
+        """Return whether so many bytes are a share of the allocated peak.
+
+        They must be worth a tip, too.
+        """
         return self.worth(count) and count >= share * self.report.peak.allocated
 
     # --- is memory short?
 
     @cached_property
     def ran_out(self) -> bool:
-        """Whether a request could not be served, and the program had to do without."""
+        """True if a request could not be served and the program went without."""
         return self.books.refused.ran_out
 
     @cached_property
     def retries(self) -> tuple[int, ...]:
-        """Where torch had to give cached memory back before the driver had room."""
+        """Positions where torch released its cache before the driver had room."""
         found = released_by_need(self.trace)
         return tuple(at for at in found if not (self.card_known and had_room(self.books, at)))
 
     @cached_property
     def emptied(self) -> tuple[int, ...]:
-        """Where the user called empty_cache()."""
+        """Positions where the user called empty_cache()."""
         return emptied(self.trace)
 
     @cached_property
     def fullest(self) -> Ledger:
-        """The card when most was reserved."""
+        """The card's ledger when most bytes were reserved."""
         return self.books.ledger(int(np.argmax(self.books.reserved)))
 
     @cached_property
     def short(self) -> str | None:
-        """Why memory is short, as the beginning of a sentence; None where there is room."""
+        """The reason why memory is short; None where there is room.
+
+        The text is the beginning of a sentence.
+        """
         if self.ran_out:
             return "The card ran out of memory"
         if self.retries:
@@ -129,26 +139,29 @@ class Evidence:
 
     @cached_property
     def growing(self) -> tuple[Growth, ...]:
-        """What is more at the end of every step, the steepest first."""
+        """The accounts that grow from step to step, the steepest first."""
         return growth(self.books)
 
     def phases(self, *names: str) -> list[PhaseRow]:
-        """The phases of these names, in order."""
+        """Return the report's phases of these names, in order.
+
+        Phases inside another one are left out.
+        """
         return [row for row in self.report.phases if row.name in names and row.depth == 0]
 
     @cached_property
     def trains(self) -> bool:
-        """Whether an optimizer stepped."""
+        """True if an optimizer stepped."""
         return bool(self.phases("optimizer"))
 
     def trains_before(self, position: int) -> bool:
-        """Whether an optimizer stepped before a position."""
+        """Return whether an optimizer stepped before a position."""
         books = self.books
         spans = (span for _, span in books.phases.spans)
         return any(s.name == "optimizer" and books.bounds(s)[0] < position for s in spans)
 
     def largest_step(self) -> tuple[int, int]:
-        """Where the step begins and ends that allocated most."""
+        """Return where the step that allocated most begins and ends."""
         ends, tops = [0, *self.step_ends.tolist()], step_peaks(self.books)
         at = tops.index(max(tops))
         first = ends[at] if at else self._first_step_begins()
@@ -160,12 +173,18 @@ class Evidence:
         return min((books.bounds(s)[0] for s in spans if s.step is not None), default=0)
 
     def born_in_stacks(self, wanted: Callable[[Stack], bool]) -> Ints:
-        """Rows of the allocations whose stack is such a one; none where no stacks were taken."""
+        """Return rows of the allocations whose stack satisfies a condition.
+
+        There are none where no stacks were taken.
+        """
         such = np.array([wanted(stack) for stack in self.session.stacks] + [False])
         return np.flatnonzero(such[self.books.allocations.stack])
 
     def in_private_pool(self) -> Mask:
-        """Which allocations lie in a pool of a CUDA graph's, that still lived at the end."""
+        """Return a mask of allocations in private pools that live at the end.
+
+        These are pools of CUDA graphs and MemPools.
+        """
         segments = self.trace.end.segments
         private = segments[segments.pool != 0]
         addr = self.books.allocations.addr
@@ -176,7 +195,7 @@ class Evidence:
         return inside
 
     def peak_without(self, rows: Ints) -> int:
-        """The highest allocated bytes, had these allocations not been."""
+        """Return the highest allocated bytes without these allocations."""
         a, books = self.books.allocations, self.books
         change = np.zeros(books.events + 2, np.int64)
         np.add.at(change, np.maximum(a.born[rows], -1) + 1, a.block[rows])
@@ -184,7 +203,7 @@ class Evidence:
         return int((books.allocated - np.cumsum(change)[: books.events + 1]).max())
 
     def sum_at(self, position: int, *categories: Category) -> int:
-        """Bytes of some categories at a position."""
+        """Sum the bytes of some categories at a position."""
         row = self.books.held(np.array([position], np.int64))[0]
         return int(row[list(categories)].sum())
 
@@ -192,7 +211,10 @@ class Evidence:
 
     @cached_property
     def held(self) -> tuple[HeldStorage, ...]:
-        """What lived at the end, with its holders; empty where nobody looked."""
+        """The storages that lived at the end, with their holders.
+
+        Empty where holders were not searched.
+        """
         return held_storages(self.session, self.trace) or ()
 
     @cached_property
@@ -203,21 +225,29 @@ class Evidence:
         return {addr: (row, block) for addr, row, block in found}
 
     def row_of(self, held: HeldStorage) -> int | None:
-        """The allocation of a storage; None if torch's allocator did not make it."""
+        """Return the allocation of a storage, or None.
+
+        None if torch's allocator did not make it.
+        """
         found = self._block_at.get(held.addr)
         return None if found is None else found[0]
 
     def held_in(self, rows: Iterable[int]) -> list[HeldStorage]:
-        """Storages that live at the end in these allocations."""
+        """Return the storages that live at the end in these allocations."""
         mine = {int(row) for row in rows}
         return [held for held in self.held if self.row_of(held) in mine]
 
     def freed_with(self, storages: Iterable[HeldStorage]) -> int:
-        """Bytes by which memory_allocated() falls when these go: those of their blocks."""
+        """Return by how much freeing storages lowers memory_allocated().
+
+        In bytes: those of their blocks.
+        """
         return sum(self._block_at[h.addr][1] for h in storages if h.addr in self._block_at)
 
     def item_of(self, place: str) -> str | None:
-        """The one other name for an item (or its graph) of a list: what the user's loop puts there.
+        """Return the one other name for an item of a list, or for its graph.
+
+        That is the name of what the user's loop puts there. None if there is not exactly one.
 
         Args:
             place: The list, as one types it.
@@ -235,7 +265,7 @@ class Evidence:
         root: str | None = None,
         beside: frozenset[HolderKind] = frozenset(),
     ) -> list[HeldStorage]:
-        """Storages that nothing else keeps.
+        """Return the storages that only some kinds of holders keep.
 
         Args:
             kinds: What may keep them.
@@ -255,41 +285,47 @@ class Evidence:
     # --- what the program is made of
 
     def fact(self, name: str) -> Any:
-        """One of the session's facts; None where nobody looked."""
+        """Return one of the session's facts; None where it was not recorded."""
         return self.session.facts.get(name)
 
     @property
     def modules(self) -> list[dict[str, Any]]:
-        """The modules that were met and lived at the end."""
+        """The tracked modules that lived at the end."""
         return self.fact("modules") or []
 
     @property
     def optimizers(self) -> list[dict[str, Any]]:
-        """The optimizers that were met and lived at the end."""
+        """The tracked optimizers that lived at the end."""
         return self.fact("optimizers") or []
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        """How modules were called."""
+        """The recorded calls of modules, by the way in which they were called."""
         return self.fact("calls") or []
 
     def model(self) -> dict[str, Any] | None:
-        """The largest module that was called."""
+        """Return the largest module that was called, or None."""
         return chief_model(self.session)
 
     def model_name(self) -> str:
-        """What the notebook calls it, or else its class."""
+        """Return the model's name in the notebook, or else its class."""
         found = self.model()
         return "model" if found is None else str(found["name"])
 
     def model_code(self) -> str | None:
-        """The model as it may be typed; None where the notebook has no name for it."""
+        """Return the code that names the model, or None.
+
+        None where the notebook has no name for it.
+        """
         return typed(self.model())
 
     def optimizer(self) -> dict[str, Any] | None:
-        """The optimizer with the most parameters."""
+        """Return the optimizer with the most parameters, or None."""
         return chief_optimizer(self.session)
 
     def optimizer_code(self) -> str | None:
-        """What the notebook calls it; None where it has no name for it."""
+        """Return the code that names the optimizer, or None.
+
+        None where the notebook has no name for it.
+        """
         return typed(self.optimizer())

@@ -1,4 +1,4 @@
-"""Tips that a user does not want to hear: for one session, or for good in a small file."""
+"""Mute tips for one session, or for good in a small file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _session: set[str] = set()
 
 
 def muted() -> frozenset[str]:
-    """Names of the rules that are muted now; an unreadable file mutes nothing."""
+    """Return the names of the muted rules; an unreadable file mutes none."""
     return frozenset(_session | _on_file())
 
 
@@ -35,7 +35,7 @@ def mute(name: str, *, for_good: bool = True) -> None:
 
 
 def unmute(name: str) -> None:
-    """Hear a rule again.
+    """Unmute a rule.
 
     Raises:
         UsageError: The file cannot be written.
@@ -47,7 +47,7 @@ def unmute(name: str) -> None:
 
 
 def path() -> Path:
-    """Where the user's file is: in the folder that the system has for settings."""
+    """Return the path of the user's file, in the system's settings folder."""
     home = Path.home()
     if sys.platform == "win32":
         folder = Path(os.environ.get("APPDATA") or home / "AppData" / "Roaming")

@@ -1,4 +1,4 @@
-"""What a name of the user's tells of its purpose."""
+"""Recognize names that mark a copy as intended."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ ON_PURPOSE = (
 
 
 def on_purpose(name: str) -> bool:
-    """Whether a name says that a copy is meant to be there (an average, a teacher)."""
+    """Return whether a name marks a copy as intended (average, teacher)."""
     return any(part in name.lower() for part in ON_PURPOSE)

@@ -1,4 +1,4 @@
-"""What a rule is: its text, its check, and when it may speak."""
+"""A rule: its text, its check, and when it applies."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ HEADINGS = ("What it sees", "What it costs", "Do instead", "When to ignore it")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One piece of knowledge about memory.
+    """A rule that recognizes one memory problem.
 
     Attributes:
         name: Its key: `%nbmem explain NAME`, `%nbmem mute NAME`, and the name of its file.
         text: Its page: a title, then the four HEADINGS. The docstring of its file.
         check: Looks at a recording and returns what it found; silent where it is not sure.
         when: `always`; `short`: only where memory is short, since what it proposes has a price that
-            is not worth paying on a card with room; `asked`: only if all tips are asked for. Who
-            asks for all is told those of `short`, too.
+            is not worth paying on a card with room; `asked`: only if all tips are requested. A
+            user that asks for all gets those of `short`, too.
         last_resort: It comes after all others, however much it saves.
-        anywhere: It asks what lives at the end and who keeps it, which is known of any memory; the
+        anywhere: It reads what lives at the end and its holders, which is known of any memory; the
             others count what an allocator did, whose history is kept of NVIDIA's and AMD's cards.
     """
 
@@ -46,10 +46,10 @@ class Rule:
 
 
 def say(count: int) -> str:
-    """Bytes as a person reads them, nothing more than is needed: `1.0 GiB`."""
+    """Format a number of bytes for a person: `1.0 GiB`."""
     return format_bytes(count)
 
 
 def saying(low: int, high: int) -> str:
-    """A range of bytes as a person reads it: `1.0 GiB to 2.0 GiB`, `up to 9.5 MiB`."""
+    """Format a range of bytes: `1.0 GiB to 2.0 GiB`, `up to 9.5 MiB`."""
     return format_range(low, high)

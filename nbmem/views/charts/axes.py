@@ -10,7 +10,7 @@ from nbmem.core.units import GIB, KIB, MIB
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A place on an axis and what is written there."""
+    """A position on an axis and its text."""
 
     at: float
     text: str
@@ -20,13 +20,13 @@ _BYTE_UNITS = ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"), (1, "B"))
 
 
 def byte_ticks(top: int, *, most: int = 5) -> list[Tick]:
-    """Ticks from 0 that do not exceed `top` bytes."""
+    """Return ticks from 0 that do not exceed `top` bytes."""
     size, unit = next((u for u in _BYTE_UNITS if top >= u[0]), _BYTE_UNITS[-1])
     return _ticks(top, size, unit, most)
 
 
 def count_ticks(top: int, *, most: int = 6) -> list[Tick]:
-    """Ticks from 0 that do not exceed `top`."""
+    """Return ticks from 0 that do not exceed `top`."""
     return [Tick(tick.at, tick.text.strip()) for tick in _ticks(top, 1, "", most, smallest=1)]
 
 
@@ -39,7 +39,10 @@ def _ticks(top: float, size: int, unit: str, most: int, *, smallest: float = 0) 
 
 
 def _round_step(least: float) -> float:
-    """The smallest of 1, 2, 2.5, 5 times a power of ten that is at least `least`."""
+    """Return the smallest round step that is at least `least`.
+
+    Round steps are 1, 2, 2.5 and 5 times a power of ten.
+    """
     power = 10.0 ** math.floor(math.log10(least))
     return next(f * power for f in (1, 2, 2.5, 5, 10) if f * power >= least * (1 - 1e-9))
 

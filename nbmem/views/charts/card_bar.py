@@ -1,4 +1,4 @@
-"""The whole card at the peak as a bar, and this process's part of it drawn large below."""
+"""Draw the whole card at the peak as a bar, with this process enlarged."""
 
 from __future__ import annotations
 
@@ -90,7 +90,10 @@ def _whole(report: Report) -> str:
 
 
 def _names(report: Report, shown: Sequence[Category], whole: int) -> tuple[list[Markup], int]:
-    """Name and bytes below the segments, largest first, in as many as two rows; and the bottom."""
+    """Draw names and bytes below the segments, in up to two rows.
+
+    The largest come first. Returns the parts and their bottom edge.
+    """
     ledger = report.ledger_at_peak
     middles: list[tuple[int, Category, float]] = []
     before = 0

@@ -1,4 +1,4 @@
-"""The curve of a search: what each value takes, the line through it, and where the card ends.
+"""Draw the curve of a `fit`: each value's memory and the card's limit.
 
 The line goes through the dots: both are allocated bytes. What has to stay below the card's end is
 the process, a ring above each dot.
@@ -77,7 +77,10 @@ def growth(fit: Fit) -> Picture | None:
 def _marks(
     probe: Probe, x: Callable[[float], float], y: Callable[[float], float]
 ) -> tuple[Markup, Markup]:
-    """A run: what its tensors took, which the line fits, and what its process took."""
+    """Draw a run: a dot for its allocated bytes, a ring for its process.
+
+    The line fits the dots.
+    """
     across = f"{x(probe.value or 0):.1f}"
     colour = FITS if probe.fits else FULL
     return (

@@ -1,4 +1,4 @@
-"""The strips above the timeline that name the phases and count the steps."""
+"""Draw the strips above the timeline that name phases and count steps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ _HIDDEN = 0.35
 
 
 def time_hides_steps(moments: Timeline) -> bool:
-    """Whether a slow stretch (loading, the first step's kernels) leaves the steps no room."""
+    """Return whether a slow stretch leaves the steps no room on a time axis.
+
+    Loading is such a stretch, or the first step's kernels.
+    """
     steps = _steps(moments.bands)
     span = int(moments.t_ns[-1])
     if not steps or span <= 0 or moments.event[-1] <= moments.event[0]:
@@ -43,7 +46,10 @@ def time_hides_steps(moments: Timeline) -> bool:
 def strips(
     found: Sequence[Band], x: Callable[[float], float], *, top: int, bottom: int
 ) -> list[Markup]:
-    """Draw the row of steps, the row of phases, and a line where each step begins."""
+    """Draw the row of steps, the row of phases, and the start of each step.
+
+    A line marks where each step begins.
+    """
     parts = _step_row(_steps(found), x, top=top, bottom=bottom)
     widths = [x(t1) - x(t0) for t0, t1, _, _ in found]
     if widths and float(np.median(widths)) >= 2:

@@ -1,4 +1,4 @@
-"""Ranks below each other, each a bar of what it held from the driver at its peak, on one scale."""
+"""Draw each rank's reserved memory at its peak as a bar, on one scale."""
 
 from __future__ import annotations
 

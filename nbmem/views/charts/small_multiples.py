@@ -1,4 +1,7 @@
-"""Ranks beside each other, each a small timeline from its beginning to its end, on one scale."""
+"""Draw ranks beside each other as small timelines on one scale.
+
+Each goes from the beginning of its recording to its end.
+"""
 
 from __future__ import annotations
 

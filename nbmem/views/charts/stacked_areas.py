@@ -1,4 +1,4 @@
-"""Categories stacked over a run, as stairs: memory keeps its value until the next event."""
+"""Draw stacked categories as steps: memory is constant between events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Field(NamedTuple):
-    """Where curves are drawn.
+    """The rectangle in which curves are drawn.
 
     Attributes:
         left, top, right, bottom: In pixels.
@@ -47,7 +47,7 @@ class Field(NamedTuple):
 
 
 def rows_by_column(moments: Timeline, end: int, columns: int) -> Ints:
-    """For each pixel column the moment to draw: the highest that holds inside of it.
+    """Choose the moment to draw in each pixel column: the highest one.
 
     Args:
         moments: The timeline.
@@ -70,7 +70,7 @@ def rows_by_column(moments: Timeline, end: int, columns: int) -> Ints:
 
 
 def areas(held: Ints, reserved: Ints, shown: Sequence[Category], field: Field) -> list[Markup]:
-    """Paint what was reserved, and before it what lived by category.
+    """Draw the reserved bytes, and before them the live ones by category.
 
     Args:
         held: Bytes by category, shape (columns, len(Category)).
@@ -95,7 +95,7 @@ def areas(held: Ints, reserved: Ints, shown: Sequence[Category], field: Field) -
 
 
 def dashed(values: Ints, field: Field) -> Markup:
-    """The line of what was reserved."""
+    """Draw the dashed line of the reserved bytes."""
     return element(
         "path",
         d=_stairs(values, field, closed=False),
@@ -107,7 +107,10 @@ def dashed(values: Ints, field: Field) -> Markup:
 
 
 def _stairs(values: NDArray[np.float64] | Ints, field: Field, *, closed: bool) -> str:
-    """A staircase over all columns, in whole pixels and relative steps to keep it short."""
+    """Return a stepped path over all columns.
+
+    It has whole pixels and relative steps, to be short.
+    """
     left, bottom = field.left, field.bottom
     heights = np.rint(field.height * np.asarray(values) / field.most).astype(np.int64)
     changes = np.flatnonzero(np.diff(heights)) + 1

@@ -1,4 +1,4 @@
-"""What every picture is made of: its size, the text that stands for it, hatches and labels."""
+"""Draw the elements of every picture: page, hatches, labels, boxes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Picture:
     width: int = WIDTH
 
     def image(self, style: str) -> Markup:
-        """The picture as an <img>, which even an untrusted notebook keeps."""
+        """Return the picture as an `<img>`, which untrusted notebooks keep."""
         return element(
             "img",
             src=data_uri(self.svg),
@@ -65,7 +65,7 @@ def picture(
 
 
 def fill(category: Category) -> str:
-    """The paint of a category: its colour, or its hatch."""
+    """Return the paint of a category: its colour, or its hatch."""
     return f"url(#{category.key})" if category in HATCHES else COLOURS[category]
 
 
@@ -82,7 +82,7 @@ def _hatch(category: Category) -> Markup:
 
 
 def text_width(text: str, size: int = 14) -> float:
-    """About how wide a text is; no font is at hand to measure it."""
+    """Estimate the width of a text in pixels; no font is at hand."""
     return 0.58 * size * len(text)
 
 
@@ -96,7 +96,7 @@ def label(  # noqa: PLR0913 - a label is where, what, how
     colour: str | None = None,
     bold: bool = False,
 ) -> Markup:
-    """A line of text; `y` is its baseline."""
+    """Draw a line of text; `y` is its baseline."""
     return element(
         "text",
         text,
@@ -110,13 +110,13 @@ def label(  # noqa: PLR0913 - a label is where, what, how
 
 
 def box(x: float, y: float, width: float, height: float, **paint: str | int | None) -> Markup:
-    """A rectangle on whole pixels, so that its edges are sharp."""
+    """Draw a rectangle on whole pixels, so that its edges are sharp."""
     left, right = round(x), round(x + width)
     return element("rect", x=left, y=round(y), width=right - left, height=round(height), **paint)
 
 
 def rule(x1: float, y1: float, x2: float, y2: float, **paint: str | int | None) -> Markup:
-    """A straight line on the middle of pixels, so that it is one pixel wide."""
+    """Draw a line on the middle of pixels, so that it is one pixel wide."""
     return element(
         "path", d=f"M{round(x1)}.5 {round(y1)}.5L{round(x2)}.5 {round(y2)}.5", fill="none", **paint
     )

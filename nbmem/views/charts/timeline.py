@@ -1,4 +1,4 @@
-"""The timeline: stacked categories over the run, the reserved line above, the peak marked.
+"""Draw the timeline: stacked categories, the reserved line, the peak.
 
 It counts allocator events, not time: a slow stretch hides nothing, and two runs of one cell have
 the same picture. The explorer shows either.
@@ -38,7 +38,7 @@ _NEAR = 0.6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scale:
-    """Where a moment and an amount lie in the picture.
+    """The mapping from events and bytes to pixels.
 
     Attributes:
         end: The last event.
@@ -54,7 +54,10 @@ class _Scale:
         return LEFT + _COLUMNS * min(max(event / max(self.end, 1), 0), 1)
 
     def x_of_time(self, t_ns: float) -> float:
-        """Where the first moment from then on lies: a whole event, whatever the clock said."""
+        """Return the x of the first moment at or after a time.
+
+        It is a whole event, whatever the clock said.
+        """
         row = int(np.searchsorted(self.moments.t_ns, t_ns))
         return self.x(int(self.moments.event[min(row, len(self.moments.event) - 1)]))
 
@@ -63,7 +66,7 @@ class _Scale:
 
 
 def timeline(report: Report) -> Picture | None:
-    """Draw the curves; None where nothing moved."""
+    """Draw the timeline; None where no memory changed."""
     moments = report.timeline
     if len(moments.t_ns) < 2 or not moments.reserved.any():
         return None
@@ -98,7 +101,10 @@ def timeline(report: Report) -> Picture | None:
 
 
 def _limit(report: Report) -> int | None:
-    """What the allocator could reserve at most: the card minus what is not the allocator's."""
+    """Return the most bytes that the allocator could reserve.
+
+    That is the card minus what is not the allocator's.
+    """
     ledger = report.ledger_at_peak
     return report.device.total_bytes - ledger.outside
 
@@ -119,12 +125,12 @@ def _grid(scale: _Scale, counted: str) -> list[Markup]:
 
 
 def _counted(report: Report) -> str:
-    """What the horizontal axis counts."""
+    """Return what the horizontal axis counts."""
     return "allocator events" if report.device.keeps_history else "changes seen"
 
 
 def _reserves(report: Report) -> bool:
-    """Whether there is an allocator that holds more than what lives."""
+    """Return whether an allocator holds more than the live bytes."""
     return not report.device.is_host
 
 
@@ -153,7 +159,10 @@ def _peak(report: Report, scale: _Scale) -> list[Markup]:
 def _legend(
     shown: list[Category], report: Report, *, cached: bool, top: int
 ) -> tuple[list[Markup], int]:
-    """The names of what is drawn, in lines as wide as the picture; and the picture's height."""
+    """Draw the legend in lines as wide as the picture.
+
+    Returns the parts and the picture's height.
+    """
     entries = [(category.label, box(0, -10, 12, 12, fill=fill(category))) for category in shown]
     if cached:
         entries.append(("cached", box(0, -10, 12, 12, fill=fill(Category.CACHED_RELEASABLE))))

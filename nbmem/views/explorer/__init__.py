@@ -1,4 +1,4 @@
-"""The explorer's data and pictures: what a saved notebook holds, and what the widget shows."""
+"""Hold the data and pictures of the explorer in notebook and widget."""
 
 from __future__ import annotations
 

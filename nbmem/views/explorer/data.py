@@ -1,4 +1,4 @@
-"""Everything that the explorer draws, as one object of JSON.
+"""Gather everything that the explorer draws in one JSON object.
 
 Whole numbers that rise slowly are written as differences, texts once in a list of their own: it
 compresses to tens of kB. Nothing relies on the order of an object's keys, which nbformat sorts.
@@ -92,7 +92,7 @@ def explorer_data(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, 
 
 
 def differences(column: np.ndarray[Any, np.dtype[np.int64]]) -> list[int]:
-    """The first value, then what each adds to the one before it."""
+    """Return the first value, then the difference to each next one."""
     steps: list[int] = np.diff(column, prepend=0).tolist()
     return steps
 
@@ -108,7 +108,7 @@ def _add_details(data: dict[str, Any], details: Details, texts: Texts) -> None:
 
 
 def closeup_data(closeup: Closeup) -> dict[str, Any]:
-    """What the explorer adds to its data when it is told of single moments."""
+    """Return the extra explorer data for single moments."""
     texts = Texts()
     return {
         "moments": _curves(closeup) | _told(closeup, texts),
@@ -120,7 +120,10 @@ def closeup_data(closeup: Closeup) -> dict[str, Any]:
 
 
 def _parts() -> list[dict[str, str]]:
-    """What the columns of the moments' parts are, and below which line each stands."""
+    """Describe the columns of the moments' parts, and each one's category.
+
+    `of` is the key of the line below which a part stands.
+    """
     place = {key: whole for whole, keys in PARTS_OF.items() for key in keys}
     return [
         {"key": key, "of": place[key], "label": HOST_PARTS[key][0], "meaning": HOST_PARTS[key][1]}
@@ -173,7 +176,10 @@ def _lives(lives: Sequence[Life], texts: Texts) -> dict[str, Any]:
 
 
 def _lines(lines: Lines) -> dict[str, Any]:
-    """Rows are [line, peak, kept, taken], and a reason in place of the line for the rest."""
+    """Return the recorded code and its rows of memory.
+
+    Rows are [line, peak, kept, taken]. Those of `elsewhere` have a reason in place of the line.
+    """
     return {
         "file": one_line(lines.file),
         "code": [[number, one_line(text)] for number, text in lines.code],

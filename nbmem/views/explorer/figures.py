@@ -1,4 +1,4 @@
-"""The explorer's pictures as Bokeh documents: glyphs and axes, without data.
+"""Define the explorer's pictures as Bokeh documents without data.
 
 The front end fills the named sources and follows the page's colours, so a document is a few kB and
 the same for every report: tools/figures.py writes them once, into the front end
@@ -49,7 +49,10 @@ RED = "#C8553D"
 
 @cache
 def figures() -> tuple[tuple[str, str], ...]:
-    """Name and document of each picture, as strings: nbformat would sort their keys."""
+    """Return the name and the Bokeh document of each picture.
+
+    Documents are strings, because nbformat would sort their keys.
+    """
     makers: tuple[tuple[str, Callable[[], Plot]], ...] = (
         ("timeline", timeline),
         ("holders", holders),
@@ -63,7 +66,10 @@ def figures() -> tuple[tuple[str, str], ...]:
 
 
 def timeline() -> Plot:
-    """Stacked areas by category, reserved and process above, strips of phases, steps and cells."""
+    """Plot areas stacked by category over time, with strips of phases.
+
+    Lines show reserved and process bytes. The strips show phases, steps and cells.
+    """
     plot = _plot("timeline", height=300, x=Range1d(0, 1), y=Range1d(0, 1))
     plot.extra_y_ranges = {"strips": Range1d(0, 1)}
     _axis(plot, "below")
@@ -134,21 +140,27 @@ def timeline() -> Plot:
 
 
 def holders() -> Plot:
-    """Category, module or variable, tensor: boxes as wide as their bytes, one row each."""
+    """Plot holders as rows of boxes that are as wide as their bytes.
+
+    The rows are category, module or variable, and tensor.
+    """
     plot = _plot("holders", height=212, x=Range1d(0, 1), y=Range1d(3, 0), left=0)
     _boxes(plot)
     return plot
 
 
 def pool() -> Plot:
-    """Segments as bars, tiled by their blocks."""
+    """Plot segments as bars, tiled by their blocks."""
     plot = _plot("pool", height=300, x=Range1d(0, 1), y=Range1d(1, 0), left=0)
     _boxes(plot)
     return plot
 
 
 def phases() -> Plot:
-    """What each phase held at its peak, by category, step beside step; a mark for what it left."""
+    """Plot each phase's memory at its peak, by category, step by step.
+
+    A mark shows what the phase left.
+    """
     plot = _plot("phases", height=260, x=Range1d(0, 1), y=Range1d(0, 1))
     _axis(plot, "below")
     _axis(plot, "left")
@@ -176,7 +188,7 @@ def phases() -> Plot:
 
 
 def growth() -> Plot:
-    """The peak of each step and what it left."""
+    """Plot the peak of each step and what it left."""
     plot = _plot("growth", height=180, x=Range1d(0, 1), y=Range1d(0, 1))
     _axis(plot, "below")
     _axis(plot, "left")
@@ -224,13 +236,13 @@ def _axis(plot: Plot, place: str) -> None:
 
 
 def _grid(plot: Plot) -> None:
-    """Lines across, at the ticks of the bytes."""
+    """Add horizontal grid lines at the ticks of the bytes."""
     axis = plot.left[0]
     plot.add_layout(Grid(name="left grid", dimension=1, ticker=axis.ticker))
 
 
 def _boxes(plot: Plot) -> None:
-    """Boxes with a text inside; the front end places both."""
+    """Add boxes with a text inside; the front end places both."""
     edges = {edge: edge for edge in ("left", "right", "bottom", "top")}
     paint = {"fill_alpha": "alpha", "line_width": 1}
     plain = _source("boxes", *edges, "alpha", "colour")

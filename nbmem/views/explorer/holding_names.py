@@ -1,4 +1,4 @@
-"""A holding's name taken apart: what holds it, its shape, its dtype."""
+"""Split a tensor's name into its holder, its shape and its dtype."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TAIL = re.compile(r"\s(\((?:\d+(?:,\s?)?)*(?:\d+)?\))(?:\s([a-z]+\d*\w*))?$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a name says.
+    """The parts of a tensor's name.
 
     Attributes:
         name: Without shape and dtype, but with the word that it is a view; None if nobody named it.
@@ -33,7 +33,10 @@ class Parts:
 
 
 def parts_of(life: Life) -> Parts:
-    """Take a name apart; what has none belongs to the phase in which it was born."""
+    """Split an allocation's name; group an unnamed one by its phase.
+
+    The phase is the one in which it was allocated.
+    """
     if life.name is None:
         where = f"unnamed, born in {life.born_in}" if life.born_in else "unnamed"
         return Parts(name=None, group=where, shape=None, dtype=None)
@@ -49,7 +52,10 @@ def parts_of(life: Life) -> Parts:
 
 
 def _holder(name: str) -> str:
-    """`model.conv` of `model.conv.weight.grad`; `optimizer` of `optimizer.state[0]['step']`."""
+    """Return the module or variable that a name belongs to.
+
+    `model.conv` of `model.conv.weight.grad`; `optimizer` of `optimizer.state[0]['step']`.
+    """
     if saver := saver_of(name):
         return saver
     path = name.removesuffix(".grad")

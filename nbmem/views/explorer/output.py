@@ -1,4 +1,4 @@
-"""The explorer in a notebook's output: its data, compressed, in a MIME type of nbmem's."""
+"""Pack the explorer's data for a notebook output, in nbmem's MIME type."""
 
 from __future__ import annotations
 
@@ -21,23 +21,29 @@ __all__ = ["MIME", "explorer_output", "packed", "stored", "unpacked"]
 
 
 def explorer_output(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, Any]:
-    """What goes into the output under `MIME`. The front end has the pictures and the BokehJS."""
+    """Return the output's content under `MIME`.
+
+    The front end has the pictures and BokehJS.
+    """
     still, times = apart(explorer_data(report, cells))
     return {"version": VERSION, "data": packed(still), "times": packed(times)}
 
 
 def stored(report: Report) -> bytes:
-    """What goes into a recording's file for the viewer page, which packs its entries itself."""
+    """Return the explorer's data as JSON for a recording's file.
+
+    The viewer page reads it. The file packs its entries itself.
+    """
     return json.dumps(explorer_data(report), separators=(",", ":"), allow_nan=False).encode()
 
 
 def packed(data: dict[str, Any]) -> str:
-    """Deflated JSON in base64: a browser unpacks it with what it has."""
+    """Encode data as deflated JSON in base64, which browsers can decode."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
 def unpacked(text: str) -> dict[str, Any]:
-    """The data again."""
+    """Decode the packed explorer data."""
     found: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(text)))
     return found

@@ -1,4 +1,4 @@
-"""The phases of a report and its steps, as columns that stay small for a long loop."""
+"""Tabulate a report's phases and steps as columns that stay small."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ SIDE_BY_SIDE = 4
 
 
 def phase_table(report: Report, texts: Texts) -> list[dict[str, Any]]:
-    """One entry for each phase that is shown; `left_out` says what lies before it."""
+    """Return one entry for each phase that is shown.
+
+    `left_out` says what was left out before it.
+    """
     rows: list[dict[str, Any]] = []
     events = _events(report)
     where = {id(row): span for row, span in zip(report.phases, events, strict=True)}
@@ -41,9 +44,10 @@ def phase_table(report: Report, texts: Texts) -> list[dict[str, Any]]:
 
 
 def band_columns(report: Report, texts: Texts) -> list[list[int]]:
-    """[start, duration, first event, events, name, step] of each phase; -1 for none.
+    """Return the columns of each phase on the timeline; -1 for none.
 
-    Too many phases are drawn as their steps, too many steps not at all.
+    A row is [start, duration, first event, events, name, step]; times are in ns. Too many phases
+    are drawn as their steps, too many steps not at all.
     """
     rows = [
         [row.t0_ns, row.t1_ns - row.t0_ns, first, last - first, texts.index(row.name), _step(row)]
@@ -90,7 +94,10 @@ def _phase(row: PhaseRow, events: tuple[int, int], texts: Texts) -> dict[str, An
 
 
 def steps_side_by_side(report: Report) -> list[int]:
-    """The first steps and the last: what the first one builds up shows beside the second."""
+    """Return the first steps and the last, to be compared.
+
+    What the first one builds up shows beside the second.
+    """
     steps = list(dict.fromkeys(row.step for row in report.phases if row.step is not None))
     if len(steps) <= SIDE_BY_SIDE:
         return steps
@@ -98,7 +105,10 @@ def steps_side_by_side(report: Report) -> list[int]:
 
 
 def step_table(report: Report) -> list[list[int]]:
-    """[step, start in ns, highest allocated, allocated at its end] of each step."""
+    """Return the growth of the steps.
+
+    A row is [step, start in ns, highest allocated, allocated at its end].
+    """
     steps: dict[int, list[int]] = {}
     for row in report.phases:
         if row.step is None:

@@ -1,4 +1,4 @@
-"""The allocator's map at every moment, as few whole numbers."""
+"""Encode the allocator's segments at every moment as few integers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_SEGMENTS = 400
 
 
 def pool_columns(history: PoolHistory) -> dict[str, Any]:
-    """The map of some moments.
+    """Return the allocator's segments and blocks at some moments.
 
     Bytes are counted in units, the largest that all are multiples of. A piece is its bytes and its
     kind; a used one also the number of its blocks; a mixed one also its free bytes. A segment's

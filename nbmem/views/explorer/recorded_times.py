@@ -1,7 +1,8 @@
-"""Times apart from what they are times of: two runs of a cell differ in them, and in little else.
+"""Separate times from the explorer's other data.
 
-In a saved notebook each half is a text of its own, so a difference between two runs is as long as
-their times, and what a person or a tool compares is the other half.
+Two runs of a cell differ in their times, and in little else. In a saved notebook each half is a
+text of its own. A difference between two runs is as long as their times, and what a person or a
+tool compares is the other half.
 
 A new field with a time goes into this file and into the front end's times.ts.
 """
@@ -15,9 +16,10 @@ US = 1000
 
 
 def apart(data: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The explorer's data without its times, and the times, in whole microseconds.
+    """Split the explorer's data into data without times and the times.
 
-    `labextension/src/explorer/times.ts` puts them together again.
+    Times are in whole microseconds. `labextension/src/explorer/times.ts` puts them together
+    again.
     """
     moments, phases, history = data["moments"], data["phases"], data["history"]
     bands, steps, cells = data["bands"], data["steps"], data.get("cells", [])
@@ -49,7 +51,10 @@ def _without(row: dict[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def _steps(steps_ns: list[int]) -> list[int]:
-    """Differences of nanoseconds as those of microseconds, without a sum of what was cut off."""
+    """Convert differences in nanoseconds to microseconds.
+
+    Rounding errors do not add up.
+    """
     now, before, found = 0, 0, []
     for step in steps_ns:
         now += step

@@ -1,8 +1,8 @@
-"""The explorer's data as a notebook keeps them: no larger than what is left of a report's size.
+"""Thin the explorer's data to the size that a notebook may keep.
 
-A saved report holds fewer moments than a live one, which asks the kernel, and a page that was
-exported, which holds them all: of every stretch the highest and the lowest, and of every phase the
-first, the highest and the last. What is told of them is exact.
+A saved report holds fewer moments than a live one, which asks the kernel, and an exported page,
+which holds them all. It keeps the highest and the lowest moment of every stretch, and the first,
+the highest and the last of every phase. What is said of them is exact.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LIVES = 3
 def saved_output(
     report: Report, cells: Sequence[CellDelta] = (), most: int = MOST
 ) -> dict[str, Any]:
-    """What a notebook keeps under the explorer's MIME type: all of it where it is small enough.
+    """Return explorer output that is thinned until it is small enough.
 
     Args:
         report: The report.
@@ -57,7 +57,7 @@ def saved_output(
 
 
 def thinned(report: Report, bins: int) -> Report:
-    """A report of fewer moments, and of fewer allocations one by one.
+    """Return a report with fewer moments and fewer single allocations.
 
     Args:
         report: The report; curves that are short stay as they are.
@@ -84,7 +84,7 @@ def thinned(report: Report, bins: int) -> Report:
 
 
 def _rows(report: Report, bins: int) -> Ints:
-    """Rows of the moments that are kept, ascending."""
+    """Return the rows of the moments to keep, ascending."""
     moments = report.timeline
     count = len(moments.event)
     allocated = _allocated(moments)
@@ -118,13 +118,16 @@ def _fewer(details: Details, events: Ints, rows: Ints, most: int) -> Details:
 
 
 def _longest(lives: tuple[Life, ...], end: int, most: int) -> tuple[Life, ...]:
-    """Lives that take the largest area in the picture, bytes times events, by birth."""
+    """Return the allocations with the largest area, oldest first.
+
+    The area in the picture is bytes times events.
+    """
     area = sorted(lives, key=lambda life: -life.requested * (min(life.freed, end) - life.born))
     return tuple(sorted(area[:most], key=lambda life: life.number))
 
 
 def _pool(pool: PoolHistory, events: Ints, rows: Ints) -> PoolHistory:
-    """The map at those rows alone; tilings that no other row had are gone."""
+    """Return the pool history at the given rows, without unused tilings."""
     kept: dict[int, int] = {}
     states = []
     for changes in pool.states:

@@ -1,4 +1,4 @@
-"""Texts that are written once and referred to by their index."""
+"""Write each text once, and refer to it by its index."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LONGEST = 240
 
 
 class Texts:
-    """A growing list of different texts.
+    """A growing list of distinct texts.
 
     Attributes:
         all: The texts, in the order in which they came.
@@ -20,7 +20,7 @@ class Texts:
         self._index: dict[str, int] = {}
 
     def index(self, text: str | None) -> int:
-        """Where a text stands; -1 for None."""
+        """Return the index of a text, added if it is new; -1 for None."""
         if text is None:
             return -1
         clean = clipped(one_line(text), LONGEST)

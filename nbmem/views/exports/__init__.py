@@ -1,4 +1,7 @@
-"""A recording in the forms that other programs read: one file and one line in FORMATS for each."""
+"""Export a recording in formats that other programs read.
+
+Each has one file and one line in FORMATS.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,14 @@ __all__ = ["FORMATS", "Format", "find_format"]
 
 
 class Format(NamedTuple):
-    """One form of a recording of one card.
+    """A file format of one card's recording.
 
     Attributes:
         name: What the user types.
         what: What is in the file, and who reads it.
-        of_report: Writes it from the report; None where it is made of the books.
-        of_books: The other way round. Both raise NotWrittenError where it cannot be written.
+        of_report: Writes it from the report; None where it is made of the ledger.
+        of_books: Writes it from the ledger; None where it is made of the report.
+            Both raise NotWrittenError where it cannot be written.
     """
 
     name: str
@@ -75,7 +79,7 @@ FORMATS = (
 
 
 def find_format(name: str) -> Format:
-    """The format of that name.
+    """Return the export format with this name.
 
     Raises:
         UsageError: There is none; the message lists them.

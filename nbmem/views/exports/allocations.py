@@ -1,9 +1,9 @@
-"""Every allocation of a card as a line of CSV, in the order of birth.
+"""Export every allocation of a card as CSV, in order of allocation.
 
-`bytes` is what was asked for, `block` what it takes; `born_us` and `freed_us` are microseconds
-since the recording began. Empty is what nobody knows; `born_us` of what lived before the recording,
-`freed_us` of what lives still. A text that a spreadsheet would take for a formula has a `'` before
-it.
+`bytes` is what was requested, `block` what it takes; `born_us` and `freed_us` are microseconds
+since the recording began. Unknown values are empty: `born_us` of what lived before the recording,
+`freed_us` of what is still live. A text that a spreadsheet would take for a formula has a `'`
+before it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def write(books: Books, path: Path) -> None:
 
 
 def _plain(text: str | None) -> str | None:
-    """A text as a cell that is no formula, whoever chose it."""
+    """Quote a text that a spreadsheet would take for a formula."""
     return f"'{text}" if text and text.startswith(_FORMULA) else text
 
 

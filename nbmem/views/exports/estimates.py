@@ -1,4 +1,4 @@
-"""The answers of fit, plan and layers as JSON: documented, stable forms.
+"""Write the results of fit, plan and layers as JSON, in stable forms.
 
 Keys are added in later versions, never renamed or removed; they are written down here, whatever the
 attributes of the answers are called. Amounts are bytes.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def fit_json(fit: Fit) -> dict[str, Any]:
-    """The answer of `nbmem.fit`.
+    """Return the result of `nbmem.fit` as JSON.
 
     `card` {name, total, margin, driver}; `best` and `limit`, null where there is none; `total` and
     `parts`
@@ -47,7 +47,7 @@ def fit_json(fit: Fit) -> dict[str, Any]:
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
-    """The answer of `nbmem.plan`.
+    """Return the result of `nbmem.plan` as JSON.
 
     `card` {name, total, margin, driver}; `target`; `variable` and `value`, null where the batch is
     not known; `options`, the program as it is first, {key, title, price, code, probe (as in the
@@ -66,7 +66,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 
 
 def worlds_json(worlds: Worlds) -> dict[str, Any]:
-    """The answer of `nbmem.plan` over several worlds.
+    """Return the result of `nbmem.plan` over several worlds as JSON.
 
     `card` and `runs` {ranks, and what a probe of `fit` has}, with `sent` {kind: bytes of a step};
     `fewest` ranks that fit, null where none does; `ways` {ranks, key, title, price, code, diff,
@@ -93,7 +93,7 @@ def worlds_json(worlds: Worlds) -> dict[str, Any]:
 
 
 def layers_json(layers: Layers) -> dict[str, Any]:
-    """The answer of `nbmem.layers`.
+    """Return the result of `nbmem.layers` as JSON.
 
     `rows`, a list of {name, kind, formula, parameters, weights, buffers, gradients, optimizer,
     saved, output, forward_flops, backward_flops}, null where it needs an input and there was none.
@@ -108,7 +108,7 @@ def layers_json(layers: Layers) -> dict[str, Any]:
 
 
 def layer_json(row: LayerRow) -> dict[str, Any]:
-    """One layer; also a row of the DataFrame."""
+    """Return one layer as JSON; also a row of the DataFrame."""
     return {
         "name": row.name,
         "kind": row.kind,
@@ -135,7 +135,7 @@ def _card(card: CardFigures) -> dict[str, Any]:
 
 
 def _probe(probe: Probe) -> dict[str, Any]:
-    """One run, without how long it took: that is another one each time."""
+    """Return one run as JSON, without its varying duration."""
     failure = probe.failure
     return {
         "value": probe.value,

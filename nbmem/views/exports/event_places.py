@@ -1,4 +1,4 @@
-"""Which cell of the notebook and which phase an event lies in."""
+"""Find the notebook cell and the phase of each event."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def cells_of(books: Books) -> list[str | None]:
-    """The cell of each event, the innermost of several; None outside of cells."""
+    """Return the cell of each event, the innermost one, or None."""
     found: list[str | None] = [None] * books.events
     for span in books.session.spans:  # parents precede their children
         if span.kind == "cell":
@@ -24,6 +24,6 @@ def cells_of(books: Books) -> list[str | None]:
 
 
 def phases_of(books: Books) -> list[str | None]:
-    """The phase of each event, with its step; None outside of phases."""
+    """Return the phase of each event, with its step, or None."""
     texts = {index: phase_text(books, index) for index in range(NOWHERE, len(books.phases.spans))}
     return [texts[index] for index in books.phases.of(np.arange(books.events)).tolist()]

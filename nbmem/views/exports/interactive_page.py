@@ -1,9 +1,9 @@
-"""What makes a page of reports alive: each report's data, and once a page what draws them.
+"""Make a page of reports interactive, with the explorer embedded once.
 
-A page holds the still form of each report, its data behind it, and at its end BokehJS with the
-explorer, deflated. The script puts the explorer in the still form's place; where it cannot run (an
-old browser, a mail's preview) the picture with its tables stands. Nothing is fetched and nothing
-sent.
+Each report brings its data. A page holds the still form of each report, its data behind it, and
+at its end BokehJS with the explorer, deflated. The script puts the explorer in the still form's
+place; where it cannot run (an old browser, a mail's preview) the picture with its tables stands.
+Nothing is fetched and nothing sent.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LOADER = """
 
 
 def living(still: str, output: Mapping[str, Any]) -> Markup:
-    """A report that comes alive in a page with `player`.
+    """Return a report's HTML and data; `player` makes it interactive.
 
     Args:
         still: Its still form, HTML.
@@ -60,7 +60,10 @@ def living(still: str, output: Mapping[str, Any]) -> Markup:
 
 @cache
 def player() -> Markup:
-    """What a page of living reports ends with; a sentence where nbmem was not built whole."""
+    """Return the script that ends an interactive page.
+
+    Where nbmem was installed without its compiled explorer, a sentence says so.
+    """
     folder = files("nbmem.views.widget").joinpath("static")
     script, style = folder.joinpath("page.js"), folder.joinpath("explorer.css")
     if not (script.is_file() and style.is_file()):

@@ -1,4 +1,7 @@
-"""nbconvert's page with the explorer alive in it: `jupyter nbconvert --to nbmem FILE.ipynb`."""
+"""Convert a notebook to HTML with a live explorer: `--to nbmem`.
+
+The command is `jupyter nbconvert --to nbmem FILE.ipynb`.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,11 @@ HTML = "text/html"
 
 
 class MemoryHTMLExporter(HTMLExporter):  # type: ignore[misc]  # whose types mypy is not told
-    """nbconvert's own page, and in it what a saved notebook must not carry: the explorer's code.
+    """nbconvert's HTML page with the explorer's code added.
 
-    It stands once in the page, however many reports there are, and not at all where there is none.
-    What nbconvert has its pages fetch for widgets and formulas is fetched where there are any.
+    A saved notebook must not carry that code. It stands once in the page, however many reports
+    there are, and not at all where there is none. What nbconvert has its pages fetch for widgets
+    and formulas is fetched where there are any.
     """
 
     export_from_notebook = "HTML (live GPU memory)"
@@ -31,7 +35,7 @@ class MemoryHTMLExporter(HTMLExporter):  # type: ignore[misc]  # whose types myp
     def from_notebook_node(
         self, nb: Any, resources: dict[str, Any] | None = None, **options: Any
     ) -> tuple[str, dict[str, Any]]:
-        """Convert a notebook; it is left as it is."""
+        """Convert a notebook without changing it."""
         nb = copy.deepcopy(nb)
         reports = [data for data in _outputs(nb) if MIME in data]
         for data in reports:
@@ -48,7 +52,7 @@ class MemoryHTMLExporter(HTMLExporter):  # type: ignore[misc]  # whose types myp
 
 
 def notebook_page(path: Path) -> str:
-    """The page of a notebook's file."""
+    """Return the page of a notebook's file."""
     page, _ = MemoryHTMLExporter().from_filename(str(path))
     return str(page)
 
@@ -64,10 +68,10 @@ def _prose(nb: Any) -> list[Any]:
 
 
 def _unfetched(page: str, url: str) -> str:
-    """The page without the script that it would fetch from there."""
+    """Remove the script that a page would fetch from a URL."""
     return re.sub(rf'<script src="{re.escape(escape(url))}">\s*</script>', "", page)
 
 
 def _text(lines: str | list[str]) -> str:
-    """A text as a notebook may hold it: whole, or in lines."""
+    """Return a notebook's text as one string; it may be a list of lines."""
     return lines if isinstance(lines, str) else "".join(lines)

@@ -1,4 +1,4 @@
-"""The report as an HTML page: the explorer in one file, without a network."""
+"""Export the report as an HTML page with the explorer, without network."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def write(report: Report, path: Path) -> None:
-    """Write a report as a page that stands alone."""
+    """Write a report as a page that needs no other file."""
     write_text(path, living_page(report))
 
 
 def living_page(report: Report) -> str:
-    """The page: why memory ran out, which is text, and the explorer."""
+    """Return the page: the out-of-memory explanation and the explorer."""
     why = render_oom_html(report.ooms) if report.ooms else Markup("")
     told = beside_its_ooms(report)
     body = why + living(render_html(told), explorer_output(told)) + player()

@@ -1,4 +1,6 @@
-"""Cells, steps, phases and blocks over the bytes by category: Chrome's trace event format.
+"""Export a recording in Chrome's trace event format, for Perfetto.
+
+Cells, steps, phases and blocks stand over the bytes by category.
 
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU (times are in
 microseconds); read by https://ui.perfetto.dev and chrome://tracing.
@@ -62,7 +64,10 @@ def _steps(books: Books) -> Iterator[dict[str, Any]]:
 
 
 def _slice(books: Books, kind: str, name: str, spans: Sequence[Span]) -> dict[str, Any]:
-    """From the start of the first span to the end of the last, with what it took."""
+    """Return a slice from the first span's start to the last span's end.
+
+    Its arguments are the bytes before it, at its peak and after it.
+    """
     t0_ns, _ = recorded_times(books)
     begin, end = min(span.t0_ns for span in spans), max(span.t1_ns for span in spans)
     firsts, lasts = zip(*map(books.bounds, spans), strict=True)
@@ -87,7 +92,7 @@ def _slice(books: Books, kind: str, name: str, spans: Sequence[Span]) -> dict[st
 
 
 def _failures(books: Books) -> Iterator[dict[str, Any]]:
-    """Requests that could not be served."""
+    """Yield the allocation requests that failed."""
     t0_ns, _ = recorded_times(books)
     events = books.trace.events
     for at in np.flatnonzero(events.action == Action.OOM).tolist():
@@ -103,7 +108,10 @@ def _failures(books: Books) -> Iterator[dict[str, Any]]:
 
 
 def _bytes(books: Books) -> Iterator[dict[str, Any]]:
-    """The categories that make the reserved bytes, and the allocator's own sums."""
+    """Yield counters of the reserved bytes by category, and the totals.
+
+    The totals are the allocator's own allocated and reserved bytes.
+    """
     t0_ns, _ = recorded_times(books)
     positions = chosen_positions(books, BINS)
     held = books.held(positions)

@@ -1,4 +1,4 @@
-"""A report as JSON: a documented, stable form for scripts and CI.
+"""Export a report as JSON: a documented, stable form for scripts and CI.
 
 `device` {name, kind, allocator, total_bytes, virtual, torch, shared, spilled_bytes}; `peak`
 {allocated, reserved, active, requested, process}; `ledger_at_peak` and `ledger_at_end` {category:
@@ -41,7 +41,7 @@ def write(report: Report, path: Path) -> None:
 
 
 def report_json(report: Report) -> dict[str, Any]:
-    """The report in the stable form that this module's docstring documents."""
+    """Return the report in the JSON form that this module documents."""
     device, peak = report.device, report.peak
     managed = report.ledger_at_end.managed
     return {
@@ -80,7 +80,10 @@ def report_json(report: Report) -> dict[str, Any]:
 
 
 def _lines(lines: Lines) -> dict[str, Any]:
-    """What the recorded code's lines took, and what no line did; each column adds up."""
+    """Return the memory of the code's lines, and of no line, as JSON.
+
+    Each column adds up.
+    """
     return {
         "file": lines.file,
         "rows": [_line(row) for row in lines.rows],
@@ -99,7 +102,7 @@ def _line(row: LineRow) -> dict[str, Any]:
 
 
 def finding_json(finding: Finding) -> dict[str, Any]:
-    """One tip; `code` and `command` are null where there is none."""
+    """Return one tip as JSON; absent `code` and `command` are null."""
     command = finding.command
     return {
         "rule": finding.rule,
@@ -114,7 +117,7 @@ def finding_json(finding: Finding) -> dict[str, Any]:
 
 
 def _oom(autopsy: Autopsy) -> dict[str, Any]:
-    """One out-of-memory error; null where nobody knows."""
+    """Return one out-of-memory error as JSON; unknown values are null."""
     return {
         "caught": autopsy.caught,
         "line": autopsy.at.line,

@@ -1,4 +1,4 @@
-"""A snapshot as torch.cuda.memory._dump_snapshot() writes it, its allocations told by nbmem.
+"""Export a labelled snapshot in torch.cuda.memory._dump_snapshot's form.
 
 memory_viz colours an allocation by its `category`, if one of them is `unknown`, and shows its
 frames: the outermost one that stands there says cell, phase, category and name.
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 
 def write(books: Books, path: Path) -> None:
-    """Write a card's recording as torch's snapshot; other cards are empty in it."""
+    """Write a card's recording as a torch snapshot.
+
+    Other cards are empty in it.
+    """
     ordinal, told = books.trace.info.index, _Told(books)
     snapshot = {
         "segments": list(_segments(books, told)),
@@ -41,7 +44,10 @@ def write(books: Books, path: Path) -> None:
 
 
 class _Told:
-    """What is known of each event, and its frames; equal ones are one list, as in torch's."""
+    """The label and the frames of each event.
+
+    Equal frames are one list, as in torch's snapshot.
+    """
 
     def __init__(self, books: Books) -> None:
         places = zip(cells_of(books), phases_of(books), strict=True)
@@ -50,16 +56,16 @@ class _Told:
         self._frames: dict[tuple[int, str, str], list[dict[str, Any]]] = {}
 
     def category(self, row: int) -> str:
-        """The category of an allocation."""
+        """Return the label of an allocation's category."""
         return Category(int(self._books.category[row])).label
 
     def what(self, row: int) -> str:
-        """Category and name of an allocation."""
+        """Return the category and the name of an allocation."""
         name = self._books.name(row)
         return self.category(row) if name is None else f"{self.category(row)}: {name}"
 
     def frames(self, row: int) -> list[dict[str, Any]]:
-        """The stack that made it, and what nbmem knows as the outermost frame."""
+        """Return an allocation's stack, with its label as the outermost frame."""
         a = self._books.allocations
         born, stack = int(a.born[row]), int(a.stack[row])
         place = self.places[born] if born >= 0 else "before the recording"
@@ -70,7 +76,7 @@ class _Told:
         return self._frames[key]
 
     def stack(self, index: int) -> list[dict[str, Any]]:
-        """A stack as torch writes it; empty where none was taken."""
+        """Return a stack in torch's form; empty where none was recorded."""
         frames = self._books.session.stacks[index] if index >= 0 else ()
         return [{"name": f.function, "filename": f.file, "line": f.line} for f in frames]
 

@@ -1,4 +1,7 @@
-"""The page onto which a recording is dropped: it is read in the browser, and nothing leaves it."""
+"""Build the page that opens a dropped recording in the browser.
+
+The browser reads the file; nothing is sent.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _PLACE = Markup(
 
 
 def viewer_page() -> str:
-    """The page, without any data.
+    """Return the viewer page, without any data.
 
     Raises:
         UsageError: The explorer is not compiled.

@@ -1,4 +1,4 @@
-"""A world of ranks as JSON: a documented, stable form for scripts and CI.
+"""Export a world of ranks as JSON, in a documented, stable form.
 
 `title`; `size`; `ranks`, a list by rank of {rank, host, pid, card, local_rank, mesh, stands_for,
 run, file, state, started_ns, ended_ns, last_heard_ns, host_peak, device, peak, phase, step,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def world_json(world: WorldReport) -> dict[str, Any]:
-    """The world in the stable form that this module's docstring documents."""
+    """Return the world in the JSON form that this module documents."""
     return {
         "title": world.title,
         "size": world.size,

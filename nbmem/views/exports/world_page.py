@@ -1,6 +1,7 @@
-"""A world of ranks as an HTML page: the world above, and each rank's explorer to unfold below it.
+"""Export a world of ranks as an HTML page with each rank's explorer.
 
-What folds is the browser's own: it needs no script, and opening one rank closes the other.
+The world is above, and the explorers unfold below it. The folding is the browser's own: it needs
+no script, and opening one rank closes the other.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MOST = 12
 
 
 def world_page(world: WorldReport, report_of: Callable[[int], Report]) -> str:
-    """Write a world as a page that needs nothing else.
+    """Return a world as a page that needs no other file.
 
     Args:
         world: What the page shows of it.

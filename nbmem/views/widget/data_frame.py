@@ -1,4 +1,4 @@
-"""The allocations of a moment as a DataFrame."""
+"""Convert the allocations of a moment to a DataFrame."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def frame_of(lives: Iterable[Life]) -> pd.DataFrame:
-    """What is known of some allocations, the largest first, by their numbers.
+    """Return allocations as a DataFrame, largest first, by number.
 
     Raises:
         UsageError: pandas is not installed.

@@ -1,9 +1,10 @@
-"""A live explorer: what a person chooses are traits, and choosing them moves the picture.
+"""Show a live explorer whose selection is traits.
 
-The buttons are HTML: made of ipywidgets they would need a kernel, and the saved output, which is
-the same TypeScript, has none. Nobody's code wants to know of a zoom or a tab; `moment`, `span` and
-`tensor` are for `link`, `jslink` and `observe`. What the kernel tells of a moment makes the data
-finer there, and they are drawn as they are.
+Setting a trait moves the picture, and a choice in the picture sets it. The buttons are HTML: made
+of ipywidgets they would need a kernel, and the saved output, which is the same TypeScript, has
+none. No code needs a zoom or a tab; `moment`, `span` and `tensor` are for `link`, `jslink` and
+`observe`. What the kernel sends about a moment makes the data finer there, and they are drawn as
+they are.
 """
 
 from __future__ import annotations
@@ -92,7 +93,10 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
         return None if self.tensor is None else life_of(self._books, self.tensor)
 
     def to_frame(self) -> pd.DataFrame:
-        """Every allocation that lives at the chosen moment, the largest first (needs pandas)."""
+        """Return the live allocations at the chosen moment, largest first.
+
+        This needs pandas.
+        """
         return frame_of(lives_of(self._books, self._books.live(self.moment).tolist()))
 
     @traitlets.validate("moment")  # type: ignore[untyped-decorator]
@@ -114,7 +118,10 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
 
     @traitlets.observe("moment", "span", "tensor")  # type: ignore[untyped-decorator]
     def _look_closely(self, change: Any) -> None:
-        """Tell the page of the chosen moments what its own, reduced data lack."""
+        """Send the page the details that its reduced data lack.
+
+        They are those of the chosen moments.
+        """
         if change.name == "span" and self.span is not None:
             peak = self._books.peak(*self.span)
             if peak != self.moment:
@@ -128,10 +135,10 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
         return min(max(event, 0), self._books.events)
 
     def _answer(self, _widget: Any, message: dict[str, Any], _buffers: Any) -> None:
-        """Do what a page asks for.
+        """Answer a message of the page.
 
-        It needs BokehJS, since it may have no network, and the kernel's own version. And it knows
-        when a person pointed, not at which event.
+        The page needs BokehJS, since it may have no network, in the kernel's own version. It also
+        sends the times at which a person pointed, and needs the events there.
         """
         if message.get("kind") == "bokehjs":
             self.send({"kind": "bokehjs"}, [_BOKEHJS.read_bytes()])

@@ -1,4 +1,7 @@
-"""A world of ranks in a notebook: a picker, and below it the live explorer of the chosen rank."""
+"""Show a world of ranks in a notebook: a picker and a live explorer.
+
+The explorer below the picker is that of the chosen rank.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RanksWidget(ipywidgets.VBox):  # type: ignore[misc]
-    """The ranks of a world, one at a time.
+    """A picker of a world's ranks, with the explorer of one at a time.
 
     Args:
         world: The world; only ranks that wrote a session can be chosen.

@@ -1,4 +1,4 @@
-"""Which memory of the card an operator uses: what unified memory would have to bring there."""
+"""Card memory that an operator reads and writes, for unified memory."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def touched(storages: Storages, call: OperatorCall, touches: Touches) -> None:
-    """Note what an operator read and wrote among its arguments.
+    """Record the bytes that an operator read and wrote in its arguments.
 
-    Results that it made were noted where they were taken. A view uses no memory.
+    New results were recorded where they were allocated. A view uses no memory.
     """
     facts = facts_of(call.func)
     if facts.view or facts.reshapes:
@@ -36,6 +36,6 @@ def touched(storages: Storages, call: OperatorCall, touches: Touches) -> None:
 
 
 def _stretch(tensor: torch.Tensor) -> tuple[int, int]:
-    """Where in its storage a tensor begins, and how many bytes its elements span."""
+    """Return a tensor's first byte in its storage, and its span in bytes."""
     span = compute_required_storage_length(tensor.shape, tensor.stride(), 0)
     return tensor.storage_offset() * tensor.element_size(), span * tensor.element_size()

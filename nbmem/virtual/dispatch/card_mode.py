@@ -1,10 +1,12 @@
-"""The mode below autograd through which every operator passes while a virtual card is active.
+"""The dispatch mode that runs every operator on virtual cards.
 
-One mode serves all cards: a tensor's C++ device is `lazy:<ordinal>`, so autograd, its accumulation
-and `foreach` keep the cards apart by themselves, and `Call.gpu` is the card of a call. The plural
-is in hardware/machine.py alone; a card (hardware/gpu.py) does not know that there are others.
+The mode is below autograd. One mode serves all cards: a tensor's C++ device is
+`lazy:<ordinal>`, so autograd, its accumulation and `foreach` keep the cards apart by
+themselves. `OperatorCall.gpu` is the card of a call. Only hardware/machine.py knows several
+cards; a card (hardware/gpu.py) does not know that there are others.
 
-A subclass of Tensor consists of tensors, and the card only sees those: its call is returned to it.
+A subclass of Tensor consists of tensors, and the card only sees those. Its call is returned
+to it.
 """
 
 from __future__ import annotations
@@ -59,18 +61,18 @@ _MOST_KNOWN = 60_000
 
 
 class CardMode(TorchDispatchMode):
-    """Runs operators on a virtual card: shapes and memory, no arithmetic.
+    """A dispatch mode that runs operators by shape and memory alone.
 
-    It holds no tensor past a call, so that every storage dies when it would on a real card.
+    No tensor is held past a call, so every storage is freed when it would be on a real card.
 
     Attributes:
         machine: The cards; None after deactivation, when threads may still have the mode.
         storages: The blocks behind virtual storages.
-        values: What is known of the values.
-        host: The large tensors on the CPU that nobody has read.
-        pinned: Those that were asked for as pinned.
-        nodes: The node that the engine is at.
-        views: Those that the program has written to.
+        values: The values that are known.
+        host: The large tensors on the CPU that have not been read.
+        pinned: The tensors on the CPU that were allocated as pinned.
+        nodes: The autograd node that the engine runs.
+        views: The views that the program has written to.
     """
 
     supports_higher_order_operators = True
@@ -93,11 +95,14 @@ class CardMode(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Compiled code runs although the mode is on."""
+        """Return True: compiled code runs although the mode is on."""
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one operator; an error leaves as if C++ had run it, without a frame of this."""
+        """Run one operator, without frames of nbmem in an error.
+
+        An error looks as if C++ had run the operator.
+        """
         kwargs = kwargs or {}
         if self.machine is None:
             return func(*args, **kwargs)
@@ -147,15 +152,17 @@ class CardMode(TorchDispatchMode):
 
     @whole  # else a block could be taken that no storage has yet
     def _on_card(self, call: OperatorCall) -> Any:
-        """Ask the operator's record, in this order; without an answer, shape and memory say it.
+        """Run a call by the first rule that answers it.
 
-        sparse/: one of its tensors is sparse, and kernels work on the parts of that.
-        quantized/: one of its tensors is quantized.
-        formulas.py, written_views.py: autograd takes another way than on a card.
-        composite: CUDA makes other operators of it.
-        autograd: a formula would write in place.
-        run: it is no kernel with a shape and some memory.
-        host_code.py: another library's operator, without a record, whose kernel is Python.
+        Without an answer, the operator's shape and memory plan decide. The rules, in their order:
+
+        - sparse: one of its tensors is sparse, and kernels work on the parts of that.
+        - quantized: one of its tensors is quantized.
+        - formulas and written views: autograd takes another path than on a card.
+        - composite: CUDA makes other operators of it.
+        - autograd: a formula would write in place.
+        - run: it is no kernel with a shape and some memory.
+        - host code: another library's operator, without a record, whose kernel is Python.
         """
         self.host.write_small(call)
         if call.gpu.capturing:
@@ -186,7 +193,10 @@ class CardMode(TorchDispatchMode):
         return self.execute(call) if answer is NotImplemented else answer
 
     def _card_of(self, call: OperatorCall) -> VirtualGPU | None:
-        """The card that the call names, else that of its tensors; None: it is not about one."""
+        """Return the card that the call names, or that of its tensors.
+
+        None: the call is about no card.
+        """
         device = call.argument("device") if call.func in _TO_DEVICE else call.kwargs.get("device")
         if device is not None and device.type in _CARD_DEVICES and self.machine is not None:
             return self.machine.gpu(device)
@@ -197,7 +207,11 @@ class CardMode(TorchDispatchMode):
         return None
 
     def execute(self, call: OperatorCall) -> Any:
-        """Answer a call by its shape rule and take the memory that its kernel takes."""
+        """Run a call by its shape rule and take its kernel's memory.
+
+        Views run torch's shape-only kernels. A composite, or an operator without a rule, is
+        decomposed.
+        """
         facts = facts_of(call.func)
         if facts.composite:
             return self._decompose(call)
@@ -208,7 +222,7 @@ class CardMode(TorchDispatchMode):
         return self._decompose(call) if answer is None else self._deliver(call, *answer)
 
     def _results(self, call: OperatorCall) -> tuple[Results, MemoryPlan | None] | None:
-        """What the call returns and takes; None without a shape rule."""
+        """Return the results and memory plan, or None without a shape rule."""
         key = key_of(call)
         if key is not None and (known := self._known.get(key)) is not None:
             return known
@@ -233,7 +247,7 @@ class CardMode(TorchDispatchMode):
         return answer
 
     def deliver(self, call: OperatorCall, results: Results, plan: MemoryPlan | None = None) -> Any:
-        """Take the memory in the kernel's order and build what the call returns.
+        """Allocate in the kernel's order and build what the call returns.
 
         Args:
             call: The call.
@@ -250,10 +264,12 @@ class CardMode(TorchDispatchMode):
     def allocate(
         self, gpu: VirtualGPU, fresh: tuple[TensorSpec, ...], plan: MemoryPlan | None = None
     ) -> list[torch.Tensor]:
-        """Make the fresh results on a card; temporaries live until all is made.
+        """Allocate new results on a card, in the order of a memory plan.
+
+        Temporaries that the plan does not drop are freed at the end.
 
         Raises:
-            torch.OutOfMemoryError: The card is full; what was taken has been given back.
+            torch.OutOfMemoryError: The card is full; what was taken has been freed.
         """
         if plan is None:
             return [self._make(gpu, spec) for spec in fresh]
@@ -285,7 +301,7 @@ class CardMode(TorchDispatchMode):
         return tensor
 
     def _decompose(self, call: OperatorCall) -> Any:
-        """Run an operator without a shape rule as the smaller ones it consists of."""
+        """Run an operator without a shape rule as smaller operators."""
         rule = torch._decomp.decomposition_table.get(call.func)
         with self:
             # First what autograd would have seen: a composite's own C++, not Python's for tracers.

@@ -1,7 +1,8 @@
-"""Outputs of CUDA graphs that a later run has written over: reading one is an error.
+"""Checks for outputs of CUDA graphs that a later run overwrote.
 
-Torch's graph trees say which (graph_trees.py); C++ raises their sentence where a kernel
-asks for the address. Views ask for none.
+To read one is an error. torch's graph trees say which outputs those are
+(patches/compiled/graphs.py). C++ raises their error where a kernel takes the address, so
+views raise nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def refuse_overwritten(storages: Storages, call: OperatorCall) -> None:
-    """Raise torch's sentence if the call reads or writes such a tensor.
+    """Raise torch's error if a call uses an overwritten graph output.
 
     Raises:
         RuntimeError: It does.

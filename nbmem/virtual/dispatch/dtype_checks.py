@@ -1,8 +1,9 @@
-"""What a card's kernels say of types that they do not take, where torch's shape rules are silent.
+"""Checks for types that CUDA kernels refuse and shape rules accept.
 
-The CPU's kernels are asked, with two elements in each dimension: of 10,777 calls of torch's own
-operators, with every type, on the oracle (torch 2.13, H100), CUDA ran what the CPU refuses in those
-of `_CPU_ALONE` only. What CUDA alone refuses is in `_CUDA_ALONE`. Each kind of call is asked once.
+The CPU's kernels are run, with two elements in each dimension. 10,777 calls of torch's own
+operators, with every type, were compared on the oracle (torch 2.13, H100). CUDA ran what
+the CPU refuses only for operators in `_CPU_ALONE`. Types that CUDA alone refuses are in
+`_CUDA_ALONE`. Each kind of call is run once.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ _UNASKED = object()
 
 
 def refuse_types(call: OperatorCall) -> None:
-    """Raise what the kernel says, in torch's words, where it says anything.
+    """Raise the kernel's error, in torch's words, if it refuses the types.
 
     Raises:
         NotImplementedError, RuntimeError, IndexError: As the kernel would.
@@ -123,7 +124,10 @@ def refuse_types(call: OperatorCall) -> None:
 
 @cache
 def _is_asked(func: Any) -> bool:
-    """Whether the CPU's kernel checks what it gets: others may read behind small tensors."""
+    """Return True if the CPU's kernel checks its arguments.
+
+    Other kernels may read behind small tensors.
+    """
     name = func._schema.name.removeprefix("aten::").rstrip("_")
     packet = getattr(torch.ops.aten, name, None)
     overloads = [] if packet is None else [getattr(packet, o) for o in packet.overloads()]
@@ -138,7 +142,7 @@ def _check_mask(mask: torch.Tensor) -> None:
 
 
 def _asked(call: OperatorCall) -> tuple[type[Exception], str] | None:
-    """What the CPU says; None where it runs, or says something else than of types."""
+    """Return the CPU kernel's type error; None without one."""
     if not _is_small((*call.args, *call.kwargs.values())):
         return None
     types = {tensor.dtype for tensor in call.tensors if tensor.dim()}
@@ -169,7 +173,7 @@ def _asked(call: OperatorCall) -> tuple[type[Exception], str] | None:
 
 
 def _kind(value: Any) -> Any:
-    """What of an argument the answer depends on."""
+    """Return the part of an argument that decides about an error."""
     if isinstance(value, torch.Tensor):
         return value.dtype, value.dim()
     if isinstance(value, (list, tuple)):

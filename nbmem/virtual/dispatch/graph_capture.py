@@ -1,4 +1,4 @@
-"""What an operator means for the CUDA graph that is being captured on its card."""
+"""Checks of operators that are called during a CUDA graph capture."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def captured(call: OperatorCall) -> None:
-    """Let the capture meet the call.
+    """Check a call against the capture, and register its random draw.
 
     Raises:
         RuntimeError: The host would wait for what is only captured.

@@ -1,4 +1,7 @@
-"""Operators that are given functions: `torch.cond`, `while_loop`, `scan`, `map` and their kin."""
+"""Higher-order operators: `torch.cond`, `while_loop`, `scan` and `map`.
+
+Their arguments include functions.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ _EAGER = _C.DispatchKey.CompositeExplicitAutograd
 
 
 def is_higher_order(func: Any) -> bool:
-    """Whether it is one of them."""
+    """Return whether an operator takes functions as arguments."""
     return isinstance(func, HigherOrderOperator)
 
 
@@ -19,7 +22,7 @@ def call_functions(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """Run torch's own eager kernel, whose functions call the card's operators.
 
     Raises:
-        NotImplementedError: It has none, on any device.
+        NotImplementedError: The operator has no eager kernel, on any device.
     """
     if _C._len_torch_dispatch_stack():  # Torch's own tracing modes are left.
         return func(*args, **kwargs)

@@ -1,8 +1,8 @@
-"""Operators of other libraries: their host code runs on the card where it is Python.
+"""Operators of other libraries, whose Python host code runs on the card.
 
-It allocates what it allocates on a card, scratch included, and launches kernels that pass. What
-cannot run (it asks a compiled library, or a driver) is answered by the operator's fake
-implementation, which knows results alone.
+Host code allocates what it allocates on a card, scratch included, and launches kernels that
+do nothing. Code that asks a compiled library or a driver cannot run. The operator's fake
+implementation, which knows results alone, answers in its place.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _META = _C.DispatchKey.Meta
 
 
 def is_python(func: Any) -> bool:
-    """Whether the operator's kernel for CUDA has been registered from Python.
+    """Return whether an operator's CUDA kernel is registered from Python.
 
-    torch/library.py lists what was: "library/operator/key", by Library.impl and by custom_op.
+    torch/library.py lists such kernels as "library/operator/key", by Library.impl and by
+    custom_op.
     """
     schema = func._schema
     library, _, name = schema.name.partition("::")
@@ -47,7 +48,11 @@ def is_python(func: Any) -> bool:
 
 
 def run_python(executor: Executor, call: OperatorCall) -> Any:
-    """Run the operator's own host code on the card; NotImplemented where only its fake one can."""
+    """Run the operator's own host code on the card.
+
+    Returns NotImplemented if its kernel is not Python, or if only its fake implementation can
+    run.
+    """
     if not is_python(call.func):
         return NotImplemented
     try:
@@ -63,7 +68,10 @@ def run_python(executor: Executor, call: OperatorCall) -> Any:
 
 
 def _is_refusal(err: Exception) -> bool:
-    """Whether host code refuses a call in words of its own, as it would on a card: by `raise`."""
+    """Return whether host code itself refuses a call, by `raise`.
+
+    It would do so on a card, with the same message.
+    """
     traceback = err.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
@@ -73,12 +81,15 @@ def _is_refusal(err: Exception) -> bool:
 
 
 def by_rule(who: str, name: str, host_code: Callable[..., Any]) -> Operator:
-    """An operator of which a package's rules say what its host code does."""
+    """Return an operator whose host code is described by a package's rule."""
     return Operator((name,), composite=explained(who, name, host_code), source=who)
 
 
 def explained(who: str, name: str, host_code: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a kernel's own refusals pass; a mistake in the host code is said to be one."""
+    """Wrap a rule so that mistakes in its code raise UsageError.
+
+    A kernel's own refusals pass: RuntimeError, ValueError and NotImplementedError.
+    """
 
     @functools.wraps(host_code)
     def run(*args: Any, **kwargs: Any) -> Any:

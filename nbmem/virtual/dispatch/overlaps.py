@@ -1,8 +1,10 @@
-"""Writes into memory that a call has twice: a tensor that is expanded, a result beside its input.
+"""Checks for writes to memory that a call uses more than once.
 
-Which operators refuse it, torch's kernels say in code that all devices share. So where a call's
-geometry could be refused, the CPU's kernel is asked, with tensors of the same geometry in storages
-of their own; element by element every kernel refuses it (TensorIterator).
+Examples are an expanded tensor, or a result that overlaps an input.
+
+Code that all devices share decides which operators refuse it. If a call's geometry could be
+refused, the CPU's kernel runs on CPU tensors of the same geometry. Pointwise operators need
+no such run, because TensorIterator refuses every overlap.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/MemoryOverlap.cpp;
 TensorIterator.cpp: compute_mem_overlaps
@@ -42,7 +44,7 @@ _known: dict[Any, str] = {}
 
 
 def refuse_overlaps(call: OperatorCall) -> None:
-    """Raise what the kernel says, in torch's words, of memory that is written twice.
+    """Raise torch's error if a call writes to memory that overlaps.
 
     Raises:
         RuntimeError: As the kernel would.
@@ -58,7 +60,10 @@ def refuse_overlaps(call: OperatorCall) -> None:
 
 
 def _overlaps(call: OperatorCall) -> Iterator[str]:
-    """What an operator that goes element by element would say; others are asked for it."""
+    """Yield the errors that a pointwise operator would raise.
+
+    Other operators' overlaps are confirmed with the CPU's kernel.
+    """
     pointwise = torch.Tag.pointwise in call.func.tags
     written = [t for t in call.mutated() if t.layout is torch.strided]
     if any(is_expanded(tensor) for tensor in written):
@@ -77,7 +82,9 @@ def _overlaps(call: OperatorCall) -> Iterator[str]:
 
 
 def _share(one: torch.Tensor, other: torch.Tensor, *, partly: bool) -> bool:
-    """Whether they are known to share elements; those that fill no stretch are not looked at.
+    """Return True if two tensors are known to share elements.
+
+    Tensors that are not dense are taken to share none.
 
     Args:
         one: A tensor.
@@ -106,7 +113,10 @@ def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _said(call: OperatorCall) -> str:
-    """What the CPU's kernel says; "" where it runs, refuses something else, or is too large."""
+    """Return the cached overlap error of the CPU kernel; "" without one.
+
+    The result is also "" if the kernel refuses something else, or the tensors are too large.
+    """
     numbers: dict[int, int] = {}
     key = (
         call.func,

@@ -1,7 +1,8 @@
-"""Programs that trace programs: FakeTensorMode, make_fx, torch.export, torch.jit.trace.
+"""Support for FakeTensorMode, make_fx, torch.export and torch.jit.trace.
 
-A fake tensor of a card has its device in Python alone. Where C++ asks for it, it hears that of a
-virtual tensor: for "cuda" the engine and every view would look for a driver, and end the process.
+A fake tensor of a card has its device in Python alone. C++ gets the device of a virtual
+tensor instead. For "cuda" the engine and every view would look for a driver and end the
+process.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ _FAKE, _PROXY = _C._TorchDispatchModeKey.FAKE, _C._TorchDispatchModeKey.PROXY
 
 
 class Untraced:
-    """While entered, torch.jit.trace writes nothing down: sizes are numbers, not values of it."""
+    """A context manager that pauses torch.jit.trace.
+
+    Sizes are then numbers, not values of the trace.
+    """
 
     def __init__(self, state: Any) -> None:
         self._state = state
@@ -42,7 +46,11 @@ def _set_state(state: Any) -> None:
 
 @contextlib.contextmanager
 def _tracer() -> Iterator[None]:
-    """Below a kernel of the tracer's own torch refuses to touch its state: not for a moment."""
+    """Include the tracer's dispatch key for a moment.
+
+    Below one of the tracer's own kernels the key is excluded, and torch refuses to change its
+    state.
+    """
     below = _C._dispatch_tls_is_dispatch_key_excluded(_TRACER)
     _C._dispatch_tls_set_dispatch_key_excluded(_TRACER, False)
     try:
@@ -52,7 +60,7 @@ def _tracer() -> Iterator[None]:
 
 
 def untraced(kernel: Any) -> Any:
-    """Keep a kernel that torch calls while it traces out of what is written down."""
+    """Wrap a kernel so that torch.jit.trace does not record its calls."""
 
     @functools.wraps(kernel)
     def quiet(*args: Any, **kwargs: Any) -> Any:
@@ -66,9 +74,12 @@ def untraced(kernel: Any) -> Any:
 
 
 def untraced_call(run: Any) -> Any:
-    """Keep a mode's `run(mode, func, args, kwargs)` out, but for what torch leaves to it.
+    """Wrap a mode's `run` so that torch.jit.trace does not record it.
 
-    torch.jit.trace writes no convolution down, but what a convolution calls on every device.
+    It has the arguments `(mode, func, args, kwargs)`.
+
+    torch.jit.trace does not record a convolution, but `_convolution`, which it calls on every
+    device. So that call is recorded here.
     """
 
     @functools.wraps(run)
@@ -87,9 +98,10 @@ def untraced_call(run: Any) -> Any:
 
 
 def with_tensors(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Make tensors of numbers that stand for them: so a mode hears a program's constants.
+    """Turn numbers that stand for tensors into tensors.
 
-    What simplifies a TorchScript program compares its constants, each of which was a number once.
+    A mode then sees a program's constants. Passes that simplify TorchScript compare constants,
+    each of which was a number once.
     """
     wanted = func._schema.arguments
     return tuple(
@@ -115,15 +127,15 @@ def _write_convolution(graph: Any, args: Any, result: torch.Tensor) -> None:
 
 
 def is_faked() -> bool:
-    """Whether a program is followed with fake tensors."""
+    """Return True while FakeTensorMode is active."""
     return _C._get_dispatch_mode(_FAKE) is not None
 
 
 def passed_on(mode: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-    """What a tracing mode makes of a call; NotImplemented where none is on.
+    """Run a call in the active tracing mode; NotImplemented without one.
 
-    Torch asks its own tracing modes after all others. Fake tensors never reach the card; what
-    make_fx traces for real does, after it was written down.
+    torch runs its own tracing modes after all others. Fake tensors never reach the card. What
+    make_fx traces for real does, after it was recorded.
     """
     if is_faked():
         return func(*args, **kwargs)

@@ -1,1 +1,1 @@
-"""The card itself: its memory, streams and counters, and what the driver says of them."""
+"""The virtual card's memory, streams, counters and driver queries."""

@@ -1,7 +1,7 @@
-"""One card's allocator behind a lock: each change to it is whole, whichever thread makes it.
+"""A lock around one card's allocator that makes each change atomic.
 
-What finalizers ask for while the allocator is at work in their own thread waits until it is done:
-the collector may call them in between any two lines, and a lock does not keep a thread from itself.
+The garbage collector may call a finalizer between any two lines, and a reentrant lock does not
+exclude its own thread. So changes that finalizers request during another change are deferred.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _AT_WORK = (
 
 
 class LockedAllocator:
-    """A context in which this thread alone changes the allocator.
+    """A context manager in which this thread alone changes the allocator.
 
     Attributes:
-        lock: That of the machine: what is read of the card in several steps is read under it, too.
-        died: What a storage's weak reference calls with itself when the storage dies.
+        lock: The machine's lock. Reads of the card in several steps hold it, too.
+        died: The callback of a storage's weak reference, called with the reference.
     """
 
     def __init__(self, gpu: VirtualGPU, allocator: CachingAllocator, lock: threading.RLock) -> None:
@@ -46,10 +46,10 @@ class LockedAllocator:
         gpu.history.keep_places = self._dying.keep_places
 
     def __enter__(self) -> CachingAllocator:
-        """Wait for the other threads, and free what has died.
+        """Wait for other threads, and process the deferred frees.
 
         Raises:
-            RuntimeError: A finalizer or a signal's handler wants to, in the midst of a change.
+            RuntimeError: A finalizer or signal handler enters during a change by this thread.
         """
         self.lock.acquire()
         if self._deaths or self._later:
@@ -65,25 +65,31 @@ class LockedAllocator:
         self.lock.release()
 
     def settled(self) -> CachingAllocator:
-        """The allocator with what has died freed, to be read."""
+        """Return the allocator, for reading, after the deferred frees."""
         with self.lock:
             if self._deaths or self._later:
                 self.settle()
             return self._allocator
 
     def free(self, addr: int) -> None:
-        """Free a block."""
+        """Free a block, or defer it while the allocator is busy."""
         self._dying.add(addr)
         self.settle()
 
     def later(self, act: Callable[[CachingAllocator], object]) -> None:
-        """Change the allocator as soon as it is not at work: now, but for a finalizer's wish."""
+        """Change the allocator now, or as soon as it is no longer busy.
+
+        Only a call from a finalizer or a signal handler has to wait.
+        """
         with self.lock:
             self._later.append(act)
             self.settle()
 
     def settle(self) -> None:
-        """Free what has died, unless the allocator is at work: it will once it is done."""
+        """Process deferred frees and changes, unless the allocator is busy.
+
+        In that case they follow with the next use of the allocator.
+        """
         while (self._deaths or self._later) and self.lock.acquire(blocking=False):
             try:
                 if self._at_work:

@@ -1,4 +1,4 @@
-"""The stream that a thread's work is queued on; in backward it is that of the node's forward.
+"""A thread's current stream; in backward, that of the node's forward.
 
 The engine of a real card enters the stream on which a node's forward ran before it calls the node,
 so that a gradient's memory comes from that stream's pool. A leaf's node has no number that says
@@ -32,14 +32,14 @@ next_number: Any = _C._autograd._get_sequence_nr
 
 
 class CurrentStream(threading.local):
-    """One card's current stream in this thread.
+    """The current stream of one card in this thread.
 
-    Known limit: a graph made by another thread is taken for one of this thread's.
+    Known limit: a graph made by another thread is treated as one of this thread's.
 
     Attributes:
-        note: The name under which a leaf's node has its stream on this card.
-        before_first: Called before this thread's first change of stream, with this and the leaves
-            that it has used, so that the nodes which those have by then are known.
+        note: The key in a leaf node's metadata that holds its stream on this card.
+        before_first: Called before this thread's first change of stream, with this object and the
+            leaves used so far. It records the nodes that exist by then.
     """
 
     before_first: Callable[[CurrentStream, Iterable[Any]], None] | None = None
@@ -54,12 +54,12 @@ class CurrentStream(threading.local):
 
     @property
     def changed(self) -> bool:
-        """Whether this thread has ever been on another stream than the default one."""
+        """True if this thread has ever left the default stream."""
         return bool(self._changes)
 
     @property
     def handle(self) -> int:
-        """Its handle; 0 is the default stream."""
+        """The handle of the current stream; 0 is the default stream."""
         if not self._changes:
             return 0
         node = _C._current_autograd_node()
@@ -84,14 +84,14 @@ class CurrentStream(threading.local):
         self._change(handle)
 
     def remember(self, leaf: Any) -> None:
-        """This thread uses a leaf, and has used the default stream alone so far."""
+        """Remember a leaf used before this thread first changes its stream."""
         key, leaves = id(leaf), self._leaves
         if key not in leaves:
             # No Python function: a signal that came while it ran would be lost with it.
             leaves[key] = weakref.ref(leaf, partial(leaves.pop, key))
 
     def _change(self, handle: int) -> None:
-        """The nodes that are made from now on are those of another stream."""
+        """Assign the autograd nodes made from now on to a stream."""
         number = next_number()
         if self._changes and self._changes[-1][0] == number:
             self._changes.pop()
@@ -100,7 +100,11 @@ class CurrentStream(threading.local):
             del self._changes[: _LONGEST // 2]
 
     def _of(self, node: Any) -> int:
-        """The stream of a node; without a note a leaf's is that of the node before it."""
+        """Return the stream of a node.
+
+        A leaf's node without a recorded stream takes that of the node run before it. A leaf on
+        the CPU takes the stream outside of backward.
+        """
         if self._inside is not None:
             if self._inside[0] == _identity_of(node):
                 return self._inside[1]
@@ -116,6 +120,9 @@ class CurrentStream(threading.local):
 
 
 def _identity_of(node: Any) -> int:
-    """What tells a node from others that are alive: its number; of a leaf's node the leaf's id."""
+    """Return a key that tells a node from other live nodes.
+
+    The key is the sequence number, or for a leaf's node the negative id of the leaf.
+    """
     number: int = node._sequence_nr()
     return number if number < LEAF else -id(node.variable)

@@ -1,8 +1,8 @@
-"""What makes the card's books safe from Ctrl-C: storages die without Python code, work is whole.
+"""Deferred frees: ledger updates that Ctrl-C cannot interrupt.
 
-A finalizer in Python may be interrupted before its first line: the interpreter drops the interrupt
-and the block would stay allocated for good. So a dying storage is noted in C alone, and its block
-is freed before the allocator is next used or looked at.
+A finalizer in Python may be interrupted before its first line. The interpreter then drops the
+interrupt, and the block would stay allocated for good. So a freed storage is queued by C code
+alone. Its block is freed before the allocator is next used or read.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ _R = TypeVar("_R")
 
 
 class Death(NamedTuple):
-    """When a storage died, time.time_ns(), and the stack there; None where none is kept."""
+    """The time at which a storage died, and its stack if stacks are recorded.
+
+    `t_ns` is time.time_ns(); `where` is None if no stack is recorded.
+    """
 
     t_ns: int
     where: CapturedTraceback | None
 
 
 class Mortal(Protocol):
-    """A block of the card's memory whose owner can die; hashed by its identity.
+    """A block of card memory whose storage can be freed; hashed by identity.
 
     Attributes:
         addr: Address on the card, 0 for no bytes.
@@ -43,17 +46,16 @@ class Mortal(Protocol):
     addr: int
 
     def leave(self) -> None:
-        """Take it off the list of those that live."""
+        """Remove the block from the table of live blocks."""
 
 
 class Dying:
-    """Blocks whose storages have died and that are not freed yet, in order.
+    """Blocks of freed storages that the allocator has not freed yet, in order.
 
     Attributes:
-        when: Each block with its death.
-        died: Notes a block, the time and perhaps the place, without any Python code:
-            `dict.__getitem__` of a key that is not there, in a dictionary that makes its values
-            with the clock.
+        when: Each block with the time of its free, and the stack if stacks are recorded.
+        died: Queues a block with the time and perhaps the stack, without Python code. It is
+            `dict.__getitem__` for a missing key of a dictionary whose default is the clock.
     """
 
     def __init__(self) -> None:
@@ -61,15 +63,18 @@ class Dying:
         self.died: Callable[[Mortal], Any] = self.when.__getitem__
 
     def keep_places(self, *, wanted: bool) -> None:
-        """Keep the stack of each death from now on, or do not."""
+        """Turn recording of the stack at each free on or off."""
         self.when.default_factory = _when_and_where() if wanted else CLOCK.time_ns
 
     def add(self, addr: int) -> None:
-        """Note a block that no storage has."""
+        """Queue the free of a block that has no storage."""
         self.when[_Address(addr)]
 
     def __iter__(self) -> Iterator[tuple[int, Death]]:
-        """Addresses with their deaths, each once; more may die meanwhile, in any thread."""
+        """Yield and remove each queued address with its time of free.
+
+        Other threads may queue more blocks meanwhile; those are yielded, too.
+        """
         while self.when:
             for block in list(self.when):  # one call of C: no thread notes a death within it
                 told = self.when.pop(block)
@@ -79,13 +84,16 @@ class Dying:
 
 
 def _when_and_where() -> Callable[[], Any]:
-    """The clock and the stack at once, again without Python code; it holds no frame."""
+    """Return a C-only callable that records the time and the stack.
+
+    The callable runs no Python code and holds no frame.
+    """
     where = functools.partial(gather_traceback, True, False, False)
     return functools.partial(next, zip(iter(CLOCK.time_ns, None), iter(where, None), strict=False))
 
 
 class _Address:
-    """A block without a storage; each is its own key."""
+    """A block without a storage; each one is its own key."""
 
     __slots__ = ("addr",)
 
@@ -93,11 +101,11 @@ class _Address:
         self.addr = addr
 
     def leave(self) -> None:
-        """Leave no list: it was on none."""
+        """Do nothing: the block is in no table."""
 
 
 class _Held:
-    """Whether an interrupt came while work was whole."""
+    """A flag that SIGINT arrived during a protected function."""
 
     came = False
 
@@ -110,10 +118,10 @@ _MAIN = threading.main_thread().ident
 
 
 def whole(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Let Ctrl-C wait until a function is done; it comes in the caller's frame.
+    """Wrap a function so that Ctrl-C waits until it returns.
 
-    `core.interrupts.held_back` does the same for 28 us, where a tensor is made in 100: the C
-    functions below it take one.
+    The interrupt is raised in the caller's frame. This wrapper costs 1 us.
+    `core.interrupts.held_back` does the same for 28 us, while making a tensor takes 100 us.
     """
 
     @functools.wraps(function)

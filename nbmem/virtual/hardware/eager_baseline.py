@@ -1,7 +1,8 @@
-"""A run followed beside what it does: how high its peak would be if parts of it took other bytes.
+"""Estimate eager-mode peaks while the compiled plan runs.
 
-While such a part runs, its other bytes stand in the place of what it takes; between two parts, what
-the first would have left more is added to what lives.
+The estimate is the peak as it would be if compiled regions took the bytes of eager mode. While a
+region runs, its eager bytes replace what it takes. After it, the bytes that eager mode would have
+left in addition are added to the live bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Most(NamedTuple):
-    """The most bytes beyond those that lived before.
+    """The peak of bytes above those that were live before.
 
     Attributes:
         first: Where the libraries' workspaces were not there yet.
@@ -32,7 +33,10 @@ class Most(NamedTuple):
 
 
 class Highest:
-    """The most bytes that have lived on a card since `restart()`, beside what hears its events."""
+    """A tracker of a card's peak live bytes since `restart()`.
+
+    It hooks the allocator's events and passes them on.
+    """
 
     def __init__(self, gpu: VirtualGPU) -> None:
         self._gpu = gpu
@@ -42,25 +46,25 @@ class Highest:
         self.restart()
 
     def restart(self) -> int:
-        """Begin anew; returns the bytes that live now."""
+        """Restart from the bytes live now, and return them."""
         self._base = self._lives = self._first = self._later = self._allocator.allocated
         self._worked = self._gpu.workspaces.nbytes
         return self._base
 
     def restart_behind(self) -> None:
-        """Begin anew, with the next bytes that are taken: some that live now are garbage."""
+        """Restart at the next allocation; some bytes live now are garbage."""
         self.restart()
         self._lives = self._first = self._later = 0
 
     @property
     def most(self) -> Most:
-        """Beyond those that lived at `restart()`."""
+        """The peak above the bytes live at `restart()`."""
         self._look()
         return Most(self._first - self._base, self._later - self._base)
 
     @property
     def highest(self) -> int:
-        """All that lived."""
+        """The peak of all live bytes."""
         return self._base + self.most.first
 
     def _look(self) -> None:
@@ -78,13 +82,13 @@ class Highest:
 
 
 class Instead:
-    """The other bytes on one card: those of eager mode, in the place of a planned run's.
+    """The bytes of eager mode on one card, in place of a compiled run's.
 
     Attributes:
-        peak: The most bytes that would have lived since `begin()`.
-        beside: Bytes of it of which it is not known whether they would still have lived.
-        lasting: What lasts from one part to another.
-        unknown: Why a region's bytes are not known; empty as long as all are.
+        peak: The peak of live bytes since `begin()`, as in eager mode.
+        beside: The part of the peak that might have been freed by then.
+        lasting: Storages kept for backward across regions.
+        unknown: The reason why a region's bytes are not known; empty if all are known.
     """
 
     def __init__(self, gpu: VirtualGPU) -> None:
@@ -97,19 +101,19 @@ class Instead:
         self._ran = self._apart = False
 
     def sentences(self) -> list[str]:
-        """What a report says of it; nothing where no planned region has run."""
+        """Return the report's sentences; empty if no compiled region ran."""
         if self.unknown:
             return [warnings.eagerly_unknown(self.unknown)]
         peak = self.now()
         return [warnings.eagerly(peak, max(self.beside, self._unsure))] if self._ran else []
 
     def begin(self) -> None:
-        """Forget the peak: a report begins."""
+        """Reset the peak at the start of a report."""
         self.peak, self._ran = 0, False
         self._go_on()
 
     def now(self) -> int:
-        """The peak up to now, with what happened since the last region."""
+        """Update and return the peak, with what happened since the last region."""
         # What has gone from the card meanwhile was part of its highest.
         self._reach(self._between.highest + self._lasted)
         self._reach(self._gpu.allocator.allocated + self.lasting.more)
@@ -125,7 +129,7 @@ class Instead:
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
-        """What is taken and given back meanwhile would not be taken: a compiler's trials."""
+        """Exclude the allocations made inside: a compiler's trial runs."""
         if self._apart:
             yield
             return
@@ -139,15 +143,15 @@ class Instead:
             self._between.restart_behind()
 
     def run(self, act: Callable[[], Any], most: Most, kept: int | None = None) -> tuple[Any, int]:
-        """Run a part.
+        """Run a compiled region and account for its eager-mode bytes.
 
         Args:
-            act: What is done.
-            most: Bytes that the part would take at the most meanwhile, beyond what lives now.
-            kept: Bytes that it would leave; None: as many as it leaves.
+            act: Runs the region.
+            most: The region's peak in eager mode, above the bytes that are live now.
+            kept: Bytes that the region would leave in eager mode; None: as many as it leaves.
 
         Returns:
-            What the part returned, and the bytes that it would have left more.
+            What the region returned, and the bytes that eager mode would have left in addition.
         """
         self._ran = True
         self.now()
@@ -164,5 +168,5 @@ class Instead:
         return found, added
 
     def forget(self, added: int) -> None:
-        """What a part would have left more is gone."""
+        """Subtract bytes that a region would have left and that are freed."""
         self._more -= added

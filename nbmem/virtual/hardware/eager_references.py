@@ -1,4 +1,4 @@
-"""What lasts from one part of a followed run to another, and who keeps it in either mode."""
+"""Storages saved for backward, in eager mode and in the compiled plan."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ if TYPE_CHECKING:
 
 
 class Reference(Protocol):
-    """A storage that is not kept by being known; `cdata` names it as long as this lives."""
+    """A weak reference to a storage; `cdata` identifies it while this lives."""
 
     cdata: int
 
     def expired(self) -> bool:
-        """Whether it is gone."""
+        """Return whether the storage is freed."""
         ...
 
 
 class Lasting:
-    """What one part leaves and another goes on with: whose backward keeps it, in either mode.
+    """Storages kept for backward across regions, in eager and compiled mode.
 
-    The program lets go of it in both at once. What eager mode alone keeps is gone from the card by
-    then; what the plan alone keeps is there, with nothing to tell whether the program has it, too.
+    The program releases its own references at the same time in both modes. What eager mode alone
+    keeps is freed on the card by then. What the plan alone keeps is still on the card. Whether the
+    program holds it, too, is unknown.
     """
 
     def __init__(self) -> None:
@@ -38,11 +39,11 @@ class Lasting:
         """Keep storages for one backward.
 
         Args:
-            kept: Those that eager mode would keep, with their bytes.
-            planned: Those that the plan keeps.
+            kept: Storages that eager mode would keep, with their bytes.
+            planned: Storages that the plan keeps.
 
         Returns:
-            What ends it.
+            A function that releases them.
         """
         counts = []
         for found, counter in ((kept, self._kept), (planned, self._planned)):
@@ -61,17 +62,20 @@ class Lasting:
         return end
 
     def passed(self, references: Iterable[Reference]) -> None:
-        """Another part has gone on with these."""
+        """Record that another region has used these storages."""
         self._passed.update(reference.cdata for reference in references)
 
     @property
     def more(self) -> int:
-        """Bytes that would live beyond those of the card."""
+        """Bytes freed on the card that eager mode would still keep."""
         return sum(n for key, (one, n) in self._sizes.items() if self._kept[key] and one.expired())
 
     @property
     def unsure(self) -> int:
-        """Bytes of the card that would live only if the program has not let go of them."""
+        """Bytes on the card of unknown state in eager mode.
+
+        They would be live only if the program still holds them.
+        """
         return sum(
             nbytes
             for key, (one, nbytes) in self._sizes.items()

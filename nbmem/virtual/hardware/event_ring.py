@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class EventRing(NamedTuple):
-    """The columns, each with one value for each event, oldest first.
+    """The columns of the ring, one value per event, oldest first.
 
     Attributes:
         action: What the allocator did.
@@ -41,17 +41,17 @@ class EventRing(NamedTuple):
     stack: deque[CapturedTraceback | None]
 
     def add(self, *entry: Any) -> None:
-        """Append one event; the oldest goes where the ring is full."""
+        """Append one event and drop the oldest one if the ring is full."""
         for column, value in zip(self, entry, strict=True):
             column.append(value)  # type: ignore[attr-defined]
 
     def entries(self) -> Iterator[Entry]:
-        """The events, oldest first, as they are now."""
+        """Return an iterator over a copy of the events, oldest first."""
         return zip(*[tuple(column) for column in _columns(self)], strict=True)
 
 
 def ring_of(most: int, kept: EventRing | None = None) -> EventRing:
-    """Make a ring of at most so many events, with the newest of another one."""
+    """Create a ring of at most `most` events, with another ring's newest."""
     columns = [()] * len(EventRing._fields) if kept is None else _columns(kept)
     return EventRing._make(deque(column, maxlen=most) for column in columns)
 

@@ -1,4 +1,4 @@
-"""Forked processes: a context does not come with a fork, and CUDA cannot be initialized anew there.
+"""Fork handlers: a forked child has no CUDA context and can make none.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/cuda/__init__.py (_lazy_init)
 """

@@ -1,4 +1,4 @@
-"""The card that is not there: its allocator, its context and what a process holds of it."""
+"""A virtual card: its allocator, its context and a process's memory on it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class CardDriver(DownwardDriver):
-    """cudaMalloc of a card whose context and other processes take their part, too."""
+    """A driver whose free memory excludes the context and other processes."""
 
     __slots__ = ("_gpu",)
 
@@ -54,41 +54,41 @@ class CardDriver(DownwardDriver):
 
     @property
     def free_bytes(self) -> int:
-        """Bytes of the card that nobody holds."""
+        """Bytes of the card that are free."""
         return self._gpu.card.total_bytes - self._gpu.taken_outside - self.used
 
     def malloc(self, size: int) -> int | None:
-        """Hand out `size` bytes; None if they cannot be had."""
+        """Allocate `size` bytes; None if they do not fit."""
         return super().malloc(size) if size <= self.free_bytes else None
 
     def map(self, addr: int, size: int) -> bool:
-        """Put memory behind a part of a virtual range; False if it cannot be had."""
+        """Map memory into a part of a virtual range; False if it does not fit."""
         return size <= self.free_bytes and super().map(addr, size)
 
 
 class VirtualGPU:
-    """One imitated card; what is allocated on it and what it would report.
+    """A virtual card, its allocations and the figures that it reports.
 
     Attributes:
-        card: Which card.
+        card: The kind of card.
         index: Its CUDA ordinal.
-        release: The release of torch whose allocator rules hold.
-        history: What `_record_memory_history` keeps.
-        dnn: Whom to ask which kernels cuDNN would take.
-        notes: What this card cannot answer as the real one would, each once.
+        release: The release of torch whose allocator rules apply.
+        history: The memory history that `_record_memory_history` controls.
+        dnn: The client that queries which kernels cuDNN would take.
+        notes: Notes on what this card cannot answer as the real one would, each once.
         other_processes: Bytes that other processes hold, by PID.
-        lock: Held by who reads or changes what threads share of the cards of a machine.
+        lock: The lock for reads and changes of the state that threads share on a machine's cards.
         locked: The allocator, to be changed under the lock.
         beside: Bytes that other libraries of this process hold, not through torch.
-        died: What a storage's weak reference calls with itself when the storage dies.
+        died: The callback of a storage's weak reference, called with the reference.
         oom_observers: Called before an out-of-memory error is raised, as torch calls them.
         launched: Whether an operator was called since a capture began.
-        rules: What differs between the releases of torch.
-        instead: What eager mode would take in the place of planned regions; None: nobody follows.
-        touches: Where it is noted which memory is used and when; None: nobody wants to know.
-        initialized: Whether the program has touched the card, so that a context exists.
-        bad_fork: Whether this process was forked from one that had a context: it can have none.
-        chosen: Whether somebody asked for it; it may only stand in where there is no real one.
+        rules: The differences between the releases of torch.
+        instead: The estimate of eager mode's bytes for compiled regions; None: not estimated.
+        touches: The log of memory accesses; None: they are not logged.
+        initialized: Whether the program has used the card, so that a context exists.
+        bad_fork: Whether this process was forked from one with a context, so that it can have none.
+        chosen: Whether the user requested it; else it may only replace a missing real card.
     """
 
     def __init__(  # noqa: PLR0913 - what cards of one machine share comes from outside
@@ -137,9 +137,9 @@ class VirtualGPU:
 
     @property
     def allocator(self) -> CachingAllocator:
-        """The simulated caching allocator; what has died is freed before anybody looks.
+        """The simulated caching allocator, after all deferred frees.
 
-        What takes more than one look holds `lock`; what changes it does so by `locked`.
+        Several reads that belong together hold `lock`; changes go through `locked`.
         """
         return self.locked.settled()
 
@@ -150,10 +150,10 @@ class VirtualGPU:
 
     @whole
     def take(self, size: int, stream: int | None = None) -> int:
-        """Allocate on this thread's stream; the address, or 0 for 0 bytes.
+        """Allocate on this thread's stream; return the address, 0 for 0 bytes.
 
         Raises:
-            torch.OutOfMemoryError: As torch raises it, after torch's own retries.
+            torch.OutOfMemoryError: With torch's message, after torch's own retries.
         """
         self.initialize()
         if size >= EXBIBYTE:
@@ -185,13 +185,13 @@ class VirtualGPU:
             self._allocator.complete_streams()
 
     def give(self, addr: int) -> None:
-        """Free a block; safe from a finalizer that runs while the allocator is at work."""
+        """Free a block; safe in a finalizer that interrupts the allocator."""
         if addr:
             self.locked.free(addr)
 
     @whole
     def record_stream(self, addr: int, stream: int) -> None:
-        """Another stream uses a block until that stream has caught up.
+        """Keep a block until another stream has finished its use of it.
 
         A program that never synchronises is at most a full launch queue ahead of the card.
         """
@@ -200,7 +200,7 @@ class VirtualGPU:
             self._unfinished = self._unfinished or LAUNCH_QUEUE
 
     def initialize(self) -> None:
-        """The program touches the card: from here on a context exists."""
+        """Create the CUDA context, unless it exists."""
         if self.initialized:
             return
         if self.bad_fork:
@@ -214,7 +214,7 @@ class VirtualGPU:
             self.note(sentence)
 
     def read_environment(self) -> None:
-        """Take the allocator's settings from the environment, once: as it is at the first use.
+        """Read the allocator's settings from the environment at the first use.
 
         Raises:
             UsageError: The text is one that torch refuses.
@@ -233,54 +233,54 @@ class VirtualGPU:
 
     @whole
     def synchronize(self) -> None:
-        """All queued work is done, so memory that other streams used can go back."""
+        """Complete all queued work, so that memory used by streams is freed."""
         self.initialize()
         self.busy.clear()
         self.locked.later(CachingAllocator.complete_streams)
 
     @whole
     def empty_cache(self) -> None:
-        """Give cached segments back to the driver."""
+        """Return cached segments to the driver."""
         if self.initialized:
             self.locked.later(CachingAllocator.complete_streams)
             self.locked.later(CachingAllocator.empty_cache)
 
     @property
     def fraction(self) -> float:
-        """The part of the card that this process may hold."""
+        """The fraction of the card's memory that this process may reserve."""
         self.read_environment()
         return self.allocator.fraction
 
     @property
     def nvml_used(self) -> int:
-        """What NVML reports as used on the card."""
+        """Bytes in use on the card, as NVML reports them."""
         return self.card.driver_bytes + self.taken_outside + self.allocator.reserved
 
     @property
     def taken_outside(self) -> int:
-        """Bytes of the card that torch's allocator here does not hold: contexts and others."""
+        """Bytes in use outside of this process's caching allocator."""
         unowned = self.card.unowned_with(self.initialized + len(self.other_processes))
         return self.context_bytes + self.beside + sum(self.other_processes.values()) + unowned
 
     @property
     def context_bytes(self) -> int:
-        """Bytes of the context and of the libraries' handles; 0 before CUDA is touched."""
+        """Bytes of the context and library handles; 0 before CUDA is used."""
         if not self.initialized:
             return 0
         return self.card.context_bytes + self.workspaces.handle_bytes
 
     @property
     def process_bytes(self) -> int:
-        """What NVML reports for this process."""
+        """Bytes that NVML reports for this process."""
         return self.context_bytes + self.beside + self.allocator.reserved
 
     @property
     def free_bytes(self) -> int:
-        """What cudaMemGetInfo reports as free."""
+        """Free bytes, as cudaMemGetInfo reports them."""
         return self.card.total_bytes - self.taken_outside - self.allocator.reserved
 
     def note(self, text: str) -> None:
-        """Say once per activation what is not as on a real card."""
+        """Record and warn once per activation of a difference to a real card."""
         with self.lock:
             if text in self.notes:
                 return
@@ -289,7 +289,7 @@ class VirtualGPU:
         warn(text, level_of_user())
 
     def mark_snapshot(self) -> None:
-        """Leave the entry that torch leaves after it copied a snapshot."""
+        """Add the history entry that torch adds after copying a snapshot."""
         self.history.on_event(Action.SNAPSHOT, 0, self.allocator.active, 0)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Seed and offset of a generator on the card, for the replays of a graph to go on from.
+"""Seed and offset of generators, kept on the card for graph replays.
 
 Two numbers of 8 bytes for each generator. Up to torch 2.12 a generator has them once, from the
 first graph that it is registered with to the last; in 2.13 each graph has its own from its capture
@@ -20,7 +20,7 @@ _BYTES = 8
 
 
 class SeedAndOffset:
-    """The two numbers of one generator, and how many graphs have them."""
+    """The seed and offset of one generator, shared by some graphs."""
 
     def __init__(self, gpu: VirtualGPU) -> None:
         self._gpu = gpu
@@ -28,23 +28,23 @@ class SeedAndOffset:
         self._users = 0
 
     def join(self) -> None:
-        """One more graph has them."""
+        """Add one graph to the users."""
         self._users += 1
 
     def leave(self) -> None:
-        """One graph less."""
+        """Remove one graph from the users; free the memory after the last one."""
         self._users -= 1
         while not self._users and self._addresses:
             self._gpu.give(self._addresses.pop(0))
 
     @property
     def lives(self) -> bool:
-        """Whether a graph has them."""
+        """True while a graph uses them."""
         return self._users > 0
 
 
 class GraphSeeds:
-    """What one graph has of its generators."""
+    """The generator states that one graph uses."""
 
     def __init__(self, graph: Any, gpu: VirtualGPU) -> None:
         self._graph = weakref.ref(graph)
@@ -53,7 +53,7 @@ class GraphSeeds:
         self._of: dict[Any, weakref.finalize[..., Any] | None] = {}
 
     def register(self, generator: Any) -> None:
-        """The graph may draw from it; the same state twice is one."""
+        """Register a generator with the graph; repeated states count once."""
         if self._rules.graph_seeds_when_drawn:
             return
         state = generator.graphsafe_get_state()
@@ -63,19 +63,22 @@ class GraphSeeds:
             self._of.setdefault(state)
 
     def begin(self) -> None:
-        """The capture begins; torch registers the card's default generator."""
+        """Begin the capture; torch registers the card's default generator."""
         self.register(torch.cuda.default_generators[self._gpu.index])
         for state in self._of:
             self._take(state)
 
     def draw(self, generator: Any) -> None:
-        """A captured operator draws from a generator; None is the card's default one."""
+        """Record a captured random draw; None is the card's default generator."""
         if self._rules.graph_seeds_when_drawn:
             default = torch.cuda.default_generators[self._gpu.index]
             self._take((default if generator is None else generator).graphsafe_get_state())
 
     def give_back(self) -> None:
-        """The graph is reset; up to torch 2.12 it keeps its generators until it dies."""
+        """Release the generator states of a graph that is reset.
+
+        Up to torch 2.12 a graph keeps its generators until it is destroyed.
+        """
         while self._of and not self._rules.graph_seeds_shared:
             if (leave := self._of.popitem()[1]) is not None:
                 leave()

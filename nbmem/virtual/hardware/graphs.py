@@ -1,4 +1,4 @@
-"""CUDA graphs and memory pools: what is captured runs once, from a private pool."""
+"""CUDA graphs and memory pools; a captured region runs once."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ _EMPTY = (
 
 
 def pool_handle() -> PoolId:
-    """An id that several captures may share."""
+    """Return a new pool id that several captures may share."""
     return (0, next(_NUMBERS))
 
 
 class Pools:
-    """Private pools by torch's pair of numbers; the allocator knows them by one."""
+    """Private pools by torch's pair of ids; the allocator numbers them."""
 
     def __init__(self, gpu: VirtualGPU) -> None:
         self._gpu = gpu
         self._numbers: dict[PoolId, int] = {}
 
     def number(self, pool: Any) -> int:
-        """The allocator's number of a pool."""
+        """Return the allocator's number of a pool."""
         key = (int(pool[0]), int(pool[1]))
         with self._gpu.lock:
             return self._numbers.setdefault(key, len(self._numbers) + 1)
 
     def pair(self, number: int) -> PoolId:
-        """Torch's id of a pool; (0, 0) is the default one."""
+        """Return torch's id of a pool by number; (0, 0) is the default pool."""
         with self._gpu.lock:
             return next((pair for pair, n in self._numbers.items() if n == number), (0, 0))
 
@@ -68,13 +68,13 @@ class Pools:
         thread: int | None = None,
         capture: bool = False,
     ) -> None:
-        """Send allocations to a pool: all, those on some streams, or those by a thread."""
+        """Route allocations to a pool: all, or by streams or by thread."""
         with self._gpu.locked as allocator:
             allocator.begin_pool(self.number(pool), streams=streams, thread=thread, capture=capture)
 
     @whole
     def make(self, pool: Any, *, no_split: bool, shared_on_oom: bool) -> None:
-        """Make an empty pool with one user."""
+        """Create an empty pool with one user."""
         with self._gpu.locked as allocator:
             number = self.number(pool)
             allocator.begin_pool(number, no_split=no_split, shared_on_oom=shared_on_oom)
@@ -82,33 +82,36 @@ class Pools:
 
     @whole
     def end(self, pool: Any) -> None:
-        """Stop doing so."""
+        """Stop routing allocations to a pool."""
         with self._gpu.locked as allocator:
             allocator.end_pool(self.number(pool))
 
     def release(self, pool: Any) -> None:
-        """One user of the pool is gone."""
+        """Remove one user of a pool."""
         self._gpu.locked.later(lambda allocator: allocator.release_pool(self.number(pool)))
 
     def users(self, pool: Any) -> int:
-        """Who has the pool: its object, the graphs in it, and whoever allocates from it now."""
+        """Count the users of a pool.
+
+        Users are its object, the graphs in it, and whatever allocates from it now.
+        """
         with self._gpu.lock:
             return self._gpu.allocator.private[self.number(pool)].users
 
     @whole
     def checkpoint(self, pool: Any) -> PoolState:
-        """Keep its state, which a recording that follows a replay begins with."""
+        """Save a pool's state, for a recording that follows a replay."""
         with self._gpu.locked as allocator:
             return checkpoint(allocator, self.number(pool))
 
     @whole
     def restore(self, state: PoolState) -> Restored:
-        """Put a state back."""
+        """Restore a saved state."""
         with self._gpu.locked as allocator:
             return restore(allocator, state)
 
     def live(self, pool: Any) -> set[int]:
-        """The addresses of its blocks that are in use."""
+        """Return the addresses of a pool's blocks in use."""
         with self._gpu.lock:
             layout = self._gpu.allocator.layout()
         mine = layout.segments.pool == self.number(pool)
@@ -118,7 +121,7 @@ class Pools:
 
 
 class VirtualGraph:
-    """What torch.cuda.CUDAGraph is while a virtual card is active."""
+    """The stand-in for torch.cuda.CUDAGraph while a virtual card is active."""
 
     machine: Machine
 
@@ -132,7 +135,7 @@ class VirtualGraph:
     def capture_begin(
         self, pool: Any = None, capture_error_mode: str = "global", **_rest: Any
     ) -> None:
-        """What is allocated on this stream from here comes from the graph's pool.
+        """Begin a capture: this stream allocates from the graph's pool.
 
         Raises:
             RuntimeError: This is the default stream.
@@ -148,7 +151,7 @@ class VirtualGraph:
         gpu.launched = False
 
     def capture_end(self) -> None:
-        """The graph is complete; its pool lives as long as it does.
+        """End the capture; the graph keeps its pool alive.
 
         Raises:
             RuntimeError: Something was done that cannot be captured.
@@ -161,42 +164,46 @@ class VirtualGraph:
             warnings.warn(_EMPTY, UserWarning, stacklevel=level_of_user())
 
     def register_generator_state(self, generator: Any) -> None:
-        """Its seed and its offset stand on the card, for replays to go on from, while it lives."""
+        """Register a generator.
+
+        Its seed and offset occupy card memory while the graph lives, for replays to continue
+        from.
+        """
         self._seeds.register(generator)
 
     def instantiate(self) -> None:
-        """Nothing to do: a virtual graph has no nodes."""
+        """Do nothing: a virtual graph has no nodes."""
 
     def replay(self) -> None:
-        """Nothing is allocated and nothing is computed.
+        """Record that replays compute no values; allocate nothing.
 
         Raises:
-            RuntimeError: Nothing was captured, or it was given up.
+            RuntimeError: Nothing was captured, or the graph was reset.
         """
         if self._pool is None:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         self._gpu.note(VALUES)
 
     def reset(self) -> None:
-        """Give the pool up."""
+        """Release the pool and the generator states."""
         if self._release is not None:
             self._release()
         self._pool = None
         self._seeds.give_back()
 
     def pool(self) -> PoolId:
-        """The pool, for other captures to share."""
+        """Return the pool's id, for other captures to share."""
         return self._pool or (0, 0)
 
     def enable_debug_mode(self) -> None:
-        """Nothing to show."""
+        """Do nothing: there is no graph to dump."""
 
     def debug_dump(self, debug_path: str) -> None:
-        """Nothing to show."""
+        """Do nothing: there is no graph to dump."""
 
 
 class VirtualMemPool:
-    """What torch.cuda.MemPool is while a virtual card is active: a pool of the current card."""
+    """The stand-in for torch.cuda.MemPool, a pool of the current card."""
 
     machine: Machine
 
@@ -215,9 +222,9 @@ class VirtualMemPool:
         weakref.finalize(self, gpu.pools.release, self.id)
 
     def use_count(self) -> int:
-        """Users of the pool: this object, and whoever allocates from it now."""
+        """Count the pool's users: this object and current allocation scopes."""
         return self._gpu.pools.users(self.id)
 
     def snapshot(self, include_traces: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's signature
-        """The pool's segments."""
+        """Return the pool's segments."""
         return torch.cuda.memory_snapshot(self.id, include_traces=include_traces)

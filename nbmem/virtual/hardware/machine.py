@@ -1,4 +1,4 @@
-"""The machine that is not there: its cards, and which of them each thread uses.
+"""The virtual machine: its cards, and each thread's current card.
 
 Most programs have one card, and most of this package is about one: VirtualGPU. Where torch names a
 card by its ordinal, by a device or not at all, the machine says which one that is.
@@ -70,11 +70,13 @@ class Machine:
 
     @property
     def current(self) -> VirtualGPU:
-        """The card that this thread has chosen; the first one until it has."""
+        """The current card of this thread; initially the first one."""
         return self.gpus[self._thread.index]
 
     def gpu(self, device: Any = None) -> VirtualGPU:
-        """The card that torch means; None, "cuda" and negative ordinals mean the current one.
+        """Return the card of a device; None, "cuda" or -1 mean the current one.
+
+        All negative ordinals do.
 
         Raises:
             RuntimeError: There are not so many cards.
@@ -92,11 +94,11 @@ class Machine:
         return self.gpus[index]
 
     def of(self, tensor: torch.Tensor) -> VirtualGPU:
-        """The card of a virtual tensor."""
+        """Return the card of a virtual tensor."""
         return self.by_device[true_device(tensor)]
 
     def select(self, device: Any, *, touch: bool = True) -> int:
-        """Make a card this thread's current one; returns the ordinal of the one before.
+        """Make a card this thread's current one; return the previous ordinal.
 
         Args:
             device: Which one.
@@ -110,11 +112,11 @@ class Machine:
 
     @property
     def initialized(self) -> bool:
-        """Whether torch has initialized CUDA, which alone makes no context on any card."""
+        """True if torch has initialized CUDA, which creates no context by itself."""
         return self._asked or any(gpu.initialized for gpu in self.gpus)
 
     def initialize(self) -> None:
-        """What torch.cuda.init() does.
+        """Initialize CUDA as torch.cuda.init() does.
 
         Raises:
             RuntimeError: This process was forked from one that had done so.
@@ -125,28 +127,34 @@ class Machine:
 
     @property
     def bad_fork(self) -> bool:
-        """Whether this process was forked from one that had initialized CUDA."""
+        """True if this process was forked from one that had initialized CUDA."""
         return self.gpus[0].bad_fork
 
     def forked(self) -> None:
-        """This process is a fork: no context comes with it, and none can be made if one was."""
+        """Drop the contexts in a forked child, which cannot create new ones.
+
+        Nothing happens if CUDA was not initialized before the fork.
+        """
         if self.initialized:
             self._asked = False
             for gpu in self.gpus:
                 gpu.initialized, gpu.bad_fork = False, True
 
     def give(self, addr: int) -> None:
-        """Free a block of whichever card holds that address."""
+        """Free a block of the card that holds that address."""
         self.gpus[addr // CARD_STEP].give(addr)
 
     def replace(self, gpus: Sequence[VirtualGPU]) -> None:
-        """Put other cards in the place of these, as many; what lives stays where it is."""
+        """Replace all cards by as many others; live tensors keep their addresses."""
         self.gpus = tuple(gpus)
         for gpu in self.gpus:
             self.by_device[LAZY[gpu.index]] = self.by_device[CUDA[gpu.index]] = gpu
 
     def alone(self, functions: dict[str, Any]) -> dict[str, Any]:
-        """Functions by name that one thread calls at a time: torch's allocator has a lock, too."""
+        """Wrap functions so that one thread at a time runs any of them.
+
+        torch's allocator has a lock, too. The mapping is by name.
+        """
 
         def locked(function: Any) -> Any:
             def call(*args: Any, **kwargs: Any) -> Any:
@@ -158,7 +166,10 @@ class Machine:
         return {name: locked(function) for name, function in functions.items()}
 
     def peers(self, device: int, other: int) -> bool:
-        """Whether two cards reach each other's memory: data-centre cards do, GeForce does not."""
+        """Return whether two different cards can access each other's memory.
+
+        Data-centre cards can, GeForce cards cannot.
+        """
         pair = self.gpu(device), self.gpu(other)
         return pair[0] is not pair[1] and not any("GeForce" in gpu.card.name for gpu in pair)
 
@@ -170,7 +181,7 @@ class _CurrentDevice(threading.local):
 
 
 def _cuda_error(count: int) -> RuntimeError:
-    """What torch raises for a card that does not exist."""
+    """Build torch's error for a card that does not exist."""
     last = f" to cuda:{count - 1}" if count > 1 else ""
     cards = "one card" if count == 1 else f"{count} cards"
     kind: type[RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)

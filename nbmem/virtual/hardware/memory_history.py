@@ -1,4 +1,7 @@
-"""The allocator's memory history: what `_record_memory_history` keeps and `_snapshot` shows."""
+"""The allocator's memory history, as torch records and snapshots it.
+
+`_record_memory_history` controls it and `_snapshot` returns it.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ _NO_TASK = -1
 
 
 def _nothing(**_wanted: bool) -> None:
-    """There is nothing to tell."""
+    """Do nothing: the default callback."""
 
 
 class _Label(threading.local):
@@ -51,14 +54,14 @@ _label = _Label()
 
 
 class History:
-    """The ring of events and the stacks of live blocks.
+    """The event ring and the allocation stacks of live blocks.
 
     Attributes:
         enabled: None, "state" or "all", as torch names it.
-        settle: Tells of what has died and was not told yet, before anything changes here.
-        keep_places: Told whether the stacks at deaths are wanted.
-        happened: When what is told next happened, time.time_ns(), and where, if that was kept; None
-            for here and now.
+        settle: Called before a change here, to record the deferred frees first.
+        keep_places: Called with `wanted`: whether the stacks of frees are recorded.
+        happened: The time.time_ns() and the stack of the deferred free that is recorded next; None
+            for the present time and stack.
         ring: The newest events.
     """
 
@@ -102,7 +105,7 @@ class History:
 
     @property
     def label(self) -> str:
-        """The label that this thread set for its allocations."""
+        """The user metadata that this thread set for its allocations."""
         return _label.text
 
     @label.setter
@@ -111,7 +114,7 @@ class History:
         _label.text = text
 
     def on_event(self, action: Action, addr: int, size: int, stream: int) -> None:
-        """Note one action of the allocator."""
+        """Record one action of the allocator."""
         if self.enabled is None or _NAMES[action] in self._skip:
             return
         level = self._context
@@ -128,12 +131,15 @@ class History:
         self.ring.add(action, addr, size, stream, now, label, shown)
 
     def annotate(self, name: str, stage: str) -> None:
-        """Note the start or the end of a `record_function` scope."""
+        """Record the start or the end of a `record_function` scope."""
         if self.enabled is not None:
             self._notes.extend((name, stage, CLOCK.time_ns() // 1000))
 
     def annotations(self) -> list[dict[str, Any]]:
-        """The newest starts and ends of `record_function` scopes, oldest first."""
+        """Return the newest starts and ends of `record_function` scopes.
+
+        They are oldest first.
+        """
         notes = iter(tuple(self._notes))
         return [
             {"stage": stage, "name": name, "device": self._device, "time_us": time_us}
@@ -141,7 +147,7 @@ class History:
         ]
 
     def trace(self) -> list[dict[str, Any]]:
-        """The ring as torch's snapshot lists it."""
+        """Return the events in the form of torch's snapshot."""
         found = [_trace_entry(*entry[:-1]) for entry in self.ring.entries()]
         with_stack = [n for n, stack in enumerate(self.ring.stack) if stack is not None]
         for n, frames in zip(with_stack, named(filter(None, self.ring.stack)), strict=True):
@@ -149,11 +155,14 @@ class History:
         return found
 
     def frames_of_live(self) -> dict[int, list[dict[str, Any]]]:
-        """Where each live block was allocated, by address, as far as a stack was taken."""
+        """Return the allocation frames of live blocks, by address.
+
+        Blocks whose stack was not taken are left out.
+        """
         return dict(zip(self.live, named(self.live.values()), strict=True))
 
     def frames_at(self, addr: int) -> list[dict[str, Any]]:
-        """Where a live block was allocated; empty where no stack was taken."""
+        """Return the allocation frames of a live block; empty without a stack."""
         return next(named([self.live[addr]])) if addr in self.live else []
 
 
@@ -173,9 +182,10 @@ def _trace_entry(  # noqa: PLR0913 - one field each
 
 
 def in_engine() -> bool:
-    """Whether the engine calls, in the thread that would be its own on a real card.
+    """Return whether autograd's engine runs this code.
 
-    It is not asked for its node: what Python has seen of a graph is freed by recursion, and ten
-    thousands of nodes are the end of the stack (torch 2.13: THPCppFunction_dealloc, ~Node).
+    On a real card that would be a thread of the engine's own. The current node is not read here:
+    nodes that Python has seen are freed by recursion. Ten thousands of them overflow the stack
+    (torch 2.13: THPCppFunction_dealloc, ~Node).
     """
     return bool(torch._C._current_graph_task_id() != _NO_TASK)

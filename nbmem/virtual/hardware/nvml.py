@@ -1,4 +1,4 @@
-"""NVML answered by the virtual cards: the few functions of pynvml that nbmem and its users call."""
+"""NVML for virtual cards: the functions of pynvml in common use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ MEMORY_V2 = 0x2000028
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What nvmlDeviceGetMemoryInfo returns; bytes, the driver's own among those in use."""
+    """Bytes as nvmlDeviceGetMemoryInfo returns them.
+
+    The bytes of the driver itself are among those in use.
+    """
 
     total: int
     free: int
@@ -32,7 +35,10 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryV2(Memory):
-    """A card's memory as drivers since 510 say it, with what they keep for themselves."""
+    """A card's memory as drivers since 510 report it, with reserved bytes.
+
+    The driver's own bytes are reserved and not in use.
+    """
 
     reserved: int
     version: int = MEMORY_V2
@@ -40,7 +46,7 @@ class MemoryV2(Memory):
 
 @dataclass(frozen=True, slots=True)
 class ListedProcess:
-    """What nvmlDeviceGetComputeRunningProcesses lists; bytes."""
+    """An entry of nvmlDeviceGetComputeRunningProcesses; memory in bytes."""
 
     pid: int
     usedGpuMemory: int  # noqa: N815 - NVML's name
@@ -50,7 +56,7 @@ class ListedProcess:
 
 @dataclass(frozen=True, slots=True)
 class Utilization:
-    """What nvmlDeviceGetUtilizationRates returns; percent."""
+    """Utilization in percent, as nvmlDeviceGetUtilizationRates returns it."""
 
     gpu: int = 0
     memory: int = 0
@@ -68,7 +74,7 @@ class _Handle:
 
 
 def functions_of(machine: Machine, error: type[Exception]) -> dict[str, Any]:
-    """The functions, by their NVML names."""
+    """Return the NVML functions of a machine, by their NVML names."""
     gpus = machine.gpus
     handles = tuple(_Handle(gpu.index) for gpu in gpus)
 
@@ -126,7 +132,7 @@ def _text(value: Any) -> str:
 
 
 def stand_in_module(machine: Machine) -> types.ModuleType:
-    """A module called pynvml, for machines without the real one."""
+    """Create a module named pynvml, for use without the real one."""
     module = types.ModuleType("pynvml")
     for name in ("NVMLError", "NVMLError_DriverNotLoaded"):
         module.__dict__[name] = VirtualNVMLError
@@ -136,7 +142,7 @@ def stand_in_module(machine: Machine) -> types.ModuleType:
 
 
 def real_module() -> Any:
-    """The installed pynvml, or None."""
+    """Return the installed pynvml, or None."""
     try:
         import pynvml
     except ImportError:

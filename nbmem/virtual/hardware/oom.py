@@ -1,4 +1,4 @@
-"""The error that torch raises when a card is full, word for word and figure for figure."""
+"""The out-of-memory error, with torch's wording and this card's figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOO_MUCH = "CUDA out of memory. Tried to allocate more than 1EB memory."
 
 
 def torch_size(size: int) -> str:
-    """Bytes as torch's error messages write them.
+    """Format bytes as torch's error messages do.
 
     https://github.com/pytorch/pytorch/blob/v2.11.0/c10/core/CachingDeviceAllocator.h (format_size)
     """
@@ -32,7 +32,10 @@ def torch_size(size: int) -> str:
 
 
 def oom_message(gpu: VirtualGPU, error: AllocatorOOM) -> str:
-    """Torch's wording with this card's figures (compare tests/recordings, snapshot `oom`)."""
+    """Build torch's out-of-memory message with this card's figures.
+
+    Compare tests/recordings, snapshot `oom`.
+    """
     allocator = gpu.allocator
     allowed = "" if error.limit is None else f"{torch_size(error.limit)} allowed; "
     others = "".join(
@@ -60,7 +63,7 @@ def oom_message(gpu: VirtualGPU, error: AllocatorOOM) -> str:
 
 
 def allocator_private_bytes(gpu: VirtualGPU) -> int:
-    """Bytes that blocks in private pools hold."""
+    """Count the bytes of blocks in use in private pools."""
     layout = gpu.allocator.layout()
     private = layout.segments.pool != 0
     if not private.any():

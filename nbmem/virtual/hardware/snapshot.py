@@ -1,4 +1,4 @@
-"""The dictionary that torch.cuda.memory._snapshot() returns, from the simulated allocator."""
+"""The dictionary of torch.cuda.memory._snapshot(), from the simulation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def snapshot_of(machine: Machine, *, traces: bool = True, pool: Any = None) -> dict[str, Any]:
-    """Segments, blocks, history and settings of every card, as torch's C++ writes them.
+    """Return segments, blocks, history and settings as torch's C++ does.
 
     Args:
         machine: The cards.
@@ -38,7 +38,7 @@ def snapshot_of(machine: Machine, *, traces: bool = True, pool: Any = None) -> d
 
 
 def _annotations(machine: Machine) -> list[dict[str, Any]]:
-    """Merge the annotations of all cards, each ordered by time, in that order."""
+    """Merge the annotations of all cards by time."""
     return list(merge(*(gpu.history.annotations() for gpu in machine.gpus), key=_time_of))
 
 

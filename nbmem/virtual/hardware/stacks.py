@@ -1,4 +1,4 @@
-"""Stacks as torch's memory history shows them: taken by torch, named when they are asked for.
+"""Stacks of the memory history, captured by torch and symbolized lazily.
 
 A stack is taken of Python, of TorchScript and, where it was asked for, of C++. The virtual card's
 own part is left out. Its C++ frames begin where torch's dispatcher asks it: what comes inside of
@@ -44,12 +44,12 @@ AT_ONCE = 4_096
 
 
 def take(*, cpp: bool) -> CapturedTraceback:
-    """The stack from here on, with the frames of C++ if they are asked for."""
+    """Capture the current stack, with C++ frames if `cpp` is set."""
     return gather_traceback(True, True, cpp)
 
 
 def named(stacks: Iterable[CapturedTraceback]) -> Iterator[list[Frame]]:
-    """Stacks as torch writes them, each with its innermost frame first.
+    """Yield stacks symbolized as torch does, innermost frame first.
 
     Stacks that are alike are one list, and frames that are alike one dictionary.
     """
@@ -60,14 +60,14 @@ def named(stacks: Iterable[CapturedTraceback]) -> Iterator[list[Frame]]:
 
 
 class _Known:
-    """Frames and stacks that were met, each judged once: a loop repeats the same ones."""
+    """A cache of classified frames and filtered stacks; loops repeat them."""
 
     def __init__(self) -> None:
         self._frames: dict[tuple[str, str, int], tuple[Frame, _Judged]] = {}
         self._stacks: dict[tuple[int, ...], list[Frame]] = {}
 
     def of_the_program(self, stacks: list[list[Frame]]) -> Iterator[list[Frame]]:
-        """The program's frames of some stacks.
+        """Yield the program's own frames of each stack.
 
         torch makes one dictionary of the frames that are alike in one call, so it is known by its
         place in memory for as long as the stacks of that call are held.
@@ -95,14 +95,14 @@ class _Known:
 
 
 class _Judged(NamedTuple):
-    """What a frame is, by its name and its file.
+    """The classification of a frame by its function name and its file.
 
     Attributes:
-        calls_engine: Python's call of autograd's engine.
-        asked: Where torch's dispatcher asks the virtual card.
-        begins_thread: The outermost function of a thread of the engine.
-        programs: It is there on a real card, too.
-        cpp: It is of C++.
+        calls_engine: Whether it is Python's call of autograd's engine.
+        asked: Whether torch's dispatcher calls the virtual card here.
+        begins_thread: Whether it is the outermost function of an engine thread.
+        programs: Whether it exists on a real card, too.
+        cpp: Whether it is a C++ frame.
     """
 
     calls_engine: bool
@@ -124,7 +124,9 @@ def _judge(name: str, file: str) -> _Judged:
 
 
 def _of_the_program(frames: list[tuple[Frame, _Judged]]) -> list[Frame]:
-    """Without the virtual card's frames, and in backward those of the engine's thread alone.
+    """Drop the virtual card's frames, and in backward Python's callers.
+
+    In backward only the frames of the engine's thread remain.
 
     A real card runs backward in a thread of the engine, whose stack begins at the engine's call.
     Python's frames are put among those of C++ by their order (torch 2.13, Python 3.11: those that

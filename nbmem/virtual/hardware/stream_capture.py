@@ -1,7 +1,7 @@
-"""Streams whose work goes into a CUDA graph, and what must not be done on them meanwhile.
+"""Streams that are being captured into a CUDA graph, and their limits.
 
-A stream that waits for one of them joins the capture. Whoever waits for such a stream on the host
-breaks it, as CUDA says; what torch checks before it copies leaves it as it is.
+A stream that waits for a captured stream joins the capture. A wait on the host for such a stream
+invalidates the capture, as in CUDA. torch's own check before a copy does not invalidate it.
 https://docs.nvidia.com/cuda/cuda-programming-guide/04-special-topics/cuda-graphs.html
 """
 
@@ -24,7 +24,7 @@ _Error: type[RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)
 
 
 class Capturing:
-    """The capture that is going on on a card, if there is one.
+    """The CUDA graph capture in progress on a card, if there is one.
 
     Attributes:
         streams: The handles of the streams that take part; none outside of a capture.
@@ -39,33 +39,36 @@ class Capturing:
         return bool(self.streams)
 
     def begin(self, stream: int, seeds: GraphSeeds) -> None:
-        """A capture begins on a stream, into the graph of those seeds."""
+        """Start a capture on a stream, with the generator state of its graph."""
         self.streams = {stream}
         self._seeds = seeds
         self._broken = False
 
     def join(self, stream: int, waited_for: int) -> None:
-        """Later work of a stream comes after that of another one."""
+        """Add a stream to the capture if it waits for a captured stream."""
         if waited_for in self.streams:
             self.streams.add(stream)
 
     def end(self) -> None:
-        """The capture is over.
+        """End the capture.
 
         Raises:
-            RuntimeError: It was broken.
+            RuntimeError: The capture was invalidated.
         """
         self.streams, self._seeds = set(), None
         if self._broken:
             raise _Error(_BROKEN)
 
     def draw(self, stream: int, generator: Any) -> None:
-        """Work of a stream draws from a generator; None is the card's default one."""
+        """Record that a captured stream draws from a generator.
+
+        None is the card's default generator.
+        """
         if stream in self.streams and self._seeds is not None:
             self._seeds.draw(generator)
 
     def check_wait(self, stream: int) -> None:
-        """The host waits for a stream.
+        """Refuse that the host waits for a captured stream.
 
         Raises:
             RuntimeError: Its work is being captured.
@@ -75,7 +78,7 @@ class Capturing:
             raise _Error(_WAIT)
 
     def check_copy(self, stream: int, *, pinned: bool, waits: bool) -> None:
-        """Something is copied from or to the CPU.
+        """Refuse a copy from or to the CPU that a capture does not permit.
 
         Args:
             stream: On this stream.

@@ -1,6 +1,7 @@
-"""How long streams are busy with what only passes time (`torch.cuda._sleep`); nobody waits for it.
+"""Time for which streams are busy with `torch.cuda._sleep`.
 
-All other work of a virtual card is done at once. Whoever synchronises finds it done.
+Nothing waits for that time to pass. All other work of a virtual card is complete at once, and a
+synchronization ends the sleep.
 """
 
 from __future__ import annotations
@@ -12,35 +13,35 @@ CLOCK_HZ = 1.98e9
 
 
 def now_ns() -> int:
-    """The time of this machine."""
+    """Return this machine's performance counter, in ns."""
     return CLOCK.perf_counter_ns()
 
 
 class Busy:
-    """Until when each stream of a card sleeps, by handle."""
+    """The time until which each stream of a card sleeps, by handle."""
 
     def __init__(self) -> None:
         self._until: dict[int, int] = {}
 
     def sleep(self, stream: int, cycles: int) -> None:
-        """Queue a sleep behind what the stream has to do."""
+        """Queue a sleep of some cycles behind a stream's earlier work."""
         self._until[stream] = self.until(stream) + int(cycles / CLOCK_HZ * 1e9)
 
     def until(self, stream: int) -> int:
-        """When a stream will have done all that is queued now, in ns of this machine's clock."""
+        """Return when a stream finishes all work queued now, in ns of CLOCK."""
         return max(now_ns(), self._until.get(stream, 0))
 
     def waits(self, stream: int, until: int) -> None:
-        """Later work of a stream begins no sooner."""
+        """Start a stream's later work no sooner than `until`."""
         if until > now_ns():
             self._until[stream] = max(until, self._until.get(stream, 0))
 
     def done(self, stream: int, until: int) -> bool:
-        """Whether a stream has come so far, or somebody has waited for it since."""
+        """Return whether a stream has reached `until` or was synchronized since."""
         return min(until, self._until.get(stream, 0)) <= now_ns()
 
     def clear(self, stream: int | None = None) -> None:
-        """Somebody waits for a stream; None: for all."""
+        """End the sleep of a synchronized stream; None: of all streams."""
         if stream is None:
             self._until.clear()
         else:

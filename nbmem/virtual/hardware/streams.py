@@ -1,4 +1,7 @@
-"""Streams and events of the virtual card: work on it ends at the next synchronisation."""
+"""Streams and events of the virtual card.
+
+Queued work is complete at the next synchronization.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ ONE_PROCESS = (
 
 
 class VirtualStream:
-    """What torch.cuda.Stream is while a virtual card is active.
+    """The stand-in for torch.cuda.Stream while a virtual card is active.
 
     Attributes:
         cuda_stream: The handle, 0 for the default stream.
@@ -53,7 +56,7 @@ class VirtualStream:
 
     @classmethod
     def priority_range(cls) -> tuple[int, int]:
-        """Least and greatest priority."""
+        """Return the least and the greatest priority."""
         return 0, -5
 
     def synchronize(self) -> None:
@@ -63,29 +66,29 @@ class VirtualStream:
         self.gpu.synchronize()
 
     def query(self) -> bool:
-        """Whether all its work is done."""
+        """Return whether all work of the stream is done."""
         if not self.gpu.busy.done(self.cuda_stream, self.gpu.busy.until(self.cuda_stream)):
             return False
         self.gpu.synchronize()
         return True
 
     def is_capturing(self) -> bool:
-        """Whether its work goes into a CUDA graph."""
+        """Return whether the stream is captured into a CUDA graph."""
         return self.cuda_stream in self.gpu.capturing.streams
 
     def wait_event(self, event: Any) -> None:
-        """Let later work wait for an event."""
+        """Let later work of the stream wait for an event."""
         self.gpu.capturing.join(self.cuda_stream, event._stream)
         if not event.query():
             self.gpu.busy.waits(self.cuda_stream, event.t_ns)
 
     def wait_stream(self, stream: Any) -> None:
-        """Let later work wait for another stream."""
+        """Let later work of the stream wait for another stream."""
         self.gpu.capturing.join(self.cuda_stream, stream.cuda_stream)
         self.gpu.busy.waits(self.cuda_stream, stream.gpu.busy.until(stream.cuda_stream))
 
     def record_event(self, event: Any = None) -> VirtualEvent:
-        """An event at this point of the stream."""
+        """Record an event on the stream and return it; None makes a new one."""
         event = torch.cuda.Event() if event is None else event
         event.record(self)
         return event
@@ -122,18 +125,18 @@ class VirtualStream:
 
 
 class VirtualExternalStream(VirtualStream):
-    """What torch.cuda.ExternalStream is: a stream by the handle that another library gave it."""
+    """The stand-in for torch.cuda.ExternalStream, made from a raw handle."""
 
     def __init__(self, stream_ptr: int, device: Any = None, **_rest: Any) -> None:
         super().__init__(device, stream_id=int(stream_ptr))
 
 
 class VirtualEvent:
-    """What torch.cuda.Event is while a virtual card is active; it measures the host's time.
+    """The stand-in for torch.cuda.Event; it measures time on the host.
 
     Attributes:
-        cuda_event: Its handle, 0 until it is recorded.
-        t_ns: When the stream comes to it, by the clock of this machine; None until recorded.
+        cuda_event: The event's handle, 0 until it is recorded.
+        t_ns: The time at which the stream reaches the event, by CLOCK; None until recorded.
     """
 
     machine: Machine
@@ -154,11 +157,11 @@ class VirtualEvent:
 
     @property
     def event_id(self) -> int:
-        """Its handle, by the name that torch.Event has for it."""
+        """The event's handle, under torch.Event's name for it."""
         return self.cuda_event
 
     def record(self, stream: Any = None) -> None:
-        """Mark this point of a stream, which is the current one if none is named."""
+        """Record the event on a stream; None: on the current one."""
         gpu = self._gpu = self.machine.current if stream is None else stream.gpu
         self._stream = gpu.stream.handle if stream is None else stream.cuda_stream
         self.cuda_event = self.cuda_event or next(_HANDLES)
@@ -166,26 +169,28 @@ class VirtualEvent:
 
     @property
     def device(self) -> Any:
-        """The card that it was recorded on; the current one before."""
+        """The card that recorded the event; before that the current card."""
         return CUDA[(self._gpu or self.machine.current).index]
 
     def wait(self, stream: Any = None) -> None:
-        """Let a stream wait for it."""
+        """Let a stream wait for the event; None: do nothing."""
         if stream is not None:
             stream.wait_event(self)
 
     def query(self) -> bool:
-        """Whether it has happened; so has one that was never recorded."""
+        """Return whether the event is complete; True if it was never recorded."""
         if self._gpu is None or self.t_ns is None:
             return True
         return self._gpu.busy.done(self._stream, self.t_ns)
 
     def synchronize(self) -> None:
-        """Wait for it."""
+        """Wait for all work of the event's card."""
         (self._gpu or self.machine.current).synchronize()
 
     def elapsed_time(self, end_event: VirtualEvent) -> float:
-        """Milliseconds between two events, of this machine and not of the card.
+        """Return the milliseconds between two events, by this machine's clock.
+
+        They are no estimate of a card's time. The least is a nanosecond.
 
         Raises:
             ValueError: One of them measures no time or was never recorded.
@@ -197,7 +202,7 @@ class VirtualEvent:
         return max(1, end_event.t_ns - self.t_ns) / 1e6
 
     def ipc_handle(self) -> Any:
-        """Another process would have to know it.
+        """Refuse to share the event with another process.
 
         Raises:
             UsageError: Always.

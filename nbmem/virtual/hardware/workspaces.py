@@ -1,4 +1,4 @@
-"""Scratch memory that cuBLAS keeps for each handle, and what the libraries' handles cost."""
+"""Workspaces of cuBLAS handles, and the memory of libraries' handles."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ if TYPE_CHECKING:
 
 
 class Workspaces:
-    """Which handle of which thread already has its workspace.
+    """The workspaces and library handles of each thread on one card.
 
-    Autograd runs backward in a thread of its own on a real card, so its handles are others than
-    those of forward.
+    On a real card autograd runs backward in a thread of its own, with handles of its own.
 
     Attributes:
-        handle_bytes: Process memory that handles cost outside of torch's allocator.
-        asked: Bytes of a workspace that the program asked for by torch.backends.cuda, by library.
+        handle_bytes: Process memory of handles outside of torch's allocator.
+        asked: Workspace bytes that the program set through torch.backends.cuda, by library.
     """
 
     def __init__(self, gpu: VirtualGPU) -> None:
@@ -38,7 +37,10 @@ class Workspaces:
         self.asked: dict[str, int] = {}
 
     def blas(self, *, lt: bool = False) -> None:
-        """A matrix product is launched: make its handle and workspace if it is the first."""
+        """Create the cuBLAS handle and workspace of a matrix product's thread.
+
+        A thread and a stream have one workspace; cuBLASLt may have its own.
+        """
         role, thread = self._role()
         card = self._gpu.card
         self._handle("cublas", card.cublas_bytes)
@@ -52,7 +54,10 @@ class Workspaces:
                 self._grow(key, size)
 
     def _grow(self, key: tuple[str, str, int, int], size: int) -> None:
-        """Take a larger workspace; threads that run backward share the engine's."""
+        """Replace a workspace by a larger one.
+
+        Threads that run backward share the engine's workspace.
+        """
         with self._gpu.lock:
             if size > self._sizes.get(key, 0):
                 smaller = self._held.get(key)
@@ -61,7 +66,7 @@ class Workspaces:
                     self._gpu.give(smaller)
 
     def dnn(self, kernels: Kernels | None = None) -> None:
-        """A cuDNN kernel is launched: make its handle if it is the first.
+        """Create a thread's cuDNN handle at its first cuDNN kernel.
 
         Args:
             kernels: Those among which a convolution chooses.
@@ -71,22 +76,22 @@ class Workspaces:
             self._kernels.run(kernels, self._role())
 
     def nccl(self) -> None:
-        """A communicator is made: its channels are the driver's memory, one for the process."""
+        """Account once per process for NCCL's channels, which the driver holds."""
         self._make(("nccl", "process", 0), self._gpu.card.nccl_bytes)
 
     def holds(self, addr: int) -> bool:
-        """Whether a block is one of the workspaces."""
+        """Return whether a block is one of the workspaces."""
         with self._gpu.lock:
             return addr in self._held.values()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the workspaces that there are, as they were asked for."""
+        """Bytes of all workspaces, as requested."""
         with self._gpu.lock:
             return sum(self._sizes.values())
 
     def clear(self) -> None:
-        """Free every workspace, as torch._C._cuda_clearCublasWorkspaces does."""
+        """Free all workspaces, as torch._C._cuda_clearCublasWorkspaces does."""
         with self._gpu.lock:
             held, self._held, self._sizes = self._held, {}, {}
         for addr in held.values():
@@ -110,7 +115,7 @@ class Workspaces:
 
     @property
     def _unified(self) -> bool:
-        """Whether cuBLASLt works in cuBLAS's workspace, which newer releases let it."""
+        """True if cuBLASLt shares cuBLAS's workspace, as newer releases allow."""
         shared = self._gpu.rules.shares_blas_workspace
         return shared and os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE") != "0"
 
@@ -126,7 +131,7 @@ class Workspaces:
                 self.handle_bytes += size
 
     def _role(self) -> tuple[str, int]:
-        """Which thread of a real card's process would do this, and the number of its handle.
+        """Return the role of this thread on a real card, and its handle number.
 
         A thread that ends leaves its handle to the next one (PoolWindow of DeviceThreadHandles.h).
         """

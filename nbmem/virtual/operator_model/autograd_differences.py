@@ -1,7 +1,7 @@
-"""What autograd does differently because a dispatch mode is active, put right.
+"""In-place sums and fills of autograd under a dispatch mode.
 
-With a mode on the stack every tensor might be a subclass in disguise, so the engine never adds two
-gradients in place, and formulas that fill zeros of their own leave them as they are and take a
+With a mode on the stack every tensor might be a subclass. The engine then never adds two
+gradients in place. Formulas that fill zeros of their own leave them as they are and take a
 second result. On a card both write in place.
 """
 
@@ -41,7 +41,7 @@ aten = torch.ops.aten
 
 
 class Runs(threading.local):
-    """List a thread's backward passes that are going on: whether each makes a graph."""
+    """A thread's running backward passes: for each, if it creates a graph."""
 
     def __init__(self) -> None:
         self.stack: list[bool] = []
@@ -51,7 +51,10 @@ runs = Runs()
 
 
 def in_backward() -> bool:
-    """Whether the engine or a node calls an operator from C++, not Python code in a node."""
+    """Return whether the engine or a node calls an operator from C++.
+
+    False for Python code in a node.
+    """
     if not runs.stack:
         return False
     frame: FrameType | None = sys._getframe(1)
@@ -62,15 +65,15 @@ def in_backward() -> bool:
 
 
 class Nodes(threading.local):
-    """The node that the engine is at, on one machine, in this thread.
+    """The autograd node that the engine runs, on one machine, in this thread.
 
-    Asked for only once a forward may have made one whose name matters: the Python object of a node
-    lives as long as the node, and a graph that has ten thousands of them in a row is freed by a
-    recursion that ends the process (torch 2.13: THPCppFunction_dealloc, ~Node). A graph that Python
-    has not seen is freed by a loop.
+    Its name is read only once a forward may have created a node whose name matters. The Python
+    object of a node exists as long as the node. A graph with ten thousands of such objects in a
+    row is freed by a recursion that ends the process (torch 2.13: THPCppFunction_dealloc,
+    ~Node). A graph that Python has not seen is freed by a loop.
 
     Attributes:
-        negated: The tensor that the formula of the cross entropy's target made last, if it lives.
+        negated: Returns the tensor that the target's formula of a cross entropy made last, or None.
         before: The operator that was called before the present one.
     """
 
@@ -81,13 +84,13 @@ class Nodes(threading.local):
         self._running: Any = None
 
     def told(self, func: Any) -> None:
-        """An operator was called."""
+        """Note an operator's call, and if a node's name will matter."""
         self.before, self._running = self._running, func
         if not self._matter and _makes_what_matters(func):
             self._matter.add(True)
 
     def name(self) -> str:
-        """The node's name; "" where there is none, or none that matters."""
+        """Return the running node's name; "" without one that matters."""
         node = torch._C._current_autograd_node() if self._matter else None
         return "" if node is None else str(node.name())
 
@@ -96,7 +99,7 @@ _stems: set[str] = set()
 
 
 def mattering(nodes: Iterable[str]) -> tuple[str, ...]:
-    """Names of nodes, or their beginnings, that are asked for."""
+    """Register names of nodes, or their beginnings, that rules read."""
     found = tuple(nodes)
     _stems.update(name.partition("Backward")[0].lower() for name in found)
     return found
@@ -132,7 +135,7 @@ _OUT_OF_PLACE = mattering(("ScatterReduceBackward0", "IndexReduceBackward0", "Pu
 
 
 def add(executor: Executor, call: OperatorCall) -> Any:
-    """A sum of two gradients: in place where the engine would do so.
+    """Add two gradients, in place where the engine would do so.
 
     https://github.com/pytorch/pytorch/blob/v2.11.0/torch/csrc/autograd/input_buffer.cpp
     (can_accumulate_inplace)
@@ -153,12 +156,15 @@ def add(executor: Executor, call: OperatorCall) -> Any:
 
 
 def _is_formulas(nodes: Nodes) -> bool:
-    """Whether a formula writes the sum; not behind a kernel that is all of its formula."""
+    """Return whether a formula adds, not the engine.
+
+    False right after a kernel that is all of its formula.
+    """
     return nodes.name().startswith(_ADDING) and nodes.before not in _WHOLE
 
 
 def fills(in_place: Any) -> Handler:
-    """With which a formula in C++ fills its zeros: on a card it writes into them.
+    """Create a handler that fills the zeros of a C++ formula in place.
 
     Each such formula asks isTensorSubclassLike: value_selecting_reduction_backward,
     cummaxmin_backward and index_backward (https://github.com/pytorch/pytorch/blob/v2.11.0/torch/
@@ -166,7 +172,7 @@ def fills(in_place: Any) -> Handler:
     trace_backward and masked_select_backward (aten/src/ATen/native).
 
     Args:
-        in_place: What it calls on a card instead.
+        in_place: The operator that the formula calls on a card.
     """
 
     def fill(executor: Executor, call: OperatorCall) -> Any:
@@ -181,21 +187,21 @@ def fills(in_place: Any) -> Handler:
 
 
 def fill_by_index(executor: Executor, call: OperatorCall) -> Any:
-    """Write into the zeros of index_backward, which calls index_put with `unsafe`."""
+    """Write into the zeros of index_backward: an `unsafe` index_put."""
     if len(call.args) < 4:
         return NotImplemented
     return _fill_unchecked(executor, call)
 
 
 def overwrites(in_place: Any, nodes: tuple[str, ...], named: tuple[str, ...] = ()) -> Handler:
-    """Whose result takes the place of what a formula in C++ has just made.
+    """Create a handler that overwrites what a C++ formula has just made.
 
     Args:
-        in_place: What it calls on a card instead.
+        in_place: The operator that the formula calls on a card.
         nodes: The autograd nodes whose formulas ask isTensorSubclassLike for that:
             binary_cross_entropy_with_logits_backward (aten/src/ATen/native/Loss.cpp),
             evenly_distribute_backward, clamp_backward and atan2_backward (FunctionsManual.cpp).
-        named: Those whose formulas keep in a variable what they have just chosen (`where`).
+        named: Nodes whose formulas keep in a variable what they have just chosen (`where`).
     """
     every = mattering((*nodes, *named))
 

@@ -1,9 +1,9 @@
-"""Formulas of autograd that take another way on a card, where C++ takes tensors for a subclass's.
+"""Autograd formulas that take another path under a dispatch mode.
 
-With a mode on the stack every tensor might be a subclass in disguise, so a formula that would read
-values, write in place or resize takes a way that any subclass can follow, and one that asks for the
-device hears another. What the node then calls is answered with what the card's way would call:
-tensors of the other way are hollow, they have a shape and no memory.
+With a mode on the stack, C++ takes every tensor for one that might be a subclass. A formula
+that would read values, write in place or resize then takes a path that any subclass can
+follow. One that asks for the device gets another device. The node's calls are answered with
+the calls of the card's own path. Tensors of the other path have a shape and no memory.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/FunctionsManual.cpp;
 aten/src/ATen/native/ReduceOps.cpp: cumprod_backward
@@ -31,7 +31,11 @@ UNSIGNED = 1 << 64
 
 
 def answer(executor: Executor, call: OperatorCall) -> Any:
-    """What the card's way makes of a call of the node that the engine is at."""
+    """Run the card's formula for a call of the running autograd node.
+
+    Returns NotImplemented for other nodes, outside of backward, and if a graph of the gradient
+    is wanted. In that case the formula's own path is taken.
+    """
     executor.nodes.told(call.func)
     formula = FORMULAS.get(executor.nodes.name()) if runs.stack else None
     if formula is None or runs.stack[-1] or not in_backward():
@@ -40,7 +44,10 @@ def answer(executor: Executor, call: OperatorCall) -> Any:
 
 
 def _none_is_zero(executor: Executor, tensor: torch.Tensor) -> torch.Tensor:
-    """The mask of what is zero; in a healthy run nothing is."""
+    """Return a mask of zeros that is known to have no element set.
+
+    In a healthy run nothing is zero.
+    """
     mask: torch.Tensor = tensor == 0
     block = executor.storages.of(mask)
     if block is not None:
@@ -49,7 +56,10 @@ def _none_is_zero(executor: Executor, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def prod_of_all(executor: Executor, call: OperatorCall) -> Any:
-    """Without a zero the product is divided by each factor; which are zero, is listed first."""
+    """Run the gradient of `prod` over all elements.
+
+    Without a zero the product is divided by each factor. The indices of zeros are listed first.
+    """
     if not _ends_product(executor, call):
         return followed(executor, call, _PRODUCTS)
     grad, rest = call.args
@@ -59,7 +69,10 @@ def prod_of_all(executor: Executor, call: OperatorCall) -> Any:
 
 
 def prod_along(executor: Executor, call: OperatorCall) -> Any:
-    """The same along a dimension, where zeros are counted."""
+    """Run the gradient of `prod` along a dimension.
+
+    Without a zero the product is divided by each factor. Zeros are counted first.
+    """
     if not _ends_product(executor, call):
         return followed(executor, call, _PRODUCTS)
     grad, rest = call.args
@@ -74,7 +87,10 @@ def prod_along(executor: Executor, call: OperatorCall) -> Any:
 
 
 def _ends_product(executor: Executor, call: OperatorCall) -> bool:
-    """Whether the other way multiplies its products with the gradient, its last step."""
+    """Return whether the call is the last step of the other path.
+
+    That step multiplies the path's products with the gradient.
+    """
     if call.func is not aten.mul.Tensor:
         return False
     grad, rest = call.args
@@ -82,10 +98,11 @@ def _ends_product(executor: Executor, call: OperatorCall) -> bool:
 
 
 def cumprod(executor: Executor, call: OperatorCall) -> Any:
-    """Without a zero: sums from the end of what is left, divided by each factor.
+    """Run the gradient of `cumprod`.
 
-    The other way fills zeros of its own, which stand for the quotient here; up to torch 2.11 it
-    multiplies what is left for each place, and stacks that in the end.
+    Without a zero these are sums from the end of the remaining products, divided by each
+    factor. The other path fills zeros of its own, which stand for the quotient here. Up to
+    torch 2.11 it multiplies the remaining factors for each place, and stacks them in the end.
     """
     if call.func is aten.eq.Scalar and not is_hollow(executor, call.args[0]):
         with executor:
@@ -107,7 +124,7 @@ def cumprod(executor: Executor, call: OperatorCall) -> Any:
 
 
 def _asked_whether_any(executor: Executor, call: OperatorCall) -> Any:
-    """The mask of zeros, which the CPU asks whether it holds any."""
+    """Return the mask of zeros, reduced by `any` for the CPU to read."""
     mask = _none_is_zero(executor, call.args[0])
     mask.any()
     return mask
@@ -122,7 +139,11 @@ _PHASE_TOLERANCE = 1e-2
 
 
 def _is_diagonal(tensor: torch.Tensor) -> bool:
-    """Of a matrix that lies by rows or columns, as the gradient does that becomes real at last."""
+    """Return whether a tensor is a diagonal, by its last stride.
+
+    A whole matrix lies by rows or columns. The gradient that becomes real at last is such a
+    matrix.
+    """
     return tensor.stride(-1) not in (1, tensor.size(-1))
 
 
@@ -141,12 +162,13 @@ def _check_phase(executor: Executor, call: OperatorCall) -> None:
 
 
 def eigenvectors(executor: Executor, call: OperatorCall) -> Any:
-    """The gradient of the values is copied into the diagonal, not scattered into another.
+    """Run the gradient of `eigh` or `eig` with an in-place diagonal.
 
-    Complex vectors are asked first whether the loss depends on their phase.
+    The gradient of the values is copied into the diagonal, not scattered into another tensor. A
+    check of complex vectors reads first whether the loss depends on their phase.
 
     Raises:
-        RuntimeError: It does, in torch's words.
+        RuntimeError: The loss depends on the phase; with torch's message.
     """
     if call.func is aten.view_as_real.default and _is_diagonal(call.args[0]):
         _check_phase(executor, call)
@@ -160,7 +182,7 @@ def eigenvectors(executor: Executor, call: OperatorCall) -> Any:
 
 
 def renorm(executor: Executor, call: OperatorCall) -> Any:
-    """Norms of float32 add up in it on CUDA, elsewhere in float64."""
+    """Run norms of float32 in float32, as CUDA does; others use float64."""
     if call.kwargs.get("dtype") is not torch.float64 or call.args[0].dtype is torch.float64:
         return NotImplemented
     with executor:
@@ -168,7 +190,10 @@ def renorm(executor: Executor, call: OperatorCall) -> Any:
 
 
 def masked_fill(executor: Executor, call: OperatorCall) -> Any:
-    """The value's gradient adds up what the mask selects."""
+    """Select what the mask covers, for the gradient of the fill value.
+
+    That gradient is the sum of the selected elements.
+    """
     if call.func is aten.scalar_tensor.default:
         return hollow(call)
     if call.func._schema.name != "aten::where":
@@ -179,7 +204,10 @@ def masked_fill(executor: Executor, call: OperatorCall) -> Any:
 
 
 def cross_entropy(executor: Executor, call: OperatorCall) -> Any:
-    """A target's gradient takes a second tensor on a card, too: minus the input, times another."""
+    """Run the target's gradient of binary cross entropy with logits.
+
+    On a card, too, it takes a second tensor: the negated input, times another.
+    """
     if call.func is aten.neg.default:
         made = executor.execute(call)
         executor.nodes.negated = weakref.ref(made)

@@ -1,4 +1,4 @@
-"""What a rank has communicated: each collective's kind and bytes, and when it was called."""
+"""Collectives that a rank called: kind, bytes and time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _FUNCTIONAL = {
 
 
 class Collective(NamedTuple):
-    """One call; `size` is in bytes, `t_ns` since the epoch."""
+    """One collective call; `size` is in bytes, `t_ns` since the epoch."""
 
     t_ns: int
     kind: str
@@ -57,14 +57,20 @@ calls: deque[Collective] = deque(maxlen=MAX_CALLS)
 
 
 def count(call: OperatorCall) -> None:
-    """Remember a collective by the bytes of its larger side: what is gathered, reduced or sent."""
+    """Record a collective by the bytes of its larger side.
+
+    That is what is gathered, reduced or sent.
+    """
     kind = _KIND_OF.get(call.func._schema.name)
     if kind is not None:
         calls.append(Collective(CLOCK.time_ns(), kind, max(map(_nbytes, call.args[:2]), default=0)))
 
 
 def count_functional(call: OperatorCall) -> None:
-    """Remember a collective that returns a new tensor: DTensor's and `torch.compile`'s."""
+    """Record a collective that returns a new tensor.
+
+    DTensor and `torch.compile` call those.
+    """
     name = call.func._schema.name.partition("::")[2].rstrip("_").removesuffix("_coalesced")
     if name not in _FUNCTIONAL:
         return
@@ -76,7 +82,7 @@ def count_functional(call: OperatorCall) -> None:
 
 
 def between(first_ns: int, last_ns: int) -> Mapping[str, int]:
-    """Bytes by kind of the collectives that were called in a stretch of time."""
+    """Return bytes by kind of the collectives called between two times."""
     found: Counter[str] = Counter()
     for one in calls:
         if first_ns <= one.t_ns <= last_ns:
@@ -85,7 +91,7 @@ def between(first_ns: int, last_ns: int) -> Mapping[str, int]:
 
 
 def _nbytes(value: object) -> int:
-    """What a tensor holds, or all tensors of a list."""
+    """Return the bytes of a tensor, or of all tensors in a list."""
     if isinstance(value, torch.Tensor):
         return value.nbytes
     return sum(map(_nbytes, value)) if isinstance(value, (list, tuple)) else 0

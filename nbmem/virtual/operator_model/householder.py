@@ -1,11 +1,11 @@
-"""The gradient of a product of reflections, which is written column by column on a card.
+"""The gradient of `householder_product`, computed column by column.
 
-Any subclass can follow another way, so with a mode on the stack columns are gathered and joined at
-the end, and all of them live till then. Here they give their memory back where the card's way lets
-go of them, and zeros of that way take the place of what is joined.
+On a card the formula writes in place. A dispatch mode on the stack makes it gather the
+columns and join them at the end, so all columns stay allocated. Here they are freed where
+the in-place formula frees them, and the in-place formula's zeros replace the joined tensor.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/FunctionsManual.cpp:
-householder_product_backward, of which ormqr_backward makes use
+householder_product_backward, which ormqr_backward uses
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BOTH_SIDES = 2
 
 
 class ReflectedColumns:
-    """How far one gradient has come; it lives as long as its node.
+    """The progress of one gradient; it is kept as long as its node.
 
     Attributes:
         matrix: Of the reflections, as the program has it.
@@ -52,14 +52,14 @@ class ReflectedColumns:
         self.gathered: list[torch.UntypedStorage] = []
 
     def let_go(self, executor: Executor) -> None:
-        """Give back the memory of the column that was gathered."""
+        """Free the memory of the column that was gathered."""
         for storage in self.gathered:
             executor.storages.resize(storage, 0)
         self.gathered = []
 
 
 def gradient(executor: Executor, call: OperatorCall) -> Any:
-    """A step of it, or NotImplemented where both ways do the same."""
+    """Run a step of the gradient; NotImplemented if no step differs."""
     known = torch._C._current_autograd_node().metadata
     if call.func is aten.tril.default:
         known[__name__] = ReflectedColumns(call.args[0])
@@ -79,7 +79,10 @@ def _reflected(executor: Executor, call: OperatorCall, columns: ReflectedColumns
 
 
 def _looked_at(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> Any:
-    """The first column and the first factor that are looked at are those behind the zeros."""
+    """Allocate zeros at the first two slices behind the first reflection.
+
+    They are for the matrix and the factors.
+    """
     if columns.reflected and columns.made < 2:
         alike = call.args[0] if columns.made else columns.matrix()
         columns.made += 1
@@ -110,7 +113,7 @@ def _column(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -
 
 
 def _unused(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> Any:
-    """Zeros for columns that no factor belongs to."""
+    """Return zeros without data for columns that belong to no factor."""
     columns.let_go(executor)
     return hollow(call)
 

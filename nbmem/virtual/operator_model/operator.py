@@ -1,4 +1,4 @@
-"""What is known of one operator: a record with a part for each question that a card asks.
+"""The record that describes one operator on a virtual card.
 
 In which order the parts are asked: dispatch.py.
 """
@@ -44,7 +44,7 @@ BY_ORACLE = "none of the H100's runs has one; the oracle (tests/oracle)"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that a kernel does with memory.
+    """One step of a kernel's memory plan.
 
     Attributes:
         kind: "out", "host", "temporary", "drop", "blas", "blaslt" or "dnn".
@@ -62,22 +62,22 @@ class Step:
 
 
 def out(number: int = 0) -> Step:
-    """The kernel allocates a result."""
+    """Return a step in which the kernel allocates a result."""
     return Step("out", number=number)
 
 
 def host(number: int) -> Step:
-    """A result that the operator leaves on the CPU, but for the capture of a graph."""
+    """Return a step for a result on the CPU; a graph capture differs."""
     return Step("host", number=number)
 
 
 def temporary(name: str, nbytes: int) -> Step:
-    """The kernel allocates scratch memory."""
+    """Return a step in which the kernel allocates scratch memory."""
     return Step("temporary", nbytes=int(nbytes), name=name)
 
 
 def drop(name: str) -> Step:
-    """The kernel frees scratch memory before the call ends."""
+    """Return a step in which scratch memory is freed before the call ends."""
     return Step("drop", name=name)
 
 
@@ -90,27 +90,33 @@ DNN = Step("dnn")
 
 
 def convolve(kernels: Kernels) -> Step:
-    """A cuDNN call with one of several kernels, and the workspace of that."""
+    """Return a step for a cuDNN convolution with one of several kernels.
+
+    The step takes the workspace of the kernel that is chosen.
+    """
     return Step("dnn", kernels=kernels)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """All steps of a call; results that no step names are allocated at the end, in order."""
+    """The memory steps of one call, in the kernel's order.
+
+    Results that no step names are allocated at the end, in order.
+    """
 
     steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a rule may look at.
+    """One operator call, as memory rules see it.
 
     Attributes:
         call: The operator and its arguments; a rule reads geometry only.
         outs: The fresh results.
         card: The card.
-        dnn: Whom to ask for the kernels of cuDNN; None where only rules are wanted.
-        rules: What differs between the releases of torch; the running one's.
+        dnn: The client that lists cuDNN's kernels; None if only rules are wanted.
+        rules: Differences between torch's releases; default: the running release.
     """
 
     call: OperatorCall
@@ -124,13 +130,15 @@ class Launch:
 
 
 def outs(launch: Launch) -> Iterator[Step]:
-    """All results, in order."""
+    """Yield a step for each result, in order."""
     for number in range(len(launch.outs)):
         yield out(number)
 
 
 def contiguous(*tensors: Any, format_of: Any = None) -> Iterator[Step]:
-    """Copies of the arguments that are not contiguous; they live until the kernel is launched.
+    """Yield copies of arguments that are not contiguous.
+
+    The copies are freed at the end of the call.
 
     Args:
         tensors: The arguments; None among them is none.
@@ -143,7 +151,9 @@ def contiguous(*tensors: Any, format_of: Any = None) -> Iterator[Step]:
 
 
 def copying(*names: str, format_of: str = "") -> MemoryRule:
-    """A rule: the results, then copies of these arguments where they are not contiguous.
+    """Return a rule: the results, then contiguous copies of these arguments.
+
+    Contiguous arguments are not copied.
 
     Args:
         names: The arguments, in the order in which the kernel asks for them.
@@ -160,14 +170,16 @@ def copying(*names: str, format_of: str = "") -> MemoryRule:
 
 
 class Executor(Protocol):
-    """What a handler may do on the card; operators called while it is entered run there.
+    """The card as run and autograd handlers use it.
+
+    Operators that are called while it is entered run on the card.
 
     Attributes:
         storages: The blocks behind virtual storages.
-        values: What is known of the values.
-        host: The large tensors on the CPU that nobody has read.
-        pinned: Those that were asked for as pinned.
-        nodes: The node that the engine is at.
+        values: Known values and facts about values.
+        host: Large CPU tensors that no operator has read yet.
+        pinned: CPU tensors that were requested as pinned.
+        nodes: The autograd node that the engine is running.
     """
 
     storages: Storages
@@ -181,15 +193,15 @@ class Executor(Protocol):
     def __exit__(self, *exc: object) -> Any: ...
 
     def execute(self, call: OperatorCall) -> Any:
-        """Answer a call by its shape rule and take the memory that its kernel takes."""
+        """Run a call by its shape rule and take its kernel's memory."""
 
     def deliver(self, call: OperatorCall, results: Results, plan: MemoryPlan | None = None) -> Any:
-        """Take the memory in the kernel's order and build what the call returns."""
+        """Take memory in the kernel's order and build the call's results."""
 
     def allocate(
         self, gpu: VirtualGPU, fresh: tuple[TensorSpec, ...], plan: MemoryPlan | None = None
     ) -> list[torch.Tensor]:
-        """Make fresh tensors on a card."""
+        """Allocate new tensors on a card."""
 
 
 FOLLOWED = ValueRule()
@@ -200,7 +212,7 @@ CARRIED_OUT = HostRule()
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """All that is known of an operator, or of several alike; each part is optional.
+    """The record of an operator or of several alike; each part is optional.
 
     Attributes:
         names: As "name.overload" of aten, without the overload for "default"; "name.*" is every
@@ -238,7 +250,10 @@ class Operator:
 
 
 def by_parts(parts: Callable[..., Any]) -> Handler:
-    """An answer: the operators that a kernel calls, though to autograd it is one."""
+    """Return a handler that runs the operators that a kernel calls.
+
+    Autograd sees one operator.
+    """
 
     def run(executor: Executor, call: OperatorCall) -> Any:
         with executor:

@@ -1,4 +1,4 @@
-"""Tensors that have a shape and no memory: steps of a way that a card does not go."""
+"""Tensors with a shape and no memory: steps that a card does not take."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 
 
 def is_hollow(executor: Executor, tensor: Any) -> bool:
-    """Whether a tensor has no memory."""
+    """Return whether a tensor has no memory."""
     return isinstance(tensor, torch.Tensor) and executor.storages.of(tensor) is None
 
 
 def hollow(call: OperatorCall) -> Any:
-    """What the call returns, without memory."""
+    """Return the call's results without memory.
+
+    An operator that writes in place returns its first argument.
+    """
     if facts_of(call.func).mutates:
         return call.args[0]
     return _without_memory(infer(call).shape, call.gpu.index)
@@ -34,6 +37,10 @@ def _without_memory(shape: Any, ordinal: int) -> Any:
 
 
 def followed(executor: Executor, call: OperatorCall, begins: tuple[Any, ...]) -> Any:
-    """A step of the other way: one that begins it, or that goes on with what is hollow."""
+    """Return the results without memory if the call is such a step.
+
+    A step begins the other path, or takes a tensor that has no memory. Returns NotImplemented
+    for views and for other calls.
+    """
     is_step = call.func in begins or any(is_hollow(executor, t) for t in call.tensors)
     return hollow(call) if is_step and not call.func.is_view else NotImplemented

@@ -1,9 +1,9 @@
-"""Calls that a card's kernels refuse and torch's shape rules let pass, in torch's own words.
+"""Calls that CUDA kernels refuse and torch's shape rules accept.
 
-Shape rules ask for shapes and, but for few operators, not for types. Without these checks a program
-that mixes types by mistake would run here and fail on the card that was rented for it. What a
-kernel checks stands in its family, as `refuse` of its record (torch 2.13's CUDA build was asked,
-without a card); here are the words that they share, and the CPU's opinion.
+Shape rules check shapes but, for most operators, no types. Without these checks a program
+that mixes types would run here and fail on the real card. What a kernel checks is in its
+family, as `refuse` of its record. It was read from torch 2.13's CUDA build without a card.
+This module has the shared error texts and the CPU kernel's check of shapes.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ _ASKED_MOST = 1 << 24
 
 
 def short(tensor: torch.Tensor) -> str:
-    """A tensor's type as ATen's messages name it."""
+    """Return a tensor's type as ATen's messages name it."""
     return _SHORT.get(tensor.dtype, str(tensor.dtype))
 
 
 def in_cpp(tensor: torch.Tensor) -> str:
-    """A tensor's type as C++ names it."""
+    """Return a tensor's type as C++ names it."""
     return _IN_CPP.get(tensor.dtype, str(tensor.dtype))
 
 
 def on_cuda(text: str) -> str:
-    """What a kernel of the CPU says, as CUDA's has it."""
+    """Return a CPU kernel's error text as CUDA's kernel words it."""
     names = (('_cpu"', '_cuda"'), ("_out_cpu_", "_out_cuda_"), (" on CPU", " on CUDA"))
     for here, there in names:
         text = text.replace(here, there)
@@ -66,7 +66,9 @@ def on_cuda(text: str) -> str:
 
 
 def said_by_cpu(call: OperatorCall) -> Exception | None:
-    """What the kernel says of shapes that do not fit; None where the CPU's finds nothing wrong.
+    """Return the error of the CPU's kernel for these shapes; None without one.
+
+    None is also returned for calls that are too large to run on the CPU.
 
     Kernels of all devices share these checks; shape rules in Python have other words.
     """
@@ -93,7 +95,7 @@ def said_by_cpu(call: OperatorCall) -> Exception | None:
 
 
 def refuse_in_fork(call: OperatorCall) -> None:
-    """Raise what torch says of an operator on a card in a forked process.
+    """Raise torch's error for an operator on a card in a forked process.
 
     Raises:
         RuntimeError: A tensor is made or moved to the card, or a kernel would run.

@@ -1,16 +1,17 @@
-"""Views that a program writes to: what their gradients go through on a card.
+"""Gradients of views that a program writes to.
 
-Behind such a write autograd makes the view's node anew. On a device with strides that is
-AsStridedBackward, whose backward lays the gradient into memory as large as the base; C++ takes a
-virtual tensor's for one without and calls the view's own function on the base once more, whose
-backward is a view of the gradient. That call is the next one behind the write and the second node
-behind it, after CopySlices: so it is told from any view that the program takes.
+Behind such a write autograd makes the view's node anew. On a device with strides that node
+is AsStridedBackward. Its backward lays the gradient into memory as large as the base. C++
+takes a virtual tensor for one without strides and calls the view's own function on the base
+once more. The backward of that is a view of the gradient. That call is the next one behind
+the write. Its node is the second one behind the write, after CopySlices. This tells it from
+views that the program takes.
 
-https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/variable.cpp (rebase_history,
-grad_fn); FunctionsManual.cpp: as_strided_backward
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/variable.cpp
+(rebase_history, grad_fn); FunctionsManual.cpp: as_strided_backward
 
-Known limit: nodes are told by their numbers, of which each thread has its own, so a backward in
-another thread than its forward finds none.
+Known limit: nodes are found by sequence numbers, which each thread counts for itself. So a
+backward in another thread than its forward finds none.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ _SOLE_BASE = 3
 
 
 class _Write(NamedTuple):
-    """The write that was the last call: of whose view, how many elements, which node is next."""
+    """A write that was the last call.
+
+    It has the base of the view, the view's number of elements, and the next node's number.
+    """
 
     base: int
     elements: int
@@ -66,14 +70,17 @@ class _Write(NamedTuple):
 
 
 class WrittenViews(threading.local):
-    """Views of one thread that were written to, by the number of the node made anew."""
+    """Views of one thread that were written to, by their node's number.
+
+    The node is the one that autograd made anew.
+    """
 
     def __init__(self) -> None:
         self._last: _Write | None = None
         self._nodes: dict[int, Geometry] = {}
 
     def begins(self, call: OperatorCall) -> None:
-        """A call begins: the view of the last write, once more?"""
+        """Check, as a call begins, if it makes the last written view anew."""
         written, self._last = self._last, None
         if written is None or call.func not in _RESHAPING:
             return
@@ -87,7 +94,7 @@ class WrittenViews(threading.local):
                 del self._nodes[next(iter(self._nodes))]
 
     def ended(self, call: OperatorCall) -> None:
-        """A call has ended: was it a write to a view that a graph is made of?"""
+        """Check, as a call ends, if it wrote to a view under autograd."""
         mutates = facts_of(call.func).mutates
         if not mutates or mutates[0] != 0 or _next_number is None:
             return
@@ -99,7 +106,7 @@ class WrittenViews(threading.local):
             self._last = _Write(id(base), target.numel(), _next_number())
 
     def answer(self, executor: Executor, call: OperatorCall) -> Any:
-        """The gradient of such a view in memory of its own; NotImplemented for all else."""
+        """Return such a view's gradient in new memory, else NotImplemented."""
         if not self._nodes or not runs.stack or runs.stack[-1] or not call.func.is_view:
             return NotImplemented
         if not in_backward():
@@ -118,7 +125,7 @@ class WrittenViews(threading.local):
 
     @staticmethod
     def _is_engines(call: OperatorCall) -> bool:
-        """Whether nothing but the engine holds the gradient."""
+        """Return True if only the engine holds the gradient."""
         gradient = call.args[0]
         most = _SOLE_RESHAPED if call.func in _BY_RESHAPE else SOLE_TENSOR
         storage = gradient.untyped_storage()._cdata

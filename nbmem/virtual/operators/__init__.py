@@ -1,1 +1,4 @@
-"""What each operator does on a card: one file per family, one record per operator."""
+"""Operators of torch on a virtual card, with one record per operator.
+
+One file per family of operators.
+"""

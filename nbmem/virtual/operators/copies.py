@@ -1,4 +1,4 @@
-"""Copies between the CPU and a card or between two cards, and values that leave a card."""
+"""Copies between devices, and values that the CPU reads from a card."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LARGEST_LOOKED_AT = 1 << 26
 
 
 def to_copy(executor: Executor, call: OperatorCall) -> Any:
-    """`.to()`, `.cuda()`, `.cpu()`, `.float()` and the like."""
+    """Run `_to_copy`: `.to()`, `.cuda()`, `.cpu()`, `.float()` and so on."""
     source = call.args[0]
     device = call.kwargs.get("device")
     target = source.device if device is None else device
@@ -67,7 +67,10 @@ def to_copy(executor: Executor, call: OperatorCall) -> Any:
 
 
 def _check_capture(executor: Executor, call: OperatorCall, source: torch.Tensor, to: str) -> None:
-    """What a CUDA graph cannot take up: memory of the CPU's that may go, and waiting for it."""
+    """Refuse a copy that a CUDA graph cannot capture.
+
+    That is a copy of unpinned CPU memory, which may be freed, or one that the host waits for.
+    """
     if call.gpu.capturing and (to == "cpu" or not is_virtual(source)):
         queued = _is_queued(call)
         pinned = queued if to == "cpu" else executor.pinned.holds(source)
@@ -75,7 +78,11 @@ def _check_capture(executor: Executor, call: OperatorCall, source: torch.Tensor,
 
 
 def _bound(executor: Executor, result: torch.Tensor, source: torch.Tensor) -> None:
-    """What is kept of too many values: an adjacency's edges, how many nodes a graph has."""
+    """Store bounds of copied values that are too many to store themselves.
+
+    A bound of the values tells how many nodes a graph has. The number of nonzero values of a
+    matrix tells how many edges an adjacency has.
+    """
     block = executor.storages.of(result)
     if block is None or block.twin is not None or is_virtual(source):
         return
@@ -87,7 +94,7 @@ def _bound(executor: Executor, result: torch.Tensor, source: torch.Tensor) -> No
 
 
 def is_on(tensor: torch.Tensor, gpu: VirtualGPU) -> bool:
-    """Whether a tensor is on that card."""
+    """Return whether a tensor is on that card."""
     return bool(true_device(tensor) == LAZY[gpu.index])
 
 
@@ -105,18 +112,18 @@ def _strides(source: torch.Tensor, layout: torch.memory_format | None) -> tuple[
 def _arrive(
     executor: Executor, call: OperatorCall, result: torch.Tensor, source: torch.Tensor
 ) -> None:
-    """Take and free what a copy from the CPU comes into first.
+    """Take and free the temporary copies of a copy from the CPU to a card.
 
-    A copy is one stretch of memory to another: what is not contiguous on the card passes through a
-    contiguous copy there, unless both sides have their elements in the same dense order. What is
-    converted is so on the CPU, but on the card if the program does not wait for the copy.
-    aten/src/ATen/native/cuda/Copy.cu: copy_kernel_cuda, copy_requires_temporaries
+    A copy moves one stretch of memory to another. A result that is not contiguous passes
+    through a contiguous copy on the card, unless both sides have their elements in the same
+    dense order. Values are converted on the CPU, or on the card if the program does not wait
+    for the copy. aten/src/ATen/native/cuda/Copy.cu: copy_kernel_cuda, copy_requires_temporaries
 
     Args:
         executor: Allocates.
-        call: Of which the copy is.
+        call: The call that copies.
         result: The card's side.
-        source: As the CPU's side, on no device.
+        source: The CPU's side, as a meta tensor.
     """
     queued = _is_queued(call)
     converted = queued and source.dtype is not result.dtype
@@ -129,7 +136,10 @@ def _arrive(
 def _leave(
     executor: Executor, call: OperatorCall, source: torch.Tensor, result: torch.Tensor
 ) -> None:
-    """Take and free what a copy to the CPU leaves from: as `_arrive`, the other way."""
+    """Take and free the temporary copies of a copy from a card to the CPU.
+
+    The conditions are those of a copy from the CPU, with the sides exchanged.
+    """
     if _is_one_stretch(source, result):
         return
     size, converted = tuple(source.size()), None
@@ -143,12 +153,15 @@ def _leave(
 
 
 def _is_queued(call: OperatorCall) -> bool:
-    """Whether the program does not wait for the copy."""
+    """Return whether the copy is non-blocking."""
     return bool(call.argument("non_blocking", False))
 
 
 def _is_one_stretch(here: torch.Tensor, there: torch.Tensor) -> bool:
-    """Whether the bytes of both sides are the same, in the same order."""
+    """Return whether one stretch of bytes can be copied as it is.
+
+    Both sides have one type and the same dense order of elements, or there are no elements.
+    """
     places = zip(here.size(), here.stride(), there.stride(), strict=True)
     equal = all(ours == theirs for size, ours, theirs in places if size > 1)
     alike = here.dtype is there.dtype and equal
@@ -160,10 +173,12 @@ def _meta(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> tor
 
 
 def copy_(executor: Executor, call: OperatorCall) -> Any:
-    """`target.copy_(source)` across devices; within a card it is an ordinary kernel.
+    """Run `target.copy_(source)` across devices.
 
-    Known limit: cards that cannot reach each other's memory (GeForce) are copied between as if they
-    could: what a copy that also converts takes for a moment is missing.
+    Within a card it is an ordinary kernel, and NotImplemented is returned.
+
+    Known limit: copies between cards that cannot reach each other's memory (GeForce) are
+    treated as if they could. The temporary memory of a copy that also converts is missing.
     """
     target, source = call.args[0], call.args[1]
     if is_virtual(target) and true_device(source) == true_device(target):
@@ -186,7 +201,7 @@ def copy_(executor: Executor, call: OperatorCall) -> Any:
 
 
 def copy_each(executor: Executor, call: OperatorCall) -> Any:
-    """`torch._foreach_copy_`: across devices it is one copy after the other."""
+    """Run `torch._foreach_copy_` across devices, one copy after another."""
     targets, sources = call.args[:2]
     if all(is_on(tensor, call.gpu) for tensor in call.tensors):
         return NotImplemented
@@ -197,7 +212,7 @@ def copy_each(executor: Executor, call: OperatorCall) -> Any:
 
 
 def item(executor: Executor, call: OperatorCall) -> Any:
-    """`.item()`, `bool()`, `float()`."""
+    """Return a tensor's only value: `.item()`, `bool()`, `float()`."""
     tensor = call.args[0]
     if tensor.numel() != 1:
         raise RuntimeError(f"a Tensor with {tensor.numel()} elements cannot be converted to Scalar")
@@ -205,10 +220,10 @@ def item(executor: Executor, call: OperatorCall) -> Any:
 
 
 def assert_async(executor: Executor, call: OperatorCall) -> None:
-    """A condition that the card checks by itself: where it is known, it fails at once.
+    """Raise the card's assertion error if the condition is known to fail.
 
     Raises:
-        RuntimeError: As a card says it at the next synchronisation.
+        RuntimeError: A real card raises it at the next synchronization.
     """
     condition = call.args[0]
     if condition.numel() != 1:
@@ -220,7 +235,11 @@ def assert_async(executor: Executor, call: OperatorCall) -> None:
 
 
 def equal(executor: Executor, call: OperatorCall) -> bool:
-    """`torch.equal`: exact where both are known, else what a healthy comparison gives."""
+    """Run `torch.equal` or `allclose`, exactly if both sides are known.
+
+    Otherwise the sides are taken to be equal, except that known bools are compared with the
+    stand-in value of the unknown ones. The comparison's memory is taken on the card.
+    """
     left, right = call.args[:2]
     if left.size() != right.size():
         return False
@@ -243,23 +262,23 @@ def equal(executor: Executor, call: OperatorCall) -> bool:
 
 
 def lift(executor: Executor, call: OperatorCall) -> Any:
-    """A freshly made tensor enters the program as it is."""
+    """Return a freshly created tensor unchanged."""
     del executor
     return call.args[0]
 
 
 def shape_scattered(call: OperatorCall) -> Results:
-    """A copy with the strides of the argument, unless several elements share memory.
+    """Return a result with the argument's strides, contiguous if expanded.
 
-    Torch's rule in Python keeps those of an expanded one, too, up to 2.11; its kernels never did.
-    aten/src/ATen/native/TensorShape.cpp: clone_preserve_strides
+    Torch's rule in Python keeps the strides of an expanded tensor up to 2.11; its kernels never
+    did. aten/src/ATen/native/TensorShape.cpp: clone_preserve_strides
     """
     tensor = call.args[0]
     return one(tensor.size(), tensor.dtype) if is_expanded(tensor) else infer(call)
 
 
 def shape_clone(call: OperatorCall) -> Results:
-    """As torch.clone, also for geometries that overlap."""
+    """Return the result of `clone`, also for geometries that overlap."""
     tensor, layout = call.args[0], call.argument("memory_format")
     return one(tensor.size(), tensor.dtype, _strides(tensor, layout))
 

@@ -1,4 +1,4 @@
-"""New tensors: empty ones, filled ones, and those in the geometry of another."""
+"""Tensor factories: empty, filled, or with another tensor's geometry."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ aten = torch.ops.aten
 
 
 def like(executor: Executor, call: OperatorCall) -> Any:
-    """`empty_like(cpu_tensor, device="cuda")` and its family: only the geometry is taken."""
+    """Create a tensor with another's geometry on a different device.
+
+    This is `empty_like(cpu_tensor, device="cuda")` and its family. Returns NotImplemented if
+    both are on the same card.
+    """
     source = call.args[0]
     device = call.kwargs.get("device")
     wants_card = device is None or device.type in ("cuda", "lazy")
@@ -39,10 +43,10 @@ def like(executor: Executor, call: OperatorCall) -> Any:
 
 
 def check_value(call: OperatorCall) -> None:
-    """A number that the type does not hold is refused, as `fill_` does so.
+    """Refuse a fill value that the type cannot hold, as `fill_` does.
 
     Raises:
-        RuntimeError: In torch's words.
+        RuntimeError: With torch's message.
     """
     value, dtype = call.argument("fill_value"), infer(call).fresh[0].dtype
     if not isinstance(value, torch.Tensor):
@@ -51,7 +55,7 @@ def check_value(call: OperatorCall) -> None:
 
 
 def zeros_without_memory(executor: Executor, call: OperatorCall) -> Any:
-    """Zeros that autograd knows to be zeros: they have a shape alone."""
+    """Create zeros without memory, which autograd knows to be zeros."""
     del executor
     return bare_of(infer(call).shape, call.gpu.index)
 

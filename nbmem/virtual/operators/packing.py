@@ -1,4 +1,4 @@
-"""Operators on lists whose kernel is told of all tensors at once, by a table on the card.
+"""List operators that read a table of all tensors on the card.
 
 FSDP2 packs gradients and unpacks weights with them.
 
@@ -25,9 +25,11 @@ BLOCK_THREADS = 128
 
 
 def chunk_cat(launch: Launch) -> Iterator[Step]:
-    """The result, and the table: of each tensor, and of each block of a chunk.
+    """Plan `_chunk_cat`: the result and a table of tensors and blocks.
 
-    Tensors that are not contiguous are copied, with what they are padded by, and concatenated.
+    The table has entries for each tensor, and for each block of a chunk.
+
+    Tensors that are not contiguous are copied, with their padding, and concatenated.
     """
     tensors, count, dim = launch["tensors"], launch["num_chunks"], launch["dim"]
     target = launch["out"] if "out" in launch.call.kwargs else tensors[0]
@@ -50,7 +52,10 @@ def chunk_cat(launch: Launch) -> Iterator[Step]:
 
 
 def split_copy(launch: Launch) -> Iterator[Step]:
-    """Of each part its address and size, and of each block to which part it belongs."""
+    """Plan the table of `split_with_sizes_copy`.
+
+    It has the address and size of each part, and the part of each block.
+    """
     tensor, sizes, parts = launch["self"], launch["split_sizes"], launch["out"]
     dim = launch["dim"] % tensor.dim()
     if any(part.dtype is not tensor.dtype for part in parts) or not tensor.is_contiguous():
@@ -67,12 +72,12 @@ def split_copy(launch: Launch) -> Iterator[Step]:
 
 
 def unpack(gathered: torch.Tensor, sizes: list[int], dim: int = 0, *, out: Any) -> None:
-    """`fsdp::split_with_sizes_copy`: FSDP2's name for it, which returns nothing."""
+    """Run `fsdp::split_with_sizes_copy`, FSDP2's name; return nothing."""
     torch.split_with_sizes_copy(gathered, sizes, dim=dim, out=out)
 
 
 def pack(tensors: list[torch.Tensor], dim: int, count: int, *, out: torch.Tensor) -> None:
-    """`fsdp::chunk_cat`, as well."""
+    """Run `fsdp::chunk_cat`, FSDP2's name for `_chunk_cat`."""
     torch._chunk_cat(tensors, dim, count, out=out)
 
 

@@ -1,4 +1,4 @@
-"""Operators on storages: resize, set, pinned memory, streams."""
+"""Operators on storages: resize, set, pinned memory and streams."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
 
 def resize_(executor: Executor, call: OperatorCall) -> Any:
-    """`resize_`: a storage that is too small is replaced, as the card copies into a larger block.
+    """Run `resize_`; a storage that is too small is replaced.
 
-    Known limit: other views of the old storage do not follow: one without data cannot grow.
+    The card copies into a larger block.
+
+    Known limit: other views of the old storage do not follow, as one without data cannot grow.
     """
     tensor, size = call.args[0], tuple(call.args[1])
     count = torch.Size(size).numel()
@@ -35,14 +37,14 @@ def resize_(executor: Executor, call: OperatorCall) -> Any:
 
 
 def resize_as_(executor: Executor, call: OperatorCall) -> Any:
-    """`resize_as_`: to the shape of another tensor."""
+    """Run `resize_as_`: resize to the shape of another tensor."""
     tensor, template = call.args[:2]
     with executor:
         return tensor.resize_(template.size())
 
 
 def set_nothing(executor: Executor, call: OperatorCall) -> Any:
-    """`set_()`: no memory and no elements."""
+    """Run `set_()`: give the tensor no memory and no elements."""
     tensor = call.args[0]
     fresh = bare((0,), (1,), 0, tensor.dtype, 0, call.gpu.index)
     executor.storages.adopt(fresh, call.gpu)
@@ -51,10 +53,12 @@ def set_nothing(executor: Executor, call: OperatorCall) -> Any:
 
 
 def as_strided(executor: Executor, call: OperatorCall) -> Any:
-    """Within the storage: shape-only kernels do not look, for theirs have no end.
+    """Check that `as_strided` stays inside the storage.
+
+    Shape-only kernels do not check it, because their storages have no end.
 
     Raises:
-        RuntimeError: It would reach beyond, in torch's words.
+        RuntimeError: The view would reach beyond, in torch's words.
     """
     del executor
     tensor, size, stride = call.args[:3]
@@ -73,7 +77,7 @@ def as_strided(executor: Executor, call: OperatorCall) -> Any:
 
 
 def set_storage(executor: Executor, call: OperatorCall) -> Any:
-    """`set_(storage, offset, size, stride)`: the tensor's old storage may die."""
+    """Run `set_` with a storage; the tensor's old storage may be freed."""
     del executor
     with DataKernels():
         call.func(*call.args, **call.kwargs)
@@ -81,7 +85,7 @@ def set_storage(executor: Executor, call: OperatorCall) -> Any:
 
 
 def record_stream(executor: Executor, call: OperatorCall) -> None:
-    """Another stream uses this memory, too."""
+    """Run `record_stream`: another stream uses this memory, too."""
     tensor, stream = call.args
     block = executor.storages.of(tensor) if is_virtual(tensor) else None
     if block is not None and block.addr:
@@ -89,7 +93,7 @@ def record_stream(executor: Executor, call: OperatorCall) -> None:
 
 
 def is_pinned(executor: Executor, call: OperatorCall) -> bool:
-    """Nothing on the card is pinned host memory."""
+    """Return False: nothing on the card is pinned host memory."""
     del executor, call
     return False
 

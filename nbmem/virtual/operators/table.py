@@ -1,4 +1,4 @@
-"""All records of all families, and the one lookup: an operator has one record or none."""
+"""The table of all operator records, with one record per operator."""
 
 from __future__ import annotations
 
@@ -65,7 +65,10 @@ _learning = threading.RLock()
 
 
 class _Records(dict[Any, Operator]):
-    """By torch's operator; found by name once, so that no library is asked before it is loaded."""
+    """A cache of records by torch operator.
+
+    Records are found by name once, so that libraries need not be loaded first.
+    """
 
     def __missing__(self, func: Any) -> Operator:
         name, overload = func._schema.name.removeprefix("aten::"), func._schema.overload_name
@@ -77,7 +80,10 @@ class _Records(dict[Any, Operator]):
 
 
 class _ValueRules(dict[Any, "ValueRule"]):
-    """By torch's operator: its record's rule, with what its unknown floats look like."""
+    """A cache of value rules by torch operator.
+
+    Each is its record's rule, with the look of its unknown floats.
+    """
 
     def __missing__(self, func: Any) -> ValueRule:
         look = LOOKS.get(func._schema.name.removeprefix("aten::"))
@@ -95,7 +101,7 @@ values_of = _value_rules.__getitem__
 
 
 def learn(operators: Iterable[Operator]) -> None:
-    """Know these operators of other libraries, and none besides, from now on."""
+    """Replace all records of other libraries' operators by these."""
     with _learning:
         _foreign.clear()
         _foreign.update((name, operator) for operator in operators for name in operator.names)
@@ -105,12 +111,12 @@ def learn(operators: Iterable[Operator]) -> None:
 
 
 def host_of(func: Any) -> HostRule:
-    """What it does to large tensors on the CPU that are left unwritten."""
+    """Return an operator's rule for unwritten large tensors on the CPU."""
     return _records[func].host
 
 
 def plan_of(call: OperatorCall, results: Results) -> MemoryPlan | None:
-    """The steps of a call; None where it takes its results in order and nothing else."""
+    """Return the steps of a call; None for only its results in order."""
     rule = record_of(call.func).memory
     if rule is None:
         return None
@@ -124,20 +130,20 @@ def plan_of(call: OperatorCall, results: Results) -> MemoryPlan | None:
 
 
 def kernels() -> Iterator[str]:
-    """Operators with a kernel on CUDA that C++ takes for composite ones on other devices."""
+    """Yield operators with a CUDA kernel that are composite elsewhere."""
     for operator in OPERATORS:
         yield from operator.names if operator.is_kernel else ()
 
 
 def has_cuda_kernel(name: str) -> bool:
-    """Whether this build of torch brings it."""
+    """Return True if this build of torch has a CUDA kernel of that name."""
     return bool(
         torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", torch._C.DispatchKey.CUDA)
     )
 
 
 def composites() -> Iterator[tuple[Any, Any]]:
-    """Composite operators of this release of torch, and what they are on CUDA."""
+    """Yield this release's composite operators and their form on CUDA."""
     for operator in OPERATORS:
         for name in operator.names if operator.composite is not None else ():
             packet, _, overload = name.partition(".")

@@ -1,4 +1,7 @@
-"""Rules for packages that bring none: one file each, with the host code of their compiled parts."""
+"""Kernel rules that nbmem brings for packages without their own.
+
+Each package has one file with the host code of its compiled parts.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ OWN = ("bitsandbytes", "causal_conv1d", "deepspeed", "flash_attn", "selective_sc
 
 @functools.cache
 def all_rules() -> tuple[tuple[tuple[str, KernelRules], ...], tuple[str, ...]]:
-    """The rules by who brings them, a package's own after nbmem's; and what could not be loaded.
+    """Return all rules by provider, and messages on those that failed.
+
+    A package's own rules come after nbmem's.
 
     They are read once: what is installed later counts from the next start of Python on.
     """
@@ -52,7 +57,7 @@ def _kind(value: object) -> str:
 
 
 def unusable(who: str, err: BaseException) -> str:
-    """What to say of rules that cannot be loaded."""
+    """Format the note on rules that cannot be loaded."""
     return (
         f"The rules that {who} brings for virtual GPUs cannot be used "
         f"({type(err).__name__}: {str(err)[:200]}): its kernels are answered as if it had none. "

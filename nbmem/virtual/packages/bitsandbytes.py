@@ -1,4 +1,4 @@
-"""bitsandbytes: its host code is Python and runs; what it calls in its C library passes.
+"""bitsandbytes: Python host code runs, calls to its C library do nothing.
 
 Its functions take addresses and allocate nothing on the card (csrc/pythonInterface.cpp), but for
 managed memory, which paged optimizers keep their state in: that is the host's here.
@@ -21,7 +21,7 @@ CONTEXT = 1
 
 
 class PassingLibrary:
-    """The C library while a card is active; after it, the library itself."""
+    """The C library's stand-in while a card is active; then the library."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -39,7 +39,10 @@ class PassingLibrary:
         return getattr(self, name)
 
     def answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
-        """What a function returns on the card: no error, a handle, or the host's own memory."""
+        """Return what a C function would: 0, a handle, or host memory.
+
+        0 is no error. Without an active card the library itself is called.
+        """
         if current_machine.machine() is None:
             return getattr(self._library, name)(*arguments)
         if name == "cget_managed_ptr":
@@ -50,7 +53,7 @@ class PassingLibrary:
 
 
 class CFunction:
-    """One of its functions; bitsandbytes says of each what it takes and returns."""
+    """A function of the C library; bitsandbytes sets its argument types."""
 
     def __init__(self, library: PassingLibrary, name: str) -> None:
         self._library = library
@@ -64,7 +67,7 @@ class CFunction:
 
 
 def passing(library: Any) -> PassingLibrary:
-    """What takes the place of `lib`."""
+    """Wrap the module's `lib`, unless it is wrapped already."""
     return library if isinstance(library, PassingLibrary) else PassingLibrary(library)
 
 

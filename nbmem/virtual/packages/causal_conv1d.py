@@ -1,4 +1,6 @@
-"""causal-conv1d: the host code of `causal_conv1d_cuda`, whose results are all given to it.
+"""causal-conv1d: the host code of `causal_conv1d_cuda`.
+
+All results are arguments of its functions.
 
 csrc/causal_conv1d.cpp of https://github.com/Dao-AILab/causal-conv1d/tree/0d2252d
 """
@@ -16,11 +18,11 @@ from nbmem.virtual.kernel_rules import KernelRules
 
 
 def forward(*arguments: Any) -> None:
-    """`causal_conv1d_fwd` writes where it is told to."""
+    """Run `causal_conv1d_fwd`, which writes into its arguments."""
 
 
 def update(*arguments: Any) -> None:
-    """`causal_conv1d_update` writes where it is told to."""
+    """Run `causal_conv1d_update`, which writes into its arguments."""
 
 
 def backward(
@@ -28,7 +30,7 @@ def backward(
     states: Tensor | None, dfinal: Tensor | None, dx: Tensor, dweight: Tensor,
     dbias: Tensor | None, *rest: Any,
 ) -> None:  # fmt: skip
-    """`causal_conv1d_bwd`; where sums have an order, they have a place for each part."""
+    """Run `causal_conv1d_bwd`; deterministic sums need partial buffers."""
     by_channels = x.stride(1) == 1 and x.stride(2) > 1
     if not by_channels and dout.stride(2) != 1:
         dout = dout.contiguous()
@@ -48,7 +50,7 @@ def backward(
 
 
 def _in_order() -> bool:
-    """`use_deterministic_mode`."""
+    """Return what `use_deterministic_mode` does."""
     asked = os.environ.get("CAUSAL_CONV1D_DETERMINISTIC")
     return asked == "1" if asked in {"0", "1"} else torch.are_deterministic_algorithms_enabled()
 

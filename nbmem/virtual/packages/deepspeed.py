@@ -1,4 +1,4 @@
-"""DeepSpeed: it asks whether the ranks agree, and no other rank is there to differ.
+"""DeepSpeed: its checks that ranks agree, with one rank present.
 
 ZeRO-3 compares lists of integers with rank 0's, in the order of its modules and of each bucket:
 https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/zero/utils.py#L81
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def as_here(ask: Callable[[list[int]], list[int]]) -> Callable[[list[int]], list[int]]:
-    """`get_lst_from_rank0`: the question takes what it takes, and rank 0 has what this one has."""
+    """Wrap `get_lst_from_rank0` to return this rank's own list.
+
+    The call still runs, so its memory is counted.
+    """
 
     @wraps(ask)
     def answered(ints: list[int]) -> list[int]:
@@ -29,7 +32,7 @@ def as_here(ask: Callable[[list[int]], list[int]]) -> Callable[[list[int]], list
 
 
 def alike(compare: Callable[[list[int]], None]) -> Callable[[list[int]], None]:
-    """`assert_lst_len_same_as_other_ranks`: the lists are as long."""
+    """Wrap `assert_lst_len_same_as_other_ranks` to pass on a card."""
 
     @wraps(compare)
     def compared(ints: list[int]) -> None:

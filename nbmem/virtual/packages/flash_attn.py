@@ -26,7 +26,7 @@ def forward(
     scale: float, causal: bool, left: int, right: int, softcap: float, return_softmax: bool,
     *rest: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """`mha_fwd`."""
+    """Run the host code of `mha_fwd`."""
     _check(q)
     batch, queries, heads, size = q.size()
     keys, key_heads = k.size(1), k.size(2)
@@ -60,7 +60,7 @@ def varlen_forward(
     right: int, softcap: float, return_softmax: bool, generator: Any = None, splits: int = 0,
     *rest: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """`mha_varlen_fwd`."""
+    """Run the host code of `mha_varlen_fwd`."""
     _check(q)
     batch = starts.numel() - 1
     heads, size = q.size(1), q.size(2)
@@ -96,7 +96,7 @@ def with_cache(
     scale: float, causal: bool, left: int, right: int, softcap: float, interleaved: bool,
     splits: int, *rest: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """`mha_fwd_kvcache`."""
+    """Run the host code of `mha_fwd_kvcache`."""
     _check(q)
     batch, queries, heads, size = q.size()
     keys = k_cache.size(1) * (1 if table is None else table.size(1))
@@ -132,7 +132,7 @@ def backward(
     dk: Tensor | None, dv: Tensor | None, slopes: Tensor | None, dropout: float, scale: float,
     causal: bool, left: int, right: int, softcap: float, deterministic: bool, *rest: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """`mha_bwd`."""
+    """Run the host code of `mha_bwd`."""
     _check(q)
     batch, queries, heads, size = q.size()
     dq, dk, dv = _gradients((q, dq), (k, dk), (v, dv))
@@ -148,7 +148,7 @@ def varlen_backward(
     slopes: Tensor | None, queries: int, keys: int, dropout: float, scale: float, zero: bool,
     causal: bool, left: int, right: int, softcap: float, deterministic: bool, *rest: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """`mha_varlen_bwd`."""
+    """Run the host code of `mha_varlen_bwd`."""
     _check(q)
     batch = starts.numel() - 1
     heads, size = q.size(1), q.size(2)
@@ -193,7 +193,10 @@ def _softmax(q: Tensor, batch: int, heads: int, queries: int, keys: int, *, want
 def _parts(
     q: Tensor, batch: int, heads: int, queries: int, keys: int, size: int, splits: int
 ) -> tuple[Tensor, ...]:
-    """`set_params_splitkv`: sums and results of each part; they live until the call's end."""
+    """Allocate each split's sums and results as `set_params_splitkv` does.
+
+    They live until the end of the call. Empty if there is one split.
+    """
     block = 256 if size <= 64 else 128 if size <= 128 else 64
     if splits < 1:
         processors = 2 * torch.cuda.get_device_properties(q.device).multi_processor_count
@@ -212,7 +215,10 @@ def _spread(
     q: Tensor, batch: int, rows: tuple[int, ...], heads: int, size: int, dk: Tensor, dv: Tensor,
     *, deterministic: bool,
 ) -> None:  # fmt: skip
-    """The sums of the queries' gradient, and those of keys that several heads share."""
+    """Allocate and free the buffers of `dq`, and of shared keys' gradients.
+
+    Buffers for keys are needed where several heads share them.
+    """
     if deterministic:
         processors = torch.cuda.get_device_properties(q.device).multi_processor_count
         rows = (-(-processors // (batch * heads)), *rows)

@@ -21,7 +21,7 @@ def forward(
     u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
     bias: Tensor | None, softplus: bool, *rest: Any,
 ) -> list[Tensor]:  # fmt: skip
-    """`selective_scan_fwd`."""
+    """Run the host code of `selective_scan_fwd`."""
     gated = None if z is None else torch.empty_like(z)
     out = torch.empty_like(delta)
     batch, width, length = u.size()
@@ -35,7 +35,7 @@ def backward(
     bias: Tensor | None, dout: Tensor, states: Tensor | None, out: Tensor | None,
     dz: Tensor | None, softplus: bool, again: bool, *rest: Any,
 ) -> list[Tensor | None]:  # fmt: skip
-    """`selective_scan_bwd`."""
+    """Run the host code of `selective_scan_bwd`."""
     gated = None
     if z is not None:
         dz = torch.empty_like(z) if dz is None else dz

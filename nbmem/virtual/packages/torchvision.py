@@ -1,4 +1,6 @@
-"""What torchvision's C++ allocates around its kernels, where its Meta kernels say results alone.
+"""torchvision: buffers that its C++ allocates around its kernels.
+
+Its Meta kernels give the results alone.
 
 https://github.com/pytorch/vision/blob/v0.28.0/torchvision/csrc/ops/cuda/deform_conv2d_kernel.cu
 and ps_roi_align_kernel.cu, ps_roi_pool_kernel.cu beside it.
@@ -20,7 +22,10 @@ MOST_AT_ONCE = 32
 
 
 def _together(images: int) -> int:
-    """Images of a block: the largest divisor of their number within the bound."""
+    """Return the largest divisor of `images` within `MOST_AT_ONCE`.
+
+    So many images are convolved together.
+    """
     return next((n for n in range(MOST_AT_ONCE, 1, -1) if images % n == 0), 1)
 
 
@@ -61,7 +66,7 @@ def deform_conv2d_backward(  # noqa: PLR0913 - the operator's arguments
     bias: Tensor,
     *options: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of the points, then of the filters; each gathers them anew."""
+    """Compute the gradients of the points, then of the filters."""
     groups = options[6]
     kept = [one.contiguous() for one in (grad, x, weight, offset, mask, bias)]
     grad, x, weight, offset, mask, bias = kept
@@ -116,7 +121,7 @@ def _gradient_of_filters(
 
 
 def ps_roi_backward(grad: Tensor, rois: Tensor, mapping: Tensor, *options: Any) -> Tensor:
-    """The images' gradient; that of the boxes is laid out for it."""
+    """Return the images' gradient, after making inputs contiguous."""
     del mapping
     made = grad.new_zeros(options[-4:])
     kept = [one.contiguous() for one in (grad, rois)] if grad.numel() else []

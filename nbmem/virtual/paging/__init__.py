@@ -1,5 +1,6 @@
-"""Unified memory: what a program would page between a card and the host, told from its operators.
+"""Unified memory: pages moved between card and host, by operator.
 
-`touches.py` notes which memory each operator uses while a program runs on a card without an end;
-`driver.py` then pages it as the driver of a real card would, `ideal.py` as nobody could do better.
+`touches.py` logs which memory each operator uses while a program runs on a card of unlimited
+memory. `driver.py` pages that log as the driver of a real card would, `ideal.py` with the fewest
+transfers.
 """

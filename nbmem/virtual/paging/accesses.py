@@ -1,4 +1,4 @@
-"""What a program's operators did with a card's memory, in their order."""
+"""A log of operators' memory accesses on a card, in their order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_TOUCHES = 4_000_000
 
 
 class Did(IntEnum):
-    """What was done with a stretch of memory."""
+    """Kind of access to a range of memory, or the mark of a step."""
 
     TAKEN = 0
     GIVEN = 1
@@ -25,7 +25,7 @@ class Did(IntEnum):
 
 
 class Moved(NamedTuple):
-    """Bytes over the link.
+    """Bytes transferred between host and card.
 
     Attributes:
         to_card: From the host to the card.
@@ -37,23 +37,23 @@ class Moved(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Both ways."""
+        """Bytes in both directions."""
         return self.to_card + self.to_host
 
     def since(self, before: Moved) -> Moved:
-        """What was moved after an earlier count."""
+        """Return the bytes moved after an earlier count."""
         return Moved(self.to_card - before.to_card, self.to_host - before.to_host)
 
 
 class Touches:
-    """The stretches of memory that were taken, used and given back; columns of one length.
+    """Ranges of memory that were allocated, used and freed, as columns.
 
     Attributes:
-        did: What was done, a `Did`.
-        block: Address of the allocator's block that it is in.
-        addr: Where it begins.
-        size: How many bytes; 0 where the block says it.
-        full: Whether later ones were left out.
+        did: The kind of access.
+        block: Address of the allocator's block that holds the range.
+        addr: Address of the first byte.
+        size: Bytes; 0 where the block's size holds.
+        full: Whether later accesses were left out.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Touches:
         self.full = False
 
     def note(self, did: Did, block: int = 0, size: int = 0, offset: int = 0) -> None:
-        """Note one.
+        """Append one access, unless the log is full.
 
         Args:
             did: What was done.
@@ -82,7 +82,9 @@ class Touches:
 
 
 def last_step(marks: list[Moved], end: Moved) -> Moved:
-    """What one step moves: between the last two marks; all of it where there are not two.
+    """Return the bytes moved between the last two marks.
+
+    All bytes if there are fewer than two marks.
 
     Args:
         marks: What had been moved at each mark, of which a step has one.

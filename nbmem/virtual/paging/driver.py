@@ -1,4 +1,4 @@
-"""Pages as the driver moves them: on a fault, and the one that came first leaves first.
+"""Paging as the driver does it: on faults, oldest arrival evicted first.
 
 The driver cannot see that a page on the card is used, only that one is missing: its list is in the
 order in which pages came ("A root chunk is moved to the tail of that list whenever any of its
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def paged(touches: Touches, room: int, *, by_use: bool = False) -> Moved:
-    """What a step moves.
+    """Return the bytes that one step moves.
 
     Args:
         touches: What the program did.

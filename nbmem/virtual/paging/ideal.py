@@ -1,7 +1,7 @@
-"""Paging as nobody could do better: what is next used last leaves first, what is freed costs none.
+"""Optimal paging (Belady): evict what is next used last; freed is free.
 
-It is what prefetching that knows the program would move (Belady's rule), with contents that are
-thrown away where a tensor dies and no second copy of what the host has unchanged.
+This is what prefetching with knowledge of the program would move. Contents are dropped when a
+tensor is freed. Pages that the host has unchanged are not copied back.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PIECE = 8 * PAGE
 
 
 def paged(touches: Touches, room: int) -> Moved:
-    """What a step moves.
+    """Return the bytes that one step moves.
 
     Args:
         touches: What the program did.
@@ -34,7 +34,11 @@ def paged(touches: Touches, room: int) -> Moved:
 
 
 def _pieces(touches: Touches) -> Iterator[Use]:
-    """What was done, by tensors and not by addresses: one that dies is no other's past."""
+    """Yield the uses of each tensor's pieces.
+
+    Uses are told apart by tensors and not by addresses: a new tensor does not inherit a
+    freed one's past.
+    """
     living: dict[int, tuple[int, int]] = {}  # by block: number, bytes
     number = 0
     rows = zip(touches.did, touches.block, touches.addr, touches.size, strict=True)
@@ -70,7 +74,7 @@ class _Card:
         self._held = self._came = self._left = 0
 
     def _following(self) -> list[int]:
-        """For each use, when its piece is used next."""
+        """Return, for each use, the index of its piece's next use."""
         seen: dict[tuple[int, int], int] = {}
         found = [_NEVER] * len(self._uses)
         for at in range(len(self._uses) - 1, -1, -1):
@@ -81,7 +85,7 @@ class _Card:
         return found
 
     def run(self) -> Moved:
-        """Follow every use."""
+        """Replay all uses and return what the last step moved."""
         marks = []
         for at, (did, number, piece, size) in enumerate(self._uses):
             key = number, piece

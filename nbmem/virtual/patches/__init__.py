@@ -1,1 +1,1 @@
-"""What is replaced in torch while a card is active: one file for each thing, one patcher."""
+"""Replacements in torch while a virtual card is active."""

@@ -1,4 +1,4 @@
-"""Turning virtual cards on and off."""
+"""Activation and deactivation of virtual cards."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 class Activation:
-    """Everything that is in place while cards are active."""
+    """Patches, kernels and modes that are in place while cards are active."""
 
     def __init__(self, machine: Machine, *, defer: bool, eager: bool, keep: str | None) -> None:
         self.machine = machine
@@ -69,7 +69,7 @@ class Activation:
         self._packages = RulesFinder(machine)
 
     def begin(self) -> None:
-        """Put everything in place; nothing is, if one step fails."""
+        """Put everything in place, or nothing if one step fails."""
         try:
             self._packages.begin()
             self.patches.apply(self._all_patches())
@@ -85,7 +85,7 @@ class Activation:
         self._packages.late()
 
     def end(self) -> None:
-        """Put everything back."""
+        """Undo everything that `begin()` put in place."""
         leave_world()
         self._compiler.leave()
         current_machine.set_machine(None)
@@ -162,7 +162,9 @@ def switch_on(  # noqa: PLR0913 - what a machine is made of
     eager: bool,
     keep: str | None = None,
 ) -> Machine:
-    """Make a machine of these cards the active one, in place of another if there is one.
+    """Make a machine of these cards the active one.
+
+    Another active machine is switched off first.
 
     Raises:
         UsageError: A real CUDA context exists already.
@@ -193,13 +195,13 @@ def switch_on(  # noqa: PLR0913 - what a machine is made of
 
 
 def switch_off() -> None:
-    """Put everything back; nothing happens without an active card."""
+    """Deactivate the cards; nothing happens without an active one."""
     while _active:
         _active.pop().end()
 
 
 def activation() -> Any:
-    """The current activation, for tests."""
+    """Return the current activation, for tests; None without one."""
     return _active[-1] if _active else None
 
 

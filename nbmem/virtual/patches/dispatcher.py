@@ -1,4 +1,4 @@
-"""Kernels of ours in torch's dispatcher."""
+"""Registration of nbmem's kernels in torch's dispatcher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Other packages' compiled parts: their rules stand in for them while a card is active."""
+"""Compiled parts of other packages, replaced by rules.
+
+The rules stand in for them while a card is active.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +32,14 @@ LATE = ("bitsandbytes",)
 
 
 class StandIn(ModuleType):
-    """A compiled module whose host code is its package's rules."""
+    """A module of rules in place of a package's compiled module."""
 
 
 class RulesFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds compiled modules as stand-ins, and what is replaced in modules of Python."""
+    """An import hook that replaces compiled modules by rules.
+
+    It also replaces functions in Python modules.
+    """
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -43,7 +49,7 @@ class RulesFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self._made: list[str] = []
 
     def begin(self) -> None:
-        """Take the rules of all packages; say of which one none can be taken."""
+        """Load the rules of all packages; note packages where that failed."""
         every, failed = all_rules()
         operators = {}
         for who, rules in every:
@@ -69,7 +75,7 @@ class RulesFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         sys.meta_path.insert(0, self)
 
     def late(self) -> None:
-        """Import what a package left out because no card was active then."""
+        """Import modules that a package left out without an active card."""
         for name in self._replaced:
             package = name.partition(".")[0]
             if package in LATE and package in sys.modules and name not in sys.modules:
@@ -77,7 +83,7 @@ class RulesFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                     importlib.import_module(name)
 
     def end(self) -> None:
-        """Put back what was there, and take the stand-ins away."""
+        """Restore replaced functions and remove the replacing modules."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         self._patches.undo()
@@ -93,7 +99,11 @@ class RulesFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         path: Sequence[str] | None = None,
         target: ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        """A stand-in for a compiled module; the module itself, and then what is replaced in it."""
+        """Return the spec of a module that rules replace, in whole or in part.
+
+        A compiled module is replaced by one of rules. A Python module is loaded, then functions in
+        it are replaced. None for any other module.
+        """
         if fullname in self._compiled:
             return importlib.machinery.ModuleSpec(fullname, self, origin="nbmem")
         if fullname not in self._replaced:
@@ -116,12 +126,12 @@ class RulesFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         loader.exec_module = exec_module
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        """Make the stand-in."""
+        """Create the module that replaces a compiled one."""
         self._made.append(spec.name)
         return StandIn(spec.name, "Stands in for a compiled module while a virtual GPU is active.")
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give the stand-in its functions."""
+        """Fill the replacing module with its functions."""
         vars(module).update(self._functions(module, self._compiled[module.__name__]))
 
     def _put_in(self, module: ModuleType) -> None:
@@ -145,7 +155,10 @@ class RulesFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _on_a_card(name: str, host_code: Callable[..., Any], real: Any) -> Callable[..., Any]:
-    """Take calls with tensors of a card; the module itself takes all others."""
+    """Return a function that runs rules for tensors on a card.
+
+    All other calls go to the module itself.
+    """
 
     @functools.wraps(host_code)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""One list of what is replaced where, applied and undone in one place."""
+"""Attribute patches that are applied and undone together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MISSING = object()
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A name that means something else while a virtual card is active.
+    """A replaced attribute, while a virtual card is active.
 
     Attributes:
         target: Module or class.
@@ -30,14 +30,17 @@ class Patch:
 
 
 class Patches:
-    """Applied patches; remembers what was there, also where nothing was."""
+    """Applied patches, with the attributes that they replaced.
+
+    An attribute that was not there is removed again.
+    """
 
     def __init__(self) -> None:
         self._before: list[tuple[Any, str, Any]] = []
         self._hooks: dict[str, Any] = {}
 
     def apply(self, patches: list[Patch]) -> None:
-        """Replace each name; undone in reverse."""
+        """Replace each attribute, in order; they are undone in reverse."""
         for patch in patches:
             # vars(), not getattr: an inherited attribute must be inherited again afterwards.
             before = vars(patch.target).get(patch.name, _MISSING)
@@ -47,7 +50,10 @@ class Patches:
                 self._hooks[f"{patch.target.__name__}.{patch.name}"] = patch.value
 
     def undo(self) -> None:
-        """Put everything back."""
+        """Restore all attributes.
+
+        A hook that a program has set meanwhile stays.
+        """
         while self._before:
             target, name, before = self._before.pop()
             hook = self._hooks.pop(f"{target.__name__}.{name}", None) if self._hooks else None
@@ -55,7 +61,10 @@ class Patches:
                 _put(target, name, before)
 
     def stand_in(self, true: Any) -> Any:
-        """What stands in the place of one of torch's functions; itself where nothing does."""
+        """Return what replaces one of torch's functions.
+
+        Without a replacement, the function itself.
+        """
         for target, name, before in self._before:
             if before is true:
                 return vars(target)[name]
@@ -63,7 +72,7 @@ class Patches:
 
     @contextlib.contextmanager
     def set_aside(self, targets: Collection[Any], *, keep: Collection[str]) -> Iterator[None]:
-        """Put back what was at these targets for the time of a `with` block.
+        """Restore the originals at some targets during a `with` block.
 
         Args:
             targets: Modules and classes.
@@ -81,7 +90,7 @@ class Patches:
                 setattr(target, name, value)
 
     def places(self) -> list[tuple[Any, str]]:
-        """What is replaced now."""
+        """Return the target and name of all that is replaced now."""
         return [(target, name) for target, name, _ in self._before]
 
 
@@ -93,7 +102,7 @@ def _put(target: Any, name: str, before: Any) -> None:
 
 
 def wanted(target: Any, names: dict[str, Any], *, only_existing: bool = False) -> list[Patch]:
-    """Patches of one target by name."""
+    """Return patches of one target, by name."""
     return [
         Patch(target, name, value)
         for name, value in names.items()

@@ -1,1 +1,1 @@
-"""Tensors without data: their storages, calls on them, shapes, and what values are known."""
+"""Tensors without data: storages, operator calls, shapes, known values."""

@@ -1,4 +1,4 @@
-"""What a program switches for the whole process, as far as kernels' memory depends on it."""
+"""Process-wide switches of torch that change kernels' memory."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ once it is not that of the recurrent layers."""
 
 
 def convolves_in_tf32() -> bool:
-    """Whether cuDNN may round the float32 of a convolution."""
+    """Return whether cuDNN may round float32 convolutions to TF32."""
     if _precision is None:
         return bool(torch._C._get_cudnn_allow_tf32())
     return bool(_precision("cuda", "conv") == "tf32")
 
 
 def is_deterministic() -> bool:
-    """Whether cuDNN must add up in one order, by its own switch or by that of all libraries."""
+    """Return whether cuDNN must be deterministic, by either switch.
+
+    cuDNN has a switch of its own, and there is one for all libraries.
+    """
     return torch._C._get_cudnn_deterministic() or torch._C._get_deterministic_algorithms()
 
 
 def switches() -> tuple[Any, ...]:
-    """All of them: with another one, the same call may take other memory."""
+    """Return all of them; they are part of a call's cache key."""
     return (
         torch._C._get_deterministic_algorithms(),
         torch._C._get_cudnn_deterministic(),

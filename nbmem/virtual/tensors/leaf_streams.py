@@ -1,10 +1,10 @@
-"""The stream on which a leaf's gradient is added up: that on which its node was made.
+"""The stream that accumulates a leaf's gradient: that of its graph node.
 
-A leaf's node (AccumulateGrad) is made by the first operator that takes the leaf and lives as long
-as a graph has it. On a card the engine enters the node's stream before it calls the leaf's hooks,
-those behind the sum among them; torch 2.9 to 2.14 do so. Which node is alive cannot be asked, but
-what is noted at a node goes with it: so the stream is noted there, where torch keeps what anomaly
-detection wants to know, at every call that takes a leaf. The first note stays.
+A leaf's node (AccumulateGrad) is made by the first operator that takes the leaf, and lives as long
+as a graph holds it. On a card the engine enters the node's stream before it calls the leaf's hooks,
+post-accumulate hooks among them; torch 2.9 to 2.14 do so. There is no query for live nodes, but
+a node's metadata (of anomaly detection) is freed with it. So the stream is recorded there, at every
+call that takes a leaf. The first record stays.
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/functions/accumulate_grad.cpp
 """
 
@@ -31,7 +31,10 @@ _is_leaf: Any = _C.TensorBase.is_leaf.__get__
 
 
 def node_of(leaf: torch.Tensor, stream: CurrentStream) -> Any:
-    """The leaf's node, made on the present stream unless it is there; it lives while it is held."""
+    """Return a leaf's node, and assign the current stream to a new one.
+
+    A node that nothing holds is freed at once.
+    """
     node = _node_of(leaf)
     if node is not None and stream.changed:
         node.metadata.setdefault(stream.note, stream.handle)
@@ -39,7 +42,7 @@ def node_of(leaf: torch.Tensor, stream: CurrentStream) -> Any:
 
 
 def note_streams(call: OperatorCall) -> None:
-    """Note the present stream at the nodes that the call's leaves have since now.
+    """Assign the current stream to the new nodes of a call's leaves.
 
     Leaves are only remembered before the program has used a second stream in this thread. Nothing
     is done where no node is made: in an optimizer's step and in backward.
@@ -57,7 +60,7 @@ def note_streams(call: OperatorCall) -> None:
 
 
 def note_first_stream(stream: CurrentStream, leaves: Iterable[torch.Tensor]) -> None:
-    """Note the default stream at the nodes that leaves have before the first change of stream.
+    """Assign the default stream to leaves' nodes before the first change.
 
     A leaf whose node is not alive gets one for this moment alone.
     """
@@ -77,7 +80,10 @@ def _in_backward() -> bool:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether it has strides and consists of no other tensors: views of others run their code."""
+    """Return whether a tensor is strided and no wrapper of other tensors.
+
+    A view of a wrapper would run the wrapper's code.
+    """
     return (
         type(tensor).__torch_dispatch__ is _C._disabled_torch_dispatch_impl
         and _layout_of(tensor) is torch.strided
@@ -86,7 +92,10 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _node_of(leaf: torch.Tensor) -> Any:
-    """None of what backward takes out of a graph, which calls itself a leaf."""
+    """Return a leaf's AccumulateGrad node through the graph of a view.
+
+    None for what backward takes out of a graph, which is a leaf by its flags.
+    """
     with DataKernels(), _C.DisableTorchFunction(), torch.enable_grad():
         _C._dispatch_tls_set_dispatch_key_excluded(_AUTOGRAD, False)  # in a call it is below
         view: Any = leaf.view_as(leaf)

@@ -1,4 +1,4 @@
-"""One operator call as the virtual card sees it: its tensors, and what its schema promises."""
+"""An operator call on the virtual card: its tensors and its schema."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _IN_LISTS = ("aten::_foreach_", "aten::_fused_")
 
 @dataclass(frozen=True, slots=True)
 class OpFacts:
-    """What an operator's schema says.
+    """Properties of an operator, from its schema and its tags.
 
     Attributes:
         view: The result shares storage with an argument.
@@ -64,7 +64,7 @@ class OpFacts:
 
 @cache
 def facts_of(func: Any) -> OpFacts:
-    """The facts of an operator, read once."""
+    """Return the properties of an operator, cached."""
     mutates: list[int | str] = []
     for position, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -90,7 +90,10 @@ def facts_of(func: Any) -> OpFacts:
 
 
 def has_own_composite(func: Any) -> bool:
-    """Whether C++ says which operators it consists of; Python's way may be another for tracers."""
+    """Return whether an operator has a composite kernel in C++.
+
+    A Python decomposition for tracers may differ from that kernel.
+    """
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), COMPOSITE.name))
 
 
@@ -116,7 +119,7 @@ class OperatorCall:
         self.tensors = tensors_in(args, kwargs)
 
     def argument(self, name: str, default: Any = None) -> Any:
-        """An argument by its name in the schema."""
+        """Return an argument by its name in the schema."""
         if name in self.kwargs:
             return self.kwargs[name]
         for position, argument in enumerate(self.func._schema.arguments):
@@ -127,12 +130,12 @@ class OperatorCall:
         return default
 
     def map(self, change: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with every tensor replaced by `change(tensor)`."""
+        """Return the arguments with `change(tensor)` in place of each tensor."""
         args = tuple(_map(arg, change) for arg in self.args)
         return args, {name: _map(arg, change) for name, arg in self.kwargs.items()}
 
     def mutated(self) -> list[torch.Tensor]:
-        """The tensors that the operator writes to."""
+        """Return the tensors that the operator writes to."""
         found: list[torch.Tensor] = []
         for place in facts_of(self.func).mutates:
             if isinstance(place, str):
@@ -147,7 +150,7 @@ class OperatorCall:
 
 
 def tensors_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """Tensors among arguments; operators nest lists one level deep."""
+    """Collect the tensors among arguments, in lists one level deep, too."""
     found: list[torch.Tensor] = []
     for arg in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(arg, torch.Tensor):
@@ -158,7 +161,10 @@ def tensors_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tens
 
 
 def operator_of(name: str) -> Any:
-    """An operator by "name.overload", aten's or "library::name"; None where there is none."""
+    """Look up an operator by "name.overload" or "library::name".
+
+    Names without a library are aten's. None if there is no such operator.
+    """
     space, _, name = name.rpartition("::")
     packet, _, overload = name.partition(".")
     found = getattr(getattr(torch.ops, space or "aten"), packet, None)

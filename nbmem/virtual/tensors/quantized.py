@@ -1,4 +1,4 @@
-"""Quantized tensors on a virtual card: integers with a scale, which hangs on their storage.
+"""Quantized tensors: integers on the card, a scale on their storage.
 
 C++ reads a quantizer of a tensor that it takes for one of its own class, which no tensor from
 Python is. So each operator is answered in Python (operators/quantized/), on the integers, and a
@@ -25,7 +25,7 @@ _SET: Any = torch.ops.aten.set_.source_Storage_storage_offset
 
 
 class Affine(NamedTuple):
-    """One scale for all elements."""
+    """One scale and zero point for all elements."""
 
     scale: float
     zero_point: int
@@ -33,7 +33,7 @@ class Affine(NamedTuple):
 
 
 class Channels(NamedTuple):
-    """A scale for each place along a dimension; the tensors are on the card."""
+    """A scale per index of a dimension; the tensors are on the card."""
 
     scales: torch.Tensor
     zero_points: torch.Tensor
@@ -42,28 +42,28 @@ class Channels(NamedTuple):
 
 
 class QuantizedTensor(torch.Tensor):
-    """A quantized tensor, whose operators C++ asks Python for."""
+    """A quantized tensor whose operators are dispatched to Python."""
 
     __torch_function__ = _C._disabled_torch_function_impl
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As torch saves its own ones, so that the file is no different."""
+        """Pickle as torch pickles its own quantized tensors."""
         return self._reduce_ex_internal(protocol)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """The card answers, and there is none any more."""
+        """Refuse an operator after the virtual card is deactivated."""
         del types, args, kwargs
         raise RuntimeError(f"{func}: this quantized tensor is of a virtual card that is gone.")
 
 
 def is_quantized(tensor: torch.Tensor) -> bool:
-    """Whether it is one of a card's."""
+    """Return whether a tensor is a card's quantized tensor."""
     return type(tensor) is QuantizedTensor
 
 
 def quantized(integers: torch.Tensor, dtype: torch.dtype, quantizer: Affine | Channels) -> Any:
-    """A quantized tensor in the memory of integers on a card."""
+    """Make a quantized tensor that shares the memory of integers on a card."""
     ordinal = LAZY.index(_C.TensorBase.device.__get__(integers))
     wrapper = true_wrapper(
         QuantizedTensor, (0,), (1,), 0, dtype=dtype, device=LAZY[ordinal], storage_size=0
@@ -78,12 +78,12 @@ def quantized(integers: torch.Tensor, dtype: torch.dtype, quantizer: Affine | Ch
 
 
 def give(tensor: torch.Tensor, quantizer: Affine | Channels) -> None:
-    """Let a storage have a quantizer."""
+    """Attach a quantizer to a tensor's storage."""
     setattr(tensor.untyped_storage(), _HOME, quantizer)
 
 
 def integers_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as integers."""
+    """Return the memory of a quantized tensor as integers."""
     ordinal = LAZY.index(_C.TensorBase.device.__get__(tensor))
     made = bare((0,), (1,), 0, INTEGERS[tensor.dtype], 0, ordinal)
     return place(made, tensor, tensor.storage_offset(), tensor.size(), tensor.stride())
@@ -92,7 +92,10 @@ def integers_of(tensor: torch.Tensor) -> torch.Tensor:
 def place(
     tensor: torch.Tensor, where: Any, offset: int, size: Sequence[int], stride: Sequence[int]
 ) -> torch.Tensor:
-    """Let a tensor be at a place in the storage of another one, or in a storage."""
+    """Move a tensor to a place in another storage.
+
+    `where` is that storage, or a tensor in it.
+    """
     storage = where.untyped_storage() if isinstance(where, torch.Tensor) else where
     if not tensor.is_quantized:
         with DataKernels():
@@ -102,5 +105,5 @@ def place(
 
 
 def quantizer_of(tensor: torch.Tensor) -> Any:
-    """Its Affine or Channels."""
+    """Return the Affine or Channels of a quantized tensor."""
     return getattr(tensor.untyped_storage(), _HOME)

@@ -1,4 +1,4 @@
-"""What an operator returns: shapes, strides and types, inferred once for each kind of call."""
+"""Results of operators: shapes, strides and types, cached by call."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """A result that is one of the arguments, by its place among the call's tensors."""
+    """A result that is an argument, by its index among the call's tensors."""
 
     tensor: int
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """A result in the storage of an earlier fresh result, or of an argument."""
+    """A result in the storage of an earlier fresh result or an argument."""
 
     spec: TensorSpec
     result: int | None
@@ -65,7 +65,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Everything a call returns.
+    """Everything that a call returns.
 
     Attributes:
         shape: The returned structure, with TensorSpec, Again and Shares in place of tensors.
@@ -77,7 +77,7 @@ class Results:
 
 
 def key_of(call: OperatorCall) -> tuple[Any, ...] | None:
-    """What the results of a call depend on; None if it cannot be a key."""
+    """Return a cache key for a call's results; None if it is not hashable."""
     parts: list[Any] = [call.func, call.gpu.index, torch.get_default_dtype(), switches()]
     part = _part_by_kind if facts_of(call.func).scales else _part
     try:
@@ -100,7 +100,7 @@ def _part(arg: Any) -> Any:
 
 
 def _part_by_kind(arg: Any) -> Any:
-    """A part of a key in which numbers that only scale values are alike.
+    """Return a key part that ignores the value of small floats.
 
     Adam's step size is another one at every step. A number beyond `_ALIKE` is told apart: it may
     be refused as too large for a type.
@@ -113,7 +113,7 @@ def _part_by_kind(arg: Any) -> Any:
 
 
 def as_meta(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of torch's meta device with the same geometry."""
+    """Make a meta tensor with a tensor's geometry."""
     meta = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=META)
     if tensor.is_conj():
         meta = meta.conj()
@@ -162,7 +162,9 @@ def _inferred(
 
 
 def _is_copied_first(call: OperatorCall) -> bool:
-    """Whether torch's rule forgets the strides of what is expanded or has gaps.
+    """Return whether torch's shape rule loses strides of half arguments.
+
+    That happens to tensors that are expanded or have gaps.
 
     Its references in Python bring half types into float32 by a copy, which has other strides than
     such a tensor; a kernel reads it as it is (torch/_prims_common/wrappers.py).
@@ -188,7 +190,10 @@ def _describe(returned: Any, metas: list[torch.Tensor]) -> Results:
 
 
 class _Described:
-    """Specs of what a shape rule returned; a class, for a recursive closure would be a cycle."""
+    """Specs of what a shape rule returned.
+
+    It is a class, for a recursive closure would be a reference cycle.
+    """
 
     def __init__(self, metas: list[torch.Tensor]) -> None:
         self.fresh: list[TensorSpec] = []
@@ -197,7 +202,7 @@ class _Described:
         self._storages = {meta.untyped_storage()._cdata: at for at, meta in enumerate(metas)}
 
     def node(self, value: Any) -> Any:
-        """The spec of one returned value."""
+        """Return the spec of one returned value."""
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         if isinstance(value, (list, tuple)):
@@ -232,7 +237,7 @@ class _Described:
 def spec_of(
     size: tuple[int, ...], dtype: torch.dtype, number: int, stride: tuple[int, ...] | None = None
 ) -> TensorSpec:
-    """A fresh tensor of that shape; None for the strides: contiguous."""
+    """Make the spec of a fresh tensor; contiguous without strides."""
     meta = (
         torch.empty(size, dtype=dtype, device=META)
         if stride is None
@@ -243,19 +248,19 @@ def spec_of(
 
 
 def one(size: Sequence[int], dtype: torch.dtype, stride: tuple[int, ...] | None = None) -> Results:
-    """One fresh result; None for the strides: contiguous."""
+    """Make the spec of one fresh result; contiguous without strides."""
     spec = spec_of(tuple(size), dtype, 0, stride)
     return Results(spec, (spec,))
 
 
 def several(*sizes: tuple[Sequence[int], torch.dtype]) -> Results:
-    """Fresh, contiguous results."""
+    """Make the specs of fresh, contiguous results."""
     specs = tuple(spec_of(tuple(size), dtype, at) for at, (size, dtype) in enumerate(sizes))
     return Results(specs, specs)
 
 
 def like(name: str) -> Callable[[OperatorCall], Results]:
-    """A shape rule: one result with the shape and the type of an argument, contiguous."""
+    """Make a shape rule for one contiguous result like a named argument."""
 
     def rule(call: OperatorCall) -> Results:
         tensor = call.argument(name)
@@ -265,13 +270,13 @@ def like(name: str) -> Callable[[OperatorCall], Results]:
 
 
 def dense(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Strides of a copy that keeps the tensor's memory format."""
+    """Return the strides of a copy that keeps the memory format."""
     meta = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=META)
     return torch.empty_like(meta).stride()
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether its elements fill a stretch of memory, each once."""
+    """Return whether elements fill a stretch of memory without overlap."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
         if size != 1:
@@ -282,14 +287,17 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def is_expanded(tensor: torch.Tensor) -> bool:
-    """Whether several of its elements are one."""
+    """Return whether several elements share one place in memory.
+
+    That is so if a dimension of more than one element has stride 0.
+    """
     return any(
         not stride and size > 1 for stride, size in zip(tensor.stride(), tensor.size(), strict=True)
     )
 
 
 def check_devices(call: OperatorCall, *, with_cpu: bool = False) -> None:
-    """Refuse to mix devices, as the card's kernels do; scalars on the CPU are welcome.
+    """Raise if a call mixes devices; CPU scalars are allowed.
 
     Args:
         call: The operator and its arguments.

@@ -1,4 +1,4 @@
-"""Sparse tensors on a virtual card: no data of their own, but dense parts that are on the card.
+"""Sparse tensors: empty themselves, with dense parts on the card.
 
 To C++ such a tensor is one without data, like a dense one (storages.py), whose dispatch keys say
 that it is sparse. Its parts hang on its storage, so that what C++ copies shallowly (saved for the
@@ -27,7 +27,7 @@ _HOME = "nbmem_parts"
 
 
 class Coo(NamedTuple):  # its parts die as on a card: the last first
-    """What a tensor of the layout COO consists of.
+    """The parts of a tensor in COO layout.
 
     Attributes:
         indices: Shape (sparse dimensions, elements), int64.
@@ -44,22 +44,22 @@ class Coo(NamedTuple):  # its parts die as on a card: the last first
 
     @property
     def nnz(self) -> int:
-        """Elements that are specified."""
+        """Number of specified elements."""
         return self.values.size(0)
 
     @property
     def sparse_dim(self) -> int:
-        """Dimensions that the indices name."""
+        """Number of dimensions that the indices address."""
         return self.indices.size(0)
 
     @property
     def dense_dim(self) -> int:
-        """Dimensions of each element."""
+        """Number of dimensions of each element."""
         return self.values.dim() - 1
 
 
 class Compressed(NamedTuple):
-    """What a tensor of the layouts CSR, CSC, BSR and BSC consists of.
+    """The parts of a tensor in CSR, CSC, BSR or BSC layout.
 
     Attributes:
         layout: Which of them.
@@ -75,22 +75,25 @@ class Compressed(NamedTuple):
 
     @property
     def nnz(self) -> int:
-        """Elements or blocks that are specified."""
+        """Number of specified elements or blocks."""
         return self.plain.size(-1)
 
     @property
     def rows(self) -> bool:
-        """Whether the rows are compressed."""
+        """True if the rows are compressed."""
         return self.layout in ROWS
 
 
 class CompressedTensor(torch.Tensor):
-    """A tensor of a compressed layout, which C++ asks Python for: it knows only COO by its keys."""
+    """A tensor in a compressed layout, dispatched to Python.
+
+    By its dispatch keys C++ knows COO alone.
+    """
 
     __torch_function__ = _C._disabled_torch_function_impl
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As torch saves its own ones, so that the file is no different."""
+        """Pickle as torch pickles its own sparse tensors."""
         del protocol
         parts: Compressed = parts_of(self)
         saved = (parts.compressed, parts.plain, parts.values, self.size())
@@ -98,7 +101,7 @@ class CompressedTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """The layout; anything else is the card's, and there is none any more."""
+        """Return the layout; refuse all else after the card is deactivated."""
         del types, kwargs
         if func is torch.ops.prim.layout.default:
             return parts_of(args[0]).layout
@@ -113,13 +116,16 @@ _PLAIN = (
 
 
 def is_foreign(func: Any, types: Any) -> bool:
-    """Whether a call is some subclass's own, not the card's: of C++ it is what asks the layout."""
+    """Return whether a call belongs to another tensor subclass.
+
+    A query of the layout, which C++ makes, counts as one.
+    """
     asks = func is torch.ops.prim.layout.default
     return asks or any(kind.__torch_dispatch__ not in _PLAIN for kind in types)
 
 
 def is_sparse(tensor: torch.Tensor) -> bool:
-    """Whether it has one of the sparse layouts."""
+    """Return whether a tensor has one of the sparse layouts."""
     return tensor.layout is not torch.strided and tensor.layout in LAYOUTS
 
 
@@ -131,7 +137,7 @@ def coo(
     coalesced: bool,
     distinct: int | None = None,
 ) -> torch.Tensor:
-    """A tensor of the layout COO from parts on a card, whose memory it shares."""
+    """Make a COO tensor that shares the memory of parts on a card."""
     known = values.size(0) if coalesced else distinct
     parts = Coo(alias(indices), alias(values), coalesced or values.size(0) < 2, known)
     return _made(bare_sparse(tuple(size), values.dtype, parts.values), parts)
@@ -144,7 +150,7 @@ def compressed(
     inner: torch.Tensor,
     values: torch.Tensor,
 ) -> torch.Tensor:
-    """A tensor of a compressed layout from parts on a card, whose memory it shares."""
+    """Make a compressed tensor that shares the memory of parts on a card."""
     parts = Compressed(layout, alias(outer), alias(inner), alias(values))
     ordinal = LAZY.index(_C.TensorBase.device.__get__(values))
     wrapper = true_wrapper(
@@ -164,16 +170,16 @@ def _made(tensor: torch.Tensor, parts: Any) -> torch.Tensor:
 
 
 def parts_of(tensor: torch.Tensor) -> Any:
-    """The Coo or Compressed behind a sparse tensor on a card."""
+    """Return the Coo or Compressed of a sparse tensor on a card."""
     return getattr(tensor.untyped_storage(), _HOME)
 
 
 def become(tensor: torch.Tensor, parts: Coo | Compressed) -> torch.Tensor:
-    """Give a sparse tensor other parts, as an operator in place does."""
+    """Replace a sparse tensor's parts, as an in-place operator does."""
     return _made(tensor, parts)
 
 
 def alias(part: torch.Tensor) -> torch.Tensor:
-    """The same memory as a tensor of its own, which autograd knows nothing of."""
+    """Return an alias of a tensor's memory that autograd does not track."""
     with DataKernels():
         return torch.ops.aten.alias.default(part)

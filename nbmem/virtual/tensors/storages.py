@@ -1,4 +1,4 @@
-"""Tensors on the virtual card: ordinary torch tensors with a shape, an address and no data.
+"""Tensors on the virtual card: a shape and an address, but no data.
 
 To C++ such a tensor lives on the device `lazy:0` (the second card's on `lazy:1`) and has CUDA's
 dispatch keys. The device makes the autograd engine use its CPU queue, so that no CUDA driver is
@@ -29,7 +29,10 @@ true_wrapper = torch.Tensor._make_wrapper_subclass
 
 
 class _Wrapper(torch.Tensor):
-    """What torch needs as the class of a tensor without data; never seen outside of this file."""
+    """The class that torch needs to create a tensor without data.
+
+    Instances do not leave this module.
+    """
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -38,7 +41,10 @@ class _Wrapper(torch.Tensor):
 
 
 class DataKernels:
-    """While entered, operators run their shape-only kernels, on virtual tensors, too."""
+    """A context in which operators run shape-only kernels.
+
+    Virtual tensors are no exception.
+    """
 
     __slots__ = ("_dispatch", "_keys")
 
@@ -62,7 +68,7 @@ def bare(  # noqa: PLR0913 - what a tensor is
     nbytes: int,
     ordinal: int,
 ) -> torch.Tensor:
-    """A tensor on a card with a storage of `nbytes` that nothing has been allocated for yet."""
+    """Create a tensor on a card whose storage has no memory yet."""
     wrapper = true_wrapper(
         _Wrapper, size, stride, offset, dtype=dtype, device=LAZY[ordinal], storage_size=nbytes
     )
@@ -71,12 +77,12 @@ def bare(  # noqa: PLR0913 - what a tensor is
 
 
 def bare_of(spec: TensorSpec, ordinal: int) -> torch.Tensor:
-    """The same of what an operator returns."""
+    """Create a tensor without memory for a result's spec."""
     return bare(spec.size, spec.stride, spec.offset, spec.dtype, spec.nbytes, ordinal)
 
 
 def bare_sparse(size: tuple[int, ...], dtype: torch.dtype, part: torch.Tensor) -> torch.Tensor:
-    """A tensor of the layout COO on the card of its parts (sparse.py), with no memory itself."""
+    """Create an empty COO tensor on the card of its parts (sparse.py)."""
     wrapper = true_wrapper(
         _Wrapper, size, (0,) * len(size), 0, dtype=dtype, device=true_device(part),
         layout=torch.sparse_coo, storage_size=0,
@@ -86,20 +92,20 @@ def bare_sparse(size: tuple[int, ...], dtype: torch.dtype, part: torch.Tensor) -
 
 
 class CardMemory(weakref.ref):  # type: ignore[type-arg]
-    """The card's memory behind one storage; freed when the storage dies.
+    """The card's memory of one storage; freed with the storage.
 
     Attributes:
-        key, home: The storage's identity, and where it is listed by that.
+        key, home: The storage's identity, and the table that lists the block under it.
         gpu, addr: The card, and the address there, 0 for no bytes.
-        twin: The storage's values on the CPU where they are known, else None.
-        healthy: What a bool made from these values is in a healthy run, where that is known; of
-            counts False, where they are 0.
-        most: How many elements are not zero at the most, where the values are unknown; None: all.
-        look: What its numbers look like where they are unknown; None: it is one number, 1.0.
-        below: No integer in it is negative, or as large as this; None: nobody knows.
-        owned: Whether the memory is freed with the storage; False: it is that of a CUDA graph.
-        overwritten: What torch says to who reads it, since a CUDA graph has written over it; "": as
-            on a card nobody is told; None: nothing has.
+        twin: The storage's values on the CPU if they are known, else None.
+        healthy: The value of a bool made from these values in a healthy run, if that is known. For
+            counts it is False if they are 0.
+        most: The most elements that can be nonzero, if the values are unknown; None: all.
+        look: Sign and seed of the numbers, if they are unknown; None: it is one number, 1.0.
+        below: No integer in it is negative or as large as this; None: unknown.
+        owned: Whether the memory is freed with the storage; False: it belongs to a CUDA graph.
+        overwritten: torch's error text for reads after a CUDA graph has overwritten it. "": no
+            error is raised, as on a card; None: it was not overwritten.
         resized: Bytes since `storage.resize_`, which C++ does not know of; None: as C++ says.
     """
 
@@ -124,22 +130,22 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
     resized: int | None
 
     def know_nothing(self) -> None:
-        """Forget the values; that some are negative mostly goes on to be so."""
+        """Forget the values, but not the sign and seed of stand-ins."""
         self.twin = self.healthy = self.most = self.below = None
 
     def know_what(self, other: CardMemory) -> None:
-        """The same values as another's."""
+        """Take over what is known of another block's values."""
         self.twin, self.healthy, self.look = other.twin, other.healthy, other.look
         self.most, self.below, self.resized = other.most, other.below, other.resized
 
     def leave(self) -> None:
-        """Take it off its list, unless another is in its place; none is put there meanwhile."""
+        """Remove the block from its table, unless it was replaced there."""
         if self.home.get(self.key) is self:
             del self.home[self.key]
 
 
 def build(shape: Any, made: list[torch.Tensor], tensors: list[torch.Tensor]) -> Any:
-    """What a call returns, of its fresh results and its arguments.
+    """Build what a call returns from fresh results and arguments.
 
     Args:
         shape: As in Results.
@@ -168,7 +174,7 @@ it, though tensors do, too."""
 
 
 class Storages:
-    """Which storage has which block of the card."""
+    """The table of storages and their blocks of card memory."""
 
     def __init__(self) -> None:
         self.overwritten = False  # by a CUDA graph, any of them ever
@@ -205,11 +211,11 @@ class Storages:
         return block
 
     def borrow(self, tensor: torch.Tensor, gpu: VirtualGPU, addr: int) -> None:
-        """Let a new tensor's storage be at an address that it does not own."""
+        """Place a new tensor's storage at an address that it does not own."""
         self._watch(tensor.untyped_storage(), gpu, addr, owned=False)
 
     def own(self, key: int, *, wanted: bool) -> None:
-        """Say whether the block of a storage that lives is freed with it.
+        """Set whether the block of a live storage is freed with it.
 
         Args:
             key: The storage's identity.
@@ -222,19 +228,22 @@ class Storages:
         self._watch(storage, before.gpu, before.addr, owned=wanted).know_what(before)
 
     def overwrite(self, key: int, text: str) -> None:
-        """Note what to say to who reads a storage after this (`CardMemory.overwritten`)."""
+        """Set the error text for reads of an overwritten storage.
+
+        See `CardMemory.overwritten`; the first text stays.
+        """
         block = self._blocks.get(key)
         if block is not None and block.overwritten is None:
             block.overwritten = text
             self.overwritten = self.overwritten or bool(text)
 
     def owns(self, key: int) -> bool:
-        """Whether a storage's block is freed with it."""
+        """Return whether a storage's block is freed with it."""
         block = self._blocks.get(key)
         return block is not None and block.owned
 
     def at(self, key: int) -> int:
-        """The address of a storage by its identity; 0 where there is none."""
+        """Return a storage's address by its identity; 0 if there is none."""
         block = self._blocks.get(key)
         return 0 if block is None else block.addr
 
@@ -246,11 +255,11 @@ class Storages:
             block.gpu.give(block.addr)
 
     def of(self, tensor: torch.Tensor) -> CardMemory | None:
-        """The block behind a tensor; None for one of an earlier activation."""
+        """Return a tensor's block; None for one of an earlier activation."""
         return self.of_storage(tensor.untyped_storage())
 
     def of_storage(self, storage: torch.UntypedStorage) -> CardMemory | None:
-        """The block behind a storage."""
+        """Return a storage's block; None for one of an earlier activation."""
         block = self._blocks.get(storage._cdata)
         if block is not None and block() is None:
             return None  # Another one's, which died and is not buried yet.
@@ -261,7 +270,7 @@ class Storages:
         return block
 
     def resize(self, storage: torch.UntypedStorage, nbytes: int) -> None:
-        """Give a storage other memory: none, or a block of another size.
+        """Replace a storage's memory by none or by a block of another size.
 
         C++ keeps the largest size that it ever had, for it refuses views of a storage without data
         that say otherwise.
@@ -282,7 +291,10 @@ class Storages:
                 view.set_(storage, 0, (nbytes,), (1,))
 
     def renew(self, storage: torch.UntypedStorage) -> None:
-        """Give a storage another block of the same size, as a copy that replaces it."""
+        """Move a storage to a new block of the same size.
+
+        That is what replacing it by a copy does to memory.
+        """
         block = self.of_storage(storage)
         if block is not None and block.owned and block.resized is None:
             addr = block.gpu.take(storage.nbytes())
@@ -290,11 +302,11 @@ class Storages:
             block.addr = addr
 
     def live_bytes(self) -> int:
-        """Bytes of all storages that live, as they were asked for, each block's once."""
+        """Count the requested bytes of all live storages that own their block."""
         living = (block() for block in tuple(self._blocks.values()) if block.owned)
         return sum(storage.nbytes() for storage in living if storage is not None)
 
     def forget(self) -> None:
-        """Let go of all blocks: the cards are being taken away."""
+        """Forget all blocks at deactivation."""
         self._blocks.clear()
         self._lost.clear()

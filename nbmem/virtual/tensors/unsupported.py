@@ -1,4 +1,4 @@
-"""What to say of tensors and operators that a virtual card does not have."""
+"""Errors for tensors and operators that a virtual card does not support."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def no_such_tensors(which: str) -> UsageError:
-    """What to say of tensors that a virtual card does not have."""
+    """Build the error for tensors that a virtual card does not support."""
     return UsageError(
         f"The virtual GPU has no tensors {which}: it has dense, sparse and quantized ones, but no "
         "nested ones of the strided layout, and no quantized ones without a scale or of less than "
@@ -20,7 +20,7 @@ def no_such_tensors(which: str) -> UsageError:
 
 
 def no_sparse_rule(func: Any, layout: torch.layout) -> UsageError:
-    """What to say about an operator that takes sparse tensors on a card, but not here."""
+    """Build the error for a sparse operator that is supported only on a card."""
     return UsageError(
         f"The virtual GPU cannot run {func} on a tensor of the layout {layout}, though a card can: "
         "its products, sums, elementwise operators and conversions are there. Use to_dense() here, "
@@ -29,7 +29,7 @@ def no_sparse_rule(func: Any, layout: torch.layout) -> UsageError:
 
 
 def no_quantized_rule(func: Any) -> UsageError:
-    """What to say about an operator of another library that takes quantized tensors."""
+    """Build the error for another library's operator on quantized tensors."""
     return UsageError(
         f"The virtual GPU cannot run {func} on quantized tensors. Use dequantize() here, or run "
         "this part on the CPU."
@@ -37,7 +37,7 @@ def no_quantized_rule(func: Any) -> UsageError:
 
 
 def no_shape_rule(func: Any) -> UsageError:
-    """What to say about an operator that cannot be imitated."""
+    """Build the error for an operator without a shape rule."""
     if "nested" in func._schema.name:
         return no_such_tensors(f"as {func} makes them")
     return UsageError(

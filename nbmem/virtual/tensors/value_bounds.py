@@ -1,4 +1,4 @@
-"""How many elements of a mask can be set, or how large an integer is, where the steps say so.
+"""Upper bounds of nonzero counts and of integers, from operators' rules.
 
 A sampler writes ones at 512 places of a mask of zeros: which places is unknown, how many is not. A
 prediction is the largest of ten scores: which one is unknown, but it is one of ten.
@@ -24,7 +24,11 @@ _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def learn(values: Values, name: str, made: list[torch.Tensor], bound: int) -> None:
-    """Keep what a rule says of a call's results, or take it for what they are (ValueRule)."""
+    """Store a bound of a call's result, or make the result known from it.
+
+    "most" and "below" are stored; "shared" is a total and "largest" an exclusive bound of
+    each element (ValueRule).
+    """
     result = made[-1 if name == "below" else 0]
     block = values.storages.of(result)
     if block is None:
@@ -36,7 +40,10 @@ def learn(values: Values, name: str, made: list[torch.Tensor], bound: int) -> No
 
 
 def share_out(values: Values, total: int, counts: torch.Tensor) -> None:
-    """Teach counts that nobody knows: the same in each, so that their sum is what it must be."""
+    """Set unknown counts to equal integers whose sum is `total`.
+
+    The rest of the division goes to the first counts.
+    """
     share, rest = divmod(total, counts.numel())
     with _C._DisableTorchDispatch():
         shared = torch.full((counts.numel(),), share, dtype=counts.dtype, device="cpu")
@@ -45,9 +52,10 @@ def share_out(values: Values, total: int, counts: torch.Tensor) -> None:
 
 
 def agreed(values: Values, tensor: torch.Tensor, answer: Any) -> Any:
-    """An answer that was given is a number's value from then on: what is computed from it agrees.
+    """Make an answered integer the tensor's known value, and return it.
 
-    `arange(longest)` and `zeros(8 * longest)` would fit to nothing otherwise.
+    What is computed from it then agrees with the answer. Otherwise `arange(longest)` and
+    `zeros(8 * longest)` would not fit together.
     """
     if tensor.dtype in _INTEGERS:
         share_out(values, answer, tensor)
@@ -55,7 +63,7 @@ def agreed(values: Values, tensor: torch.Tensor, answer: Any) -> Any:
 
 
 def most_of(values: Values, tensor: torch.Tensor) -> int | None:
-    """The most elements of a tensor that are not zero; None if nobody knows."""
+    """Return the most elements that can be nonzero; None if it is unknown."""
     twin = values.twin(tensor)
     if twin is not None:
         with _C._DisableTorchDispatch():
@@ -66,18 +74,18 @@ def most_of(values: Values, tensor: torch.Tensor) -> int | None:
 
 
 def kept(values: Values, call: OperatorCall) -> int | None:
-    """A copy, or which elements are not zero: as many as before."""
+    """Bound a copy or a nonzero mask by the nonzero count of the source."""
     source, *limit = call.args
     return most_of(values, source) if is_virtual(source) and limit in ([], [0]) else None
 
 
 def narrowed(values: Values, call: OperatorCall) -> int | None:
-    """What both have: no more than the smaller one."""
+    """Bound an intersection by the smallest nonzero count among arguments."""
     return min((count for count in _known(values, call) if count is not None), default=None)
 
 
 def united(values: Values, call: OperatorCall) -> int | None:
-    """What one of them has: no more than all together."""
+    """Bound a union by the sum of the arguments' nonzero counts."""
     counts = [count for count in _known(values, call) if count is not None]
     return sum(counts) if len(counts) == len(call.tensors) else None
 
@@ -87,7 +95,10 @@ def _known(values: Values, call: OperatorCall) -> list[int | None]:
 
 
 def written(values: Values, call: OperatorCall) -> int | None:
-    """`mask[places] = 1`: as many more as there are places, each with all that lies below it."""
+    """Bound `mask[places] = 1` by the old nonzero count and the places.
+
+    Each place counts all elements of the dimensions that are not indexed.
+    """
     target, places = call.args[:2]
     before = most_of(values, target) if is_virtual(target) else None
     if before is None or any(at is None or at.dtype is torch.bool for at in places):
@@ -97,7 +108,10 @@ def written(values: Values, call: OperatorCall) -> int | None:
 
 
 def below_of(values: Values, tensor: torch.Tensor) -> int | None:
-    """What no integer of a tensor reaches; None if nobody knows, or one may be negative."""
+    """Return an exclusive bound of a tensor's integers; None if unknown.
+
+    None also if one of them may be negative.
+    """
     if tensor.dtype in _WIDTHS:
         return _WIDTHS[tensor.dtype]
     if not is_virtual(tensor):
@@ -112,7 +126,10 @@ def below_of(values: Values, tensor: torch.Tensor) -> int | None:
 
 
 def below_in(tensor: torch.Tensor) -> int | None:
-    """What no integer of a CPU tensor reaches; None if one is negative, or there are none."""
+    """Return the largest integer of a CPU tensor, plus one.
+
+    None if one is negative, or there are none.
+    """
     if tensor.dtype not in _INTEGERS or not tensor.numel():
         return None
     low, high = torch.aminmax(tensor)
@@ -120,24 +137,27 @@ def below_in(tensor: torch.Tensor) -> int | None:
 
 
 def fixed(bound: int) -> Bound:
-    """A bound that every result has: zeros have no entries, and are below one."""
+    """Make a rule that bounds every result by one number.
+
+    Zeros, for example, have no nonzero elements and are below one.
+    """
     return lambda _values, _call: bound
 
 
 def marked(values: Values, call: OperatorCall) -> int | None:
-    """`mask.scatter(dim, places, 1)`: as many more as there are places."""
+    """Bound `mask.scatter(dim, places, 1)` by old count and places."""
     before = most_of(values, call.args[0])
     return None if before is None else before + call.argument("index").numel()
 
 
 def marked_below(values: Values, call: OperatorCall) -> int | None:
-    """What was there, and the number that marks."""
+    """Bound a scatter's integers by those before it and the written value."""
     before, mark = below_of(values, call.args[0]), call.argument("value")
     return None if before is None or mark < 0 else max(before, int(mark) + 1)
 
 
 def entries(values: Values, call: OperatorCall) -> int | None:
-    """What ones and zeros add up to."""
+    """Return the most that zeros and ones can add up to."""
     tensor = call.args[0]
     if tensor.dtype.is_floating_point or below_of(values, tensor) != 2:
         return None
@@ -145,7 +165,7 @@ def entries(values: Values, call: OperatorCall) -> int | None:
 
 
 def summed(values: Values, call: OperatorCall) -> int | None:
-    """As many times the largest number as are added up."""
+    """Bound a sum by the number of addends times the largest of them."""
     tensor = call.args[0]
     bound = None if tensor.dtype.is_floating_point else below_of(values, tensor)
     if bound is None:
@@ -155,33 +175,39 @@ def summed(values: Values, call: OperatorCall) -> int | None:
 
 
 def place(values: Values, call: OperatorCall) -> int | None:
-    """A place along a dimension, or among all elements."""
+    """Bound an index along a dimension, or among all elements."""
     del values
     tensor, dim = call.args[0], call.argument("dim")
     return tensor.numel() if dim is None else tensor.size(dim) if tensor.dim() else 1
 
 
 def drawn(values: Values, call: OperatorCall) -> int | None:
-    """Integers drawn by lot."""
+    """Bound random integers by the argument `high`.
+
+    None if `low` is negative or there is no `high`.
+    """
     del values
     low, high = call.argument("low", 0), call.argument("high")
     return int(high) if low is not None and low >= 0 and high is not None else None
 
 
 def as_before(values: Values, call: OperatorCall) -> int | None:
-    """A copy, which may be of another type."""
+    """Bound a copy's integers by those of its source, of any type."""
     return below_of(values, call.args[0])
 
 
 def together(values: Values, call: OperatorCall) -> int | None:
-    """Of several tensors together."""
+    """Bound joined tensors by the largest bound among them."""
     found = [below_of(values, tensor) for tensor in call.args[0]]
     known = [bound for bound in found if bound is not None]
     return max(known) if known and len(known) == len(found) else None
 
 
 def poured(name: str) -> Bound:
-    """What was in a whole storage and what is written to places of it; to as many, that alone.
+    """Make a rule for writes into places of a whole storage.
+
+    The bound covers the old and the written integers. As many written as there are elements
+    replace the old ones.
 
     Args:
         name: The argument that is written.

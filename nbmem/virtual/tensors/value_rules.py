@@ -1,4 +1,4 @@
-"""What an operator does to values and to their health, for the records of operators."""
+"""Rules for what an operator does to known values and their health."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueRule:
-    """What an operator does to values, where running it on the known ones does not say all.
+    """A rule for an operator's values, beyond running it on known ones.
 
     Attributes:
-        health: What a bool or a count made by it is in a healthy run, by the call and what its
-            arguments are there (None: unknown or not alike); None: unknown.
+        health: Returns what a bool or a count made by it is in a healthy run. Its arguments are the
+            call and the arguments' health (None: unknown or mixed). None: unknown.
         absorbs: The value that makes the result that value, whatever the other argument holds.
-        overwrites: It writes all of its first argument, whatever that held.
-        undefined: Its result holds nothing yet.
-        by_geometry: It reads no more of its arguments than their shape.
-        harmless: In a healthy run it changes nothing that is not known.
-        most: The most elements of its result that are not zero, where a program's steps say so.
-        below: What no integer of its last result reaches, where its steps say so.
-        largest: What no integer that it looks through reaches: its first result is taken to be the
-            number before that, where the integers are not known one by one.
-        look: What floats of its results look like where they are unknown (value_signs.py);
+        overwrites: Whether it writes all of its first argument, whatever that held.
+        undefined: Whether its result holds nothing yet.
+        by_geometry: Whether it reads no more of its arguments than their shape.
+        harmless: Whether it changes no known value in a healthy run.
+        most: Bounds the nonzero elements of its result.
+        below: An exclusive bound of the integers of its last result.
+        largest: An exclusive bound of the integers that it searches. If they are not known one by
+            one, its first result is taken to be that bound minus one.
+        look: Returns sign and seed of its results' floats if they are unknown (stand_ins/looks.py);
             None: positive.
-        shared: What its results add up to: each is taken to have the same part of it, where they
-            are not known one by one.
+        shared: The sum of its results. If they are not known one by one, each is taken to have an
+            equal share of it.
     """
 
     health: Health | None = None
@@ -60,7 +60,7 @@ class ValueRule:
 
     @property
     def bounds(self) -> tuple[tuple[str, Bound], ...]:
-        """What is bounded, and how; mostly nothing is."""
+        """The rules that bound results, by name; mostly none."""
         every = (
             *(("most", self.most), ("below", self.below)),
             *(("largest", self.largest), ("shared", self.shared)),
@@ -68,40 +68,49 @@ class ValueRule:
         return tuple((name, rule) for name, rule in every if rule is not None)
 
     def makes(self, call: OperatorCall) -> bool:
-        """Whether the call makes values of nothing on the card, or of no more than a shape."""
+        """Return whether a call makes values from no more than a shape."""
         return self.by_geometry or not any(is_virtual(t) for t in call.tensors)
 
 
 def always(answer: bool) -> Health:  # noqa: FBT001 - it is the answer
-    """The health of a question with one answer in a healthy run."""
+    """Make a health rule that always gives one answer."""
     return lambda _call, _flag: answer
 
 
 def passed_on(call: OperatorCall, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
-    """The arguments' health."""
+    """Return the arguments' health."""
     del call
     return flag
 
 
 def occurring(call: OperatorCall, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
-    """The arguments' health; of measured numbers some are not zero, as weights are."""
+    """Return the arguments' health; True for floats of unknown health.
+
+    Some measured numbers are not zero, as weights are.
+    """
     return True if flag is None and call.args[0].dtype.is_floating_point else flag
 
 
 def flipped(call: OperatorCall, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
-    """The opposite."""
+    """Return the opposite of the arguments' health; None if it is unknown."""
     del call
     return None if flag is None else not flag
 
 
 def counted_up(call: OperatorCall, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
-    """Of none there are 0; a flag does not say how many."""
+    """Return False if all flags are False, so that the count is 0; else None.
+
+    A flag does not say how many there are.
+    """
     del call
     return None if flag is None or flag else False
 
 
 def compared(call: OperatorCall, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
-    """A flag or a count against a number; nothing is infinite, and all equals itself."""
+    """Return the health of a flag or a count compared to a number.
+
+    A tensor equals itself, and nothing is infinite.
+    """
     left, right = call.args[:2]
     alike = {aten.eq: True, aten.ne: False}.get(call.func.overloadpacket)
     if isinstance(right, torch.Tensor):

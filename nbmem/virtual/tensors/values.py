@@ -1,4 +1,4 @@
-"""Small values that are known all the same, and stand-ins for those that are not.
+"""Small values that are known, and stand-ins for values that are not.
 
 Integer, bool and tiny float tensors that come from the CPU or from factories are computed on the
 CPU beside the card (their twin), so that masks, lengths, GradScaler's scale and counters lead the
@@ -52,14 +52,14 @@ MADE_FLOATS = 1 << 14
 
 
 def worth_following(tensor: torch.Tensor, *, made: bool = False) -> bool:
-    """Whether values of this type and size decide what programs do."""
+    """Return whether programs depend on values of this type and size."""
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
         return tensor.numel() <= (MADE_FLOATS if made else FLOATS)
     return tensor.numel() * tensor.element_size() <= WHOLE_BYTES
 
 
 class Values:
-    """What is known of the values on the card."""
+    """The known values of tensors on the card."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Values:
         self._asked: Counter[tuple[CodeType, int]] = Counter()
 
     def twin(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """A CPU view of a virtual tensor's values; None if they are not known."""
+        """Return a CPU view of a tensor's values; None if they are unknown."""
         block = self.storages.of(tensor)
         twin = None if block is None else block.twin
         if twin is None and tensor.numel():
@@ -88,7 +88,7 @@ class Values:
             return torch._neg_view(view) if tensor.is_neg() else view
 
     def teach(self, tensor: torch.Tensor, value: torch.Tensor, *, made: bool = False) -> None:
-        """Remember the values of a fresh virtual tensor."""
+        """Store the values of a fresh virtual tensor."""
         block = self.storages.of(tensor)
         if block is None or not worth_following(tensor, made=made) or tensor.storage_offset():
             return
@@ -101,13 +101,13 @@ class Values:
             block.twin = twin.untyped_storage()
 
     def forget(self, tensor: torch.Tensor) -> None:
-        """The values of a tensor's storage are no longer known."""
+        """Forget the values of a tensor's storage."""
         block = self.storages.of(tensor)
         if block is not None:
             block.know_nothing()
 
     def follow(self, call: OperatorCall, fresh: list[torch.Tensor]) -> None:
-        """Compute on the twins what the call computes on the card, or forget what it changed."""
+        """Repeat a call on CPU twins, or forget the values that it changed."""
         rule = self._rule_of(call.func)
         known = [(name, bound(self, call)) for name, bound in rule.bounds]
         look = None if rule.look is None else rule.look(self, call)
@@ -144,7 +144,10 @@ class Values:
             self._follow_health(call, rule.health, fresh[0])
 
     def _follow_pieces(self, fresh: list[torch.Tensor]) -> None:
-        """A program that makes integers without a value writes them, often piece by piece."""
+        """Let undefined integers start as known zeros.
+
+        Programs write such tensors later, often piece by piece.
+        """
         for tensor in fresh:
             if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
                 with _C._DisableTorchDispatch():
@@ -183,7 +186,10 @@ class Values:
         return True
 
     def _absorbed(self, call: OperatorCall, absorbs: bool, result: torch.Tensor) -> bool:  # noqa: FBT001
-        """`unknown | True` is True and `unknown & 0` is 0, for whole tensors."""
+        """Set a whole result that one argument decides, such as `x & 0`.
+
+        Return whether there is such an argument. `unknown | True` is True, for whole tensors.
+        """
         if result.dtype.is_floating_point or result.dtype.is_complex:
             return False
         if absorbs and result.dtype is not torch.bool:
@@ -198,7 +204,7 @@ class Values:
         return False
 
     def _overwrite(self, call: OperatorCall) -> bool:
-        """A whole storage gets a known value, whatever it held before."""
+        """Store a known value that fills a whole storage; return success."""
         target = call.args[0]
         if not is_virtual(target) or target.storage_offset():
             return False
@@ -220,7 +226,7 @@ class Values:
         return True
 
     def _follow_health(self, call: OperatorCall, health: Health, result: torch.Tensor) -> None:
-        """What a flag is in a healthy run, and what is made of flags; a small one is known then."""
+        """Set the health of a flag, and its value if that follows."""
         block = self.storages.of(result)
         flag = health(call, self._health(call))
         if block is None:
@@ -231,12 +237,15 @@ class Values:
             self.teach(result, value.expand(result.size()))
 
     def _health(self, call: OperatorCall) -> bool | None:
-        """The health of the arguments on the card, where it is one."""
+        """Return the health that all arguments on the card share, or None."""
         flags = {self._flag(t) for t in call.tensors if is_virtual(t)}
         return flags.pop() if len(flags) == 1 else None
 
     def _flag(self, tensor: torch.Tensor) -> bool | None:
-        """What all flags of a tensor are; of numbers, that all are zero."""
+        """Return what all flags of a tensor are; None if mixed or unknown.
+
+        Of numbers: False if all are zero.
+        """
         twin = self.twin(tensor)
         if twin is None:
             block = self.storages.of(tensor)
@@ -247,7 +256,7 @@ class Values:
             return True if twin.dtype is torch.bool and twin.all() else None
 
     def scalar(self, tensor: torch.Tensor) -> Any:
-        """What `.item()` answers."""
+        """Return the answer to `.item()`."""
         twin = self.twin(tensor)
         if twin is not None:
             with _C._DisableTorchDispatch():
@@ -262,7 +271,10 @@ class Values:
         return answer if block and block.healthy is not None else self._until_loops_end(answer)
 
     def _until_loops_end(self, answer: bool) -> bool:  # noqa: FBT001
-        """`while not done.all()` ends on a card; here it does when the answer turns."""
+        """Invert the answer to a condition from time to time.
+
+        `while not done.all()` ends on a card; here it ends when the answer changes.
+        """
         place = line_outside()
         checked = healthy_answer(*place)
         if checked is not None:
@@ -274,7 +286,7 @@ class Values:
         return not answer
 
     def on_cpu(self, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """What a copy to the CPU holds."""
+        """Return a copy on the CPU, with stand-ins for unknown values."""
         twin = self.twin(tensor)
         dtype = dtype or tensor.dtype
         if twin is None:
@@ -287,7 +299,10 @@ class Values:
             return copy.copy_(twin)
 
     def _unread(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Untouched pages cost nothing, so offloading takes no memory here."""
+        """Make a large CPU copy of untouched pages.
+
+        Offloading takes no memory here until the copy is read.
+        """
         view = View(dtype, tuple(tensor.size()), dense(tensor), 0)
         try:
             return self.host.zeros(view, unread(view, tensor, self.storages.of(tensor)))

@@ -1,4 +1,7 @@
-"""The subcommands of `%nbmem`: one file and one line in the tuple for each."""
+"""Register the subcommands of `%nbmem`.
+
+Each has one file and one line in `COMMANDS`.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,7 @@ def dispatch(notebook: Notebook, line: str, cell: str | None = None) -> None:
 
 
 def find(name: str) -> MagicCommand:
-    """The subcommand of a name.
+    """Return the subcommand with this name.
 
     Raises:
         UsageError: There is none.

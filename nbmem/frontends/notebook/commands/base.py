@@ -1,4 +1,4 @@
-"""What a subcommand of `%nbmem` is, and what it is given."""
+"""Define the interface of a `%nbmem` subcommand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Notebook:
     hooks: CellHooks
 
     def last(self) -> Trace:
-        """The last recording.
+        """Return the last recording.
 
         Raises:
             UsageError: There is none yet.
@@ -39,7 +39,7 @@ class Notebook:
 
 
 class Asked(NamedTuple):
-    """Where Tab was pressed in a line of `%nbmem`.
+    """The position of the cursor in a `%nbmem` line when Tab was pressed.
 
     Attributes:
         notebook: Whose names, cells and files may be meant.
@@ -55,7 +55,7 @@ class Asked(NamedTuple):
 
 
 class MagicCommand(NamedTuple):
-    """One subcommand.
+    """A subcommand of `%nbmem`.
 
     Attributes:
         name: What the user types after `%nbmem`.
@@ -77,7 +77,7 @@ class MagicCommand(NamedTuple):
 
 
 def file_name(argument: str, command: str) -> str:
-    """The file that the user named, without quotes around it.
+    """Return the file that the user named, without quotes.
 
     Raises:
         UsageError: None was named.

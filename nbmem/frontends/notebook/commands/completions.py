@@ -1,4 +1,4 @@
-"""What Tab may offer after the subcommands: names, cells, cards, rules, files."""
+"""List what Tab completes: names, cells, cards, tips and files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CODE = (BuiltinFunctionType, FunctionType, ModuleType, type)
 
 
 def cards(_asked: Asked | None = None) -> Iterable[str]:
-    """The virtual cards and the other words of `%nbmem gpu`."""
+    """Return the virtual cards and the other words of `%nbmem gpu`."""
     return [*_cards(), "auto", "off"]
 
 
@@ -34,14 +34,17 @@ def _cards() -> list[str]:
 
 
 def formats(_asked: Asked | None = None) -> Iterable[str]:
-    """The forms for other programs."""
+    """Return the names of the export formats."""
     from nbmem.views.exports import FORMATS
 
     return [known.name for known in FORMATS]
 
 
 def rules(_asked: Asked, *, muted: bool | None = None) -> Iterable[str]:
-    """The tips by name; with `muted`, only those that are (or are not)."""
+    """Return the names of the tips.
+
+    With `muted`, only those that are muted, or only those that are not.
+    """
     from nbmem.report.tips import mutes
     from nbmem.report.tips.rules import RULES
 
@@ -50,18 +53,21 @@ def rules(_asked: Asked, *, muted: bool | None = None) -> Iterable[str]:
 
 
 def kept(asked: Asked) -> Iterable[str]:
-    """The traced cells that are kept, by number or by name."""
+    """Return the traced cells that are kept, by number or by name."""
     return [_quoted(name) for name in asked.notebook.tracer.kept.names()]
 
 
 def freeable(asked: Asked) -> Iterable[str]:
-    """What `%nbmem free` takes: its own words, and names that may hold a tensor."""
+    """Return what `%nbmem free` takes: its own words, and variable names.
+
+    Only variables whose value may hold a tensor are offered.
+    """
     words = () if asked.before else ("cache", "frameworks", "traceback", "out")
     return [*words, *(name for name, value in _names(asked.notebook) if _may_hold(value))]
 
 
 def modules(asked: Asked) -> Iterable[str]:
-    """The notebook's models."""
+    """Return the names of the notebook's models."""
     if "torch" not in sys.modules:
         return []
     from nbmem.capture.tensors.tensors import modules_in
@@ -70,18 +76,18 @@ def modules(asked: Asked) -> Iterable[str]:
 
 
 def variables(asked: Asked) -> Iterable[str]:
-    """Whole numbers: those that the cell below sets, then the notebook's."""
+    """Return integer variables: the cell's below, then the notebook's."""
     of_notebook = (name for name, value in _names(asked.notebook) if type(value) is int)
     return dict.fromkeys([*_NUMBER.findall(asked.below), *of_notebook])
 
 
 def recordings(asked: Asked) -> Iterable[str]:
-    """Folders, and files that nbmem opens."""
+    """Return folders, and files that nbmem can open."""
     return [name for name in files(asked) if name.rstrip('"').endswith(("/", *_RECORDINGS))]
 
 
 def files(asked: Asked) -> Iterable[str]:
-    """The files and folders that begin as the word does."""
+    """Return the files and folders whose names begin with the word."""
     folder, slash, begin = asked.word.lstrip("\"'").rpartition("/")
     try:
         inside = sorted(Path(f"{folder}{slash}" or ".").expanduser().iterdir())
@@ -96,7 +102,7 @@ def files(asked: Asked) -> Iterable[str]:
 
 
 def values(option: CommandOption, asked: Asked) -> Iterable[str]:
-    """What may follow an option."""
+    """Return what may follow an option."""
     offer = _VALUES.get((option.flag, option.value))
     return () if offer is None else offer(asked)
 
@@ -132,7 +138,7 @@ _VALUES: Mapping[tuple[str, str | None], Callable[[Asked], Iterable[str]]] = {
 
 
 def _names(notebook: Notebook) -> Iterator[tuple[str, Any]]:
-    """The user's own names with their values; IPython's are not theirs."""
+    """Yield the user's variables with their values, without IPython's own."""
     shell = notebook.shell
     hidden = getattr(shell, "user_ns_hidden", {})
     for name, value in list(shell.user_ns.items()):

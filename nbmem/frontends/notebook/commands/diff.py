@@ -1,4 +1,4 @@
-"""`%nbmem diff A B`: two cells, files or steps side by side."""
+"""`%nbmem diff A B`: compare two cells, files or steps side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `fit`, `plan` and `layers` share in a notebook: progress that gives way to the answer."""
+"""Show the progress of `fit`, `plan` and `layers` in a notebook."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ LINES = 12
 
 
 def expect(shell: Any) -> None:
-    """Somebody types a question in a notebook: what answers it takes seconds to be ready."""
+    """Start the estimate subprocess while a question is being typed.
+
+    In a notebook only. The process takes seconds to be ready.
+    """
     if getattr(shell, "kernel", None) is not None:
         from nbmem.estimates.runs import worker_processes
 
@@ -23,10 +26,10 @@ def expect(shell: Any) -> None:
 
 
 class Progress:
-    """The cell's output while runs go on: what is known by now, until the answer takes its place.
+    """A cell output with the runs so far, until the result replaces it.
 
-    After Ctrl-C what was known stays. A terminal cannot take output back: there each run is a line
-    on stderr.
+    After Ctrl-C the results so far stay. A terminal cannot take output back: there each run is a
+    line on stderr.
     """
 
     def __init__(self, shell: Any, title: str) -> None:
@@ -65,7 +68,7 @@ class Progress:
             )
 
     def tell(self, text: str) -> None:
-        """One more run is done."""
+        """Add a line for one more finished run."""
         self._lines.append(text)
         if self._handle is None:
             say(f"{self._title}: {text}")
@@ -73,13 +76,13 @@ class Progress:
             self._handle.update(self._bundle(), raw=True)
 
     def partial(self, answer: Any, left: str) -> None:
-        """The answer as far as it is known, and what is left to do."""
+        """Show the result so far, below a line with what is left to do."""
         self._known = answer
         if self._handle is not None:
             self._put(_with_head(f"{self._title}: {left}", answer._repr_mimebundle_()))
 
     def show(self, answer: Any) -> None:
-        """The answer instead."""
+        """Replace the progress with the result."""
         self._put(answer._repr_mimebundle_())
 
     def _put(self, bundle: dict[str, str]) -> None:
@@ -99,11 +102,14 @@ class Progress:
 
 
 def _with_head(head: str, bundle: dict[str, str]) -> dict[str, str]:
-    """An answer below a line that says how far it is."""
+    """Put a line of progress above a result's MIME bundle."""
     line = text_bundle(head)
     return {kind: "\n".join([line[kind], text]) for kind, text in bundle.items()}
 
 
 def source_of(shell: Any, cell: str) -> str:
-    """A cell's body as plain Python, numbered as the notebook does: the magic is line 1."""
+    """Return a cell's body as plain Python with the notebook's line numbers.
+
+    The magic is line 1.
+    """
     return f"\n{shell.transform_cell(cell)}"

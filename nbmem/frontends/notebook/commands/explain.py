@@ -1,4 +1,7 @@
-"""`%nbmem explain NAME`: what a tip sees, what it costs, what to do, when to ignore it."""
+"""`%nbmem explain NAME`: explain a tip; without a name, list all of them.
+
+A tip's page says what it sees, what it costs, what to do, and when to ignore it.
+"""
 
 from __future__ import annotations
 

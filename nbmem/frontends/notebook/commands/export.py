@@ -1,4 +1,4 @@
-"""`%nbmem export FORMAT FILE`: the last recording for another program."""
+"""`%nbmem export FORMAT FILE`: export the last recording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`%%nbmem fit VARIABLE`: the largest value with which the cell below it fits."""
+"""`%%nbmem fit VARIABLE`: find the largest value for which a cell fits."""
 
 from __future__ import annotations
 

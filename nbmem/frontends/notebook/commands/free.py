@@ -1,4 +1,4 @@
-"""`%nbmem free`: gives memory back, exactly what is named, and says what it brought."""
+"""`%nbmem free`: free exactly what is named, and measure the effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`%nbmem gpu`: which card the notebook runs on, and the virtual ones that can stand in."""
+"""`%nbmem gpu`: list the cards, switch to virtual ones, or leave them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def choose(notebook: Notebook, name: str) -> str:
-    """Put virtual cards in by name, or leave them: `off`; returns what to say.
+    """Activate virtual cards by name, or `off`; return the message to show.
 
     Raises:
         NbmemError: There is no such card, or what lives on the one in use would be lost.

@@ -1,4 +1,4 @@
-"""`%nbmem gpus`: who is on the real cards now."""
+"""`%nbmem gpus`: list the processes on the real cards."""
 
 from __future__ import annotations
 

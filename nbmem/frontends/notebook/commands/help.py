@@ -25,7 +25,7 @@ _MEMTRACE = (
 
 
 def help_text() -> str:
-    """What can be typed, and what it does."""
+    """Return the table of all subcommands and magics."""
     from nbmem.frontends.notebook.commands import COMMANDS
 
     rows = [(_typed(command), command.help) for command in COMMANDS]
@@ -38,13 +38,13 @@ def help_text() -> str:
 
 
 def command_help(command: MagicCommand) -> str:
-    """One subcommand: how it is written, what it does, its options."""
+    """Return the help of one subcommand: its syntax, effect and options."""
     text = f"{command.help[:1].upper()}{command.help[1:]}."
     return _page([_typed(command)], text, command.options())
 
 
 def memtrace_help() -> str:
-    """Write the help of `%%memtrace`."""
+    """Return the help of `%%memtrace`."""
     return _page(
         ["%%memtrace [NAME] [OPTIONS]", "%memtrace [OPTIONS] STATEMENT"], _MEMTRACE, OPTIONS
     )
@@ -61,7 +61,10 @@ def _page(usage: Iterable[str], text: str, options: Iterable[CommandOption]) -> 
 
 
 def _columns(rows: Iterable[tuple[str, str]]) -> str:
-    """Two columns; where the left one is too long, its text begins on the next line."""
+    """Lay out rows in two columns.
+
+    Where the left one is too long, its text begins on the next line.
+    """
     lines = []
     for left, right in rows:
         text = _paragraph(right, " " * (_LEFT + 2))
@@ -70,7 +73,7 @@ def _columns(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def _paragraph(text: str, indent: str = "") -> str:
-    """Wrapped between words, never inside one."""
+    """Wrap text between words, never inside one."""
     return textwrap.fill(
         text,
         WIDTH,

@@ -1,4 +1,4 @@
-"""`%nbmem history`: what every cell took and left."""
+"""`%nbmem history`: list what every cell took and left."""
 
 from __future__ import annotations
 

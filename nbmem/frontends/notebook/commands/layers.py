@@ -1,4 +1,4 @@
-"""`%nbmem layers MODEL`: a model layer by layer."""
+"""`%nbmem layers MODEL`: show a model layer by layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`%nbmem mute NAME` and `%nbmem unmute NAME`: tips that you do not want to hear."""
+"""`%nbmem mute NAME` and `%nbmem unmute NAME`: hide or show a tip."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PARSER = parser_of("%nbmem mute", _add)
 
 
 def mute(name: str, *, for_good: bool = True) -> str:
-    """Show a tip no more: for good, or until the kernel ends; returns what to say.
+    """Mute a tip, for good or until the kernel ends; return the message.
 
     Raises:
         UsageError: There is no such tip, or the user's file cannot be written.
@@ -39,7 +39,7 @@ def mute(name: str, *, for_good: bool = True) -> str:
 
 
 def unmute(name: str) -> str:
-    """Show a tip again; returns what to say.
+    """Unmute a tip; return the message.
 
     Raises:
         UsageError: There is no such tip, or the user's file cannot be written.

@@ -1,4 +1,4 @@
-"""`%nbmem on` and `%nbmem off`: the deltas of every cell."""
+"""`%nbmem on` and `%nbmem off`: switch the delta of every cell."""
 
 from __future__ import annotations
 

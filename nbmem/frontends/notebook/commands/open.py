@@ -1,4 +1,4 @@
-"""`%nbmem open FILE`: a saved session, a snapshot that torch wrote, or a folder of ranks."""
+"""`%nbmem open FILE`: show a session, a torch snapshot or a rank folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`%%nbmem plan`: what would make the cell below it fit."""
+"""`%%nbmem plan`: find what would make the cell below it fit."""
 
 from __future__ import annotations
 

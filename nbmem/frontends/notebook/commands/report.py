@@ -1,4 +1,4 @@
-"""`%nbmem report`: the last report again."""
+"""`%nbmem report`: show the last report again."""
 
 from __future__ import annotations
 

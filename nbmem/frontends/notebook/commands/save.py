@@ -1,4 +1,4 @@
-"""`%nbmem save FILE`: the last recording, for later or for a report of a fault."""
+"""`%nbmem save FILE`: save the last recording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`%nbmem tips`: all advice of the last report, and how right nbmem has been."""
+"""`%nbmem tips`: show all tips of the last report, and their accuracy."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ def _run(notebook: Notebook, argument: str) -> None:
 
 
 def _advice(notebook: Notebook, *, everything: bool) -> dict[str, str]:
-    """The tips of the last report, what was left out of them, and which are muted."""
+    """Return the last report's tips as a MIME bundle.
+
+    Notes below them say what was left out and which tips are muted.
+    """
     from nbmem.api.render import read
     from nbmem.report.tips.mutes import muted
     from nbmem.views.mime_bundle import guarded_bundle, html_with, text_with
@@ -93,7 +96,7 @@ def _advice(notebook: Notebook, *, everything: bool) -> dict[str, str]:
 
 
 def _nothing(report: Report, others: Sequence[Finding]) -> str:
-    """Why there is no tip, so that nothing else that nbmem says contradicts it."""
+    """Return why there is no tip, consistent with the rest of the report."""
     from nbmem.views.oom import aftermath
 
     if report.ooms and report.ooms[0].remedies:
@@ -111,7 +114,10 @@ def _nothing(report: Report, others: Sequence[Finding]) -> str:
 
 
 def _measured(finding: Finding, freed: Iterable[Freed]) -> Finding:
-    """The finding, with what it brought where it has been applied since."""
+    """Return the finding with the bytes that applying it has freed.
+
+    Unchanged where it has not been applied.
+    """
     if finding.command is None:
         return finding
     what = " ".join(finding.command.arguments)

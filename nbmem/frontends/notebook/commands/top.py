@@ -1,4 +1,4 @@
-"""`%nbmem top`: the largest tensors that live now, and who holds them."""
+"""`%nbmem top`: list the largest live tensors and their holders."""
 
 from __future__ import annotations
 

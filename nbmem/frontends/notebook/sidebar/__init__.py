@@ -1,1 +1,1 @@
-"""What ties the live messages to a kernel: comms, the progress line, what a page may do."""
+"""Connect live messages to a kernel: comms, status line, page actions."""

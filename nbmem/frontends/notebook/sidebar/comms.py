@@ -1,4 +1,4 @@
-"""The comms of a kernel: one that pushes to every page, and one for each page that asks.
+"""Manage a kernel's comms: one that pushes, and one for each page.
 
 What a page asks for is done in the thread that runs cells, between two of them: requests arrive in
 a subshell's thread, but a virtual card is put in for the thread that asks. The answer goes out from
@@ -24,7 +24,7 @@ PATIENCE_S = 5
 
 
 class Comms:
-    """Opens and closes them.
+    """The comms of a kernel: one that pushes, and one for each page.
 
     The pushing comm is never announced (`primary=False`): front ends that do not know nbmem stay
     quiet, and `comm_info` lists it. Requests need comms of their own: ipykernel sends what comes
@@ -39,7 +39,7 @@ class Comms:
         self._pages: list[Any] = []
 
     def open(self, answer: Callable[[Any], dict[str, Any]]) -> None:
-        """Let pages find the comm, and take their requests.
+        """Register the pushing comm, and answer the requests of pages.
 
         Args:
             answer: Turns a request's data into an answer's.
@@ -63,11 +63,11 @@ class Comms:
         self._manager.register_target(RPC_TARGET, opened)
 
     def send(self, data: dict[str, Any]) -> None:
-        """Push to every page."""
+        """Send data to every page."""
         self._push.send(data)
 
     def close(self) -> None:
-        """Undo all of it."""
+        """Close every comm, and stop taking requests."""
         self._manager.targets.pop(RPC_TARGET, None)
         pages, self._pages = self._pages, []
         for comm in (*pages, self._push):
@@ -75,14 +75,14 @@ class Comms:
 
 
 def _unheard(_part: str, _err: Exception) -> None:
-    """There is no page to tell, and no cell: the log has it."""
+    """Drop a fault that no page and no cell can show; the log has it."""
 
 
 def between_cells(kernel: Any, action: Callable[[], str]) -> str:
-    """Call something in the kernel's main thread, where cells run, and wait for what it returns.
+    """Run a function between cells in the kernel's main thread.
 
-    Requests of a page come in a subshell's thread, but a virtual card, for one, is put in for the
-    thread that asks.
+    Waits for its result and returns it. Requests of a page come in a subshell's thread, but a
+    virtual card, for one, is put in for the thread that asks.
 
     Raises:
         UsageError: The main thread was busy for too long.

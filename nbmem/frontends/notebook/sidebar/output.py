@@ -1,4 +1,4 @@
-"""An output of a cell that can be replaced from anywhere, also when its cell is over."""
+"""Replace an output of a cell from anywhere, even after the cell."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nbmem.core.runtime.entry_points import entry
 
 
 class Output:
-    """Where a cell's output stands: its display id and the request that it belongs to.
+    """The place of a cell's output: its display id and its parent request.
 
     Args:
         shell: The kernel's shell, in which the cell runs.
@@ -26,7 +26,7 @@ class Output:
         self._lock = threading.Lock()
 
     def update(self, bundle: dict[str, Any]) -> None:
-        """Replace what stands there.
+        """Replace the output with a MIME bundle.
 
         Not by publish(): it would flush the user's streams and take a subshell's parent.
         """
@@ -46,20 +46,20 @@ class Output:
                 )
 
     def watch(self) -> None:
-        """See the cell clear its output, from here on."""
+        """Start watching for the cell to clear its output."""
         self._publisher.register_hook(self._notice)
 
     def unwatch(self) -> None:
-        """The cell ends: nothing clears its output any more."""
+        """Stop watching for the cell to clear its output; the cell ends."""
         self._publisher.unregister_hook(self._notice)
 
     def lost(self, _part: str, _err: Exception) -> None:
-        """Leave it as it is; the report does without."""
+        """Forget the display id after a fault; the report does without."""
         self.id = None
 
     @entry("the output's place", otherwise=lambda _self, message: message)
     def _notice(self, message: dict[str, Any]) -> dict[str, Any]:
-        """See the cell clear its output."""
+        """Forget the display id when the cell clears its output."""
         if message["header"]["msg_type"] == "clear_output":
             with self._lock:
                 self.id = None
@@ -67,7 +67,10 @@ class Output:
 
 
 def can_be_replaced(shell: Any) -> bool:
-    """Whether outputs have places: not in a terminal, nor while a cell's output is captured."""
+    """Return whether the shell's outputs can be replaced.
+
+    Not in a terminal, nor while a cell's output is captured.
+    """
     return getattr(shell, "kernel", None) is not None and hasattr(
         shell.display_pub, "register_hook"
     )

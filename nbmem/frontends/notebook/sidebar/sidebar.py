@@ -1,4 +1,4 @@
-"""The sidebar's side in a kernel: tells the hub of cells and traces, and does what a page asks."""
+"""Report a kernel's cells and traces to the hub, and run page actions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Sidebar:
-    """Watches the cells and traces of a shell that has a kernel.
+    """A watcher of the cells and traces of a shell that has a kernel.
 
     Args:
         notebook: The parts of the extension.
@@ -42,7 +42,7 @@ class Sidebar:
         self._progress: StatusLine | None = None
 
     def open(self) -> None:
-        """Let pages find this kernel, and watch."""
+        """Let pages find this kernel, and watch its cells and traces."""
         kernel = self._notebook.shell.kernel
         answers = RequestHandler(
             self.hub, NotebookActions(self._notebook), lambda action: between_cells(kernel, action)
@@ -53,7 +53,7 @@ class Sidebar:
         self.hub.open()
 
     def close(self) -> None:
-        """Watch no more, and let no page find this kernel."""
+        """Stop watching, and let no page find this kernel."""
         self._notebook.hooks.watcher = None
         self._notebook.tracer.watcher = None
         try:
@@ -64,7 +64,7 @@ class Sidebar:
     # --- told by the hooks
 
     def cell_begun(self, cell: RunningCell) -> None:
-        """A cell is about to run."""
+        """Report to the hub that a cell is about to run."""
         self._cells[id(cell)] = begun = Cell(
             number=cell.number,
             cell_id=cell.cell_id,
@@ -75,12 +75,15 @@ class Sidebar:
         self.hub.cell_begun(begun, lambda: ranks_folders(cell.code))
 
     def peak_of(self, cell: RunningCell) -> int | None:
-        """The highest that was read or that torch counts for this cell; its badge says the same."""
+        """Return the highest bytes read, or counted by torch, for a cell.
+
+        Its badge shows the same. None for an unknown cell.
+        """
         begun = self._cells.get(id(cell))
         return None if begun is None else self.hub.peak_of(begun)
 
     def cell_ended(self, cell: RunningCell, delta: CellDelta | None) -> None:
-        """A cell has run, and its report is shown."""
+        """Report to the hub that a cell has run and its report is shown."""
         begun = self._cells.pop(id(cell), None)
         if begun is not None:
             self.hub.cell_ended(begun, delta)
@@ -88,14 +91,14 @@ class Sidebar:
     # --- told by the tracer
 
     def trace_begun(self, title: str, options: CellOptions) -> None:
-        """A trace has begun."""
+        """Show a status line under the cell whose trace has begun."""
         shell = self._notebook.shell
         if can_be_replaced(shell):
             self._progress = StatusLine(shell, title, html=options.widget)
             self.hub.watchers.append(self._progress.renew)
 
     def trace_ended(self) -> Output | None:
-        """A trace has ended; returns where the line stands that its report is to replace."""
+        """End the status line; return the output that the report replaces."""
         progress = self._progress
         if progress is None:
             return None
@@ -105,7 +108,7 @@ class Sidebar:
         return place
 
     def reported(self, trace: Trace, device: int | None) -> None:
-        """A trace's report is shown."""
+        """Send the summary of a trace's report to the hub."""
         from nbmem.frontends.sidebar.report_summary import summary
 
         known = self.hub.state()
@@ -116,14 +119,14 @@ class Sidebar:
 
 
 class NotebookActions:
-    """What a page may have done in a notebook."""
+    """The actions that a page may request in a notebook."""
 
     def __init__(self, notebook: Notebook) -> None:
         self._notebook = notebook
 
     @property
     def tracing_next(self) -> bool:
-        """Whether the next cell is traced without `%%memtrace`."""
+        """True if the next cell is traced without `%%memtrace`."""
         return self._notebook.hooks.trace_next
 
     @tracing_next.setter
@@ -131,7 +134,10 @@ class NotebookActions:
         self._notebook.hooks.trace_next = on
 
     def choose_card(self, card: str) -> str:
-        """Put a virtual card in; `off` leaves it, unless a slip in a menu would lose tensors."""
+        """Activate a virtual card, or deactivate it with `off`.
+
+        `off` is refused where tensors would be lost by a slip in a menu.
+        """
         if card.lower() == "off":
             from nbmem.api import device_selection
 
@@ -141,11 +147,11 @@ class NotebookActions:
         return choose(self._notebook, card)
 
     def expect_question(self) -> None:
-        """Start what answers, if nothing waits."""
+        """Start the estimate subprocess, if none is ready."""
         estimates.expect(self._notebook.shell)
 
     def free(self, command: Command) -> tuple[str, int]:
-        """Free what a command names; returns what to say, and the bytes that it brought."""
+        """Free what a command names; return the message and the bytes freed."""
         from nbmem.api.freeing import perform
         from nbmem.views.freed_memory import sentences
 
@@ -155,20 +161,23 @@ class NotebookActions:
         return told, sum(freed.measured for freed in done)
 
     def mute(self, rule: str, *, muted: bool) -> str:
-        """Show no more (or again) what a rule finds."""
+        """Mute or unmute a rule; return the message."""
         from nbmem.frontends.notebook.commands import mute
 
         return mute.mute(rule) if muted else mute.unmute(rule)
 
     def muted(self) -> tuple[str, ...]:
-        """The rules that are muted."""
+        """Return the muted rules, sorted."""
         from nbmem.report.tips.mutes import muted
 
         return tuple(sorted(muted()))
 
 
 def _recorder() -> Recorder | None:
-    """The recorder that runs now; nothing is imported to find that there is none."""
+    """Return the running recorder, or None.
+
+    Nothing is imported to find that there is none.
+    """
     import sys
 
     api = sys.modules.get("nbmem.api.tracing")

@@ -23,7 +23,9 @@ _STYLE = "font-variant-numeric:tabular-nums;opacity:0.8"
 
 
 class StatusLine:
-    """One traced cell's line: shown in the cell's thread, renewed from the hub's.
+    """The status line under one traced cell.
+
+    The cell's thread shows it; the hub's thread renews it.
 
     Args:
         shell: The kernel's shell.
@@ -42,7 +44,7 @@ class StatusLine:
 
     @entry("the line under the cell")
     def renew(self, sample: Sample) -> None:
-        """Write what was read, if it is time and it says something else."""
+        """Update the line with a sample, if it is due and its text differs."""
         output, text = self._output, _line(self._title, sample)
         if output is None or CLOCK.monotonic() < self._due or text == self._text:
             return
@@ -51,7 +53,7 @@ class StatusLine:
         output.update(self._bundle())
 
     def end(self) -> Output | None:
-        """Write no more; returns where the line stands, for what takes its place."""
+        """End the line; return its output, for the report that replaces it."""
         output = self._output
         if output is not None:
             output.unwatch()
@@ -59,7 +61,10 @@ class StatusLine:
         return output
 
     def lost(self, _part: str, _err: Exception) -> None:
-        """The line is not renewed any more; the report takes its place all the same."""
+        """Stop renewing the line after a fault.
+
+        The report takes its place all the same.
+        """
         self._due = float("inf")
 
     def _bundle(self) -> dict[str, str]:
@@ -70,7 +75,7 @@ class StatusLine:
 
 
 def _line(title: str, sample: Sample) -> str:
-    """`train: forward, step 3; 2.10 GiB allocated, peak 3.40 GiB`."""
+    """Format a sample: `train: forward, step 3; 2.10 GiB allocated`."""
     where = [sample.phase] if sample.phase else []
     where += [f"step {sample.step}"] if sample.step is not None else []
     bytes_ = [

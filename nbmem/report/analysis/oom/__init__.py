@@ -1,4 +1,4 @@
-"""An out-of-memory error taken apart: what was asked, why it failed, what would have sufficed."""
+"""Explain an out-of-memory error: the request, its cause, its remedies."""
 
 from nbmem.report.analysis.oom.autopsy import autopsies, said_already
 from nbmem.report.analysis.oom.caught_errors import passed_over_note

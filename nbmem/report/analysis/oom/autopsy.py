@@ -1,4 +1,7 @@
-"""A recording's out-of-memory errors, ready to draw: the one that ended it in full."""
+"""Build the explanations of a recording's out-of-memory errors.
+
+The error that ended the recording is explained in full.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,9 @@ MOST = 20
 
 
 def autopsies(books: Books, t0_ns: int, faults: Faults = UNGUARDED) -> tuple[Autopsy, ...]:
-    """Every out-of-memory error of a recording, the one that ended it (or the last) first.
+    """Explain every out-of-memory error of a recording.
+
+    The one that ended it (or the last) comes first.
 
     Args:
         books: The card's books.
@@ -56,14 +61,17 @@ def autopsies(books: Books, t0_ns: int, faults: Faults = UNGUARDED) -> tuple[Aut
 
 
 def said_already(ooms: tuple[Autopsy, ...]) -> frozenset[str]:
-    """Keys of the tips that an error which ended the recording answers better itself."""
+    """Return the keys of tips that an error's remedies answer better.
+
+    Only an error that ended the recording counts.
+    """
     if not ooms or ooms[0].caught:
         return frozenset()
     return frozenset({"traceback_kept", *(r.rule for r in ooms[0].remedies)} & ANSWERED)
 
 
 def _brief(case: Case, t0_ns: int) -> Autopsy:
-    """Where, what and why, without what would have helped."""
+    """Explain where, what and why a request failed, without remedies."""
     seen = case.refusal
     pieces = free_pieces(case, layout(case))
     return Autopsy(
@@ -106,7 +114,7 @@ def _full(case: Case, brief: Autopsy, faults: Faults) -> Autopsy:
 def _tried(
     case: Case, held: Sequence[Group], brief: Autopsy
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """What would have sufficed, and a note where there is none."""
+    """Return the remedies that would have sufficed, or a note without any."""
     try:
         found = remedies(case, held, brief.at.phase)
     except NbmemError as err:
@@ -121,14 +129,17 @@ def _tried(
 
 
 def _moment(case: Case, t0_ns: int) -> Moment:
-    """When the request failed: its own event is the last that happened."""
+    """Return the moment when the request failed.
+
+    Its own event is the last that happened.
+    """
     found = moment_at(case.books, case.index + 1, t0_ns)
     line = users_line(case.refusal.stack) if case.refusal is not None else None
     return replace(found, event=case.index, line=line or found.line)
 
 
 def _reason(case: Case, pieces: int, largest: int, count: int) -> str:
-    """Why the allocator could not serve the request."""
+    """Explain why the allocator could not serve the request."""
     wanted, free = format_bytes(case.wanted), format_bytes(case.free)
     cached = (
         f"The free pieces of torch's cache that may serve it ({format_bytes(pieces)} in {count}, "
@@ -157,7 +168,10 @@ def _reason(case: Case, pieces: int, largest: int, count: int) -> str:
 
 
 def _ledger(case: Case) -> Ledger | None:
-    """The card then, with the free bytes that torch itself was told; None without readings."""
+    """Return the card's ledger at the failure; None without readings.
+
+    Its free bytes are those that torch's own history has.
+    """
     books = case.books
     if not len(books.trace.samples):
         return None
@@ -171,7 +185,10 @@ def _ledger(case: Case) -> Ledger | None:
 
 
 def _left(case: Case) -> int | None:
-    """Bytes that only the failed cell's traceback keeps; None where nobody looked."""
+    """Return the bytes that only the failed cell's traceback keeps.
+
+    None where holders were not searched.
+    """
     found = roots(case.books.session, case.books.trace)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""The batch that would have fitted: estimated from what the step held, then tried."""
+"""Estimate the batch size that would have fitted, then simulate it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FIRST_DIMENSION = re.compile(r" \((\d+)[,)]")
 
 
 def batch(trial: Trial) -> Iterator[Finding]:
-    """A smaller batch, with room for what the step had still to come to."""
+    """Yield a smaller batch that fits, with room for the rest of the step."""
     if trial.phase not in STEP_PHASES or not trial.rerun.faithful:
         return
     share = _share_that_fits(trial)
@@ -55,7 +55,7 @@ def batch(trial: Trial) -> Iterator[Finding]:
 
 
 def _share_that_fits(trial: Trial) -> float:
-    """Part of the batch with which the forward fits to its end, and the gradients behind it."""
+    """Estimate the part of the batch whose forward and gradients fit."""
     case, books = trial.case, trial.case.books
     live = books.live(case.index)
     growing = trial.bytes_of(trial.new_rows(*_WITH_BATCH)) + case.size
@@ -73,7 +73,10 @@ def _share_that_fits(trial: Trial) -> float:
 
 
 def _grows_with_batch(trial: Trial) -> dict[int, int]:
-    """Bytes by event where they are in proportion to the batch, the failed request among them."""
+    """Map events to bytes that are in proportion to the batch.
+
+    The failed request is among them.
+    """
     books, case = trial.case.books, trial.case
     a = books.allocations
     born = (a.born >= 0) & (a.born < case.index) & case.of_this_step(np.arange(len(a)))
@@ -85,7 +88,10 @@ def _grows_with_batch(trial: Trial) -> dict[int, int]:
 
 
 def _batch_size(trial: Trial) -> int | None:
-    """First dimension of the largest input; None if no input was seen."""
+    """Return the first dimension of the largest input, or None.
+
+    None if no input was seen.
+    """
     a = trial.case.books.allocations
     rows = trial.new_rows(Category.INPUTS)
     for row in rows[np.argsort(-a.block[rows], kind="stable")].tolist():

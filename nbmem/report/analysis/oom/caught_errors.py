@@ -1,4 +1,4 @@
-"""A sentence about requests that failed, and that the program went on without noticing."""
+"""Describe failed requests after which the program went on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def passed_over_note(books: Books) -> str | None:
-    """What torch asked for less of, where the card was full; None if nothing was."""
+    """Return a note on requests that torch repeated with less, or None."""
     rows = sorted(books.refused.passed_over)
     if not rows:
         return None

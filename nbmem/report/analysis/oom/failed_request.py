@@ -1,4 +1,4 @@
-"""The figures of one failed request: what the allocator had, and what it could not get."""
+"""Figures of one failed request: what the allocator had and lacked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ROUNDED = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One failed request.
+    """One failed request and the allocator's figures at that moment.
 
     Attributes:
         books: The card's books.
@@ -38,8 +38,8 @@ class Case:
         caught: Whether the program went on.
         settings: The allocator's settings.
         size: Bytes of the block.
-        stream: The stream that asked.
-        wanted: Bytes that the driver was asked for.
+        stream: The stream of the request.
+        wanted: Bytes requested from the driver.
         free: Bytes free on the card, as torch's history has it.
         limit: Bytes that may be reserved; None without a memory fraction.
         capacity: Bytes that this process could have reserved at that moment, at least.
@@ -63,16 +63,19 @@ class Case:
 
     @property
     def limited(self) -> bool:
-        """Whether the card had room, so that only a memory limit explains the failure."""
+        """True if the card had room, so that a memory limit is the cause."""
         return self.free >= self.wanted + LARGE_STEP
 
     @property
     def missing(self) -> int:
-        """Bytes that the driver would have had to have more."""
+        """Bytes that the driver had too few."""
         return max(0, self.reserved + self.wanted - self.capacity)
 
     def of_this_step(self, rows: Ints) -> NDArray[np.bool_]:
-        """Which allocations were born in the step of the failure or behind it (before any: all)."""
+        """Return a mask of allocations made since the failing step began.
+
+        Before any step, all of them count.
+        """
         books = self.books
         steps = np.array([*(max(0, step) for step in books.phases.passes), -1], np.int64)
         phase = int(books.phases.of(np.array([self.index], np.int64))[0])
@@ -81,7 +84,7 @@ class Case:
 
 
 def cases(books: Books) -> list[Case]:
-    """Every failed request that the program had to do without, in order."""
+    """List every failed request that the program went without, in order."""
     fatal = is_oom_text(books.session.error or "")
     last = max(books.refused.seen, default=None)
     return [
@@ -124,7 +127,7 @@ def _case(books: Books, index: int, refusal: Refusal | None, *, caught: bool) ->
 
 
 def _limit(books: Books, refusal: Refusal | None, *, caught: bool) -> tuple[int | None, int | None]:
-    """The memory limit, and the least that it can be."""
+    """Return the memory limit and the least that it can be, or None."""
     if refusal is not None:
         return refusal.limit, refusal.limit
     message = None if caught else read_message(books.session.error or "")
@@ -134,7 +137,7 @@ def _limit(books: Books, refusal: Refusal | None, *, caught: bool) -> tuple[int 
 
 
 def layout(case: Case) -> Layout:
-    """Every segment and block when the request failed."""
+    """Reconstruct every segment and block at the failed request."""
     books, index = case.books, case.index
     after, _ = undo_with_notes(books.trace.end, books.trace.events[index:], case.settings)
     a = books.allocations
@@ -148,7 +151,10 @@ def layout(case: Case) -> Layout:
 
 
 def free_pieces(case: Case, at: Layout) -> Ints:
-    """Bytes of the free cached blocks that may serve the request: its pool, its stream."""
+    """Return sizes of the free cached blocks that may serve the request.
+
+    These are the blocks of its pool and its stream.
+    """
     blocks, segments = at.blocks, at.segments
     free = blocks[blocks.state == BlockState.INACTIVE]
     if not len(free):

@@ -1,4 +1,4 @@
-"""What lived when a request failed, by the name that a person knows it by."""
+"""Group what lived when a request failed, by name or line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FREE_AS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Allocations under one name or line, and how they would be let go of.
+    """Allocations under one name or line, and how to free them.
 
     Attributes:
         held: What a view shows of them.
@@ -45,7 +45,7 @@ class Group:
 
 
 def groups(case: Case) -> list[Group]:
-    """Everything that lived at the moment of the failure, the largest group first."""
+    """Group the allocations that lived at the failure, largest group first."""
     books, a = case.books, case.books.allocations
     late = _held_at_the_end(case)
     found: dict[tuple[str | None, Category, str | None, bool, str | None], list[int]] = {}
@@ -86,7 +86,7 @@ def groups(case: Case) -> list[Group]:
 
 
 def _held_at_the_end(case: Case) -> dict[int, tuple[str | None, str | None]]:
-    """By address: the name that holds a storage, and what `%nbmem free` takes to let it go.
+    """Map addresses to the holder's name and what `%nbmem free` takes.
 
     A traceback is no name to know a tensor by; the line that made it says more.
     """

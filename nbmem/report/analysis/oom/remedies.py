@@ -1,4 +1,4 @@
-"""What would have sufficed: each remedy is tried in the simulator before it is said."""
+"""Find remedies for a failed request, each tried in the simulator."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FREE_WORDS = {TRACEBACK: "what an earlier failure left behind", OUT: "Out and _
 
 
 def remedies(case: Case, held: Sequence[Group], phase: str | None) -> tuple[Finding, ...]:
-    """At most three, the least intrusive first.
+    """Return at most three remedies, the least intrusive first.
 
     Args:
         case: The failed request.
@@ -207,7 +207,7 @@ def _checkpointing(trial: Trial) -> Iterator[Finding]:
 
 
 def _blocks(model: dict[str, Any] | None) -> str | None:
-    """The longest list of equal blocks of a model, as code; None where there is none."""
+    """Return the code for a model's longest list of equal blocks, or None."""
     lists = model["blocks"] if model is not None else []
     longest = max(lists, key=lambda block: int(block["count"]), default=None)
     return None if longest is None else blocks_of(model, str(longest["path"]))

@@ -1,4 +1,4 @@
-"""Would it have been served? The failed request again, with one thing changed.
+"""Simulate the failed request again with one thing changed.
 
 A remedy is said only if the unchanged replay fails where the recording did; else the simulation
 says nothing about the change. What is freed just before the line is tried on the layout of that
@@ -36,7 +36,7 @@ _NOWHERE = 1 << 61
 
 
 def served_now(case: Case, *, freed: Ints | None = None, capacity: int | None = None) -> bool:
-    """Whether the request is served at its moment.
+    """Return whether the request is served at its moment, with changes.
 
     Args:
         case: The failed request.
@@ -66,7 +66,7 @@ def served_now(case: Case, *, freed: Ints | None = None, capacity: int | None = 
 
 
 class FailureReplay:
-    """The recording up to the failed request, replayed from its start with something changed.
+    """A replay of the recording up to the failed request, with changes.
 
     Attributes:
         faithful: Whether the unchanged replay fails at that request and nowhere before: only then
@@ -83,7 +83,9 @@ class FailureReplay:
         self.faithful = short and self._refused_at() == case.index
 
     def served(self, *, conf: str | None = None, resized: Mapping[int, int] | None = None) -> bool:
-        """Whether nothing runs out of memory, up to the failed request and with it.
+        """Return whether the replay serves all requests and the failed one.
+
+        False if the unchanged replay is not faithful.
 
         Args:
             conf: Allocator settings that are added to those in force.
@@ -92,7 +94,7 @@ class FailureReplay:
         return self.faithful and self._refused_at(conf, resized) is None
 
     def requested(self, event: int) -> int:
-        """Bytes that an event asked for."""
+        """Return the bytes that an event requested."""
         return int(self._events.size[event])
 
     def _refused_at(

@@ -1,4 +1,4 @@
-"""What the remedies for one failed request look at."""
+"""Data of one failed request that the remedies read."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class Trial:
     rerun: FailureReplay
 
     def rows(self, *categories: Category) -> Ints:
-        """Live allocations of some categories, in the order of birth."""
+        """Return the live allocations of some categories, by allocation time."""
         case = self.case
         rows = case.books.live(case.index)
         return rows[np.isin(case.books.category[rows], categories)]
 
     def new_rows(self, *categories: Category) -> Ints:
-        """Live allocations of some categories that were born in this step."""
+        """Return the live allocations of some categories made in this step."""
         rows = self.rows(*categories)
         return rows[self.case.of_this_step(rows)]
 
     def bytes_of(self, rows: Ints) -> int:
-        """Their block bytes."""
+        """Sum the block bytes of some allocations."""
         return int(self.case.books.allocations.block[rows].sum())

@@ -1,4 +1,7 @@
-"""An out-of-memory error in a cell that was not traced: what was seen of it, or its message."""
+"""Explain an out-of-memory error in a cell that was not traced.
+
+The sources are the observed failure, or the error's message.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def untraced(  # noqa: PLR0913 - each is known or not by itself
     shares: Sequence[Share] = (),
     allocator: str = "native",
 ) -> Autopsy:
-    """Explain what can be known without the allocator's events.
+    """Explain an error as far as possible without the allocator's events.
 
     Args:
         refusal: How it was seen to fail; None where no observer was there.
@@ -89,13 +92,13 @@ def untraced(  # noqa: PLR0913 - each is known or not by itself
 
 
 def left_by_traceback(storages: Sequence[HeldStorage]) -> int:
-    """Bytes that only the traceback of a failed cell keeps."""
+    """Return the bytes that only the traceback of a failed cell keeps."""
     held = roots_of(tuple(storages))
     return sum(root.alone for root in held if root.kind is HolderKind.TRACEBACK)
 
 
 def _holders(storages: Sequence[HeldStorage]) -> tuple[HeldGroup, ...]:
-    """What lives now, each storage under its best holder."""
+    """Group what lives now by each storage's best holder, largest first."""
     sizes: dict[str, list[int]] = {}
     for held in storages:
         sizes.setdefault(held.holders[0].root, []).append(held.size)
@@ -113,7 +116,7 @@ def _reason(
     allocated: int | None,
     limit: int | None,
 ) -> str:
-    """What the counters alone can say."""
+    """Explain the failure by the counters alone."""
     if wanted is None or free is None:
         return "torch's message has no figures."
     if limit is not None and free >= wanted:

@@ -1,4 +1,4 @@
-"""The files of a world's ranks read as one report."""
+"""Read the files of a world's ranks as one report."""
 
 from nbmem.report.analysis.world.world_builder import read_world
 

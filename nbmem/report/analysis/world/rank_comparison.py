@@ -1,4 +1,4 @@
-"""What ranks have between them: spread, imbalance, the first to run out, cards and machines."""
+"""Compare ranks: spread, imbalance, first failure, cards and machines."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ _CAUSE = 0.5
 
 
 def spreads(rows: Sequence[RankRow]) -> tuple[Spread, ...]:
-    """Each category over the ranks that wrote a session, each at its own peak."""
+    """Compute the spread of each category, each rank at its own peak.
+
+    Only ranks that wrote a session count.
+    """
     whole = [row for row in rows if row.held]
     return tuple(_spread(whole, c) for c in PROCESS if any(row.held[c] for row in whole))
 
@@ -56,7 +59,10 @@ def _spread(rows: Sequence[RankRow], category: Category) -> Spread:
 
 
 def imbalances(rows: Sequence[RankRow]) -> tuple[Imbalance, ...]:
-    """Ranks above those that do the same; stages of a pipeline do not, and have a reason."""
+    """Find ranks that peak above those that do the same work.
+
+    Stages of a pipeline do not do the same work, so they are compared separately.
+    """
     alike: dict[tuple[int, ...], list[RankRow]] = {}
     for row in rows:
         if row.held and not row.rank.stands_for:
@@ -94,7 +100,7 @@ def _imbalance(row: RankRow, group: Sequence[RankRow]) -> Imbalance | None:
 
 
 def first_out(rows: Sequence[RankRow], held: Callable[[RankRow, int], HeldThen]) -> FirstOut | None:
-    """The rank that ran out of memory first, and what the others held then.
+    """Find the rank that ran out of memory first, and the others then.
 
     Args:
         rows: The ranks.
@@ -109,7 +115,10 @@ def first_out(rows: Sequence[RankRow], held: Callable[[RankRow, int], HeldThen])
 
 
 def hosts(rows: Sequence[RankRow]) -> tuple[HostMemory, ...]:
-    """What ranks took of the memory of their machines; a virtual rank takes an estimate's."""
+    """Sum the host memory that ranks took, by machine.
+
+    Virtual ranks are left out: theirs is the memory of an estimate.
+    """
     on: dict[str, list[RankRow]] = {}
     for row in rows:
         estimated = row.rank.stands_for or (row.device is not None and row.device.virtual)
@@ -127,7 +136,7 @@ def hosts(rows: Sequence[RankRow]) -> tuple[HostMemory, ...]:
 
 
 def shared_cards(rows: Sequence[RankRow]) -> tuple[SharedCard, ...]:
-    """Cards that more than one rank used."""
+    """Find the cards that more than one rank used."""
     users: dict[tuple[str, str], list[RankRow]] = {}
     for row in rows:
         if row.rank.card is not None:

@@ -1,4 +1,7 @@
-"""One rank's file as a row of its world: a session whole, a journal as far as it came."""
+"""Build a rank's row from its file, a session or a journal.
+
+A journal is read as far as it was written.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +34,13 @@ _BY_KEY = {category.key: category for category in Category}
 
 
 def row_of(file: RankFile) -> RankRow:
-    """A rank's row."""
+    """Build the row of one rank from its file."""
     found = file.found
     return _of_journal(file, found) if isinstance(found, Journal) else _of_session(file, found)
 
 
 def held_at(file: RankFile, t_ns: int) -> HeldThen:
-    """What a rank held at a moment, or as shortly before it as was written down.
+    """Return what a rank held at a moment, or at the last one written before.
 
     Args:
         file: Its file.
@@ -80,7 +83,10 @@ def _held(books: Books, position: int) -> dict[Category, int]:
 
 
 def _largest(books: Books, position: int) -> dict[Category, tuple[str, int]]:
-    """By live category, the name that most bytes have: layers and items of a list together."""
+    """Return the name with the most bytes of each live category.
+
+    Layers, and the items of a list, count together.
+    """
     sums: dict[Category, dict[str, int]] = {}
     for row in books.live(position).tolist():
         if (name := books.name(row)) is not None:
@@ -159,12 +165,18 @@ def _of_journal(file: RankFile, journal: Journal) -> RankRow:
 
 
 def fullest_of(entry: Entry) -> CardNow | None:
-    """The card on which a rank had held the most by then; None if it had used none."""
+    """Return the card on which a rank had held the most, or None.
+
+    None if it had used none by then.
+    """
     return max(entry.cards, key=lambda card: card.peak, default=None)
 
 
 def _since(entries: tuple[Entry, ...]) -> int | None:
-    """The first of the last lines in which nothing changed any more."""
+    """Return when the unchanged last lines of a journal began, or None.
+
+    None without any line.
+    """
     since = None
     for entry in reversed(entries):
         same = entry.place == entries[-1].place and entry.step == entries[-1].step
@@ -175,7 +187,7 @@ def _since(entries: tuple[Entry, ...]) -> int | None:
 
 
 def state_of(file: RankFile) -> State:
-    """How a rank is, of which there is a journal."""
+    """Return the state of a rank that wrote a journal."""
     ended = file.rank.ended
     if ended is not None:
         return ended

@@ -1,4 +1,4 @@
-"""From a folder of ranks to one report: which files are of one run, and what its ranks show."""
+"""Build one report from a folder of rank files of one run."""
 
 from __future__ import annotations
 
@@ -72,7 +72,10 @@ def read_world(path: str | Path, limits: Limits | None = None) -> WorldReport:
 
 
 def _latest_run(rows: Sequence[RankRow], notes: list[str]) -> list[RankRow]:
-    """The rows of the run that began last; a note names the files of others."""
+    """Return the rows of the run that began last.
+
+    A note names the files of other runs.
+    """
     last = max(rows, key=lambda row: row.rank.started_ns)
     run = [row for row in rows if row.rank.run == last.rank.run and not _before(row, last)]
     kept = {id(row) for row in run}
@@ -90,13 +93,19 @@ def _latest_run(rows: Sequence[RankRow], notes: list[str]) -> list[RankRow]:
 
 
 def _before(row: RankRow, last: RankRow) -> bool:
-    """Whether a process had ended before another began: without a run's name that tells it."""
+    """Return whether a process had ended before another began.
+
+    This separates runs without a name; with a name the result is False.
+    """
     ended = row.rank.ended_ns
     return row.rank.run is None and ended is not None and ended < last.rank.started_ns
 
 
 def _numbered(rows: Sequence[RankRow], notes: list[str]) -> Sequence[RankRow]:
-    """Processes that each are a world of their own (engines without a group) as one world."""
+    """Return processes without a process group as ranks of one world.
+
+    Each of them (an engine, say) was a world of its own.
+    """
     ranks = as_one_world([row.rank for row in rows])
     if len(rows) > 1 and rows[0].rank.world < ranks[0].world:
         notes.append(
@@ -107,7 +116,10 @@ def _numbered(rows: Sequence[RankRow], notes: list[str]) -> Sequence[RankRow]:
 
 
 def _one_each(rows: Sequence[RankRow], notes: list[str]) -> list[RankRow]:
-    """One row for each rank: of two that claim a number the later one, and a note of the other."""
+    """Keep the latest row of each rank.
+
+    Of two that claim one number, a note names the earlier one.
+    """
     by_number: dict[int, RankRow] = {}
     for row in sorted(rows, key=lambda row: row.rank.started_ns):
         before = by_number.get(row.rank.number)
@@ -121,7 +133,7 @@ def _one_each(rows: Sequence[RankRow], notes: list[str]) -> list[RankRow]:
 
 
 def _size(rows: Sequence[RankRow], notes: list[str]) -> int:
-    """How many ranks there are, by what most of them say."""
+    """Return the number of ranks that most of them report."""
     said = Counter(row.rank.world for row in rows)
     size = said.most_common(1)[0][0]
     if len(said) > 1:
@@ -142,7 +154,7 @@ def _versions(rows: Sequence[RankRow]) -> list[str]:
 
 
 def _held(row: RankRow, t_ns: int, limits: Limits | None) -> HeldThen:
-    """Read a rank's file once more, for a moment that only another rank's file tells."""
+    """Read a rank's file once more, for a moment from another rank's file."""
     file = rank_file(row.path, limits)
     if isinstance(file, str):  # it was there a moment ago
         return HeldThen(rank=row.rank.number, t_ns=None)

@@ -1,4 +1,4 @@
-"""What every view draws of a world: a row for each rank, and what they have between them."""
+"""Data that every view draws of a world: ranks, and their comparison."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ without a word (killed, or its machine is gone)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRow:
-    """One rank; None where it wrote nothing of it.
+    """One rank's figures; None where its file has none.
 
     Attributes:
         rank: Which.
@@ -73,7 +73,7 @@ class RankRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """How much the ranks hold of one category, each at its own peak.
+    """The range of one category over the ranks, each at its own peak.
 
     Attributes:
         category: The category.
@@ -92,16 +92,16 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imbalance:
-    """A rank that peaks higher than those that do the same.
+    """A rank that peaks higher than those that do the same work.
 
     Attributes:
         rank: Which.
         more: Bytes above the median of the others.
         median: That median of allocated bytes.
         by_category: Bytes above the median by category, the largest first.
-        cause: The one that the others follow from, as far as that can be told; None if none is
+        cause: The one that the others follow from, as far as that is known; None if none is
             above.
-        named: What holds most of the cause, by its name; None where nobody knows one.
+        named: What holds most of the cause, by its name; None where it is not known.
     """
 
     rank: int
@@ -114,7 +114,7 @@ class Imbalance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldThen:
-    """What a rank held when another ran out of memory.
+    """A rank's memory when another rank ran out of memory.
 
     Attributes:
         rank: Which.
@@ -155,7 +155,7 @@ class SharedCard:
     Attributes:
         host: Its machine.
         card: What tells it from others there.
-        total: Its bytes; None where nobody knows.
+        total: Its bytes; None where not known.
         ranks: The ranks.
         together: Their highest process figures (or else reserved bytes) together.
     """
@@ -169,7 +169,7 @@ class SharedCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
-    """What the ranks of one machine took of its memory.
+    """Host memory that the ranks of one machine took.
 
     Attributes:
         host: The machine.
@@ -186,7 +186,7 @@ class HostMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldReport:
-    """A world of ranks.
+    """The report of a world of ranks.
 
     Attributes:
         title: The script's name.
@@ -196,7 +196,7 @@ class WorldReport:
         highest: The row that peaked highest; None where no rank used a card.
         spreads: By category, those that some rank holds.
         imbalances: Ranks that differ without a reason, the largest first.
-        first_out: Who ran out of memory first; None where nobody did.
+        first_out: The rank that ran out of memory first; None where none did.
         shared: Cards of several ranks.
         hosts: What ranks of real processes took of their machines' memory, by machine.
         notes: What is odd about the folder, one sentence each.
@@ -216,10 +216,13 @@ class WorldReport:
 
     @property
     def device(self) -> DeviceInfo | None:
-        """What the world's ranks used: the one of the highest; None where they used none."""
+        """The device of the rank that peaked highest; None where none was used."""
         return None if self.highest is None else self.highest.device
 
     @property
     def on_host(self) -> bool:
-        """Whether its ranks train on the CPU, whose memory has no reserved bytes."""
+        """True if the ranks train on the CPU.
+
+        Its memory has no reserved bytes.
+        """
         return self.device is not None and self.device.is_host

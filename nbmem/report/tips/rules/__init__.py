@@ -1,4 +1,4 @@
-"""The rules, in the order of the catalogue: one file and one line for each."""
+"""All rules in the order of the catalogue, one file for each."""
 
 from __future__ import annotations
 

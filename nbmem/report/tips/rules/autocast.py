@@ -37,7 +37,7 @@ AMPERE = (8, 0)
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """Replays the recording with half of the bytes of activations and their gradients."""
+    """Replay with half the bytes of activations and their gradients."""
     model = e.model()
     if model is None or any(c["autocast"] for c in e.calls) or e.trains is False:
         return
@@ -73,7 +73,10 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _code(model: str | None, dtype: str) -> str | None:
-    """The model's forward under autocast; None where the notebook has no name for the model."""
+    """Return code that runs the model under autocast, or None.
+
+    None where the notebook has no name for the model.
+    """
     if model is None:
         return None
     scaler = "" if dtype == "bfloat16" else (

@@ -43,7 +43,10 @@ SAFE = 0.95
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """Shrink where it ran out; grow where all tips are asked for."""
+    """Propose a smaller batch after an error, or else a larger one.
+
+    The larger one only if all tips are requested.
+    """
     if e.ran_out:
         yield from _shrink(e)
     elif e.everything and e.card_known:
@@ -66,7 +69,10 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def largest_batch(e: Evidence) -> tuple[int, int, int] | None:
-    """(rows now, rows that fit, bytes a row); None if the rows are not known."""
+    """Return rows now, rows that fit and bytes per row, or None.
+
+    None if the rows are not known.
+    """
     rows = max((c["rows"] or 0 for c in e.calls), default=0)
     peak = e.report.ledger_at_peak
     if not rows or not e.phases("forward", "inference"):
@@ -79,7 +85,7 @@ def largest_batch(e: Evidence) -> tuple[int, int, int] | None:
 
 
 def _shrink(e: Evidence) -> Iterator[Finding]:
-    """What was held when the first request failed, and what it missed, by the batch's part."""
+    """Propose the largest batch that may serve the first failed request."""
     refused = e.books.refused.failed
     if not refused:
         return
@@ -112,7 +118,10 @@ def _shrink(e: Evidence) -> Iterator[Finding]:
 
 
 def _before_the_batch(e: Evidence, at: int) -> int | None:
-    """What was allocated when the pass began that ran out; None if it was not in one (a load)."""
+    """Return the bytes allocated when the failing pass began, or None.
+
+    None if the request did not fail in a pass (but in a load, say).
+    """
     begun = [span for _, span in e.books.phases.spans if e.books.bounds(span)[0] <= at]
     if not begun or begun[-1].name not in PASS:
         return None

@@ -42,7 +42,10 @@ their first step (the workspaces that cuDNN tried), so growth inside a loop of s
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """Idle while it grew; or, if all tips are asked for, whatever empty_cache() would give back."""
+    """Find cached memory that lay idle while torch took more.
+
+    If all tips are requested: whatever empty_cache() would give back.
+    """
     now = int(e.books.releasable[-1])
     idle = _idle_while_growing(e)
     if not e.matters(now, OF_THE_CARD) or not (idle or e.everything):
@@ -74,7 +77,10 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _idle_while_growing(e: Evidence) -> tuple[int, int, int] | None:
-    """(where, bytes that lay idle from there to the end, bytes taken from the driver since).
+    """Find where cache lay idle while torch took more, or return None.
+
+    The result is the position, the bytes that lay idle from there to the end, and the bytes
+    taken from the driver since.
 
     Cache is unused only if it stayed idle while torch asked the driver for more: a ratio cannot
     tell the fault from a plain VGG.
@@ -96,7 +102,10 @@ def _idle_while_growing(e: Evidence) -> tuple[int, int, int] | None:
 
 
 def _loop_ends(e: Evidence) -> int:
-    """Where the last backward ended: the phase behind it lasts to the end of the recording."""
+    """Return the position where the last backward ended.
+
+    The phase behind it lasts to the end of the recording.
+    """
     spans = (span for _, span in e.books.phases.spans if span.name == "backward")
     return max((e.books.bounds(span)[1] for span in spans), default=0)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """How many times the batch would fit."""
+    """Find how far the batch can grow on an almost empty card."""
     full, room = e.fullest, largest_batch(e)
     if not e.card_known or room is None or full.used >= EMPTY * full.total_bytes:
         return

@@ -46,7 +46,10 @@ _NAMED = re.compile(r"^(.*?) (\([\d, ]*\) \w+)$")
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """Dictionaries that look like the model; without names, what torch.load has made."""
+    """Find dictionaries that look like the model's weights.
+
+    If there are none: what torch.load made.
+    """
     found = list(_named(e))
     yield from found
     if not found:
@@ -86,7 +89,10 @@ def _named(e: Evidence) -> Iterator[Finding]:
 
 
 def weight_forms(e: Evidence) -> dict[str, str]:
-    """Shape and type of each weight that was seen, by its name in the notebook."""
+    """Return the shape and type of each weight seen, by its name.
+
+    The name is the one in the notebook.
+    """
     identities = e.trace.identities
     rows = np.flatnonzero(identities.category == Category.WEIGHTS)
     found = {}
@@ -98,7 +104,10 @@ def weight_forms(e: Evidence) -> dict[str, str]:
 
 
 def _key(held: HeldStorage, root: str) -> str | None:
-    """The last key of the way from a root, if it ends in one."""
+    """Return the last key of the path from a root, or None.
+
+    None if the path does not end in a key.
+    """
     path = next(h.path for h in held.holders if h.root == root)
     match = _KEY.search(path)
     return None if match is None else match[1]
@@ -107,7 +116,10 @@ def _key(held: HeldStorage, root: str) -> str | None:
 def _joined(
     e: Evidence, mine: list[HeldStorage], keys: dict[int, str | None]
 ) -> Iterator[HeldStorage]:
-    """Of a dictionary what the model has in one storage, as a recurrent layer has its weights."""
+    """Yield a dictionary's tensors that the model has in one storage.
+
+    A recurrent layer has its weights so.
+    """
     identities = e.trace.identities
     of_module: dict[str, list[HeldStorage]] = {}
     for held in mine:
@@ -127,7 +139,7 @@ def _joined(
 
 
 def _ends(weights: dict[str, str]) -> list[str]:
-    """Form and name of each weight, the name from its end, in order: a key is looked up by halves.
+    """Return each weight's form and reversed name, sorted for bisection.
 
     A checkpoint has as many keys as the model has weights, so each with each takes minutes.
     """
@@ -135,14 +147,17 @@ def _ends(weights: dict[str, str]) -> list[str]:
 
 
 def _is_weight(ends: list[str], key: str | None, form: str) -> bool:
-    """Whether a weight of this form has a name that ends in a key."""
+    """Return whether a weight of this form has a name that ends in a key."""
     wanted = f"{form}\n{str(key)[::-1]}."
     at = bisect_left(ends, wanted)
     return at < len(ends) and ends[at].startswith(wanted)
 
 
 def _by_stacks(e: Evidence) -> Iterator[Finding]:
-    """What torch.load made and nobody took over as a weight, beside an equal set that lived."""
+    """Find what torch.load made, beside an older set of the same sizes.
+
+    What became a weight, a buffer or optimizer state does not count.
+    """
     a = e.books.allocations
     loaded = e.born_in_stacks(by_torch_load)
     owned = (Category.WEIGHTS, Category.BUFFERS, Category.OPTIMIZER_STATE)
@@ -170,13 +185,13 @@ def _by_stacks(e: Evidence) -> Iterator[Finding]:
 
 
 def by_torch_load(stack: Stack) -> bool:
-    """Whether torch.load made it."""
+    """Return whether a stack shows that torch.load made an allocation."""
     files = (with_slashes(frame.file) for frame in stack if frame.function == "load")
     return any(file.endswith("torch/serialization.py") for file in files)
 
 
 def line_of_load(e: Evidence, row: int) -> str:
-    """` at train.py:12`, the user's line that loads; nothing where there is none."""
+    """Return ` at train.py:12`, the user's line that loads, or no text."""
     from nbmem.report.analysis.source_lines import users_line
 
     stack = int(e.books.allocations.stack[row])

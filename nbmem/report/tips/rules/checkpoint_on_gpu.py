@@ -1,4 +1,4 @@
-"""A checkpoint was loaded onto the card before it was copied into the model.
+"""A checkpoint was loaded onto the card before the model copied it.
 
 What it sees
     Tensors that torch.load made on the card and that were gone again before the end (it needs
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """What torch.load made and that has gone; said if it made the peak, or memory is short."""
+    """Find what torch.load made and that was freed later.
+
+    It is reported if it made the peak, if memory is short, or if all tips are requested.
+    """
     a = e.books.allocations
     loaded = e.born_in_stacks(by_torch_load)
     loaded = loaded[(a.freed[loaded] < e.books.events) & (a.born[loaded] >= 0)]

@@ -1,4 +1,4 @@
-"""Activations dominate: recompute the repeated blocks in place of keeping them.
+"""Activations dominate: recompute the repeated blocks.
 
 What it sees
     Activations that are half of the peak or more where memory is short, and a list of equal blocks
@@ -38,7 +38,7 @@ FEWEST = 3
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """A list of blocks whose kept bytes repeat as often as it is long."""
+    """Find a list of blocks whose kept bytes repeat as often as it is long."""
     model = e.model()
     forward = e.phases("forward")
     if (
@@ -80,7 +80,10 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _kept_sizes(e: Evidence) -> NDArray[np.int64]:
-    """Blocks of the activations at the end of the largest forward, in the order of birth."""
+    """Return the activations' block bytes after the largest forward.
+
+    In the order of allocation.
+    """
     books = e.books
     ends = [books.bounds(s)[1] for _, s in books.phases.spans if s.name == "forward"]
     kinds = (Category.ACTIVATIONS,)
@@ -93,7 +96,10 @@ def _kept_sizes(e: Evidence) -> NDArray[np.int64]:
 
 
 def _repeated(sizes: NDArray[np.int64], count: int) -> NDArray[np.int64] | None:
-    """The sizes that repeat `count` times in a row, the most bytes of all; None if none do."""
+    """Return the sizes that repeat `count` times in a row, or None.
+
+    Of several, those with the most bytes.
+    """
     best: NDArray[np.int64] | None = None
     if count < FEWEST:
         return None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """The peak as it was, and as it would be without the searches."""
+    """Compute the peak without the searches of cuDNN's benchmark."""
     a, books = e.books.allocations, e.books
     rows = searched(a, e.session, books.device)
     if not rows:

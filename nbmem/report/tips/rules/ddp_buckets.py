@@ -29,7 +29,7 @@ SHARE = 0.1
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """The buckets are as large as the gradients."""
+    """Find DDP modules whose buckets are as large as the gradients."""
     for module in e.modules:
         if module.get("gradient_as_bucket_view") is not False or not module.get("called"):
             continue
@@ -51,7 +51,10 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _code(name: str | None) -> str | None:
-    """Wraps the same module anew; None where the notebook has no name for it."""
+    """Return code that wraps the same module anew, or None.
+
+    None where the notebook has no name for it.
+    """
     if name is None:
         return None
     return (

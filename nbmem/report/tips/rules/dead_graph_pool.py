@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """What empty_cache() would give back of pools that nobody uses."""
+    """Find what empty_cache() would give back of unused private pools."""
     segments, blocks = e.trace.end.segments, e.trace.end.blocks
     dead = (segments.pool != 0) & ~np.isin(segments.pool, e.trace.kept_pools)
     home = segments.addr.searchsorted(blocks.addr, "right") - 1

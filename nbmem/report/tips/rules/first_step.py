@@ -38,7 +38,7 @@ STEP_BYTES = 4
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """Optimizers that have never stepped, where gradients are there."""
+    """Find optimizers that have gradients and never stepped."""
     if not e.phases("backward"):
         return
     for optimizer in e.optimizers:
@@ -66,7 +66,10 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def state_of(optimizer: dict[str, Any]) -> list[int]:
-    """Bytes of each tensor that the first step makes and keeps, in order; empty if not known."""
+    """Return the bytes of each tensor that the first step makes and keeps.
+
+    In order; empty if not known.
+    """
     kind, switches = optimizer["class"], optimizer["switches"]
     if not optimizer["torch"]:
         return []
@@ -94,7 +97,7 @@ def _more(kind: str, switches: dict[str, Any]) -> int:
 
 
 def _factors(size: int, shape: list[int]) -> list[int]:
-    """Adafactor keeps a row and a column for a matrix."""
+    """Return the bytes of Adafactor's row and column of a matrix."""
     if len(shape) < 2:
         return [size]
     item = size // max(1, prod(shape))

@@ -1,4 +1,4 @@
-"""Free memory lies in pieces that no request fits: the cache is fragmented.
+"""The cache is fragmented: free memory lies in pieces that are too small.
 
 What it sees
     Reserved memory far above allocated, and a reason to mind: a request that the driver refused or
@@ -54,7 +54,7 @@ VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """A reason, then every remedy on the recorded events; the best one is said."""
+    """Find a reason, try all remedies on the events, and report the best."""
     reason = _reason(e)
     if reason is None:
         return
@@ -94,7 +94,10 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _figure(e: Evidence, count: int) -> str:
-    """Bytes that a replay reserved, which has all the memory that it wants."""
+    """Format the bytes that a replay reserved.
+
+    A replay has all the memory that it requests, maybe more than the card has.
+    """
     there = e.card_known and 0 < e.trace.info.total_bytes < count
     return "more than the card has" if there else say(count)
 
@@ -135,7 +138,10 @@ def _reason(e: Evidence) -> str | None:
 
 
 def _growing_steps(e: Evidence) -> set[int]:
-    """Steps behind the second whose training took more from the driver: an evaluation is none."""
+    """Return steps after the second whose training took driver memory.
+
+    An evaluation does not count.
+    """
     takes = np.isin(e.trace.events.action, TAKES)
     at = np.flatnonzero(takes)
     trained = e.books.phases.named(e.books.phases.of(at), "forward", "backward", "optimizer")
@@ -144,7 +150,10 @@ def _growing_steps(e: Evidence) -> set[int]:
 
 
 def _that_serve(e: Evidence, took: int) -> list[tuple[str | None, Outcome]]:
-    """Remedies under which no request would have been refused, with no more than was reserved."""
+    """Return the remedies under which no request would have been refused.
+
+    None of them reserves more than was reserved.
+    """
     tried = list(_tried(e))
     if e.ran_out:  # the request that failed counts, too
         confs = [conf for conf, _ in tried if conf is not None]

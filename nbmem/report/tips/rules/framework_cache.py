@@ -1,4 +1,4 @@
-"""Another framework's pool holds memory that nobody uses, and torch cannot have.
+"""Another framework's pool holds unused memory that torch cannot have.
 
 What it sees
     Bytes at the end that CuPy's pool holds and no array of its uses, by its own counters: at least
@@ -32,7 +32,7 @@ OF_THE_CARD = 0.1
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """What each pool that can give memory back holds and does not use at the end."""
+    """Find unused memory at the end in pools that can give it back."""
     for share in e.report.ledger_at_end.owners:
         if share.name in GIVES_BACK and e.matters(share.cached, OF_THE_CARD):
             yield Finding(

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """What waits at the peak: of those that come two ahead, or else of the next."""
+    """Find blocks that FSDP gathers too early for backward.
+
+    Those that come two ahead, or else the next ones.
+    """
     pairs = list(_pairs(e))
     a = e.books.allocations
     early = [
@@ -70,7 +73,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _pairs(e: Evidence) -> Iterator[tuple[Gather, Gather]]:
-    """Units that one backward uses one after another."""
+    """Yield pairs of units that one backward uses one after another."""
     spans = [span for _, span in e.books.phases.spans]
     for now, later in pairwise(gathers(e.books)):
         if now.phase == later.phase and spans[now.phase].name == "backward":
@@ -78,7 +81,10 @@ def _pairs(e: Evidence) -> Iterator[tuple[Gather, Gather]]:
 
 
 def _code(e: Evidence, wanted: str) -> str | None:
-    """Sets it for all units; None where the notebook has no name for the model."""
+    """Return code that sets the prefetch of all units, or None.
+
+    None where the notebook has no name for the model.
+    """
     name = typed(chief_sharded(e.session))
     if name is None:
         return None

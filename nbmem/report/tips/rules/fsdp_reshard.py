@@ -1,4 +1,4 @@
-"""FSDP frees the last block after forward, and gathers it at once for backward.
+"""FSDP frees the last block after forward, then gathers it for backward.
 
 What it sees
     FSDP2 units whose parameters are freed at the end of every forward and are the first that the
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """The unit, if it is the same in every pass."""
+    """Find the unit that every pass frees and gathers again."""
     passes = list(_passes(e))
     units = {last.unit for last, first in passes if first is not None and _alike(e, last, first)}
     if len(units) != 1 or any(f is None or not _alike(e, last, f) for last, f in passes):
@@ -56,7 +56,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _passes(e: Evidence) -> Iterator[tuple[Gather, Gather | None]]:
-    """Each forward's last gathered unit, and the first of the backward that follows it."""
+    """Yield each forward's last unit and the next backward's first one."""
     spans = [span for _, span in e.books.phases.spans]
     by_phase: dict[int, list[Gather]] = {}
     for gather in gathers(e.books):
@@ -72,7 +72,7 @@ def _passes(e: Evidence) -> Iterator[tuple[Gather, Gather | None]]:
 
 
 def _alike(e: Evidence, last: Gather, first: Gather | None) -> bool:
-    """Whether the same parameters were freed and gathered again."""
+    """Return whether the same parameters were freed and gathered again."""
     a = e.books.allocations
     return (
         first is not None
@@ -83,7 +83,10 @@ def _alike(e: Evidence, last: Gather, first: Gather | None) -> bool:
 
 
 def _kept(e: Evidence, passes: list[tuple[Gather, Gather | None]]) -> Iterator[Move]:
-    """The first copies live as long as the second, which are not made."""
+    """Yield the moves that keep the first copies and drop the second.
+
+    The first copies live as long as the second, which are not made.
+    """
     a = e.books.allocations
     for last, first in passes:
         if first is not None:
@@ -94,7 +97,10 @@ def _kept(e: Evidence, passes: list[tuple[Gather, Gather | None]]) -> Iterator[M
 
 
 def _code(e: Evidence, unit: str) -> str | None:
-    """Keeps the module of a unit whole; None where its path is not known."""
+    """Return code that keeps the module of a unit whole, or None.
+
+    None where its path is not known.
+    """
     for module in sorted(e.modules, key=lambda m: -int(m["bytes"])):
         before = f"{module['name']}."
         inside = [p for p in module.get("fsdp_paths") or [] if f"{unit}.".startswith(before + p)]

@@ -36,7 +36,7 @@ AT_A_TIME = 4
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """The unit's share, and what the phases would hold without it."""
+    """Find an FSDP unit that has more than half of a model."""
     for module in e.modules:
         units = module.get("fsdp_units") or [0]
         blocks = max(module["blocks"], key=lambda found: found["count"], default=None)
@@ -60,7 +60,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _saved(e: Evidence, block: int) -> tuple[int, int]:
-    """How much lower the highest phase would be, at least and at most."""
+    """Return the least and the most bytes that smaller units would save."""
     least = most = 0
     for row in e.phases("forward", "backward", "optimizer", "inference", "zero_grad", "load"):
         held = row.ledger_at_peak
@@ -72,7 +72,10 @@ def _saved(e: Evidence, block: int) -> tuple[int, int]:
 
 
 def _code(name: str | None, blocks: dict[str, Any]) -> str | None:
-    """Cuts the blocks; None where the notebook has no name for the model."""
+    """Return code that shards each block, or None.
+
+    None where the notebook has no name for the model.
+    """
     if name is None:
         return None
     path = f".{blocks['path']}" if blocks["path"] else ""

@@ -42,7 +42,10 @@ _STEPS = ("forward", "backward", "optimizer", "inference")
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """What was gathered between the steps, and the peak if each had gone to the host at once."""
+    """Find whole tensors that were gathered between the steps.
+
+    The saving is what the peak falls by if each goes to the host at once.
+    """
     model = chief_sharded(e.session)
     rows = _gathered(e) if model is not None else np.zeros(0, np.int64)
     if model is None or not len(rows):
@@ -70,7 +73,10 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _gathered(e: Evidence) -> Ints:
-    """Rows of what DTensor gathered outside of forward, backward and step."""
+    """Return rows of what DTensor gathered outside of steps.
+
+    That is outside of forward, backward, optimizer and inference.
+    """
     seen = e.trace.identities
     names = [
         number
@@ -86,7 +92,10 @@ def _gathered(e: Evidence) -> Ints:
 
 
 def _code(name: str | None) -> str | None:
-    """Takes the state dict in the host's memory; None where the notebook has no name for it."""
+    """Return code that takes the state dict in host memory, or None.
+
+    None where the notebook has no name for the model.
+    """
     if name is None:
         return None
     return (

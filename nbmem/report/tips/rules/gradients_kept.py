@@ -1,4 +1,4 @@
-"""Gradients lie on the card where nobody reads them.
+"""Gradients lie on the card where nothing reads them.
 
 What it sees
     Gradients of the step before that still live at the highest moment of a forward, a backward or
@@ -38,7 +38,7 @@ OF_THE_CARD = 0.01
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """Gradients at the peak that were born before the last optimizer step."""
+    """Find gradients at the peak made before the last optimizer step."""
     books = e.books
     top = books.peak(0, books.events)
     phase = int(books.phases.of(np.array([top - 1], np.int64))[0])
@@ -76,7 +76,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _too_late(e: Evidence, ends: Ints) -> tuple[Ints, Ints]:
-    """Gradients that outlive the optimizer behind them, and where it ends."""
+    """Return gradients that outlive the next optimizer step, and its end."""
     books, a = e.books, e.books.allocations
     rows = np.flatnonzero((books.category == Category.GRADIENTS) & ~e.in_private_pool())
     step = np.searchsorted(ends, a.born[rows])
@@ -86,7 +86,7 @@ def _too_late(e: Evidence, ends: Ints) -> tuple[Ints, Ints]:
 
 
 def _brings(e: Evidence, rows: Ints, gone: Ints) -> int:
-    """By how much the peak falls if these blocks go there."""
+    """Return by how much the peak falls if blocks are freed at positions."""
     books, a = e.books, e.books.allocations
     change = np.zeros(books.events + 2, np.int64)
     np.add.at(change, gone + 1, a.block[rows])
@@ -96,7 +96,10 @@ def _brings(e: Evidence, rows: Ints, gone: Ints) -> int:
 
 
 def _made_anew(e: Evidence) -> int:
-    """Gradients that the first backward, which found none, had made by its own peak."""
+    """Return bytes of gradients that the first backward made by its peak.
+
+    It found none.
+    """
     first = next((i for i, n in enumerate(e.books.phases.names) if n == "backward"), None)
     if first is None:
         return 0

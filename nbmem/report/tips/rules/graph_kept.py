@@ -41,7 +41,7 @@ _ITEM = re.compile(r"(.+)\[\d+\]")
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """Activations of several passes at the end; who keeps them, where that is known."""
+    """Find activations of several passes at the end, and their holders."""
     rows, passes = _kept(e)
     if passes < FEWEST:
         return
@@ -63,7 +63,10 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _code(paths: set[str], lists: set[str], item: str) -> str | None:
-    """Detaches what is kept; None where it is not a name, a list or a plain way from a name."""
+    """Return code that detaches what is kept, or None.
+
+    None where it is not a name, a list or a plain path from a name.
+    """
     if len(paths) == 1 and not lists and expression(path := min(paths)):
         return f"{path} = {path}.detach()   # and from now on keep only {path}.detach()"
     if len(lists) == 1 and expression(kept := min(lists)):
@@ -101,12 +104,15 @@ def _finding(  # noqa: PLR0913 - the words and figures of one sentence
 
 
 def passes_kept(e: Evidence) -> int:
-    """Of how many forward passes activations live at the end."""
+    """Count the forward passes whose activations live at the end."""
     return _kept(e)[1]
 
 
 def _kept(e: Evidence) -> tuple[Ints, int]:
-    """What lives at the end of forward passes, and of how many passes."""
+    """Return the activations of forwards that live at the end.
+
+    Also returns of how many passes they are.
+    """
     books = e.books
     rows = books.live(books.events)
     rows = rows[books.category[rows] == Category.ACTIVATIONS]
@@ -119,7 +125,10 @@ def _kept(e: Evidence) -> tuple[Ints, int]:
 
 
 def _named(e: Evidence, rows: set[int]) -> list[tuple[str, set[str], int]]:
-    """Names whose graphs keep these rows, the ways from there, and what detaching them frees."""
+    """Return the names whose graphs keep these rows.
+
+    With each its paths, and the bytes that detaching them frees.
+    """
     roots: dict[str, set[str]] = {}
     for held in e.held:
         if e.row_of(held) in rows:

@@ -57,7 +57,7 @@ LATER, OF_THE_CARD = 1_000, 0.1
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """What grows, by who keeps it."""
+    """Find what grows from step to step, by its holder."""
     by_keeper: dict[str | None, list[Growth]] = {}
     for found in e.growing:
         if found.account.category not in OTHERS and not _is_a_result(e, found):
@@ -88,7 +88,10 @@ def _fills(e: Evidence, count: int) -> bool:
 
 
 def _keeper(e: Evidence, growth: Growth) -> str | None:
-    """The holder at the end of what grew; where all of it has gone by then, what it was called."""
+    """Return the holder at the end of what grew, or else its local name.
+
+    The latter where all of it is gone by then, or where no holder has most of it.
+    """
     mine = _rows(e, growth)
     if not len(mine):
         return _local(growth.account.holder)
@@ -103,7 +106,10 @@ def _keeper(e: Evidence, growth: Growth) -> str | None:
 
 
 def _is_a_result(e: Evidence, growth: Growth) -> bool:
-    """Whether a graph keeps it, or it is one tensor that is longer each time: of a longer batch."""
+    """Return whether growth is a graph's or a longer batch's.
+
+    A graph holds it, or it is one tensor that is longer each time.
+    """
     rows = _rows(e, growth)
     held = e.held_in(rows)
     if held and all(h.holders[0].kind is HolderKind.GRAPH for h in held):
@@ -116,7 +122,9 @@ def _is_a_result(e: Evidence, growth: Growth) -> bool:
 
 
 def _batches_grow(e: Evidence) -> bool:
-    """Whether the forwards take more from step to step, and most of their tensors are larger.
+    """Return whether forwards take more at each step, in larger tensors.
+
+    Most of their tensors must be larger.
 
     Where something is joined to what was there before, the others are as they were.
     """
@@ -132,7 +140,7 @@ def _batches_grow(e: Evidence) -> bool:
 
 
 def _rows(e: Evidence, growth: Growth) -> Ints:
-    """What lives at the end of it."""
+    """Return the allocations of a growth that live at the end."""
     rows, wanted = e.books.live(e.books.events), growth.account
     found, index = accounts(e.books, rows)
     alike = [a.holder == wanted.holder if wanted.holder is not None else a == wanted for a in found]
@@ -141,7 +149,11 @@ def _rows(e: Evidence, growth: Growth) -> Ints:
 
 
 def _local(holder: str | None) -> str | None:
-    """`history` of `history[...]['loss']`; None for what only a call named (`input args[...]`)."""
+    """Return the variable in a holder's name, or None.
+
+    `history` of `history[...]['loss']`; None for what only a call named (`input
+    args[...]`).
+    """
     root = None if holder is None else holder.partition("[")[0].partition(".")[0]
     return root if root and (root.isidentifier() or root.startswith("local ")) else None
 
@@ -149,7 +161,10 @@ def _local(holder: str | None) -> str | None:
 def _kept(
     e: Evidence, root: str | None, lines: list[Growth]
 ) -> tuple[str | None, list[HeldStorage]]:
-    """The place inside of a root where it is kept (`net.memo`), and what letting go of it frees."""
+    """Return the place inside a root that keeps the growth.
+
+    Such a place is `net.memo`. Also returns the storages that are freed with it.
+    """
     rows = {int(row) for growth in lines for row in _rows(e, growth)}
     alone = [] if root is None else e.only_in(*KEEPERS, root=root)
     mine = [held for held in alone if e.row_of(held) in rows]
@@ -164,7 +179,10 @@ def _kept(
 
 
 def _shared(first: str, last: str) -> str:
-    """The characters with which two texts begin, and all texts between them."""
+    """Return the common prefix of two texts.
+
+    If they are first and last of a sorted list, all have it.
+    """
     alike = sum(
         1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
     )
@@ -172,13 +190,16 @@ def _shared(first: str, last: str) -> str:
 
 
 def _is_whole(place: str, paths: list[str]) -> bool:
-    """Whether a beginning of all paths ends where a name or a key does."""
+    """Return whether a common prefix of paths ends at a name or key."""
     ends = all(path[len(place) : len(place) + 1] in ("", ".", "[") for path in paths)
     return ends and place.count("[") == place.count("]")
 
 
 def _code(e: Evidence, root: str | None, place: str | None, kept: list[HeldStorage]) -> str | None:
-    """Takes what is kept off the card; None where it is no tensor, nor a list of them, by name."""
+    """Return code that takes what is kept off the card, or None.
+
+    None where it is no tensor, nor a list of them, by name.
+    """
     if e.trace.info.kind == "cpu":
         return None  # there is no other place to put it
     if root is None or place is None or not kept or not expression(place):

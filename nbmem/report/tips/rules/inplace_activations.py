@@ -1,4 +1,4 @@
-"""The peak is an activation function that writes a second tensor beside its input.
+"""An activation function makes the peak: it writes a second tensor.
 
 What it sees
     A forward at whose highest moment a new tensor lies beside one of the same size that goes right
@@ -33,7 +33,7 @@ NEAR = 3
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """The curve of allocated bytes without those second tensors."""
+    """Compute the peak without the second tensors of activation functions."""
     model = e.model()
     if model is None or not model["relu_not_inplace"]:
         return
@@ -68,7 +68,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _pairs(e: Evidence) -> Iterator[tuple[int, int]]:
-    """(the second tensor's row, where its input goes) for tensors made so."""
+    """Yield each second tensor's row and where its input is freed."""
     a, events = e.books.allocations, e.trace.events
     rows = np.flatnonzero(a.born >= 0)
     if e.session.stacks:

@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """What waits at the highest moment, and what would be reserved if nothing did."""
+    """Find freed memory that waits for a stream, and what it costs.
+
+    The cost is what is reserved beyond a replay in which nothing waits.
+    """
     at = int(np.argmax(e.books.active))
     waits = e.books.ledger(at)[Category.PENDING]
     if e.trace.info.virtual or not e.worth(waits):
@@ -61,7 +64,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _of(e: Evidence, at: int) -> str:
-    """What most of it was, by name."""
+    """Name the largest part of the memory that waits."""
     a = e.books.allocations
     rows = np.flatnonzero((a.freed < at) & (a.born < a.freed) & (a.died >= at))
     sums: Counter[str] = Counter()
@@ -74,7 +77,10 @@ def _of(e: Evidence, at: int) -> str:
 
 
 def _code(name: str | None) -> str | None:
-    """FSDP1's own limit; None where the notebook has no name for the module."""
+    """Return code that limits FSDP1's all-gathers, or None.
+
+    None where the notebook has no name for the module.
+    """
     if name is None:
         return None
     return (

@@ -1,4 +1,4 @@
-"""A forward pass of evaluation keeps activations for a backward that never comes.
+"""An evaluation keeps activations for a backward that never comes.
 
 What it sees
     A module in eval mode that was called with gradients on and weights that want them, and no
@@ -51,7 +51,7 @@ LARGEST = 3
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """Forward passes that no backward follows, and what they kept."""
+    """Find forward passes without a backward, and what they kept."""
     if not any(c["grad"] for c in e.calls):
         return
     evaluated = sum(c["count"] for c in e.calls if c["grad"] and not c["training"])
@@ -91,7 +91,10 @@ def _count(passes: list[int]) -> str:
 
 
 def _passes(e: Evidence) -> list[int]:
-    """Forward phases that no backward follows, and nothing of which a later one takes back."""
+    """Return the forward phases that no backward follows.
+
+    No later backward frees a good part of what they kept, either.
+    """
     names = [span.name for _, span in e.books.phases.spans]
     return [
         index
@@ -104,7 +107,9 @@ def _passes(e: Evidence) -> list[int]:
 
 
 def _kept(e: Evidence, phase: int) -> Ints:
-    """Rows that a graph kept: to the end of the phase, or until the graph went as a whole.
+    """Return the rows that a graph kept during a phase.
+
+    To the end of the phase, or until the graph was freed as a whole.
 
     Passes with nothing between them (slices of data that lie on the card) are one phase.
     """
@@ -125,7 +130,10 @@ def _kept(e: Evidence, phase: int) -> Ints:
 
 
 def _inputs(e: Evidence, phase: int) -> Ints:
-    """Rows of a pass's inputs that went together with its graph: nothing else kept them."""
+    """Return rows of a pass's inputs that were freed with its graph.
+
+    Nothing else kept them.
+    """
     books, a = e.books, e.books.allocations
     mine = _kept(e, phase)
     rows = np.flatnonzero((books.category == Category.INPUTS) & (a.freed < books.events))
@@ -144,7 +152,10 @@ def _taken_back(e: Evidence, phase: int) -> bool:
 
 
 def _freed(e: Evidence, passes: list[int], behind: int) -> Ints:
-    """At each position: bytes that are gone if a tensor goes so many births behind its own."""
+    """Return the bytes that would be free at each position without graphs.
+
+    A tensor is then freed `behind` allocations after its own.
+    """
     a, count = e.books.allocations, e.books.events
     change = np.zeros(count + 2, np.int64)
     for phase in passes:
@@ -164,13 +175,13 @@ def _freed(e: Evidence, passes: list[int], behind: int) -> Ints:
 
 
 def _largest(e: Evidence, passes: list[int]) -> int:
-    """Bytes of the largest tensors that one pass keeps."""
+    """Return the bytes of the largest tensors that one pass keeps."""
     a = e.books.allocations
     return max(int(np.sort(a.block[_kept(e, phase)])[-LARGEST:].sum()) for phase in passes)
 
 
 def _during(e: Evidence, passes: list[int]) -> Ints:
-    """The positions of these passes."""
+    """Return the positions of some passes."""
     bounds = [e.books.bounds(e.books.phases.spans[phase][1]) for phase in passes]
     return np.concatenate([np.arange(first, last + 1) for first, last in bounds])
 

@@ -1,4 +1,4 @@
-"""As a last resort: activations in the host's memory.
+"""Keep activations in host memory, as a last resort.
 
 What it sees
     Activations that are half of the peak or more, where memory is short.
@@ -34,7 +34,7 @@ LEAST_PART = 0.5
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """All activations at the peak, and what their way costs."""
+    """Propose to offload the activations at the peak, with its cost."""
     kept = e.report.ledger_at_peak[Category.ACTIVATIONS]
     if not e.dominates(kept, SHARE) or not e.phases("backward", "forward"):
         return
@@ -52,7 +52,10 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _way(e: Evidence, count: int) -> str:
-    """How long so many bytes take over the card's bus; nothing where the card is not known."""
+    """Return how long a transfer takes over the card's bus, as a sentence.
+
+    Empty where the card is not known.
+    """
     link = link_of(e.trace.info.capability)
     if link is None:
         return ""
@@ -63,7 +66,10 @@ def _way(e: Evidence, count: int) -> str:
 
 
 def _code(model: str | None) -> str | None:
-    """The model's forward in the context; None where the notebook has no name for the model."""
+    """Return code that runs the model under save_on_cpu, or None.
+
+    None where the notebook has no name for the model.
+    """
     if model is None:
         return None
     return (

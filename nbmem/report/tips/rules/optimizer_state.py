@@ -35,7 +35,10 @@ TWO_COPIES = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """The temporaries of the step first: to be rid of them costs nothing."""
+    """Report the step's temporaries first, then the optimizer's state.
+
+    To be rid of the temporaries costs nothing.
+    """
     optimizer, name = e.optimizer(), e.optimizer_code()
     if optimizer is None:
         return

@@ -31,7 +31,7 @@ MOST_NAMES = 3
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """What others hold at the end, the largest first."""
+    """Report what other processes hold at the end, the largest first."""
     if not e.card_known or not e.report.ledger_at_end.process_known:
         return
     size = e.report.ledger_at_end[Category.OTHER_PROCESSES]

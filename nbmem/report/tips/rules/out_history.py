@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """What only the history of results keeps."""
+    """Find tensors that only IPython's history of results keeps."""
     kinds = (HolderKind.OUT, HolderKind.UNDERSCORE)
     mine = e.only_in(*kinds)
     freed = e.freed_with(mine)

@@ -1,4 +1,4 @@
-"""Pinned host memory that nobody uses stays pinned.
+"""Unused pinned host memory stays pinned.
 
 What it sees
     At least 1 GiB of pinned memory that torch's host allocator holds and no tensor uses, by torch's
@@ -30,7 +30,7 @@ LEAST = GIB
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """What the host allocator caches."""
+    """Find pinned memory that the host allocator holds and no tensor uses."""
     pinned = e.fact("pinned")
     if not pinned or pinned["used"] is None or pinned["held"] - pinned["used"] < LEAST:
         return

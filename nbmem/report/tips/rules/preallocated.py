@@ -42,7 +42,7 @@ MOST_USED = 0.5
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """JAX's pool, and what TensorFlow does not speak of."""
+    """Find JAX's unused pool, and memory that TensorFlow does not report."""
     ledger = e.report.ledger_at_end
     least = OF_THE_CARD * ledger.total_bytes
     for share in ledger.owners:
@@ -75,7 +75,10 @@ def _jax(e: Evidence, share: Share) -> Iterator[Finding]:
 
 
 def most_used(e: Evidence, name: str) -> int:
-    """The most bytes that an owner's arrays used at any reading."""
+    """Return the most bytes that a framework's arrays ever used.
+
+    At any reading; 0 without readings.
+    """
     readings = e.trace.owners
     if readings is None:
         return 0

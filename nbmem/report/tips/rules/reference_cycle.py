@@ -1,4 +1,4 @@
-"""A reference cycle keeps tensors until Python's garbage collector happens to run.
+"""A reference cycle keeps tensors until the garbage collector runs.
 
 What it sees
     Tensors that no name, frame or module reaches any more, only objects that point at each other.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """What only a cycle keeps."""
+    """Find tensors that only a reference cycle keeps."""
     mine = e.only_in(HolderKind.CYCLE)
     freed = e.freed_with(mine)
     if e.worth(freed):

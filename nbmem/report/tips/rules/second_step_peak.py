@@ -40,7 +40,7 @@ KEPT = (
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """One iteration, with a state that was not there at its forward and backward."""
+    """Replay an iteration with optimizer state that it did not have."""
     books = e.books
     names = books.phases.names.tolist()
     if e.ran_out or len(e.step_ends) != 1 or "backward" not in names or "optimizer" not in names:
@@ -75,7 +75,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _again(e: Evidence, begins: int, ends: int, *, late: bool) -> int:
-    """The highest allocated bytes if the iteration runs once more behind itself.
+    """Return the allocated peak if the iteration runs once more.
 
     What it made once stays; a gradient goes where the loop's head sets it to None; a batch, an
     output and a loss go when their names get the new one.
@@ -109,7 +109,10 @@ def _again(e: Evidence, begins: int, ends: int, *, late: bool) -> int:
 
 
 def _zeroed_at(e: Evidence) -> int | None:
-    """Where the loop sets the gradients of the pass before to None, ahead of its own backward."""
+    """Return where the loop sets old gradients to None, or None.
+
+    That is ahead of its own backward.
+    """
     for span in e.session.spans:
         if span.kind == "phase" and span.name == "backward":
             return None

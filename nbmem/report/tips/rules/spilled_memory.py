@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """Find what the host held for the card."""
+    """Find the card's memory that Windows put into host memory."""
     info = e.trace.info
     if not info.wddm or not e.worth(info.spilled_bytes):
         return

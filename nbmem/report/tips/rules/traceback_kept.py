@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """What only a traceback keeps, also through the graph of one of its locals."""
+    """Find tensors that only a traceback keeps.
+
+    Also those in the graph of one of its locals.
+    """
     mine = e.only_in(HolderKind.TRACEBACK)
     freed = e.freed_with(mine)
     if e.worth(freed):
@@ -48,7 +51,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _named(e: Evidence) -> Iterator[Finding]:
-    """Exceptions that a name keeps."""
+    """Find exceptions that a name keeps, and their tensors."""
     kinds = (HolderKind.NAME, HolderKind.GRAPH)
     through = (way for h in e.held for way in h.holders if in_traceback(way.path))
     for root in dict.fromkeys(way.root for way in through if way.kind in kinds):

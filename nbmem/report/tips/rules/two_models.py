@@ -35,7 +35,7 @@ ALIKE = 0.9
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """Roots that alone keep what looks like a called model's weights."""
+    """Find names that alone keep a copy of a called model's weights."""
     chief, model = e.model(), e.model_code()
     if chief is None or model is None:
         return  # who trains it, and with what, lies inside an object of the user's own
@@ -72,7 +72,10 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _is_parameter(path: str) -> bool:
-    """Whether an optimizer reaches a tensor as one that it updates: they are its state's keys."""
+    """Return whether an optimizer's path leads to a parameter.
+
+    Parameters are also the keys of its state.
+    """
     return ".param_groups" in path or (path.startswith(KEY_OF) and not path.endswith(".grad"))
 
 

@@ -33,7 +33,7 @@ SMALLEST = 8 * 16 * KIB
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """What a smaller configuration leaves of them."""
+    """Compute what a smaller configuration of cuBLAS workspaces saves."""
     if e.fact("cublas_workspace_config") or not e.card_known:
         return
     a, books = e.books.allocations, e.books

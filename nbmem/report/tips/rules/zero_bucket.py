@@ -1,4 +1,4 @@
-"""DeepSpeed's bucket of gradients is larger than all gradients of the model.
+"""DeepSpeed's gradient bucket is larger than all gradients together.
 
 What it sees
     ZeRO's buffer of `reduce_bucket_size` elements, by default 500,000,000 (954 MiB in bfloat16)
@@ -35,7 +35,7 @@ _ALIGNED = 512
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """The peak with buckets that all gradients fill."""
+    """Compute the peak with buckets that all gradients fill."""
     told = next((m["zero"] for m in e.modules if m.get("zero")), None)
     if told is None or not 0 < told["gradients"] < told["bucket"]:
         return
@@ -62,7 +62,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _fitted(e: Evidence, bucket: int, gradients: int) -> Iterator[Move]:
-    """The buckets as they would be: those that were seen with so many elements."""
+    """Yield buckets of the configured size, fitted to the gradients."""
     a = e.books.allocations
     for row in np.flatnonzero(e.books.category == Category.COMMUNICATION).tolist():
         size = int(a.requested[row])

@@ -1,4 +1,4 @@
-"""Asks the worker, once for each kind of convolution."""
+"""Client of the cuDNN worker process: one query per kind of convolution."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_LOST = 4
 
 
 class Client:
-    """One worker for one card; answers None once something went wrong."""
+    """A client of one cuDNN worker for one card; answers None after a failure."""
 
     def __init__(self, card: Card) -> None:
         self._card = card
@@ -42,12 +42,12 @@ class Client:
         self._every: dict[Problem, tuple[Answer, ...]] = {}
 
     def ask(self, problem: Problem) -> Answer | None:
-        """The kernel that cuDNN lists first; None if nobody can say."""
+        """Return the kernel that cuDNN lists first; None without an answer."""
         found = self._remembered(self._first, problem, 1)
         return found[0] if found else None
 
     def every(self, problem: Problem) -> tuple[Answer, ...]:
-        """All kernels that can do it, in cuDNN's order; none if nobody can say."""
+        """Return all supported kernels in cuDNN's order; empty without an answer."""
         return self._remembered(self._every, problem, None)
 
     def _remembered(
@@ -59,7 +59,7 @@ class Client:
         return known[problem]
 
     def _ask(self, problem: Problem, wanted: int | None) -> tuple[Answer, ...]:
-        """Ask a worker, and once more another where one that answered before has ended."""
+        """Query the worker; retry once in a new one if a proven worker ended."""
         for _ in range(2):
             if self._failed:
                 break
@@ -107,7 +107,7 @@ class Client:
         return self._process.stdin, self._process.stdout
 
     def close(self) -> None:
-        """End the worker, which has nothing to lose."""
+        """Kill the worker, which has no state to save."""
         process, self._process = self._process, None
         if process is not None and self._owner == os.getpid():
             process.kill()
@@ -125,7 +125,10 @@ def _line(stdout: IO[str]) -> str:
 
 @lru_cache(maxsize=1)
 def library_path() -> Path | None:
-    """libcudnn of NVIDIA's package in this environment, which torch uses, too; None without it."""
+    """Return the path of libcudnn in NVIDIA's package; None without it.
+
+    torch uses the same library.
+    """
     spec = importlib.util.find_spec("nvidia")
     for place in (spec.submodule_search_locations or ()) if spec else ():
         path = Path(place) / _LIBRARY
@@ -135,7 +138,10 @@ def library_path() -> Path | None:
 
 
 def _environment(path: Path) -> dict[str, str]:
-    """cuDNN finds its companions; no real card is in reach; nbmem is found where it is."""
+    """Return the worker's environment variables.
+
+    cuDNN finds its companion libraries, no real card is visible, and nbmem can be imported.
+    """
     root = path.parents[2]
     libraries = [str(place) for place in sorted(root.glob("*/lib"))]
     found = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
@@ -151,7 +157,9 @@ def _environment(path: Path) -> dict[str, str]:
 
 
 def facts_of(card: Card) -> str:
-    """A card as cuDNN describes one. The heuristics look at the capability; clocks hardly matter.
+    """Return a card's properties as cuDNN's JSON description.
+
+    The heuristics depend on the compute capability; clocks hardly matter.
 
     Clocks are the H100's.
     """

@@ -1,9 +1,9 @@
-"""Matrix products that cuDNN borrows from cuBLASLt: without a card it would get none.
+"""Patches of cuBLASLt that let cuDNN list its kernels without a card.
 
-Some convolutions (windows of one on the contiguous format, those in frequencies, and Winograd's in
-three steps) are products of cuBLASLt, which makes no handle where no card is, so that cuDNN leaves
-those kernels out of its lists. On a card they head many of them.
-Here cuBLASLt says that it has a product, as it does on every card; nothing is launched.
+Some convolutions are matrix products of cuBLASLt: windows of one on the contiguous format, those in
+the frequency domain, and Winograd's in three steps. cuBLASLt makes no handle without a card, so
+cuDNN leaves these kernels out of its lists. On a card they head many of them.
+The patched cuBLASLt reports that it has a product, as it does on every card. Nothing is launched.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SUCCESS = 0
 
 
 class _Algorithm(ctypes.Structure):
-    """cublasLtMatmulHeuristicResult_t of cublasLt.h."""
+    """The struct cublasLtMatmulHeuristicResult_t of cublasLt.h."""
 
     _fields_ = (
         ("algo", ctypes.c_uint64 * 8),
@@ -41,7 +41,7 @@ def _made(*_: Any) -> int:
 
 
 def _find(*arguments: Any) -> int:
-    """One algorithm, without a workspace: cuDNN asks whether there is one."""
+    """Report one algorithm without a workspace; cuDNN checks for existence."""
     out = ctypes.cast(arguments[-2], ctypes.POINTER(_Algorithm))
     ctypes.memset(arguments[-2], 0, ctypes.sizeof(_Algorithm))
     out[0].waves = 1.0
@@ -62,7 +62,9 @@ _kept: list[Any] = []  # ctypes frees a callback that nobody holds
 
 
 def promise(cudnn: Path) -> bool:
-    """Let the cuBLASLt that `cudnn` will load promise its products, in this process.
+    """Patch the cuBLASLt that `cudnn` will load to report an algorithm.
+
+    The patch changes this process alone.
 
     Which of CUDA's releases cuDNN is made for, its name does not say: where there are two, of torch
     and of another framework, both promise.
@@ -87,7 +89,7 @@ def _answer(library: ctypes.CDLL) -> bool:
 
 
 def _jump(function: Callable[..., int], arguments: tuple[Any, ...]) -> bytes:
-    """Machine code that goes on in `function`."""
+    """Return machine code that jumps to `function`."""
     callback = ctypes.CFUNCTYPE(ctypes.c_int, *arguments)(function)
     _kept.append(callback)
     return _JUMP % _address(callback).to_bytes(8, "little")
@@ -98,7 +100,10 @@ def _address(function: Any) -> int:
 
 
 def _overwrite(address: int, code: bytes) -> bool:
-    """Replace a function's first bytes in this process; the pages are its own from then on."""
+    """Replace a function's first bytes in this process; return success.
+
+    The written pages are private to the process from then on.
+    """
     protect = ctypes.CDLL(None, use_errno=True).mprotect
     start = address // mmap.PAGESIZE * mmap.PAGESIZE
     pages = ctypes.c_void_p(start), ctypes.c_size_t(address + len(code) - start)

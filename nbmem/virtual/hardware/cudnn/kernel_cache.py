@@ -1,4 +1,4 @@
-"""Which kernel each convolution runs with, as torch finds and remembers it.
+"""The kernel of each convolution, found and cached as in torch.
 
 Torch takes the first kernel of cuDNN's list whose workspace fits, so that on a full card it goes on
 with a smaller one. With `torch.backends.cudnn.benchmark` it tries all of them once: that takes the
@@ -26,18 +26,18 @@ NO_KERNEL = "{} was unable to find an engine to execute this computation"
 
 
 class KernelCache:
-    """What one card's threads have found, and how they find it."""
+    """The convolution kernels that each thread found on one card."""
 
     def __init__(self, gpu: VirtualGPU) -> None:
         self._gpu = gpu
         self._found: dict[tuple[object, Problem], int] = {}
 
     def run(self, kernels: Kernels, thread: object) -> None:
-        """Run a convolution: its workspace lives as long as its launch.
+        """Run a convolution: take and free the workspace of its kernel.
 
         Args:
-            kernels: Those that can do it.
-            thread: Who runs it; each has a cache of its own.
+            kernels: The kernels that support it.
+            thread: The thread that runs it; each has a cache of its own.
 
         Raises:
             RuntimeError: Not even the smallest workspace fits; in torch's words.
@@ -55,7 +55,10 @@ class KernelCache:
         raise RuntimeError(NO_KERNEL.format("FIND" if measures else "GET"))
 
     def _measured(self, kernels: Kernels) -> list[int]:
-        """Run all of them; the order of the others is cuDNN's, for nobody knows which is faster."""
+        """Run all kernels as benchmark mode does; return workspaces that fit.
+
+        The sizes stay in cuDNN's order, for it is not known which kernel is faster.
+        """
         every = kernels.every()
         if not every:
             self._gpu.note(NOT_ASKED)
@@ -68,7 +71,10 @@ class KernelCache:
         return [size for size in sizes if size <= most]
 
     def _room(self) -> int:
-        """Bytes of what is free or of the largest cached block (cacheInfo)."""
+        """Return the free bytes or the largest cached block, if that is larger.
+
+        torch computes the same in cacheInfo.
+        """
         with self._gpu.lock:
             blocks = self._gpu.allocator.layout().blocks
         cached = blocks.size[blocks.state == BlockState.INACTIVE]
@@ -83,7 +89,10 @@ class KernelCache:
 
 
 def _in_order(kernels: Kernels) -> Iterator[int]:
-    """The sizes that torch tries; the others are asked for where the first does not fit."""
+    """Yield workspace sizes in the order in which torch tries them.
+
+    All kernels are queried only after the first one did not fit.
+    """
     yield kernels.nbytes
     every = kernels.every()
     yield from every[1:] if every else (0,)

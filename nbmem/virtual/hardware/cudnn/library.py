@@ -56,32 +56,32 @@ _ALIGNMENT = 16
 
 
 class UnsupportedError(Exception):
-    """cuDNN refused a descriptor; the next configuration may do."""
+    """A refusal of a descriptor by cuDNN; the next configuration may do."""
 
 
 class Library:
-    """One loaded libcudnn."""
+    """A loaded libcudnn."""
 
     def __init__(self, path: str) -> None:
         self._lib = ctypes.CDLL(path)
         self.version = int(self._lib.cudnnGetVersion())
 
     def new(self, kind: int) -> Descriptor:
-        """A descriptor that is not filled in yet."""
+        """Create a descriptor that is not filled in yet."""
         handle = ctypes.c_void_p()
         if self._lib.cudnnBackendCreateDescriptor(kind, ctypes.byref(handle)):
             raise UnsupportedError
         return Descriptor(self._lib, handle)
 
     def properties(self, facts: Mapping[str, Any]) -> Descriptor:
-        """The description of a card."""
+        """Create the device properties descriptor of a card."""
         text = json.dumps(facts).encode()
         made = self.new(_PROPERTIES)
         made.set(2702, _CHAR, ctypes.create_string_buffer(text), len(text))
         return made.finish()
 
     def graph(self, problem: Problem) -> Descriptor:
-        """An operation graph of one convolution."""
+        """Create an operation graph of one convolution."""
         code, x, w, y, convolution, alpha, beta = _OPERATIONS[problem.kind]
         double = problem.dtype == "float64"
         shape = self.new(_CONVOLUTION)
@@ -118,7 +118,7 @@ class Library:
         return tensor.finish()
 
     def configurations(self, graph: Descriptor, card: Descriptor) -> Iterator[Descriptor]:
-        """Engine configurations in the order in which torch tries them."""
+        """Yield engine configurations in the order in which torch tries them."""
         for mode in _MODES:
             heuristics = self.new(_HEURISTICS)
             heuristics.point(201, graph)
@@ -127,22 +127,22 @@ class Library:
             yield from heuristics.finish().children(202, self, _CONFIG, heuristics.count(202))
 
     def workspace(self, config: Descriptor, card: Descriptor) -> int:
-        """Bytes that the plan of a configuration needs."""
+        """Return the workspace bytes of a configuration's plan."""
         plan = self.new(_PLAN)
         plan.point(401, config)
         plan.point(407, card)
         return plan.finish().read(402, _INT64, 1)[0]
 
     def engine(self, config: Descriptor) -> Descriptor:
-        """The engine of a configuration."""
+        """Return the engine of a configuration."""
         return config.children(300, self, _ENGINE, 1)[0]
 
     def notes(self, engine: Descriptor) -> list[int]:
-        """Its numerical notes."""
+        """Return an engine's numerical notes."""
         return engine.read(1303, _NOTE, 32, ctypes.c_int)
 
     def tiling(self, config: Descriptor) -> Tiling | None:
-        """How a kernel that runs in clusters divides its result; None for other kernels."""
+        """Return how a cluster kernel tiles its result; None for other kernels."""
         chosen = {
             choice.read(600, _KNOB, 1, ctypes.c_int)[0]: choice.read(601, _INT64, 1)[0]
             for choice in config.children(302, self, _CHOICE, _MOST_KNOBS)
@@ -154,7 +154,7 @@ class Library:
         return Tiling(*tile, cluster=cluster, splits=chosen.get(_WORKSPACE) == 0)
 
     def allowed(self, engine: Descriptor, problem: Problem) -> bool:
-        """torch's filter (filterEngineConfigs)."""
+        """Return whether torch's filterEngineConfigs accepts an engine."""
         notes = self.notes(engine)
         if problem.deterministic and _NONDETERMINISTIC in notes:
             return False
@@ -166,7 +166,7 @@ class Library:
 
 
 class Descriptor:
-    """One object of the backend API; freed with Python's."""
+    """A descriptor of the backend API; destroyed with its Python object."""
 
     __slots__ = ("_keeps", "_lib", "handle")
 
@@ -186,20 +186,20 @@ class Descriptor:
             raise UnsupportedError
 
     def number(self, attribute: int, kind: int, value: int) -> None:
-        """Set an enum."""
+        """Set an enum attribute."""
         self.set(attribute, kind, ctypes.byref(ctypes.c_int(value)), 1)
 
     def numbers(self, attribute: int, values: Sequence[int]) -> None:
-        """Set 64-bit integers."""
+        """Set an attribute that consists of 64-bit integers."""
         self.set(attribute, _INT64, (ctypes.c_int64 * len(values))(*values), len(values))
 
     def point(self, attribute: int, other: Descriptor) -> None:
-        """Set another descriptor, which is kept alive."""
+        """Set an attribute to another descriptor, which is kept alive."""
         self._keeps.append(other)
         self.set(attribute, _DESCRIPTOR, (ctypes.c_void_p * 1)(other.handle), 1)
 
     def finish(self) -> Descriptor:
-        """Finalize it."""
+        """Finalize the descriptor and return it."""
         if self._lib.cudnnBackendFinalize(self.handle):
             raise UnsupportedError
         return self
@@ -213,19 +213,19 @@ class Descriptor:
         return found.value
 
     def count(self, attribute: int) -> int:
-        """How many descriptors an attribute holds."""
+        """Return how many descriptors an attribute holds."""
         return self._get(attribute, _DESCRIPTOR, 0, None)
 
     def read(
         self, attribute: int, kind: int, count: int, element: Any = ctypes.c_int64
     ) -> list[int]:
-        """Values of an attribute."""
+        """Return the values of an attribute."""
         values = (element * count)()
         found = self._get(attribute, kind, count, values)
         return list(values)[:found]
 
     def children(self, attribute: int, library: Library, kind: int, most: int) -> list[Descriptor]:
-        """Descriptors of an attribute."""
+        """Return the descriptors of an attribute, at most `most`."""
         made = [library.new(kind) for _ in range(most)]
         values = (ctypes.c_void_p * most)(*[child.handle.value for child in made])
         return made[: self._get(attribute, _DESCRIPTOR, most, values)]

@@ -1,4 +1,4 @@
-"""One convolution as cuDNN is asked about it."""
+"""A convolution problem and cuDNN's answer to it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How one of Hopper's own kernels divides its result among blocks.
+    """A tiling of the result among blocks, by one of Hopper's own kernels.
 
     Attributes:
         rows: Of a block's tile.
@@ -59,7 +59,7 @@ class Tiling:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The kernel that cuDNN would take first.
+    """A kernel that cuDNN lists for a convolution.
 
     Attributes:
         nbytes: Bytes of its workspace.
@@ -72,7 +72,7 @@ class Answer:
 
     @classmethod
     def read(cls, written: dict[str, Any]) -> Answer:
-        """What the worker wrote."""
+        """Build an answer from the worker's JSON object."""
         tiling = written["tiling"]
         if tiling is not None:
             tiling = Tiling(**{**tiling, "cluster": tuple(tiling["cluster"])})
@@ -81,13 +81,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """The kernels that can do one convolution, by their workspaces.
+    """The kernels that can run one convolution, by their workspaces.
 
     Attributes:
         problem: The convolution.
-        nbytes: Bytes of the workspace of the kernel that cuDNN lists first.
-        doubtful: Whether nobody asked cuDNN, and it may take a kernel of a far larger one.
-        every: Bytes of all of them, in cuDNN's order; none where nobody can say. It takes a while.
+        nbytes: Workspace bytes of the kernel that cuDNN lists first.
+        doubtful: Whether cuDNN was not queried, and may take a kernel with a far larger workspace.
+        every: Workspace bytes of all kernels in cuDNN's order; empty without an answer. The call
+            takes a while.
     """
 
     problem: Problem

@@ -1,4 +1,6 @@
-"""The process that holds cuDNN: `python -m nbmem.virtual.hardware.cudnn.worker LIBRARY CARD`.
+"""The worker process that loads cuDNN and answers on standard output.
+
+`python -m nbmem.virtual.hardware.cudnn.worker LIBRARY CARD` starts one.
 
 Reads problems, each in a line of JSON with the number of kernels that are wanted of it, and writes
 a list of answers for each.
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def answers(library: Library, card: Descriptor, problem: Problem) -> Iterator[Answer]:
-    """The configurations that have a plan, in the order in which torch tries them."""
+    """Yield the configurations that have a plan, in torch's trial order."""
     try:
         graph = library.graph(problem)
         for config in library.configurations(graph, card):
@@ -40,7 +42,10 @@ def answers(library: Library, card: Descriptor, problem: Problem) -> Iterator[An
 
 
 def main(path: str, facts: str) -> int:
-    """Serve until the input ends."""
+    """Answer each line of standard input until the input ends.
+
+    Returns 1 if cuBLASLt could not be patched or cuDNN is too old, else 0.
+    """
     answered = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # cuDNN's log may go to standard output
     if not promise(Path(path)):

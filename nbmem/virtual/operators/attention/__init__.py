@@ -1,4 +1,4 @@
-"""Attention: which kernel CUDA takes, what it saves and what it needs on the way."""
+"""Attention: CUDA's choice of a kernel, what it saves, and its memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def shape_cudnn(call: OperatorCall) -> Results:
-    """Without a gradient cuDNN is asked for no statistics.
+    """Return cuDNN's results, without statistics if no gradient is wanted.
 
     aten/src/ATen/native/cudnn/MHA.cpp: run_cudnn_SDP_fprop (return_softmaxstats)
     """
@@ -30,7 +30,7 @@ def shape_cudnn(call: OperatorCall) -> Results:
 
 
 def shape_efficient_backward(call: OperatorCall) -> Results:
-    """Gradients as their arguments; of a mask where it learns."""
+    """Return gradients like the arguments, and a bias's if it learns."""
     _, query, key, value, bias = call.args[:5]
     learned = bias is not None and call.argument("bias_requires_grad")
     sizes = [tensor.size() for tensor in (query, key, value)]
@@ -42,7 +42,9 @@ AMPERE = (8, 0)
 
 
 def refuse_flash(call: OperatorCall) -> None:
-    """What a program calls by name on a card without it.
+    """Refuse FlashAttention on a card that does not have it.
+
+    A program may call it by name.
 
     Raises:
         RuntimeError: The card is older than Ampere.
@@ -52,7 +54,7 @@ def refuse_flash(call: OperatorCall) -> None:
 
 
 def refuse_cpus(call: OperatorCall) -> None:
-    """What only the CPU has a kernel of.
+    """Refuse an operator that only the CPU has a kernel of.
 
     Raises:
         NotImplementedError: Always.

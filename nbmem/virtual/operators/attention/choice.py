@@ -1,4 +1,4 @@
-"""Which attention kernel CUDA takes, and the call to it.
+"""CUDA's choice of an attention kernel, and the call to it.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/transformers/cuda/sdp_utils.cpp
 """
@@ -31,7 +31,10 @@ def scaled_dot_product_attention(  # noqa: PLR0913 - the schema's
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """The kernel that CUDA chooses; a mask of bools is made one that is added first."""
+    """Run the attention kernel that CUDA chooses.
+
+    A mask of bools is made one that is added first.
+    """
     check(query, key, value)
     if query.dim() == key.dim() == value.dim() == 3 and _rules(query).attention_of_three:
         q, k, v = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0)
@@ -66,7 +69,7 @@ def scaled_dot_product_attention(  # noqa: PLR0913 - the schema's
 
 
 def check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-    """Attention takes one type.
+    """Check that query, key and value have one type.
 
     Raises:
         RuntimeError: The types differ.
@@ -88,7 +91,10 @@ def choose(  # noqa: PLR0913 - what the choice depends on
     is_causal: bool,
     gqa: bool,
 ) -> str:
-    """The first kernel in torch's order whose conditions hold."""
+    """Return the first kernel in torch's order whose conditions hold.
+
+    Without such a kernel it is "math".
+    """
     tensors = (query, key, value)
     if any(t.dim() != 4 or not t.numel() for t in tensors):
         return "math"
@@ -106,7 +112,7 @@ def _rules(tensor: torch.Tensor) -> Rules:
 
 
 class _Asked(NamedTuple):
-    """What the kernels' conditions are about."""
+    """The arguments that the kernels' conditions read."""
 
     query: torch.Tensor
     key: torch.Tensor
@@ -127,17 +133,20 @@ class _Asked(NamedTuple):
 
     @property
     def dropout_fits_cudnn(self) -> bool:
-        """check_cudnn_dropout: whether the release does not mind, or cuDNN can draw it exactly."""
+        """True if cuDNN takes this dropout (check_cudnn_dropout).
+
+        Some releases require one that cuDNN can draw exactly: a multiple of 1/16.
+        """
         return not self.rules.sixteenths_of_dropout or not (self.dropout * 16) % 1
 
     @property
     def half(self) -> bool:
-        """Whether it has a half type, on a card whose tensor cores take both."""
+        """True for a half type on a card whose tensor cores take both."""
         return self.query.dtype in HALVES and self.arch.bfloat16
 
     @property
     def widths(self) -> tuple[int, int]:
-        """Elements of a head: of queries, and of values."""
+        """Elements of a head of queries, and of a head of values."""
         return self.query.size(-1), self.value.size(-1)
 
     @property
@@ -146,7 +155,7 @@ class _Asked(NamedTuple):
 
     @property
     def groups(self) -> bool:
-        """Whether each query has a head of keys and values."""
+        """True if each query has a head of keys and values."""
         heads = self.query.size(1)
         divides = heads % self.key.size(1) == 0 and heads % self.value.size(1) == 0
         one_for_all = self.key.size(1) == self.value.size(1) == 1
@@ -159,7 +168,11 @@ class _Asked(NamedTuple):
 
 
 def _cudnn_takes(asked: _Asked) -> bool:
-    """check_prefer_cudnn_attention: first on Hopper and on data-centre Blackwell."""
+    """Return whether cuDNN's kernel takes the call.
+
+    check_prefer_cudnn_attention: cuDNN is the first choice on Hopper and on data-centre
+    Blackwell.
+    """
     wide, wide_value = asked.widths
     mask = asked.mask
     return (
@@ -213,7 +226,10 @@ _IN_ORDER = (
 
 
 def _fits(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> bool:
-    """check_attn_mask_shape: whether it is for every query and key, without a gradient."""
+    """Return whether cuDNN takes the mask (check_attn_mask_shape).
+
+    The mask must be for every query and key, without a gradient.
+    """
     whole = (query.size(0), query.size(1), query.size(2), key.size(2))
     return (
         not mask.requires_grad
@@ -230,7 +246,10 @@ def _flash(  # noqa: PLR0913 - the kernel's
     is_causal: bool,  # noqa: FBT001
     scale: float | None,
 ) -> torch.Tensor:
-    """Head sizes that 8 does not divide are padded with zeros first and cut off afterwards."""
+    """Run FlashAttention, padding the heads to a multiple of 8.
+
+    The padding is zeros, which are cut off afterwards.
+    """
     size = query.size(-1)
     scale = 1 / math.sqrt(size) if scale is None else scale
     pad = -size % 8
@@ -245,7 +264,7 @@ def _flash(  # noqa: PLR0913 - the kernel's
 
 
 def _first(results: Any) -> torch.Tensor:
-    """The first of a kernel's results; the others go in their order, as those of a C++ tuple."""
+    """Return the first result, and free the others as a C++ tuple does."""
     result, *others = results
     del results
     others.reverse()
@@ -255,7 +274,10 @@ def _first(results: Any) -> torch.Tensor:
 
 
 def _aligned(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> Any:
-    """Rows that begin at multiples of 8 elements, for every head: preprocess_mask."""
+    """Return the mask with aligned rows for every head (preprocess_mask).
+
+    Rows begin at multiples of 8 elements.
+    """
     if mask is None:
         return None
     columns = mask.size(-1)

@@ -1,4 +1,6 @@
-"""The fast path of MultiheadAttention and TransformerEncoderLayer: which operators it consists of.
+"""The fast path of MultiheadAttention and TransformerEncoderLayer.
+
+The operators here are those that it consists of.
 
 https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/transformers/transformer.cpp
 https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/transformers/cuda/attention.cu
@@ -22,7 +24,11 @@ aten = torch.ops.aten
 
 
 def layer(executor: Executor, call: OperatorCall) -> Any:
-    """Attention and two products with an activation between them, both added in place."""
+    """Run a transformer encoder layer by its operators.
+
+    They are attention and two products with an activation between them. Both are added in
+    place.
+    """
     source, width = call.args[0], call.argument("embed_dim")
     first, eps = call.argument("norm_first"), call.argument("eps")
     norms = [
@@ -52,7 +58,7 @@ def layer(executor: Executor, call: OperatorCall) -> Any:
 
 
 def attention(executor: Executor, call: OperatorCall) -> Any:
-    """The layer's attention alone, and what its rows weigh if that is wanted."""
+    """Run the layer's attention, and return its weights if wanted."""
     names = ("num_head", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias", "mask", "mask_type")
     heads, *weights, mask, kind = map(call.argument, names)
     wanted = bool(call.argument("need_weights"))
@@ -73,7 +79,10 @@ def _attention(  # noqa: PLR0913 - the operator's
     *,
     need_weights: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """By one of the fused kernels where one fits, else in the space of queries and keys."""
+    """Compute attention by a fused kernel, or else in existing buffers.
+
+    Without a fused kernel the softmax is in place, and the result takes the queries' memory.
+    """
     query, key, value = sources
     into, into_bias, back, back_bias = weights
     alike = query is key and key is value
@@ -104,7 +113,10 @@ def _attention(  # noqa: PLR0913 - the operator's
 
 
 def _projected(sources: Any, weight: torch.Tensor) -> torch.Tensor:
-    """One product for whatever is the same tensor: qkv_projection."""
+    """Project queries, keys and values (qkv_projection).
+
+    Arguments that are the same tensor share one product.
+    """
     query, key, value = sources
     width = weight.size(1)
     if query is key and key is value:
@@ -120,7 +132,7 @@ def _by_head(tensor: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def queries_keys_values(executor: Executor, call: OperatorCall) -> Any:
-    """Make queries, keys and values as three parts of one buffer."""
+    """Create queries, keys and values as three parts of one buffer."""
     source = call.args[0]
     rows, steps, width = source.size()
     heads = int(call.args[2])
@@ -130,6 +142,9 @@ def queries_keys_values(executor: Executor, call: OperatorCall) -> Any:
 
 
 def left_aligned(executor: Executor, call: OperatorCall) -> bool:
-    """Whether a padding mask allows TransformerEncoder to cut the padding off: it keeps it."""
+    """Return False: TransformerEncoder keeps the padding.
+
+    True would be a padding mask that allows it to cut the padding off.
+    """
     del executor, call
     return False

@@ -1,7 +1,8 @@
-"""FlashAttention 2 as torch has it: what its kernels take beside their results.
+"""FlashAttention 2 in torch: memory that its kernels take.
 
-aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp: mha_fwd, mha_varlen_fwd, mha_bwd,
-mha_varlen_bwd. Texts of unequal lengths lie behind each other, without a dimension for the batch.
+aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp: mha_fwd, mha_varlen_fwd,
+mha_bwd, mha_varlen_bwd. Sequences of unequal lengths lie behind each other, without a
+dimension for the batch.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ _ROWS = 64
 
 
 class Sizes(NamedTuple):
-    """Of a call: `queries` and `keys` are rows of the longest text."""
+    """Sizes of a call to FlashAttention.
+
+    `queries` and `keys` are rows of the longest sequence.
+    """
 
     batch: int
     heads: int
@@ -41,10 +45,11 @@ class Sizes(NamedTuple):
 
 
 def forward(launch: Launch) -> Iterator[Step]:
-    """Of `_flash_attention_forward`, whose tensors have the rows before the heads.
+    """Yield the steps of `_flash_attention_forward`.
 
-    Of texts of unequal lengths the keys are cut for one query each alone, whose heads are copied
-    into rows, and the result back.
+    Its tensors have the rows before the heads. With sequences of unequal lengths the keys are
+    split only for one query each. The heads of that query are copied into rows, and the result
+    back.
     """
     query = launch["query"]
     sizes = _sizes(launch, query, launch["key"])
@@ -59,7 +64,10 @@ def forward(launch: Launch) -> Iterator[Step]:
 
 
 def forward_by_heads(launch: Launch) -> Iterator[Step]:
-    """Of `_scaled_dot_product_flash_attention`, which has the heads before the rows."""
+    """Yield the steps of `_scaled_dot_product_flash_attention`.
+
+    Its tensors have the heads before the rows.
+    """
     turned = (launch[name].transpose(1, 2) for name in ("query", "key"))
     yield from _forward(launch, _dense(*turned))
 
@@ -67,7 +75,11 @@ def forward_by_heads(launch: Launch) -> Iterator[Step]:
 def _forward(
     launch: Launch, sizes: Sizes, *, cuts: bool = True, swapped: bool = False
 ) -> Iterator[Step]:
-    """Result and log-sum-exp; the keys' parts; the random numbers' state, a dropout's aside."""
+    """Yield the results, the splits of the keys and the random state.
+
+    The result and the log-sum-exp come first. With a dropout there is a second random state
+    beside that of the results.
+    """
     results = list(outs(launch))
     if not swapped:
         yield results[0]
@@ -90,14 +102,20 @@ def _forward(
 
 
 def backward(launch: Launch) -> Iterator[Step]:
-    """Of `_flash_attention_backward`, whose tensors have the rows before the heads."""
+    """Yield the steps of `_flash_attention_backward`.
+
+    Its tensors have the rows before the heads.
+    """
     query, key = launch["query"], launch["key"]
     yield from contiguous(launch["grad_out"], launch["out"])
     yield from _backward(launch, _sizes(launch, query, key), key, apart=query.dim() == 3)
 
 
 def backward_by_heads(launch: Launch) -> Iterator[Step]:
-    """Of `_scaled_dot_product_flash_attention_backward`, which has the heads before the rows."""
+    """Yield the steps of FlashAttention's backward by heads.
+
+    This is `_scaled_dot_product_flash_attention_backward`, which has the heads before the rows.
+    """
     query, key, gradient, result = (
         launch[name].transpose(1, 2) for name in ("query", "key", "grad_out", "out")
     )
@@ -106,10 +124,10 @@ def backward_by_heads(launch: Launch) -> Iterator[Step]:
 
 
 def _backward(launch: Launch, sizes: Sizes, key: Tensor, *, apart: bool) -> Iterator[Step]:
-    """Row sums, and a float32 accumulator of the query's gradient; sizes rounded up to blocks.
+    """Yield row sums and a float32 accumulator of the query's gradient.
 
-    With grouped queries also the gradients of keys and values for every head. A deterministic
-    accumulator is one for each block of a head.
+    Sizes are rounded up to blocks. With grouped queries there are also the gradients of keys
+    and values for every head. A deterministic accumulator is one for each block of a head.
     """
     rows = sizes.batch * up(sizes.queries, 128)
     if apart:
@@ -140,7 +158,10 @@ def _dense(query: Tensor, key: Tensor) -> Sizes:
 
 
 def _is_one_query(launch: Launch, sizes: Sizes) -> bool:
-    """Whether the heads of one query that share keys are taken for rows: ngroups_swapped."""
+    """Return whether one query's heads become rows (ngroups_swapped).
+
+    These heads share keys.
+    """
     return (
         sizes.queries == 1
         and sizes.heads > sizes.key_heads
@@ -150,7 +171,7 @@ def _is_one_query(launch: Launch, sizes: Sizes) -> bool:
 
 
 def parts_of(launch: Launch, sizes: Sizes) -> int:
-    """Into how many parts the keys are cut: set_params_splitkv."""
+    """Return the number of splits of the keys (set_params_splitkv)."""
     if launch["dropout_p"]:
         return 1
     block = 256 if sizes.size <= 64 else 128 if sizes.size <= 128 else 64
@@ -162,10 +183,10 @@ def parts_of(launch: Launch, sizes: Sizes) -> int:
 
 
 def rounded(size: int) -> int:
-    """Elements that a head of so many takes in an accumulator."""
+    """Return the elements that a head takes in an accumulator."""
     return up(size, 32 if size <= 128 else 64)
 
 
 def up(number: int, unit: int) -> int:
-    """The next multiple of the unit."""
+    """Return the next multiple of the unit."""
     return -(-number // unit) * unit

@@ -1,4 +1,4 @@
-"""Fused attention: what its kernels save and what they need on the way."""
+"""Fused attention: what its kernels save, and temporaries."""
 
 from __future__ import annotations
 
@@ -41,9 +41,11 @@ sizeof(SharedStorage), as the launches in torch 2.11's library ask for it.
 
 
 def efficient(launch: Launch) -> Iterator[Step]:
-    """Seed and offset, which a graph has on the card, then result and log-sum-exp.
+    """Yield seed and offset, then the result and the log-sum-exp.
 
-    Half types add up wide heads in float32, beside the result.
+    Seed and offset are on the CPU; those of a CUDA graph are on the card. Since torch 2.14 they
+    are on the card without a dropout, too. Half types add up wide heads in float32, beside the
+    result.
     """
     query, value = launch["query"], launch["value"]
     place = host if launch["dropout_p"] or not launch.rules.idle_seeds_on_card else out
@@ -55,11 +57,11 @@ def efficient(launch: Launch) -> Iterator[Step]:
 
 
 def efficient_backward(launch: Launch) -> Iterator[Step]:
-    """Gradients; the row sums of gradient times result; accumulators.
+    """Yield gradients, the row sums of gradient times result, accumulators.
 
-    The kernels of half types make the sums themselves, for float32 three plain ones do: the last
-    brings the heads before the rows, where there are several of both. With grouped queries the
-    gradients of keys and values are written for every head, and added up behind.
+    The kernels of half types make the sums themselves; for float32 three plain ones do. The
+    last of them brings the heads before the rows, if there are several of both. With grouped
+    queries the gradients of keys and values are written for every head, and added up behind.
     """
     query, gradient = launch["query"], launch["grad_out_"]
     batch, heads, rows, size = query.size()
@@ -86,7 +88,10 @@ def efficient_backward(launch: Launch) -> Iterator[Step]:
 
 
 def efficient_backward_by_rows(launch: Launch) -> Iterator[Step]:
-    """Of the kernel itself, whose tensors have the rows before the heads."""
+    """Yield the steps of `_efficient_attention_backward`.
+
+    Its tensors have the rows before the heads.
+    """
     gradient, query, key, value, *rest = launch.call.args
     turned = [tensor.transpose(1, 2) for tensor in (gradient, query, key, value)]
     call = OperatorCall(launch.call.func, (*turned, *rest), launch.call.kwargs)
@@ -94,10 +99,11 @@ def efficient_backward_by_rows(launch: Launch) -> Iterator[Step]:
 
 
 def efficient_workspace(launch: Launch) -> int:
-    """Bytes for each head: float32 tiles of the query's gradient, with a lock and a counter each.
+    """Return the bytes of the backward kernel's workspace for each head.
 
-    Where a tile has fewer rows than a head has elements, half types also keep those of the
-    gradients of keys and values. mem_eff_attention/kernel_backward.h: workspace_strideBH
+    They are float32 tiles of the query's gradient, with a lock and a counter each. If a tile
+    has fewer rows than a head has elements, half types also keep those of the gradients of keys
+    and values. mem_eff_attention/kernel_backward.h: workspace_strideBH
     """
     query, key, value = launch["query"], launch["key"], launch["value"]
     size, size_value = query.size(-1), value.size(-1)
@@ -112,7 +118,10 @@ def efficient_workspace(launch: Launch) -> int:
 
 
 def _tile(launch: Launch, size: int) -> tuple[int, int]:
-    """Rows and columns of the first of kernels/cutlassB.h's kernels that takes such heads."""
+    """Return rows and columns of the first kernel that takes such heads.
+
+    The kernels are those of kernels/cutlassB.h, in their order.
+    """
     card, dtype = launch.card, launch["query"].dtype
     room, half = card.multiprocessor.shared_bytes, dtype in HALVES
     if size <= 64 or (card.capability < (8, 0) and not half):
@@ -128,7 +137,10 @@ def _tile(launch: Launch, size: int) -> tuple[int, int]:
 
 
 def cudnn(launch: Launch) -> Iterator[Step]:
-    """The seed of the dropout first, on the card; then result, statistics and a small workspace."""
+    """Yield the seed of the dropout, the results and a small workspace.
+
+    The seed is on the card. Result and statistics follow.
+    """
     numbers = dict(enumerate(launch.outs))
     small = [n for n, spec in numbers.items() if spec.dtype is torch.int64 and not spec.size]
     for number in small:
@@ -147,9 +159,10 @@ def cudnn(launch: Launch) -> Iterator[Step]:
 
 
 def _split(launch: Launch) -> int:
-    """Bytes of the results and statistics of parts of the keys, for one query each; 0: no parts.
+    """Return the bytes of the keys' splits for one query each; 0: unsplit.
 
-    As many parts as fill the card with two blocks each, powers of two, 128 keys or more in one.
+    They are results and statistics of the parts. There are as many parts as fill the card with
+    two blocks each: a power of two, with 128 keys or more in each.
     """
     batch, heads, _, size = launch["query"].size()
     _, groups, keys, _ = launch["key"].size()
@@ -162,18 +175,22 @@ def _split(launch: Launch) -> int:
 
 
 def _dropped(launch: Launch) -> int:
-    """Bytes of a bit for each score that a dropout may take, in whole tiles; 0 without one."""
+    """Return the bytes of a dropout's bits; 0 without one.
+
+    There is a bit for each score, in whole tiles.
+    """
     (batch, heads, rows, _), keys = launch["query"].size(), launch["key"].size(2)
     tiles = round_up(rows, BLACKWELL_TILE) * round_up(keys, BLACKWELL_TILE)
     return batch * heads * tiles // 8 if launch["dropout_p"] else 0
 
 
 def cudnn_backward(launch: Launch) -> Iterator[Step]:
-    """A float32 accumulator of the query's gradient, and row sums.
+    """Yield gradients, a float32 accumulator and row sums.
 
-    With grouped queries also the gradients of keys and values for every head before they are
-    added up. A gradient that is expanded from a number is copied first. Blackwell's kernels have
-    the dropped scores' bits, and a second accumulator where there is one tile of rows or keys.
+    The accumulator is that of the query's gradient. With grouped queries there are also the
+    gradients of keys and values for every head before they are added up. A gradient that is
+    expanded from a number is copied first. Blackwell's kernels have the dropped scores' bits,
+    and a second accumulator if there is one tile of rows or keys.
     """
     query, key, gradient = launch["query"], launch["key"], launch["grad_out"]
     batch, heads, rows, size = query.size()
@@ -196,7 +213,10 @@ def cudnn_backward(launch: Launch) -> Iterator[Step]:
 
 
 def safe_softmax(launch: Launch) -> Iterator[Step]:
-    """Softmax, then rows without any score are looked for and set to zero in place."""
+    """Yield the softmax and the search for rows without any score.
+
+    Such rows are set to zero in place.
+    """
     tensor = launch["self"]
     yield out()
     yield temporary("is -inf", tensor.numel())

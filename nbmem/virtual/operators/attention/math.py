@@ -1,4 +1,4 @@
-"""Attention by plain products, where no kernel takes it as a whole.
+"""Attention by plain matrix products, without a fused kernel.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/transformers/attention.cpp
 """
@@ -25,7 +25,9 @@ def attend(  # noqa: PLR0913 - as above
     scale: float | None,
     gqa: bool,
 ) -> torch.Tensor:
-    """Plain products. C++ would not add the mask in place while a dispatch mode is active.
+    """Compute attention by plain products.
+
+    The mask is added in place. C++ would not do so while a dispatch mode is active.
 
     aten/src/ATen/native/transformers/attention.cpp: _scaled_dot_product_attention_math
     """
@@ -58,7 +60,11 @@ def attend(  # noqa: PLR0913 - as above
 
 
 def added(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-    """Zeros where a bool says that it is attended, -inf elsewhere: convert_boolean_attn_mask."""
+    """Return a mask to be added to scores (convert_boolean_attn_mask).
+
+    A bool becomes 0 if it is attended, and -inf otherwise. Other masks are returned as they
+    are.
+    """
     if mask is None or mask.dtype is not torch.bool:
         return mask
     nothing = aten.scalar_tensor(float("-inf"), dtype=dtype, device=mask.device)

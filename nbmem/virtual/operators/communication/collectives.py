@@ -1,11 +1,13 @@
-"""Collectives and messages of c10d: what NCCL takes beside their arguments; nothing is sent.
+"""Collectives of c10d: memory that NCCL takes, and results where known.
 
-Every rank runs the same program, so what another rank sends is taken to be what this one has: a
-sum leaves known values as they are, a gathered tensor holds one's own in each place.
+No tensor is sent. Every rank runs the same program, so another rank is taken to have the
+values of this one. A sum leaves known values as they are, and a gathered tensor holds this
+rank's values in each place.
+
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp
 
-Known limit: a list that is gathered or scattered has its flat copy until the call ends; an
-asynchronous one keeps it until somebody waits.
+Known limit: a list that is gathered or scattered has its flat copy until the call ends.
+NCCL keeps that of an asynchronous call until the program waits for it.
 """
 
 from __future__ import annotations
@@ -30,27 +32,30 @@ if TYPE_CHECKING:
 
 
 class Promise:
-    """What `work.get_future()` gives: done already. torch's own takes no tensors of a card."""
+    """A completed future, as `work.get_future()` returns it.
+
+    torch's own future takes no tensors of a virtual card.
+    """
 
     def __init__(self, value: Any) -> None:
         self._value = value
 
     def value(self) -> Any:
-        """The tensors that were sent around, or what a `then` has made of them."""
+        """Return the collective's tensors, or what a `then` callback returned."""
         return self._value
 
     wait = value
 
     def done(self) -> bool:
-        """It is."""
+        """Return True: the collective has completed."""
         return True
 
     def then(self, callback: Any) -> Promise:
-        """What the callback makes of it."""
+        """Return a completed future of the callback's result."""
         return Promise(callback(self))
 
     def add_done_callback(self, callback: Any) -> None:
-        """Call at once."""
+        """Call the callback at once."""
         callback(self)
 
 
@@ -63,7 +68,10 @@ _sent: OrderedDict[int, tuple[Any, list[weakref.ref[torch.Tensor]]]] = OrderedDi
 
 
 def create_group(rank: int, size: int) -> Any:
-    """Create a group without peers; torch 2.6 has a constructor in place of a method."""
+    """Create a process group without peers.
+
+    torch 2.6 has a constructor in place of a method.
+    """
     from torch._C import _distributed_c10d as c10d
 
     fake = c10d.FakeProcessGroup
@@ -71,14 +79,20 @@ def create_group(rank: int, size: int) -> Any:
 
 
 def completed_work() -> Any:
-    """Return a work of c10d that is done already; torch 2.6 gets one from a group alone."""
+    """Return a work object of c10d that has completed.
+
+    torch 2.6 creates one only through a process group.
+    """
     from torch._C import _distributed_c10d as c10d
 
     return c10d.FakeWork() if hasattr(c10d, "FakeWork") else create_group(0, 1).barrier()
 
 
 def _work(tensors: list[torch.Tensor]) -> Any:
-    """Work that is done already, as C++ passes it on; its id says what it was about."""
+    """Create completed work for these tensors, boxed as C++ passes it on.
+
+    `get_future` finds the tensors by the work's id.
+    """
     work = completed_work()
     _sent[id(work)] = work, [weakref.ref(tensor) for tensor in tensors]
     if len(_sent) > _KEPT:
@@ -87,10 +101,13 @@ def _work(tensors: list[torch.Tensor]) -> Any:
 
 
 def futures_of(work_class: Any) -> Callable[[Any], Any]:
-    """Make `get_future` of a class of works: the result of a collective; others' works have theirs.
+    """Return a `get_future` for a class of works.
+
+    The method returns a completed future of the collective's tensors. If the class is shared
+    with other backends, their works keep the class's own method.
 
     Args:
-        work_class: The class of the works above; torch 2.6 has one for every backend's.
+        work_class: The class of `completed_work`; torch 2.6 has one class for every backend.
     """
     true = work_class.get_future
 
@@ -104,13 +121,17 @@ def futures_of(work_class: Any) -> Callable[[Any], Any]:
 
 
 def in_place(executor: Executor, call: OperatorCall) -> Any:
-    """All have the same tensors, and have them again: all_reduce, reduce, broadcast."""
+    """Run all_reduce, reduce or broadcast, which leaves values as they are."""
     call.gpu.workspaces.nccl()
     return _answer(call, call.args[0])
 
 
 def gathered(executor: Executor, call: OperatorCall) -> Any:
-    """Every rank's tensor into one, or each half of an exchange: the first two arguments."""
+    """Run a gather, a scatter or an exchange of the first two arguments.
+
+    Equally many outputs and inputs are paired. Otherwise every output holds the first input.
+    Outputs are unknown on a rank that has no inputs.
+    """
     call.gpu.workspaces.nccl()
     outputs, inputs = (_flat(value) for value in call.args[:2])
     if not outputs or not inputs:  # Only one rank has the other side of a gather or a scatter.
@@ -126,7 +147,10 @@ def gathered(executor: Executor, call: OperatorCall) -> Any:
 
 
 def listed(executor: Executor, call: OperatorCall) -> Any:
-    """Lists of tensors, one for each rank: NCCL sees a flat copy where they are alike."""
+    """Run a gather or scatter of lists, with a flat copy of each list.
+
+    NCCL takes a flat copy of a list whose tensors have equally many elements.
+    """
     call.gpu.workspaces.nccl()
     several = call.args[0] if call.func._schema.name == "c10d::allgather_" else call.args[1]
     for tensors in several:
@@ -136,7 +160,10 @@ def listed(executor: Executor, call: OperatorCall) -> Any:
 
 
 def received(executor: Executor, call: OperatorCall) -> Any:
-    """What another rank sends: a few integers where both run, else nothing that is known."""
+    """Receive a few integers from a rank that runs, else unknown values.
+
+    A float tensor, a larger one, or one from a rank that does not run is unknown afterwards.
+    """
     call.gpu.workspaces.nccl()
     for tensor in call.args[0]:
         executor.values.forget(tensor)
@@ -149,7 +176,7 @@ def received(executor: Executor, call: OperatorCall) -> Any:
 
 
 def sent(executor: Executor, call: OperatorCall) -> Any:
-    """A message to another rank."""
+    """Send a tensor to another rank if it is a few integers."""
     call.gpu.workspaces.nccl()
     for tensor in call.args[0]:
         if _told(tensor) and rank_messages.folder() is not None:
@@ -159,26 +186,32 @@ def sent(executor: Executor, call: OperatorCall) -> Any:
 
 
 def only_sent(executor: Executor, call: OperatorCall) -> Any:
-    """A barrier."""
+    """Run a barrier."""
     del executor
     call.gpu.workspaces.nccl()
     return _answer(call, call.args[0])
 
 
 def _told(tensor: torch.Tensor) -> bool:
-    """Whether it is a message that programs decide by."""
+    """Return whether ranks exchange a tensor's values: a few integers.
+
+    Programs make decisions by such messages.
+    """
     return not tensor.dtype.is_floating_point and tensor.numel() <= TOLD
 
 
 def _ends(call: OperatorCall) -> tuple[int, int]:
-    """This rank and the other one, in the world."""
+    """Return the global ranks of this process and of its peer."""
     c10d = torch.distributed.distributed_c10d
     group = c10d.ProcessGroup.unbox(call.args[1])
     return torch.distributed.get_rank(), c10d.get_global_rank(group, call.args[2])
 
 
 def _answer(call: OperatorCall, first: Any) -> Any:
-    """What the operator returns: its first argument and its work, the work alone, or nothing."""
+    """Count the call's traffic and return what the operator returns.
+
+    By its schema that is the first argument and its work, the work alone, or None.
+    """
     count(call)
     returned = len(call.func._schema.returns)
     work = _work(_flat(first)) if returned else None
@@ -192,7 +225,7 @@ def _flat(value: Any) -> list[torch.Tensor]:
 
 
 def _share(executor: Executor, outputs: Sequence[torch.Tensor], source: torch.Tensor) -> None:
-    """Outputs hold what one tensor holds, again and again, where that is known."""
+    """Set outputs to repeated values of the source, or to unknown."""
     value = executor.values.twin(source) if is_virtual(source) else None
     storages: dict[int, list[torch.Tensor]] = {}
     for output in outputs:

@@ -1,4 +1,6 @@
-"""Collectives that return a new tensor, which DTensor is made of; nothing is sent.
+"""Functional collectives, which return a new tensor; DTensor uses them.
+
+Nothing is sent.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/distributed/c10d/Functional.cpp
 """
@@ -21,7 +23,10 @@ if TYPE_CHECKING:
 
 
 def counted(executor: Executor, call: OperatorCall) -> Any:
-    """Count what is communicated; its shape rule says what it returns."""
+    """Count the communication; the shape rule gives the result.
+
+    Returns NotImplemented.
+    """
     del executor
     call.gpu.workspaces.nccl()
     count_functional(call)
@@ -29,22 +34,29 @@ def counted(executor: Executor, call: OperatorCall) -> Any:
 
 
 def handed_back(executor: Executor, call: OperatorCall) -> Any:
-    """Hand back the tensor that is waited for, although the schema tells of a new one."""
+    """Return the tensor that is waited for.
+
+    The schema declares a new tensor.
+    """
     del executor
     return call.args[0]
 
 
 def shape_of_exchange(call: OperatorCall) -> Results:
-    """A storage of its own; torch's rule makes it a part of what all ranks have."""
+    """Return a result with a storage of its own.
+
+    torch's rule makes it a part of the storage of all ranks' data.
+    """
     spec = infer(call).fresh[0]
     spec = replace(spec, offset=0, nbytes=math.prod(spec.size) * spec.dtype.itemsize)
     return Results(spec, (spec,))
 
 
 def exchange(launch: Launch) -> Iterator[Step]:
-    """The dimension that is cut, and then the one that is gathered, must be the first to be sent.
+    """Yield the copies of `shard_dim_alltoall` and its result.
 
-    Where it is another one, there is a copy in which it is.
+    The dimension that is cut, and the one that is gathered, must be the first to be sent. If it
+    is another one, there is a copy in which it is the first.
     """
     sent = launch["input"]
     size = sent.numel() * sent.element_size()

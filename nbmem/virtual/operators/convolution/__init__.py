@@ -1,7 +1,7 @@
-"""Convolutions through cuDNN: formats, copies, and the kernels' workspaces.
+"""Convolutions by cuDNN: formats, copies and workspaces.
 
-torch's meta kernels forget formats: a convolution on `meta` returns contiguous results whatever its
-input was. So the shape rules here say CUDA's.
+torch's meta kernels forget formats: a convolution on `meta` returns contiguous results for
+any input. The shape rules here return CUDA's formats.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ def _check(call: OperatorCall) -> None:
 
 
 def _check_numbers(call: OperatorCall) -> None:
-    """aten/src/ATen/native/Convolution.cpp: check_shape_forward, in its order."""
+    """Check padding, stride and dilation in torch's order.
+
+    aten/src/ATen/native/Convolution.cpp: check_shape_forward
+    """
     for name, least, text in (
         ("padding", 0, "negative padding is not supported"),
         ("output_padding", 0, "negative output_padding is not supported"),
@@ -53,13 +56,15 @@ def _check_numbers(call: OperatorCall) -> None:
 
 
 def shape(call: OperatorCall) -> Results:
-    """The result has the format in which the kernel runs."""
+    """Return the result in the format in which the kernel runs."""
     spec = infer(call).fresh[0]
     return one(spec.size, spec.dtype, strides(spec.size, of_call(call)[0]))
 
 
 def shape_backward(call: OperatorCall) -> Results:
-    """Gradients have the formats that cuDNN's kernels suggest for them, the bias's is a vector.
+    """Return gradients in the formats that cuDNN's kernels suggest.
+
+    The bias's gradient is a vector.
 
     aten/src/ATen/native/cudnn/ConvShared.cpp: cudnn_convolution_backward
     """
@@ -75,7 +80,7 @@ def shape_backward(call: OperatorCall) -> Results:
 
 
 def _several(specs: list[Any], formats: list[torch.memory_format]) -> Results:
-    """Dense tensors in these formats where there is a result."""
+    """Return dense tensors in these formats; None where there is no result."""
     fresh: list[TensorSpec] = []
     shape: list[TensorSpec | None] = []
     for spec, memory_format in zip(specs, formats, strict=True):
@@ -89,12 +94,15 @@ def _several(specs: list[Any], formats: list[torch.memory_format]) -> Results:
 
 
 def traced(executor: Executor, call: OperatorCall) -> Any:
-    """`_convolution`, which programs of torch.jit.trace call: the flags of cuDNN come behind."""
+    """Run `_convolution`, which programs of torch.jit.trace call.
+
+    cuDNN's flags follow the arguments of `convolution`.
+    """
     return _as_convolution(executor, call, call.args[:9])
 
 
 def by_name(executor: Executor, call: OperatorCall) -> Any:
-    """`cudnn_convolution` and its transpose, which programs call: one without bias."""
+    """Run `cudnn_convolution` or its transpose, which have no bias."""
     padding = call.argument("padding")
     padded = call.argument("output_padding")
     args = (

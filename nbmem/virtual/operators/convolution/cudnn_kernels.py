@@ -1,6 +1,6 @@
-"""Convolutions through cuDNN: copies in the other format, results, and the kernels' workspaces.
+"""Convolutions by cuDNN: copies, results and workspaces.
 
-How large a workspace is: workspace.py.
+The size of a workspace is computed in workspace.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 
 def forward(launch: Launch) -> Iterator[Step]:
-    """The input's copy if its format is the wrong one, the result, the weight's, the workspace."""
+    """Yield the input's copy, the result, the weight's copy, the workspace.
+
+    Only a tensor in the wrong format is copied.
+    """
     if without_cudnn.is_slow(launch.call):
         yield from without_cudnn.forward(launch)
         return
@@ -44,7 +47,7 @@ def forward(launch: Launch) -> Iterator[Step]:
 
 
 def backward(launch: Launch) -> Iterator[Step]:
-    """Gradients of input, weight and bias, one kernel after the other."""
+    """Yield the gradients of input, weight and bias, kernel by kernel."""
     if without_cudnn.is_slow(launch.call):
         yield from without_cudnn.backward(launch)
         return
@@ -82,7 +85,9 @@ def backward(launch: Launch) -> Iterator[Step]:
 
 
 def _depthwise_backward(launch: Launch) -> Iterator[Step]:
-    """Torch's own kernels: in two dimensions the weight's gradient comes before the input's.
+    """Yield the gradients by torch's own depthwise kernels.
+
+    In two dimensions the weight's gradient comes before the input's.
 
     cuda/DepthwiseConv2d.cu: conv_depthwise2d_backward_cuda_out
     """
@@ -112,7 +117,9 @@ def _depthwise_backward(launch: Launch) -> Iterator[Step]:
 
 
 def _depthwise3d_backward(launch: Launch) -> Iterator[Step]:
-    """In three: the results first, and the gradient's copy to the end.
+    """Yield the gradients in three dimensions: the results first.
+
+    The gradient's copy is kept to the end.
 
     cuda/DepthwiseConv3d.cu: conv_depthwise3d_backward_cuda
     """
@@ -142,7 +149,7 @@ def _bias(gradient: torch.Tensor, launch: Launch) -> Iterator[Step]:
 def _run(
     kind: str, launch: Launch, source: torch.Tensor, weight: torch.Tensor, result: torch.Tensor
 ) -> Iterator[Step]:
-    """One kernel with its workspace."""
+    """Yield one kernel with its workspace."""
     # The input of a transposed convolution is what an ordinary one has as its result.
     x, y = (result, source) if launch["transposed"] else (source, result)
     if not x.numel() or not y.numel():
@@ -170,12 +177,12 @@ def _run(
 
 
 def _every(dnn: Client | None, problem: Problem, card: Card) -> tuple[int, ...]:
-    """The workspaces of all kernels that can do it."""
+    """Return the workspaces of all kernels that can run the problem."""
     return workspace.every(problem, () if dnn is None else dnn.every(problem), card)
 
 
 def _copy(name: str, tensor: torch.Tensor, layout: torch.memory_format) -> Iterator[Step]:
-    """A copy where the tensor does not have the format that the kernel wants."""
+    """Yield a copy if the tensor does not have the kernel's format."""
     if not planar(tensor).is_contiguous(memory_format=layout):
         yield temporary(name, tensor.numel() * tensor.element_size())
 
@@ -183,13 +190,16 @@ def _copy(name: str, tensor: torch.Tensor, layout: torch.memory_format) -> Itera
 def _geometry(
     tensor: torch.Tensor, layout: torch.memory_format
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Size and strides in that format."""
+    """Return size and strides in that format."""
     size = tuple(planar(tensor).size())
     return size, strides(size, layout)
 
 
 def _spatial(values: Any, source: torch.Tensor, unit: int) -> tuple[int, ...]:
-    """One number for each spatial dimension; `unit` for the one that _geometry adds."""
+    """Return one number for each spatial dimension.
+
+    `unit` is the number of the dimension that _geometry adds.
+    """
     rank = source.dim() - 2
     every = tuple(int(v) for v in values) * (rank if len(values) == 1 else 1)
     return (unit, *every) if rank == 1 else every

@@ -1,4 +1,4 @@
-"""In which memory format a convolution runs, and whether cuDNN runs it.
+"""The memory format of a convolution, and whether cuDNN runs it.
 
 https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/Convolution.cpp and ConvUtils.h
 """
@@ -25,7 +25,10 @@ MIN_CHANNELS, MIN_WIDTH = 32, 7
 
 
 def planar(tensor: torch.Tensor) -> torch.Tensor:
-    """One-dimensional convolutions run as two-dimensional ones of height 1 (view4d)."""
+    """Add a height of 1 to one-dimensional images (view4d).
+
+    One-dimensional convolutions run as two-dimensional ones.
+    """
     if tensor.dim() != 3:
         return tensor
     with DataKernels():
@@ -33,9 +36,10 @@ def planar(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def source_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Geometry of an input as the kernel sees it: a one-dimensional one is made contiguous first.
+    """Return an input's geometry as the kernel sees it.
 
-    Mamba's is a transposed product, whose strides would pass for channels-last.
+    A one-dimensional input is made contiguous first. Mamba's is a transposed product, whose
+    strides would pass for channels-last.
     """
     if tensor.dim() != 3:
         return tensor
@@ -43,7 +47,10 @@ def source_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def layout(first: torch.Tensor, second: torch.Tensor) -> torch.memory_format:
-    """Channels-last where one of the two suggests it (cudnn_conv_suggest_memory_format)."""
+    """Return channels-last if either suggests it, else contiguous.
+
+    cudnn_conv_suggest_memory_format; float64 is always contiguous.
+    """
     first, second = planar(first), planar(second)
     last = _LAST.get(second.dim())
     if last is None or torch.float64 in (first.dtype, second.dtype):
@@ -53,7 +60,7 @@ def layout(first: torch.Tensor, second: torch.Tensor) -> torch.memory_format:
 
 
 def strides(size: Sequence[int], memory_format: torch.memory_format) -> tuple[int, ...]:
-    """Strides of a dense tensor in that format; those of a batch of rows, too."""
+    """Return a dense tensor's strides in that format, also of sequences."""
     if len(size) == 3 and memory_format is torch.channels_last:
         return (size[1] * size[2], 1, size[1])
     known = memory_format if len(size) > 3 else torch.contiguous_format
@@ -61,18 +68,22 @@ def strides(size: Sequence[int], memory_format: torch.memory_format) -> tuple[in
 
 
 def of_call(call: OperatorCall) -> tuple[torch.memory_format, bool]:
-    """The format of a (backward) convolution, and whether a kernel of torch's own takes it."""
+    """Return the format, and whether a kernel of torch's own runs.
+
+    The call is a convolution or its backward.
+    """
     source, weight = source_of(call.argument("input")), call.argument("weight")
     native = is_slow(call) or _native_depthwise(call, planar(source), planar(weight))
     return (torch.contiguous_format if native else layout(source, weight)), native
 
 
 def gradient_given(call: OperatorCall) -> tuple[torch.Tensor, bool]:
-    """The result's gradient as both kernels get it, on `meta`, and whether it is a copy.
+    """Return the gradient as both kernels get it, and if it is a copy.
 
-    It is moved to the format that the input suggests. `to` copies what does not suggest the same,
-    however it lies (images of one pixel lie in both formats), and `contiguous`, of a transposed
-    convolution, what does not lie so. cudnn/ConvShared.cpp: cudnn_convolution_backward
+    The result's gradient is a meta tensor here. It is moved to the format that the input
+    suggests. `to` copies what does not suggest the same format, whatever its strides (images of
+    one pixel lie in both formats). For a transposed convolution, `contiguous` copies what does
+    not lie in that format. cudnn/ConvShared.cpp: cudnn_convolution_backward
     """
     source, gradient = as_meta(call.argument("input")), as_meta(call.argument("grad_output"))
     source, gradient = planar(source_of(source)), planar(gradient)
@@ -91,7 +102,10 @@ def gradient_given(call: OperatorCall) -> tuple[torch.Tensor, bool]:
 
 
 def _native_depthwise(call: OperatorCall, source: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Depthwise in the contiguous format, but for the float16 that cuDNN does faster."""
+    """Return whether torch's own depthwise kernel runs.
+
+    It runs in the contiguous format, except for the float16 that cuDNN does faster.
+    """
     groups = int(call.argument("groups"))
     if (
         groups == 1
@@ -112,7 +126,10 @@ def _native_depthwise(call: OperatorCall, source: torch.Tensor, weight: torch.Te
 
 
 def _pays(source: torch.Tensor, weight: torch.Tensor, stride: Sequence[int]) -> bool:
-    """check_cudnn_depthwise_workload_with_filter."""
+    """Return whether cuDNN's depthwise kernel is the faster one.
+
+    check_cudnn_depthwise_workload_with_filter.
+    """
     rows, channels, height, width = source.size()
     step, window = stride[-1], weight.size(3)
     if height == 1 and step == 1:

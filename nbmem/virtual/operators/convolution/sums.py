@@ -1,7 +1,8 @@
-"""Partial sums of Hopper's own convolution kernels: what they keep to fill the whole card.
+"""Partial sums of Hopper's own convolution kernels.
 
-cuDNN says how such a kernel divides its result into tiles and clusters (hardware/cudnn); how
-many run at once it asks the real card, so that is a rule, read from recordings of an H100.
+These sums fill the whole card. cuDNN says how such a kernel divides its result into tiles
+and clusters (hardware/cudnn). Only a real card knows how many run at once, so that is a
+rule, read from recordings of an H100.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ HALF = 2
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The matrix product that a convolution is, for one of its three kernels.
+    """A convolution's matrix product, for one of its three kernels.
 
     Attributes:
-        rows: Of the result.
-        columns: The same, of one element of the window where each has its own.
-        windows: How many of those there are.
+        rows: Rows of the result.
+        columns: Columns of the result, of one element of the window if each has its own.
+        windows: How many such elements there are.
         terms: Products added up for one element of the result.
         item: Bytes of one factor.
-        dtype: Of the factors.
+        dtype: Type of the factors.
     """
 
     rows: int
@@ -61,7 +62,10 @@ class Product:
     dtype: str = "float32"
 
     def tiles(self, tiling: Tiling) -> int:
-        """Tiles of the result, in whole clusters; several elements of the window where they fit."""
+        """Return the number of tiles of the result, in whole clusters.
+
+        A tile holds several elements of the window if they fit.
+        """
         down, across = tiling.cluster
         rows = ceil(self.rows / tiling.rows)
         several = max(1, tiling.columns // self.columns) if self.windows > 1 else 1
@@ -69,13 +73,14 @@ class Product:
         return ceil(rows / down) * down * ceil(columns / across) * across
 
     def rounds(self, tiling: Tiling, card: Card) -> float:
-        """How often all clusters that run at once would have to run."""
+        """Return how often all clusters that run at once would have to run."""
         return self.tiles(tiling) / prod(tiling.cluster) / clusters_at_once(tiling, card)
 
     def parts(self, tiling: Tiling, card: Card) -> tuple[int, int]:
-        """How many tiles are divided, and into how many partial sums each.
+        """Return the number of divided tiles, and of the partial sums of each.
 
-        As many as fill the card; of more clusters than run at once, those of the last round are.
+        There are as many as fill the card. Of more clusters than run at once, those of the last
+        round are divided.
         """
         size = prod(tiling.cluster)
         at_once = clusters_at_once(tiling, card)
@@ -90,7 +95,10 @@ class Product:
         return left * size, fill
 
     def _shortest(self, most: int, tile: int) -> int:
-        """Parts of the sums of a half type, of which `most` fill the card."""
+        """Return the number of partial sums of a half type.
+
+        `most` of them fill the card.
+        """
         cost = ROUND.get(tile, ROUND_OF_LARGE)
         if self.dtype == "bfloat16":
             if most >= MANY and self.terms * tile >= LARGE:
@@ -101,24 +109,26 @@ class Product:
 
 
 def clusters_at_once(tiling: Tiling, card: Card) -> int:
-    """How many clusters the card has room for."""
+    """Return the number of clusters that run on the card at once."""
     size = prod(tiling.cluster)
     at_work = round(card.processors * AT_WORK.get(size, IN_LARGE_CLUSTERS))
     return max(1, at_work // size)
 
 
 def partial_sums(product: Product, tiling: Tiling, card: Card) -> int:
-    """Bytes of the float32 tiles that are added up at the end."""
+    """Return the bytes of the float32 tiles that are added up at the end."""
     tiles, parts = product.parts(tiling, card)
     return tiles * parts * tile_bytes(tiling) if tiling.splits and parts > 1 else 0
 
 
 def counters(product: Product, tiling: Tiling, card: Card, *, queued: bool | None = None) -> int:
-    """Bytes of the counters: one for each sum of two, and one where clusters take their next work.
+    """Return the bytes of the counters.
 
-    The parts are summed in pairs, round by round: 14 need 7 + 4 + 2 + 1 counters, 3 need 2 + 1. So
-    on an H100 with 2, 3, 5, 7, 11, 13, 14 and 15 parts; clusters take turns from more than two
-    rounds on (1.7 and less had no counter, 2.1 and more had; tests/card, cuDNN 9.19).
+    There is one for each sum of two, and one from which clusters take their next work. The
+    parts are summed in pairs, round by round: 14 need 7 + 4 + 2 + 1 counters, 3 need 2 + 1.
+    This holds on an H100 with 2, 3, 5, 7, 11, 13, 14 and 15 parts. Clusters take turns from
+    more than two rounds on (1.7 and less had no counter, 2.1 and more had; tests/card, cuDNN
+    9.19).
 
     Args:
         product: Of the convolution.
@@ -140,5 +150,5 @@ def counters(product: Product, tiling: Tiling, card: Card, *, queued: bool | Non
 
 
 def tile_bytes(tiling: Tiling) -> int:
-    """Bytes of one tile in float32."""
+    """Return the bytes of one tile in float32."""
     return tiling.rows * tiling.columns * 4

@@ -1,6 +1,7 @@
-"""Transposed convolutions that cuDNN does not take: padded by as much as their stride, or more.
+"""Transposed convolutions that cuDNN does not take.
 
-Torch's own kernels unfold each image into columns, one group after the other.
+Their output is padded by as much as their stride, or more. Torch's own kernels unfold each
+image into columns, one group after the other.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/cuda/
 NaiveConvolutionTranspose2d.cu, NaiveConvolutionTranspose3d.cu; ../Convolution.cpp
@@ -25,13 +26,13 @@ _AXES = ("depth", "height", "width")
 
 
 def _each(call: OperatorCall, name: str) -> list[int]:
-    """One number for each spatial dimension."""
+    """Return one number for each spatial dimension."""
     values, rank = call.argument(name), call.argument("weight").dim() - 2
     return [int(value) for value in values] * (rank if len(values) == 1 else 1)
 
 
 def is_slow(call: OperatorCall) -> bool:
-    """Whether cuDNN refuses it."""
+    """Return whether cuDNN refuses the call, by its output padding."""
     if not call.argument("transposed"):
         return False
     pairs = zip(_each(call, "output_padding"), _each(call, "stride"), strict=True)
@@ -39,7 +40,7 @@ def is_slow(call: OperatorCall) -> bool:
 
 
 def refuse(call: OperatorCall) -> None:
-    """What torch's own kernels do not take, either.
+    """Refuse an output padding that torch's own kernels do not take.
 
     Raises:
         RuntimeError: A side is padded by as much as both its stride and its dilation.
@@ -65,7 +66,7 @@ def refuse(call: OperatorCall) -> None:
 
 
 def forward(launch: Launch) -> Iterator[Step]:
-    """The result, or one for each group that are put together at the end."""
+    """Yield the result, or the groups' results and then the whole."""
     groups = int(launch["groups"])
     if groups == 1:
         yield from _copied("input", launch["input"])
@@ -83,7 +84,10 @@ def forward(launch: Launch) -> Iterator[Step]:
 
 
 def _of_group(launch: Launch, result: Step, nbytes: int) -> Iterator[Step]:
-    """In three dimensions the result has the input's size at first; ones spread the bias."""
+    """Yield a group's result, its columns, and ones that spread the bias.
+
+    In three dimensions the result has the input's size at first.
+    """
     solid = launch["weight"].dim() == 5
     if solid:
         yield temporary("of the input's size", nbytes)
@@ -102,13 +106,13 @@ def _of_group(launch: Launch, result: Step, nbytes: int) -> Iterator[Step]:
 
 
 def _columns(launch: Launch) -> int:
-    """Bytes of one unfolded image of a group."""
+    """Return the bytes of one unfolded image of a group."""
     source, weight = launch["input"], launch["weight"]
     return int(weight.size()[1:].numel() * source.size()[2:].numel() * source.element_size())
 
 
 def _part(tensor: torch.Tensor, group: int, groups: int) -> torch.Tensor:
-    """A group's channels."""
+    """Return a group's channels."""
     channels = tensor.size(1) // groups
     return tensor.narrow(1, group * channels, channels)
 
@@ -119,7 +123,10 @@ def _copied(name: str, tensor: torch.Tensor) -> Iterator[Step]:
 
 
 def backward(launch: Launch) -> Iterator[Step]:
-    """Gradients of input, weight and bias; those of groups are put together at the end."""
+    """Yield the gradients of input, weight and bias.
+
+    Those of groups are put together at the end.
+    """
     groups = int(launch["groups"])
     gradient, source = launch["grad_output"], launch["input"]
     if groups == 1:
@@ -146,7 +153,10 @@ def _gradients(
     gradient: torch.Tensor | None = None,
     source: torch.Tensor | None = None,
 ) -> Iterator[Step]:
-    """Two kernels, each with columns and, where it does not lie by rows, a copy of its own."""
+    """Yield the columns and copies of the two gradient kernels.
+
+    Each kernel has columns, and a copy of its own of what does not lie by rows.
+    """
     mask = launch["output_mask"]
     columns = temporary("columns", _columns(launch)), drop("columns")
     left = iter(results)

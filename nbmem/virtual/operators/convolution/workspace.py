@@ -1,9 +1,10 @@
-"""How large the workspace of a cuDNN convolution is.
+"""The size of the workspace of a cuDNN convolution.
 
-cuDNN itself says which kernel it takes (hardware/cudnn), where it is installed. What it cannot say
-without a card are the partial sums that fill the card's multiprocessors (sums.py). Where it is not
-installed, rules stand alone that were read from the recordings of an H100 (torch 2.11, cuDNN 9.19):
-then a workspace can be off by one of the copies, and by more where a kernel transforms.
+cuDNN itself says which kernel it takes (hardware/cudnn), if it is installed. What it cannot
+say without a card are the partial sums that fill the card's multiprocessors (sums.py). If
+it is not installed, only the rules here decide. They were read from the recordings of an
+H100 (torch 2.11, cuDNN 9.19). Then a workspace can be off by one of the copies, and by more
+if a kernel transforms.
 """
 
 from __future__ import annotations
@@ -61,14 +62,14 @@ class ConvolutionShape:
         weight: Bytes of the weights.
         result: Bytes of the output.
         item: Bytes of one element.
-        dtype: Of the elements.
+        dtype: Type of the elements.
         images: Rows of the batch.
-        positions: Of one output image.
+        positions: Positions of one output image.
         inputs: Channels of the input.
         outputs: Channels of the output.
         window: Elements of the window.
-        strided: Whether it skips positions.
-        groups: Of channels.
+        strided: Whether the window skips positions.
+        groups: Groups of channels.
         pads: Whether the copies' channels are filled up to whole vectors: in three dimensions, as
             cuDNN's answers show (tests/oracle); the H100's runs have none.
     """
@@ -89,7 +90,7 @@ class ConvolutionShape:
 
     @classmethod
     def of(cls, problem: Problem) -> ConvolutionShape:
-        """Read a problem."""
+        """Create the shape of a problem."""
         item = ITEMS[problem.dtype]
         x, w, y = problem.source[0], problem.weight[0], problem.result[0]
         return cls(
@@ -110,7 +111,7 @@ class ConvolutionShape:
 
     @property
     def plain(self) -> bool:
-        """A matrix product on the contiguous format."""
+        """True for a matrix product on the contiguous format."""
         return self.window == 1 and not self.strided and self.groups == 1
 
     @property
@@ -119,7 +120,7 @@ class ConvolutionShape:
         return self.images * self.positions
 
     def product(self, kind: str) -> Product:
-        """The matrix product that one of the three kernels does."""
+        """Return the matrix product that one of the three kernels computes."""
         if kind == FOR_WEIGHT:
             sizes = self.outputs, self.inputs, self.window, self.terms
         elif kind == FORWARD:
@@ -131,25 +132,29 @@ class ConvolutionShape:
 
     @property
     def aligned(self) -> bool:
-        """Whether the rows of the contiguous format can be loaded in vectors."""
+        """True if rows of the contiguous format can be loaded in vectors."""
         return self.positions * self.item % VECTOR == 0
 
     @property
     def copies(self) -> int:
-        """Channels-last copies of all three; a 1x1 weight has the same layout either way."""
+        """Bytes of channels-last copies of input, weight and result.
+
+        A 1x1 weight has the same layout in both formats, and no copy.
+        """
         return self._copied(VECTOR // self.item if self.pads else 1) + ALIGNMENT
 
     def is_filled_up(self, answer: Answer) -> bool:
-        """Whether cuDNN says itself that the copies' channels are filled up to whole vectors.
+        """Return whether cuDNN fills the copies' channels up to whole vectors.
 
-        It does of other numbers of channels from 9.24 on, and on Blackwell (tests/oracle).
+        cuDNN's answer says so for other numbers of channels from 9.24 on, and on Blackwell
+        (tests/oracle).
         """
         vector = VECTOR // self.item
         uneven = self.inputs % vector or self.outputs % vector
         return bool(uneven) and answer.nbytes == self._copied(vector) + ALIGNMENT
 
     def _copied(self, vector: int) -> int:
-        """Bytes of the copies, with channels that are a multiple of `vector`."""
+        """Return the bytes of copies with channels in multiples of `vector`."""
         weight = self.weight if self.window > 1 else 0
         inputs, outputs = (ceil(n / vector) * vector for n in (self.inputs, self.outputs))
         source = self.source // self.inputs * inputs
@@ -158,7 +163,14 @@ class ConvolutionShape:
 
 
 def nbytes(problem: Problem, answer: Answer | None, card: Card, *, last: bool) -> int:
-    """Bytes of the workspace; `last`: the tensors are channels-last already."""
+    """Return the bytes of the workspace.
+
+    Args:
+        problem: The convolution.
+        answer: cuDNN's choice; None: cuDNN does not say.
+        card: The card on which it runs.
+        last: Whether the tensors are channels-last already.
+    """
     shape = ConvolutionShape.of(problem)
     if last and shape.item == 2 and shape.groups == shape.inputs == shape.outputs:
         return _depthwise_half(shape, problem.kind, answer)
@@ -176,18 +188,20 @@ def nbytes(problem: Problem, answer: Answer | None, card: Card, *, last: bool) -
 
 
 def every(problem: Problem, answers: tuple[Answer, ...], card: Card) -> tuple[int, ...]:
-    """Bytes of the workspaces of all kernels that cuDNN names."""
+    """Return the bytes of the workspaces of all kernels that cuDNN names."""
     shape = ConvolutionShape.of(problem)
     return tuple(_asked(shape, problem.kind, answer, answer.nbytes, card) for answer in answers)
 
 
 def may_transform(problem: Problem) -> bool:
-    """Whether cuDNN may take a Fourier transform, which can take ten times the tensors' bytes.
+    """Return whether cuDNN may take a Fourier transform.
 
-    cuDNN 9.19 was asked for 16,545 kernels in float32 on an H100 (batches of 1 to 256, up to 512
-    channels, images of 4 to 224, windows of 1 to 7): it takes one in 324, in 184 of them with more
-    than the copies and 16 MiB. Of these 176 are as here: without a stride, from 16 channels, and
-    with 3x3 to at most 64 channels and 32 positions a side, with larger windows twice that.
+    A transform can take ten times the tensors' bytes. The rule was read from cuDNN 9.19's
+    choices for 16,545 kernels in float32 on an H100. Batches were of 1 to 256, images of 4 to
+    224 and windows of 1 to 7, with up to 512 channels. It takes a transform in 324 cases, in
+    184 of them with more than the copies and 16 MiB. Of these 184, 176 are as here: without a
+    stride, and from 16 channels on. With 3x3 there are at most 64 channels and 32 positions a
+    side, with larger windows twice that.
     """
     outputs, inputs, *window = problem.weight[0]
     plain = problem.dtype == "float32" and max(problem.stride) == 1 == max(problem.dilation)
@@ -198,9 +212,10 @@ def may_transform(problem: Problem) -> bool:
 
 
 def _depthwise_half(shape: ConvolutionShape, kind: str, answer: Answer | None) -> int:
-    """Channels-last and depthwise in a half type: cuDNN has a kernel that it names only on a card.
+    """Return the workspace of a depthwise kernel for half types.
 
-    It adds up the weight's gradient from parts of each image, whatever the image's size: layers of
+    cuDNN has a kernel for channels-last tensors that it names only on a card. The kernel adds
+    up the weight's gradient from parts of each image, whatever the image's size: layers of
     mnasnet1_0 and the grid of tests/card.
     """
     if kind == FOR_WEIGHT:
@@ -210,14 +225,20 @@ def _depthwise_half(shape: ConvolutionShape, kind: str, answer: Answer | None) -
 
 
 def _asked(shape: ConvolutionShape, kind: str, answer: Answer, copies: int, card: Card) -> int:
-    """What cuDNN says; of Hopper's own kernels it knows no more than the copies."""
+    """Return the workspace that cuDNN names, with partial sums.
+
+    Of Hopper's own kernels cuDNN knows no more than the copies.
+    """
     if answer.tiling is None or shape.is_filled_up(answer):
         return answer.nbytes
     return min(_taken(answer), copies) + _sums(shape, kind, answer.tiling, card)
 
 
 def _taken(answer: Answer) -> int:
-    """What cuDNN says, without the descriptor that it adds where it knows no card."""
+    """Return the workspace that cuDNN names, without its descriptor.
+
+    cuDNN adds a descriptor if it knows no card.
+    """
     described = answer.tiling is not None and answer.nbytes % VECTOR == DESCRIPTOR % VECTOR
     return answer.nbytes - DESCRIPTOR if described else answer.nbytes
 
@@ -230,12 +251,15 @@ def _sums(shape: ConvolutionShape, kind: str, tiling: Tiling, card: Card) -> int
 
 
 def _few_channels(shape: ConvolutionShape) -> bool:
-    """The first layer of a network: 3x3 and patches are read as they are, 7x7 is copied."""
+    """Return whether the first layer of a network is read as it is.
+
+    Windows of 3x3 and patches are; 7x7 is copied.
+    """
     return shape.inputs <= FEW_CHANNELS and shape.window != 49
 
 
 def _copied(shape: ConvolutionShape, kind: str) -> bool:
-    """Whether a 1x1 product is done on copies."""
+    """Return whether a 1x1 product runs on copies."""
     reuse = shape.inputs * shape.outputs / (shape.inputs + shape.outputs)
     if shape.item == 2:
         return reuse > COPYING_PAYS_HALF
@@ -259,7 +283,10 @@ def _for_weight(shape: ConvolutionShape, card: Card) -> int:
 
 
 def _most_single(shape: ConvolutionShape, card: Card) -> float:
-    """How many times the copies' bytes the results of single images may take."""
+    """Return the most that the results of single images may take.
+
+    The limit is a multiple of the copies' bytes.
+    """
     if shape.item == 2:
         return SINGLE_IMAGES
     product, tiling = shape.product(FOR_WEIGHT), _usual(shape, card)
@@ -270,7 +297,10 @@ def _most_single(shape: ConvolutionShape, card: Card) -> float:
 
 
 def _usual(shape: ConvolutionShape, card: Card) -> Tiling:
-    """How most weight gradients of this kind are divided, where cuDNN does not say."""
+    """Return the usual tiling of weight gradients of this kind.
+
+    This is used if cuDNN does not say.
+    """
     if min(shape.outputs, shape.inputs * shape.window) <= TILE // 2:
         return Tiling(TILE // 2, TILE // 2)
     if shape.item == 2:

@@ -1,4 +1,4 @@
-"""In which order of elements kernels write what torch's rules order otherwise.
+"""Strides of results where CUDA kernels and torch's shape rules differ.
 
 A kernel of several tensors follows the first one that has an order; torch's rules for these are
 written as other operators, which begin with another tensor. A copy further on depends on it.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def as_read(*names: str) -> ShapeRule:
-    """A shape rule: strides as a kernel gives that reads these arguments in this order."""
+    """Return a shape rule whose strides follow arguments in this order."""
 
     def rule(call: OperatorCall) -> Results:
         spec = infer(call).fresh[0]
@@ -38,7 +38,7 @@ def _geometry(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def as_input(call: OperatorCall) -> Results:
-    """A result in the memory format of the input."""
+    """Return a result of the input's size, type and memory format."""
     tensor = call.argument("self")
     return one(tensor.size(), tensor.dtype, dense(tensor))
 

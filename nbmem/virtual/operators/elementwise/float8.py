@@ -1,7 +1,8 @@
-"""Types of one byte and less: what CUDA's kernels take, which is copies and comparisons with equal.
+"""Types of one byte and less, and the kernels that CUDA lacks for them.
 
-Torch 2.13's CUDA build was asked operator by operator, without a card (tests/oracle). Scaled
-products and casts, for which these types are there, are elsewhere: scaled.py, copies.py.
+CUDA has copies and comparisons for equality. Torch 2.13's CUDA build was tested operator by
+operator, without a card (tests/oracle). Scaled products and casts, for which these types
+exist, are in scaled.py and copies.py.
 """
 
 from __future__ import annotations
@@ -114,10 +115,10 @@ _WORDS = {operator: kernel for kernel, names in _KERNELS.items() for operator in
 
 
 def refuse(call: OperatorCall) -> None:
-    """Raise what the kernel's dispatch does for a type that it was not compiled for.
+    """Raise torch's error if a kernel was not compiled for the type.
 
     Raises:
-        NotImplementedError: In torch's words.
+        NotImplementedError: With torch's message.
     """
     dtype = call.tensors[0].dtype if call.tensors else call.kwargs.get("dtype")
     said = TINY.get(dtype) if dtype is not None else None

@@ -1,4 +1,7 @@
-"""Masks: what makes, joins and turns them, and what that says of values which nobody has."""
+"""Operators that make, combine and negate masks.
+
+Their value rules say what a mask implies where no values are known.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ aten = torch.ops.aten
 
 
 def is_infinite(launch: Launch) -> Iterator[Step]:
-    """Their absolute values are compared; of complex numbers those of either part."""
+    """Plan `isinf`: absolute values are compared with infinity.
+
+    Of complex numbers each part is compared: real first, then imaginary.
+    """
     tensor = launch["self"]
     floats = tensor.dtype.is_floating_point or tensor.dtype.is_complex
     size = tensor.numel() * tensor.element_size() // (1 + tensor.dtype.is_complex)
@@ -36,7 +42,10 @@ def is_infinite(launch: Launch) -> Iterator[Step]:
 
 
 def _joins(in_place: Any) -> Handler:
-    """A formula joins them in the first of them, or aside, as the release has it."""
+    """Return an autograd handler that combines masks in the first one.
+
+    Where torch's release does not do so in the formula of `clamp`, the handler does nothing.
+    """
     overwrite = autograd_differences.overwrites(in_place, _JOINING)
 
     def join(executor: Executor, call: OperatorCall) -> Any:

@@ -1,4 +1,4 @@
-"""Kernels over every element that take their results, or little else, in an order of their own."""
+"""Elementwise kernels that allocate in an order of their own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ aten = torch.ops.aten
 
 
 def dropout(launch: Launch) -> Iterator[Step]:
-    """The mask before the result."""
+    """Plan the results in reverse: the mask before the output."""
     for number in reversed(range(len(launch.outs))):
         yield out(number)
 
@@ -49,7 +49,10 @@ _NO_TWO_BOOLS = (
 
 
 def _check_subtraction(call: OperatorCall) -> None:
-    """What a list's subtraction refuses (sub_check): bools, numbers that are one included."""
+    """Refuse bools in `_foreach_sub`, as sub_check does.
+
+    Bool tensors and bool numbers are refused.
+    """
     left, right = call.args[:2]
     others = right if isinstance(right, (list, tuple)) else [right] * len(left)
     for one_of, other in zip(left, others, strict=False):
@@ -64,7 +67,10 @@ CHUNK = 65_536
 
 
 def norms(launch: Launch) -> Iterator[Step]:
-    """One number for each chunk, as many for every tensor as the largest has; then the results."""
+    """Plan `_foreach_norm`: partial norms of all chunks, then the results.
+
+    Each tensor gets as many partial norms as the largest tensor has chunks.
+    """
     tensors = launch["self"]
     alike = len({(tensor.dtype, tensor.device) for tensor in tensors}) == 1
     if not alike or launch["ord"] not in (0, 1, 2, math.inf):
@@ -80,7 +86,7 @@ def norms(launch: Launch) -> Iterator[Step]:
 
 
 def _one_by_one(launch: Launch) -> Iterator[Step]:
-    """Norms in float64 are of copies."""
+    """Plan each norm by itself; float64 norms of other types need a copy."""
     for number, (tensor, spec) in enumerate(zip(launch["self"], launch.outs, strict=True)):
         yield out(number)
         if spec.dtype is torch.float64 and tensor.dtype is not torch.float64:
@@ -89,7 +95,10 @@ def _one_by_one(launch: Launch) -> Iterator[Step]:
 
 
 def largest(launch: Launch) -> Iterator[Step]:
-    """The results, then one number for each chunk."""
+    """Plan `_foreach_max`: results and maxima of all chunks.
+
+    The order of the two depends on torch's release.
+    """
     tensors = launch["self"]
     most = max(-(-tensor.numel() // CHUNK) for tensor in tensors)
     chunks = temporary("of chunks", len(tensors) * most * tensors[0].element_size())
@@ -98,7 +107,7 @@ def largest(launch: Launch) -> Iterator[Step]:
 
 
 def roll_each(executor: Executor, call: OperatorCall) -> Any:
-    """Along several dimensions it is one roll after the other (roll_common)."""
+    """Run `roll` along several dimensions one by one (roll_common)."""
     tensor, shifts, dims = call.args[0], call.argument("shifts"), call.argument("dims")
     if len(dims) < 2 or len(dims) != len(shifts):
         return NotImplemented
@@ -108,15 +117,16 @@ def roll_each(executor: Executor, call: OperatorCall) -> Any:
 
 
 def roll(launch: Launch) -> Iterator[Step]:
-    """A contiguous copy before the result."""
+    """Plan a contiguous copy, then the result."""
     yield from contiguous(launch["self"])
     yield out()
 
 
 def power(launch: Launch) -> Iterator[Step]:
-    """Of a number to a tensor's power the number becomes a tensor on the card, of its full width.
+    """Plan `pow` of a number: the result, then the base as a 0-d tensor.
 
-    One to any power is filled in.
+    The base has the full width of its Python type. A base of one needs no tensor, as the result
+    is filled.
     """
     base = launch["self"]
     yield from outs(launch)
@@ -125,7 +135,10 @@ def power(launch: Launch) -> Iterator[Step]:
 
 
 def clamped(launch: Launch) -> Iterator[Step]:
-    """Integers between floats are converted first: the copy lives as long as the kernel runs."""
+    """Plan `clamp`: an input of another type is converted first.
+
+    Integers between float bounds are an example. The copy is kept until the call ends.
+    """
     tensor, dtype = launch["self"], launch.outs[0].dtype
     if tensor.dtype is not dtype:
         yield temporary("converted", tensor.numel() * dtype.itemsize)
@@ -133,7 +146,7 @@ def clamped(launch: Launch) -> Iterator[Step]:
 
 
 def multivariate_log_gamma(executor: Executor, call: OperatorCall) -> Any:
-    """The sum of the logarithms of the gamma function at p places.
+    """Run `mvlgamma`: the sum of log-gamma values at p points.
 
     aten/src/ATen/native/UnaryOps.cpp: mvlgamma
     """
@@ -147,7 +160,9 @@ def multivariate_log_gamma(executor: Executor, call: OperatorCall) -> Any:
 
 
 def times_power_of_two(executor: Executor, call: OperatorCall) -> Any:
-    """`torch.ldexp`: the power, then the product, in one kernel where the power is an integer.
+    """Run `torch.ldexp`: a power of two, then the product.
+
+    An integer exponent is left to the single kernel.
 
     aten/src/ATen/native/BinaryOps.cpp: ldexp
     """

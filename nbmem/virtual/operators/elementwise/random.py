@@ -1,4 +1,4 @@
-"""Random permutations and draws: keys to sort by, and the checks of probabilities."""
+"""Random operators: permutations, multinomial, normal and Bernoulli draws."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 
 
 def permutation(launch: Launch) -> Iterator[Step]:
-    """Numbers are sorted by random keys, wide enough that hardly two are equal.
+    """Plan `randperm`: numbers are sorted by random keys.
 
-    A tensor of the largest number comes first: whether the type can hold it.
+    The keys are so wide that two are rarely equal.
+
+    A tensor of the largest number is made first, to check that the type can hold it.
     """
     yield out()
     count, item = launch.outs[0].size[0], launch.outs[0].dtype.itemsize
@@ -50,7 +52,10 @@ def permutation(launch: Launch) -> Iterator[Step]:
 
 
 def draws(launch: Launch) -> Iterator[Step]:
-    """Without replacement: checks, then the largest of probabilities over random numbers."""
+    """Plan `multinomial`: checks, then ratios to random numbers.
+
+    Without replacement, or for one draw, the largest ratios win.
+    """
     tensor, count = launch["self"], launch["num_samples"]
     item = tensor.element_size()
     yield out()
@@ -67,7 +72,7 @@ _CATEGORIES_MOST = 1 << 24
 
 
 def check_draws(call: OperatorCall) -> None:
-    """What multinomial asks of its arguments before anything is drawn.
+    """Refuse arguments that `multinomial` refuses before it draws.
 
     aten/src/ATen/native/Distributions.cpp: multinomial_out
 
@@ -88,7 +93,7 @@ def check_draws(call: OperatorCall) -> None:
 
 
 def _with_replacement(launch: Launch) -> Iterator[Step]:
-    """Probabilities, normed and added up along each row."""
+    """Plan multinomial's copies: original, normalized and summed rows."""
     tensor = launch["self"]
     nbytes = tensor.numel() * tensor.element_size()
     for name in ("original", "normed", "sums"):
@@ -100,9 +105,9 @@ def _with_replacement(launch: Launch) -> Iterator[Step]:
 
 
 def _checks(launch: Launch) -> Iterator[Step]:
-    """Whether all are probabilities, and rows that add up to nothing; what is asked is kept.
+    """Plan the checks that all values are probabilities and no row sums to 0.
 
-    As the oracle has it.
+    Buffers of the checks are kept as on the oracle.
     """
     tensor = launch["self"]
     item = tensor.element_size()
@@ -134,7 +139,9 @@ def _checks(launch: Launch) -> Iterator[Step]:
 
 
 def normal(launch: Launch) -> Iterator[Step]:
-    """Deviations on the card are asked twice whether any is negative; numbers become tensors.
+    """Plan `normal`: standard deviations on the card are checked twice.
+
+    The check is whether any is negative. Arguments that are numbers become tensors.
 
     aten/src/ATen/native/DistributionTemplates.h: normal_impl, normal_out_impl
     """
@@ -161,7 +168,7 @@ def _least(launch: Launch, deviation: torch.Tensor) -> Iterator[Step]:
 
 
 def coins(launch: Launch) -> Iterator[Step]:
-    """Probabilities of half types are read from a copy in float32."""
+    """Plan `bernoulli`: half-precision probabilities are copied to float32."""
     yield from outs(launch)
     chances = launch.call.tensors[-1]
     if chances.dtype in HALVES:

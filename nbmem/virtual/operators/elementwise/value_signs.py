@@ -1,7 +1,9 @@
-"""Which operators can return negative numbers, for stand-ins of values that nobody computed.
+"""Operators whose results can be negative.
 
-What is not listed returns positive ones: exponentials, probabilities, deviations, losses. A name
-stands for all overloads, and with "_" for the operator in place.
+The table tells which signs the made-up values of unknown results get. Operators that are
+not listed return positive numbers: exponentials, probabilities, deviations, losses.
+
+A name stands for all overloads, and with "_" for the in-place operator.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def uniform(values: Values, call: OperatorCall) -> Look:
-    """Uniform numbers: some are negative where the range begins below zero."""
+    """Return a look that is signed if the range of `uniform_` begins below 0."""
     del values
     return Look(0, signed=call.argument("from", 0.0) < 0)
 

@@ -1,4 +1,6 @@
-"""Fourier transforms by cuFFT: copies of what it cannot step through; its plans' work area is 0.
+"""Fourier transforms by cuFFT, with copies of unsupported inputs.
+
+Inputs are copied if cuFFT cannot step through them. The work area of its plans is 0.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/cuda/SpectralOps.cpp
 """
@@ -23,12 +25,15 @@ MOST_DIMS = 3
 
 
 def _at_once(dims: Sequence[int]) -> bool:
-    """Whether one plan does all dimensions (use_optimized_cufft_path)."""
+    """Return whether one plan does it all (use_optimized_cufft_path)."""
     return len(dims) <= MOST_DIMS and list(dims[:2]) != [0, 1]
 
 
 def _executed(tensor: torch.Tensor, dims: Sequence[int]) -> Iterator[Step]:
-    """Batches are collapsed into one dimension, which may copy; so do strides of 0 (_exec_fft)."""
+    """Yield a copy of the input if a plan needs one (_exec_fft).
+
+    Batches are collapsed into one dimension, which may copy. Strides of 0 are copied, too.
+    """
     if not tensor.numel():
         return
     batches = sorted(set(range(tensor.dim())) - set(dims), key=lambda d: -tensor.stride(d))
@@ -40,7 +45,7 @@ def _executed(tensor: torch.Tensor, dims: Sequence[int]) -> Iterator[Step]:
 
 
 def _embedded(flat: torch.Tensor) -> bool:
-    """Whether cuFFT can be told of these strides (as_cufft_embed)."""
+    """Return whether cuFFT can express these strides (as_cufft_embed)."""
     last = flat.stride(-1)
     if last != 1 and flat.dtype in half_fft.HALVES:
         return False  # as the oracle has it
@@ -59,7 +64,11 @@ def _dims(launch: Launch) -> list[int]:
 
 
 def real_to_complex(launch: Launch) -> Iterator[Step]:
-    """The result; dimensions after the first plan's go back and forth with another tensor."""
+    """Yield the result, copies for the plans and a second buffer.
+
+    If one plan cannot do all dimensions, those after the first plan's go back and forth between
+    the result and another tensor.
+    """
     dims = _dims(launch)
     yield out()
     if _at_once(dims):
@@ -75,14 +84,20 @@ def real_to_complex(launch: Launch) -> Iterator[Step]:
 
 
 def complex_to_complex(launch: Launch) -> Iterator[Step]:
-    """The result, and a copy for the first plan; what is left is done in place."""
+    """Yield the result, and a copy for the first plan if it needs one.
+
+    Other dimensions are done in place.
+    """
     if launch.outs:
         yield out()
         yield from _executed(launch["self"], _dims(launch)[-MOST_DIMS:])
 
 
 def complex_to_real(launch: Launch) -> Iterator[Step]:
-    """cuFFT may overwrite its input, so that is cloned, or is what the other dimensions gave."""
+    """Yield the result and a clone of the input, which cuFFT may overwrite.
+
+    With several plans the clone holds what the other dimensions gave.
+    """
     tensor, dims = launch["self"], _dims(launch)
     yield out()
     if not tensor.numel():
@@ -102,7 +117,7 @@ _SOURCE = "aten/src/ATen/native/cuda/SpectralOps.cpp: "
 
 
 def _check_half(call: OperatorCall) -> None:
-    """What cuFFT refuses in half types."""
+    """Refuse half-precision sizes that cuFFT does not support."""
     tensor = call.args[0]
     size = [tensor.size(dim) for dim in call.argument("dim")]
     last = call.argument("last_dim_size")

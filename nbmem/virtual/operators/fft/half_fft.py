@@ -1,7 +1,7 @@
-"""Fourier transforms of half types, which CUDA has and other devices do not.
+"""Fourier transforms of half types, which only CUDA supports.
 
-To C++ a virtual tensor is on another device, so torch's composites refuse float16 there; these are
-the same steps. Other types take torch's own.
+To C++ a virtual tensor is on another device, where torch's composites refuse float16. The
+transforms here are the same steps. Other types take torch's own.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/SpectralOps.cpp
 """
@@ -23,7 +23,7 @@ _LAST_TWO = (-2, -1)
 
 
 def _resized(tensor: torch.Tensor, dims: Sequence[int], sizes: Sequence[int]) -> torch.Tensor:
-    """Zeros behind what is too short; what is too long is cut (resize_fft_input)."""
+    """Pad with zeros or cut to these sizes (resize_fft_input)."""
     padding = [0] * (2 * tensor.dim())
     for dim, size in zip(dims, sizes, strict=True):
         if tensor.size(dim) < size:
@@ -64,10 +64,10 @@ def _between_complex(
 
 
 def along_one(kind: str, *, forward: bool) -> Callable[..., torch.Tensor]:
-    """A transform along one dimension.
+    """Return a transform along one dimension.
 
     Args:
-        kind: "complex": of anything; "from real": half of its result; "to real": of such a half.
+        kind: "complex": of any input; "from real": half of its result; "to real": of such a half.
         forward: Its direction.
     """
 
@@ -91,7 +91,14 @@ def along_one(kind: str, *, forward: bool) -> Callable[..., torch.Tensor]:
 def along_several(
     kind: str, *, forward: bool, dims: Sequence[int] | None = None
 ) -> Callable[..., torch.Tensor]:
-    """A transform along several dimensions; of these, where the program names none."""
+    """Return a transform along several dimensions.
+
+    Args:
+        kind: "complex", "from real" or "to real", as for one dimension.
+        forward: Its direction.
+        dims: The dimensions if the program names none; None: the last ones, as many as `s` has, or
+            all.
+    """
 
     def transform(
         tensor: torch.Tensor,
@@ -141,7 +148,7 @@ def _in_half(operator: Any, transform: Callable[..., torch.Tensor]) -> Callable[
 
 
 def composites() -> Iterator[tuple[str, Callable[..., torch.Tensor]]]:
-    """Each transform by its name, and what it is on CUDA."""
+    """Yield each transform's operator name and its composite on CUDA."""
     one = {
         "fft": ("complex", True), "ifft": ("complex", False), "rfft": ("from real", True),
         "irfft": ("to real", False), "hfft": ("to real", True), "ihfft": ("from real", False),

@@ -34,14 +34,17 @@ def _check_scatter(call: OperatorCall) -> None:
 
 
 def _shape_masked_fill(call: OperatorCall) -> Results:
-    """Masks of bytes are taken, too, with a warning: the rule of torch knows bools alone."""
+    """Return the result of masked_fill, also for masks of bytes.
+
+    The card takes these with a warning. torch's rule knows bools alone.
+    """
     target, mask, *value = call.args
     bools = torch.empty(mask.size(), dtype=torch.bool, device="meta")
     return infer(OperatorCall(call.func, (target, bools, *value), call.kwargs))
 
 
 def _shape_static(call: OperatorCall) -> Results:
-    """As many indices as were asked for; the card stores them transposed."""
+    """Return as many indices as the program wants, stored transposed."""
     size = call.argument("size")
     spec = spec_of((size, call.args[0].dim()), torch.int64, 0, (1, max(1, size)))
     return Results(spec, (spec,))

@@ -1,4 +1,6 @@
-"""Reading and writing by index: copies of indices, and the sort that adds up equal ones.
+"""Reading and writing by index: copies of indices, and sorted sums.
+
+Equal indices are sorted before their values are added up.
 
 https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/TensorAdvancedIndexing.cpp and
 cuda/Indexing.cu, cuda/Nonzero.cu.
@@ -24,7 +26,7 @@ _MASKS = (torch.bool, torch.uint8)
 
 
 def nbytes(tensor: torch.Tensor) -> int:
-    """Bytes of its elements."""
+    """Return the bytes of a tensor's elements."""
     return tensor.numel() * tensor.element_size()
 
 
@@ -33,7 +35,10 @@ def _expanded(indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
 
 
 def _alike(indices: Sequence[torch.Tensor | None]) -> Iterator[Step]:
-    """Several indices are copied where they do not lie alike once expanded (AdvancedIndex)."""
+    """Yield copies of indices whose strides differ (AdvancedIndex).
+
+    Strides are compared once the indices are expanded. Contiguous indices are not copied.
+    """
     given = _expanded(indices)
     if len({i.stride() for i in given}) > 1:
         for number, tensor in enumerate(given):
@@ -42,14 +47,14 @@ def _alike(indices: Sequence[torch.Tensor | None]) -> Iterator[Step]:
 
 
 def _longs(launch: Launch) -> Iterator[Step]:
-    """Indices of 32 bits are converted (expandTensors)."""
+    """Yield 64-bit copies of 32-bit indices (expandTensors)."""
     for number, index in enumerate(launch["indices"]):
         if index is not None and index.dtype is torch.int32:
             yield temporary(f"long {number}", index.numel() * LONG)
 
 
 def nonzero(launch: Launch) -> Iterator[Step]:
-    """How many there are, read by the CPU; then their indices."""
+    """Yield the count, which the CPU reads, then the indices."""
     tensor = launch["self"]
     if not tensor.is_contiguous():
         yield temporary("contiguous", nbytes(tensor))
@@ -69,7 +74,7 @@ COUNTING_BLOCKS = 2
 
 
 def nonzero_static(launch: Launch) -> Iterator[Step]:
-    """The result, then for each block what it counts and where it begins to write."""
+    """Yield the result, then the count and the offset of each block."""
     tensor = launch["self"]
     yield out()
     if not (tensor.numel() and launch.outs[0].nbytes):
@@ -84,14 +89,17 @@ def nonzero_static(launch: Launch) -> Iterator[Step]:
 
 
 def get(launch: Launch) -> Iterator[Step]:
-    """The result after the copies of its indices."""
+    """Yield the copies of the indices, then the result."""
     yield from _longs(launch)
     yield from _alike(launch["indices"])
     yield out()
 
 
 def put(launch: Launch) -> Iterator[Step]:
-    """Values are written where they belong, or sorted by their place and added up."""
+    """Yield the result, and the copies or the sort that writing needs.
+
+    Values are written where they belong, or sorted by their place and added up.
+    """
     if launch.outs:
         yield out()
     given = [i for i in launch["indices"] if i is not None]
@@ -105,7 +113,10 @@ def put(launch: Launch) -> Iterator[Step]:
 
 
 def put_by_mask(launch: Launch, mask: torch.Tensor, found: int) -> Iterator[Step]:
-    """Add where a mask holds (`x[mask] += y`): what it finds is dropped before the sort."""
+    """Yield the steps of adding where a mask holds (`x[mask] += y`).
+
+    The indices that the mask selects are freed before the sort.
+    """
     if launch.outs:
         yield out()
     yield temporary("found", 4)
@@ -120,7 +131,10 @@ def put_by_mask(launch: Launch, mask: torch.Tensor, found: int) -> Iterator[Step
 
 
 def put_at_hosts(launch: Launch) -> Iterator[Step]:
-    """Add at indices on the CPU: the number of each element comes to the card, for each index."""
+    """Yield the steps of adding at indices on the CPU.
+
+    For each index, the number of each element is copied to the card.
+    """
     yield from outs(launch)
     size = _expanded(launch["indices"])[0].numel() * LONG
     places = []
@@ -131,7 +145,10 @@ def put_at_hosts(launch: Launch) -> Iterator[Step]:
 
 
 def scatter_mean(launch: Launch) -> Iterator[Step]:
-    """A mean's sums are divided by how many each is of, at least 1."""
+    """Yield the counts by which the sums of a mean are divided.
+
+    A count is at least 1.
+    """
     yield from outs(launch)
     if launch["reduce"] == "mean" and launch["src"].numel():
         yield temporary("ones", nbytes(launch["src"]))
@@ -141,7 +158,10 @@ def scatter_mean(launch: Launch) -> Iterator[Step]:
 
 
 def index_mean(launch: Launch) -> Iterator[Step]:
-    """As of a scatter, in another order."""
+    """Yield the counts of an `index_reduce` mean.
+
+    Allocations are those of a scatter's mean, in another order.
+    """
     yield from outs(launch)
     if launch["reduce"] == "mean" and launch["source"].numel():
         yield temporary("counts", nbytes(launch["self"]))
@@ -152,7 +172,10 @@ def index_mean(launch: Launch) -> Iterator[Step]:
 
 
 def unfold_backward(launch: Launch) -> Iterator[Step]:
-    """The places along the dimension that the windows were taken from, where they overlap."""
+    """Yield the gradient and, for overlapping windows, their places.
+
+    The places are those along the dimension that the windows were taken from.
+    """
     yield out()
     size = launch["input_sizes"]
     if size and launch["step"] < launch["size"]:
@@ -160,7 +183,10 @@ def unfold_backward(launch: Launch) -> Iterator[Step]:
 
 
 def masked_scatter(launch: Launch) -> Iterator[Step]:
-    """Where each masked element's value is: how many come before it."""
+    """Yield the result and the place of each masked element's value.
+
+    The place is the number of masked elements before it.
+    """
     if launch.outs:
         yield out()
     size = torch.broadcast_shapes(launch["self"].size(), launch["mask"].size())
@@ -175,7 +201,7 @@ def masked_scatter(launch: Launch) -> Iterator[Step]:
 
 
 def _places(launch: Launch) -> Iterator[Step]:
-    """One number for each element that is indexed, of its indices and strides.
+    """Yield one number for each indexed element, of its indices and strides.
 
     computeLinearIndex; indices from the program are checked, those of a backward pass are not.
     """
@@ -196,7 +222,10 @@ def _places(launch: Launch) -> Iterator[Step]:
 
 
 def _range_check(launch: Launch, index: torch.Tensor) -> Iterator[Step]:
-    """Smallest and largest index, both read by the CPU (as the oracle has it)."""
+    """Yield the smallest and the largest index, which the CPU reads.
+
+    The steps are those of the oracle.
+    """
     if not launch.rules.bounds_at_once:
         for name in ("largest", "smallest"):
             yield temporary(name, LONG)
@@ -218,7 +247,10 @@ def _range_check(launch: Launch, index: torch.Tensor) -> Iterator[Step]:
 
 
 def _sorted_sums(launch: Launch, places: Iterable[Step]) -> Iterator[Step]:
-    """Index_put_with_sort_kernel: values in the order of their places, sorted by few bits."""
+    """Yield the sort by which values are added up in the order of places.
+
+    index_put_with_sort_kernel; the sort looks at as few bits as the places have.
+    """
     target, values = launch["self"], launch["values"]
     indexed = [n for n, i in enumerate(launch["indices"]) if i is not None]
     count = _expanded(launch["indices"])[0].numel()

@@ -27,7 +27,10 @@ aten = torch.ops.aten
 
 
 def _count(executor: Executor, call: OperatorCall, tensor: torch.Tensor, note: str) -> int:
-    """How many elements are not zero; all of them, with a note, where nobody knows."""
+    """Return how many elements are not zero, or a bound.
+
+    Without a bound all are counted, with a note.
+    """
     call.gpu.capturing.check_wait(call.gpu.stream.handle)  # for the number
     twin = executor.values.twin(tensor) if is_virtual(tensor) else tensor
     if twin is not None:
@@ -41,7 +44,7 @@ def _count(executor: Executor, call: OperatorCall, tensor: torch.Tensor, note: s
 
 
 def check(tensor: torch.Tensor, found: Any) -> None:
-    """What `x[...]` refuses as an index.
+    """Refuse what `x[...]` refuses as an index.
 
     Raises:
         IndexError: An index has a type of its own, or a mask another shape than what it masks.
@@ -71,7 +74,10 @@ def check(tensor: torch.Tensor, found: Any) -> None:
 
 
 def nonzero(executor: Executor, call: OperatorCall) -> Any:
-    """Indices of what is not zero; the card stores them transposed."""
+    """Run `nonzero`, whose result the card stores transposed.
+
+    If all elements are taken to be nonzero, their indices are known.
+    """
     tensor = call.args[0]
     found = _count(executor, call, tensor, NONZERO)
     made = _indices(executor, call, tensor, found)
@@ -89,14 +95,14 @@ def _indices(executor: Executor, call: OperatorCall, tensor: torch.Tensor, found
 
 
 def _call(call: OperatorCall, func: Any, *args: Any) -> OperatorCall:
-    """What the kernel of a call calls itself."""
+    """Create the call of an operator that the call's kernel makes."""
     inner = OperatorCall(func, args, {})
     inner.gpu = call.gpu
     return inner
 
 
 def masked_select(executor: Executor, call: OperatorCall) -> Any:
-    """The elements where a mask holds; the mask becomes indices first."""
+    """Run `masked_select`, whose mask becomes indices first."""
     tensor, mask = call.args
     size = torch.broadcast_shapes(tensor.size(), mask.size(), (1,))  # A number is a row of one.
     found = _count(executor, call, mask, MASKED_SELECT) * (size.numel() // max(1, mask.numel()))
@@ -108,7 +114,10 @@ def masked_select(executor: Executor, call: OperatorCall) -> Any:
 
 
 def index(executor: Executor, call: OperatorCall) -> Any:
-    """Masks become indices first, and indices come to the card, as in the kernel."""
+    """Run `index` with masks as indices, and indices on the card.
+
+    Returns NotImplemented if all of them already are.
+    """
     tensor, indices = call.args
     check(tensor, indices)
     if all(i is None or (is_virtual(i) and not _is_mask(i)) for i in indices):
@@ -119,7 +128,11 @@ def index(executor: Executor, call: OperatorCall) -> Any:
 
 
 def index_put(executor: Executor, call: OperatorCall) -> Any:
-    """Write by mask (`x[mask] = y`); a number comes to the card where it fills no mask."""
+    """Run `index_put` with masks as indices, and indices on the card.
+
+    Writing by a mask is `x[mask] = y`. A number on the CPU is copied to the card if it fills no
+    mask. Returns NotImplemented if nothing is to be converted.
+    """
     tensor, indices, *rest = call.args
     check(tensor, indices)
     values = rest[0]
@@ -156,7 +169,10 @@ def _is_mask(index: torch.Tensor | None) -> bool:
 
 
 def _add_by_mask(executor: Executor, call: OperatorCall) -> Any:
-    """`x[mask] += y` and what a gradient of `x[mask]` is made of: the values say how many."""
+    """Run `x[mask] += y`, which the gradient of `x[mask]` consists of, too.
+
+    If the mask is unknown, the number of values may say how many it selects.
+    """
     tensor, (mask,), values = call.args[:3]
     known = executor.values.twin(mask) if is_virtual(mask) else mask
     a_row_each = known is None and values.dim() and values.size(0) != 1
@@ -173,7 +189,10 @@ def _add_by_mask(executor: Executor, call: OperatorCall) -> Any:
 
 
 def _add_at_hosts(executor: Executor, call: OperatorCall) -> Any:
-    """Indices on the CPU: their places are computed where they are."""
+    """Run an accumulating `index_put` at indices on the CPU.
+
+    Their places are computed on the CPU.
+    """
     with executor:
         values = call.args[2].to(LAZY[call.gpu.index])
     inner = _call(call, call.func, *call.args[:2], values, *call.args[3:])
@@ -184,14 +203,14 @@ def _add_at_hosts(executor: Executor, call: OperatorCall) -> Any:
 
 
 def _launch(call: OperatorCall, results: Results) -> Launch:
-    """What a kernel is given, by the rules of the card's release."""
+    """Return a kernel's arguments, with the rules of the card's release."""
     args, kwargs = call.map(as_meta)
     inner = OperatorCall(call.func, args, kwargs)
     return Launch(inner, results.fresh, call.gpu.card, rules=call.gpu.rules)
 
 
 def _written(executor: Executor, call: OperatorCall) -> Any:
-    """The call's result, with no memory of its own but for a result that is new."""
+    """Return the call's result, which takes memory only if it is new."""
     if call.func is aten.index_put.default:
         return executor.execute(call)
     executor.values.follow(call, [])
@@ -199,7 +218,7 @@ def _written(executor: Executor, call: OperatorCall) -> Any:
 
 
 def _on_card(executor: Executor, call: OperatorCall, indices: Any) -> list[torch.Tensor | None]:
-    """Masks as indices, and all of them beside the tensor."""
+    """Return indices on the card, with masks as indices."""
     plain: list[torch.Tensor | None] = []
     for at in indices:
         if at is None:
@@ -218,14 +237,17 @@ def _on_card(executor: Executor, call: OperatorCall, indices: Any) -> list[torch
 
 
 def _converted(index: torch.Tensor | None, *, is_moved: bool) -> torch.Tensor | None:
-    """What came to the card as it was is converted there; others are by the kernel itself."""
+    """Convert an index that was copied to the card to 64 bits.
+
+    Other indices are converted by the kernel itself.
+    """
     return index.long() if is_moved and index is not None else index
 
 
 def masked_scatter_backward(
     grad: torch.Tensor, mask: torch.Tensor, sizes: list[int]
 ) -> torch.Tensor:
-    """What the mask selects of a gradient, and zeros for values that nobody took."""
+    """Return the selected gradient, with zeros for values not taken."""
     selected = grad.masked_select(mask)
     missing = torch.Size(sizes).numel() - selected.numel()
     if missing > 0:
@@ -244,7 +266,10 @@ def _clamped(tensor: torch.Tensor, indices: Any) -> list[torch.Tensor | None]:
 def unsafe_masked_index(
     tensor: torch.Tensor, mask: torch.Tensor, indices: Any, fill: float
 ) -> torch.Tensor:
-    """Indices that a mask leaves out may be anything: they are clamped, and filled over."""
+    """Read at clamped indices, and fill what the mask leaves out.
+
+    Indices that the mask leaves out may have any value.
+    """
     clamped = _clamped(tensor, indices)
     found = aten.index.Tensor(tensor, clamped)
     made = found.masked_fill(mask.logical_not(), fill)
@@ -254,10 +279,10 @@ def unsafe_masked_index(
 
 
 def unsafe_masked_index_put(executor: Executor, call: OperatorCall) -> Any:
-    """The gradient of that: values outside of the mask are zeros.
+    """Run the gradient of `_unsafe_masked_index`.
 
-    The zeros that autograd gives to add to are dropped before the indices, as soon as they are
-    copied.
+    Values outside of the mask are zeros. The zeros that autograd gives to add to are freed
+    before the indices, as soon as they are copied.
     """
     tensor, mask, indices, values = call.args
     with executor:
@@ -272,6 +297,6 @@ def unsafe_masked_index_put(executor: Executor, call: OperatorCall) -> Any:
 
 
 def _released(tensors: list[torch.Tensor | None]) -> None:
-    """Let go of them as C++ does of a list: the first one first."""
+    """Free the tensors of a list as C++ does: the first one first."""
     while tensors:
         del tensors[0]

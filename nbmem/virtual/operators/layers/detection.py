@@ -1,4 +1,4 @@
-"""Boxes: the operators of torchvision, which may be imported later or never."""
+"""Operators of torchvision, which may be imported later or never."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def nms(executor: Executor, call: OperatorCall) -> Any:
-    """Indices of the boxes that no better box covers."""
+    """Run `nms`, with a note: every box is taken to be kept."""
     boxes = call.args[0]
     if boxes.size(0):
         call.gpu.note(NMS)

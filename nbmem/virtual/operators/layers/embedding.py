@@ -32,7 +32,7 @@ SUM, MEAN, MAX = range(3)
 
 
 def lookup(launch: Launch) -> Iterator[Step]:
-    """Indices become a row first, by a copy where strides do not allow it."""
+    """Yield the indices' copy where strides require one, then the result."""
     indices = launch["indices"]
     row = indices.reshape(-1)
     if row.untyped_storage()._cdata != indices.untyped_storage()._cdata:
@@ -41,7 +41,10 @@ def lookup(launch: Launch) -> Iterator[Step]:
 
 
 def backward(launch: Launch) -> Iterator[Step]:
-    """A dense gradient; with many indices a sort, segments and partial sums."""
+    """Yield the dense gradient and, for many indices, a sort's memory.
+
+    With many indices, or with frequencies, there are a sort, segments and partial sums.
+    """
     indices, gradient = launch["indices"], launch["grad_output"]
     if not indices.is_contiguous():
         yield temporary("indices", indices.numel() * indices.element_size())
@@ -54,7 +57,7 @@ def backward(launch: Launch) -> Iterator[Step]:
 
 
 def sorted_sums(launch: Launch, gradient: torch.Tensor, *, bags: bool = False) -> Iterator[Step]:
-    """The sort, then the gradient, then what its segments need."""
+    """Yield the sort, then the gradient, then the memory of its segments."""
     indices = launch["indices"]
     count, item = indices.numel(), indices.element_size()
     for name in ("sorted", "original", "range"):
@@ -90,20 +93,23 @@ def sorted_sums(launch: Launch, gradient: torch.Tensor, *, bags: bool = False) -
 
 
 def _few_blocks(segments: int, partial: int, width: int, card: Card) -> bool:
-    """Whether adding up segment by segment would leave multiprocessors idle."""
+    """Return whether sums by segment would leave multiprocessors idle."""
     warps = -(-width // cub.WARP) * cub.WARP
     blocks = -(-segments * warps // min(warps, THREADS))
     return blocks < card.processors * BLOCKS_PER_PROCESSOR and partial > 4 * blocks
 
 
 def bags(launch: Launch) -> Iterator[Step]:
-    """Sizes of the bags and the bag of each index come before the result."""
+    """Yield the bags' sizes, each index's bag, then the result."""
     for number in (2, 1, 0):
         yield out(number)
 
 
 def bags_backward(launch: Launch) -> Iterator[Step]:
-    """Sums and means are sorted whatever their number; maxima are scattered."""
+    """Yield the gradient of bags.
+
+    Sums and means are sorted whatever their number; maxima are scattered.
+    """
     gradient = launch["grad"]
     if not gradient.is_contiguous():
         yield temporary("gradient", gradient.numel() * gradient.element_size())
@@ -114,7 +120,10 @@ def bags_backward(launch: Launch) -> Iterator[Step]:
 
 
 def sparse_bags_backward(executor: Executor, call: OperatorCall) -> Any:
-    """A sparse gradient is a composite of its own."""
+    """Run the composite of a sparse gradient.
+
+    Returns NotImplemented for a dense gradient.
+    """
     if not call.argument("sparse", default=False):
         return NotImplemented
     named = (

@@ -1,4 +1,4 @@
-"""Interpolation, padding and windows: copies of gradients, and results that grow."""
+"""Interpolation, padding and windows: copies, and results that grow."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ _PIXEL = 4
 
 
 def shape_of_windows(call: OperatorCall) -> Results:
-    """The result begins as large as the input, and keeps that storage where it is smaller."""
+    """Return a result whose storage is at least as large as the input.
+
+    The result begins with the input's size, and keeps that storage if it is smaller.
+    """
     spec = infer(call).fresh[0]
     tensor = call.argument("self")
     spec = replace(spec, nbytes=max(spec.nbytes, tensor.numel() * tensor.element_size()))
@@ -40,7 +43,10 @@ def shape_of_windows(call: OperatorCall) -> Results:
 
 
 def windows(launch: Launch) -> Iterator[Step]:
-    """A result that is larger than the input is allocated a second time."""
+    """Yield the input's copy and the result.
+
+    A result that is larger than the input is allocated a second time.
+    """
     size = launch["self"].numel() * launch["self"].element_size()
     if launch.outs[0].nbytes > size:
         yield temporary("as the input", size)
@@ -50,24 +56,33 @@ def windows(launch: Launch) -> Iterator[Step]:
 
 
 def unpooled(launch: Launch) -> Iterator[Step]:
-    """Copies of input and places before the result."""
+    """Yield copies of the input and of the indices, then the result."""
     yield from contiguous(launch["self"], launch["indices"])
     yield from outs(launch)
 
 
 def smoothed(launch: Launch) -> Iterator[Step]:
-    """With antialiasing: rows of the result and of the input, whatever their format."""
+    """Yield the steps of interpolation with antialiasing.
+
+    The kernel has rows of the result and of the input, whatever their format.
+    """
     yield out()
     yield from _by_rows(launch, launch["self"])
 
 
 def nearest(launch: Launch) -> Iterator[Step]:
-    """Pixels of several channels are read as they lie, others by rows."""
+    """Yield the steps of nearest-neighbor interpolation.
+
+    Pixels of several channels are read as they lie, others by rows.
+    """
     yield from _by_pixels(launch, launch["self"])
 
 
 def of_pixels_backward(launch: Launch) -> Iterator[Step]:
-    """The same of a gradient."""
+    """Yield the steps of the gradient of a 2-dimensional interpolation.
+
+    Pixels of several channels are read as they lie, others by rows.
+    """
     yield from _by_pixels(launch, launch["grad_output"])
 
 
@@ -80,7 +95,7 @@ def _by_pixels(launch: Launch, tensor: torch.Tensor) -> Iterator[Step]:
 
 
 def _has_wide_pixels(launch: Launch, tensor: torch.Tensor) -> bool:
-    """Whether the kernel for channels_last is taken."""
+    """Return whether the kernel for channels_last runs."""
     last = torch.channels_last
     return (
         tensor.size(1) >= _PIXEL
@@ -90,7 +105,10 @@ def _has_wide_pixels(launch: Launch, tensor: torch.Tensor) -> bool:
 
 
 def _by_rows(launch: Launch, tensor: torch.Tensor) -> Iterator[Step]:
-    """A contiguous result beside one that is not, and a contiguous copy of the argument."""
+    """Yield a contiguous result and a contiguous copy of the argument.
+
+    Each is needed only if the tensor itself is not contiguous.
+    """
     if not _strided_as(launch.outs[0], torch.contiguous_format):
         yield temporary("result by rows", launch.outs[0].nbytes)
     yield from contiguous(tensor)

@@ -1,4 +1,4 @@
-"""Losses: the terms of all elements, beside the result that they are reduced into."""
+"""Loss operators: their results, and buffers for each element's loss."""
 
 from __future__ import annotations
 
@@ -40,19 +40,22 @@ def ctc_loss(  # noqa: PLR0913 - the schema's
     reduction: int = 1,
     zero_infinity: bool = False,  # noqa: FBT001, FBT002
 ) -> torch.Tensor:
-    """Lengths are read to the host, wherever they are."""
+    """Run `ctc_loss` on lengths read to the host from any device."""
     lengths = input_lengths.tolist(), target_lengths.tolist()
     return aten.ctc_loss.IntList(log_probs, targets, *lengths, blank, reduction, zero_infinity)
 
 
 def ctc(launch: Launch) -> Iterator[Step]:
-    """Offsets and lengths for the card, the paths' probabilities, and only then the losses."""
+    """Plan `_ctc_loss`: lengths and offsets, then log_alpha, then the losses."""
     yield from _lengths(launch)
     yield from (out(1), out(0))
 
 
 def ctc_backward(launch: Launch) -> Iterator[Step]:
-    """The same from the other end, then the gradient."""
+    """Plan the backward of `_ctc_loss`: lengths, path buffer, gradient.
+
+    The path buffer is as large as log_alpha. It is freed after the gradient is allocated.
+    """
     yield from _lengths(launch)
     paths = launch["log_alpha"]
     yield temporary("paths", paths.numel() * paths.element_size())
@@ -75,7 +78,9 @@ def _check_targets(call: OperatorCall) -> None:
 
 
 def shape(call: OperatorCall) -> Results:
-    """A reduced loss stays in the storage of the losses of all elements, shrunk to one number.
+    """Return a reduced loss in a storage that holds each element's loss.
+
+    The operator writes all losses there and shrinks the tensor to one number.
 
     aten/src/ATen/native/Loss.cpp: TORCH_META_FUNC(mse_loss) (resize_), soft_margin_loss_out;
     aten/src/ATen/native/cuda/Loss.cu: binary_cross_entropy_out_cuda
@@ -88,7 +93,10 @@ def shape(call: OperatorCall) -> Results:
 
 
 def reduced(launch: Launch) -> Iterator[Step]:
-    """The result has the storage of all terms already; a reduction reads them from another."""
+    """Plan a loss that reduces from a second buffer of all terms.
+
+    The result's storage has the size of all terms, too.
+    """
     yield out()
     if launch["reduction"]:
         yield temporary("terms", launch.outs[0].nbytes)
@@ -96,7 +104,10 @@ def reduced(launch: Launch) -> Iterator[Step]:
 
 
 def in_place(launch: Launch) -> Iterator[Step]:
-    """The result has the storage of all terms, which are read into a number and that copied."""
+    """Plan a loss whose terms are in the result's storage.
+
+    They are reduced into a number of its own, which is copied to the result.
+    """
     yield out()
     if launch["reduction"]:
         yield temporary("reduced", launch.outs[0].dtype.itemsize)
@@ -104,7 +115,10 @@ def in_place(launch: Launch) -> Iterator[Step]:
 
 
 def huber(launch: Launch) -> Iterator[Step]:
-    """All terms, then a result of its own."""
+    """Plan `huber_loss`: a buffer of all terms, then the result.
+
+    Without a reduction there is only the result.
+    """
     if launch["reduction"]:
         yield temporary("terms", launch["self"].numel() * launch["self"].element_size())
     yield out()
@@ -121,7 +135,10 @@ def _reduction(launch: Launch) -> Iterator[Step]:
 
 
 def bce_with_logits(launch: Launch) -> Iterator[Step]:
-    """The logarithm of the sigmoid, the weights of positives, and the loss of each element."""
+    """Plan BCE with logits: log sigmoid, positive weights, then losses.
+
+    Without a reduction the losses are the result.
+    """
     tensor, weight = launch["self"], launch["pos_weight"]
     size = tensor.numel() * tensor.element_size()
     yield temporary("log sigmoid", size)
@@ -139,13 +156,16 @@ def bce_with_logits(launch: Launch) -> Iterator[Step]:
 
 
 def shape_log_sigmoid(call: OperatorCall) -> Results:
-    """The buffer is the CPU's alone."""
+    """Return result and buffer; the buffer is empty, as only the CPU fills it."""
     tensor = call.argument("self")
     return several((tensor.size(), tensor.dtype), ((0,), tensor.dtype))
 
 
 def nll_of_pixels(launch: Launch) -> Iterator[Step]:
-    """Without a reduction the losses come after the weights' sum, and strides do not matter."""
+    """Plan `nll_loss2d_forward`: the results and contiguous copies.
+
+    Without a reduction the total weight is allocated before the losses, and nothing is copied.
+    """
     if not launch["reduction"]:
         yield from (out(1), out(0))
         return
@@ -154,7 +174,7 @@ def nll_of_pixels(launch: Launch) -> Iterator[Step]:
 
 
 def soft_margin_backward(launch: Launch) -> Iterator[Step]:
-    """The exponential of minus target times input, then the result."""
+    """Plan exp(-target * input), then the result."""
     size = launch["self"].numel() * launch["self"].element_size()
     yield temporary("minus target", size)
     yield temporary("product", size)
@@ -164,7 +184,7 @@ def soft_margin_backward(launch: Launch) -> Iterator[Step]:
 
 
 def multi_margin(launch: Launch) -> Iterator[Step]:
-    """A term for each row, then their sum."""
+    """Plan the results; a reduction needs one term per row besides."""
     tensor = launch["self"]
     yield from outs(launch)
     if launch["reduction"] and tensor.dim() == 2:
@@ -172,7 +192,10 @@ def multi_margin(launch: Launch) -> Iterator[Step]:
 
 
 def multilabel_margin(launch: Launch) -> Iterator[Step]:
-    """Which are targets, a term for each row, and only then their sum."""
+    """Plan the mask of targets, one term per row, then the loss.
+
+    The terms are needed for a reduction of a batch only.
+    """
     tensor = launch["self"]
     yield out(1)
     if launch["reduction"] and tensor.dim() == 2:

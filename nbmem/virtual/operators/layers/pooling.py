@@ -1,4 +1,4 @@
-"""Pooling: copies of what is not in the memory format of the input."""
+"""Pooling kernels, which copy inputs of another memory format."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ if TYPE_CHECKING:
 
 
 def adaptive_average_backward(launch: Launch) -> Iterator[Step]:
-    """With channels last the kernel goes by the gradient's strides."""
+    """Plan the result, then a contiguous gradient.
+
+    In channels last the kernel reads the gradient by its strides and copies nothing.
+    """
     yield from outs(launch)
     if suggest_memory_format(launch["self"]) is torch.contiguous_format and launch.outs[0].nbytes:
         yield from contiguous(launch["grad_output"])
 
 
 def fractional_backward(launch: Launch) -> Iterator[Step]:
-    """The gradient's copy before the result."""
+    """Plan a contiguous copy of the gradient, then the result."""
     yield from contiguous(launch["grad_output"])
     yield from outs(launch)
 

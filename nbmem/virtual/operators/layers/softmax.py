@@ -1,4 +1,4 @@
-"""Softmax: the type it is written in, and copies of what is not contiguous."""
+"""Softmax operators: result types and contiguous copies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ aten = torch.ops.aten
 
 
 def softmax(tensor: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """One kernel reads float16 and writes float32; of bfloat16 a float32 copy is made first.
+    """Run softmax to float32 in one kernel for float16 inputs.
+
+    Of bfloat16 a float32 copy is made first.
 
     aten/src/ATen/native/SoftMax.cpp: softmax (`input_.scalar_type() == ScalarType::Half`)
     """
@@ -28,7 +30,7 @@ def softmax(tensor: torch.Tensor, dim: int, dtype: torch.dtype | None = None) ->
 
 
 def log_softmax(tensor: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """One kernel, as for softmax."""
+    """Run log_softmax to float32 in one kernel for float16 inputs."""
     return _in_one_go(aten._log_softmax.default, tensor, dim, dtype)
 
 
@@ -39,25 +41,31 @@ def _in_one_go(operator: Any, tensor: torch.Tensor, dim: int, dtype: torch.dtype
 
 
 def shape(call: OperatorCall) -> Results:
-    """CUDA writes float32 from bfloat16, too; the rule of the CPU knows float16 only."""
+    """Return the result's spec, float32 with `half_to_float`.
+
+    CUDA accepts bfloat16 there, too. The CPU's rule accepts float16 only.
+    """
     tensor = call.args[0]
     to_float = bool(call.argument("half_to_float"))
     return one(tensor.size(), torch.float32 if to_float else tensor.dtype)
 
 
 def shape_backward(call: OperatorCall) -> Results:
-    """The gradient has the input's type."""
+    """Return a gradient of the input's type."""
     return one(call.args[0].size(), call.argument("input_dtype"))
 
 
 def kernel(launch: Launch) -> Iterator[Step]:
-    """The result, then a contiguous copy of the input where it is not."""
+    """Plan the result, then a contiguous copy of the input where it is not."""
     yield from outs(launch)
     yield from contiguous(launch.call.args[0])
 
 
 def kernel_backward(launch: Launch) -> Iterator[Step]:
-    """The result, then gradient times output, which the kernel reads in the gradient's place."""
+    """Plan the result, then gradient times output.
+
+    The kernel reads that product in the gradient's place.
+    """
     gradient, output = launch.call.args[:2]
     product = gradient * output
     yield from outs(launch)
@@ -66,7 +74,7 @@ def kernel_backward(launch: Launch) -> Iterator[Step]:
 
 
 def log_kernel_backward(launch: Launch) -> Iterator[Step]:
-    """The result, then contiguous copies of the gradient and of the output."""
+    """Plan the result, then contiguous copies of gradient and output."""
     yield from outs(launch)
     yield from contiguous(launch.call.args[0], launch.call.args[1])
 

@@ -1,6 +1,6 @@
-"""Linear algebra by cuSOLVER and cuBLAS; their own work areas are taken to be 0.
+"""Linear algebra by cuSOLVER and cuBLAS.
 
-Without a card nobody says how large they are.
+Their own work areas are taken to be 0: without a card nothing says how large they are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 def geqrf(call: OperatorCall) -> Results:
-    """The factors in one matrix, and one number for each reflector."""
+    """Return the factors in one matrix, and one number for each reflector."""
     tensor = call.args[0]
     *batch, rows, columns = tensor.size()
     return several((tensor.size(), tensor.dtype), ((*batch, min(rows, columns)), tensor.dtype))
@@ -36,9 +36,10 @@ def _check_driver(call: OperatorCall) -> None:
 
 
 def lstsq(call: OperatorCall) -> Results:
-    """Solution, residuals where there are more equations than unknowns; no rank, no values.
+    """Return the results of `linalg_lstsq`: no rank, no singular values.
 
-    Of a tall matrix the solution is the upper part of what was the right side.
+    There are residuals if there are more equations than unknowns. The solution of a tall matrix
+    is the upper part of what was the right side.
     """
     left, right = call.args[:2]
     *batch, rows, columns = left.size()
@@ -60,13 +61,19 @@ def lstsq(call: OperatorCall) -> Results:
 
 
 def linear_combination(call: OperatorCall) -> Results:
-    """One row of tensors for each row of coefficients: what matrix_exp adds up."""
+    """Return one row of tensors for each row of coefficients.
+
+    These are the rows that matrix_exp adds up.
+    """
     tensor, coefficients = call.args
     return one((coefficients.size(0), *tensor.size()[1:]), tensor.dtype)
 
 
 def check_errors(info: torch.Tensor, api_name: str, *, is_matrix: bool) -> None:
-    """One question for all matrices: whether any failed; in a healthy run none has."""
+    """Check the error codes of all matrices with one reduction.
+
+    In a healthy run none has failed.
+    """
     del api_name, is_matrix
     aten.any.default(info)
 

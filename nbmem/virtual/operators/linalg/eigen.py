@@ -1,4 +1,6 @@
-"""Eigenvalues of any square matrix: what is asked before, made aside, and brought over at the end.
+"""Eigenvalues of any square matrix.
+
+A check comes first. Results are computed in temporaries and copied at the end.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/BatchLinearAlgebra.cpp
 (linalg_eig_out_info, linalg_eig_out, linalg_eigvals)
@@ -25,14 +27,14 @@ aten = torch.ops.aten
 
 
 def values_alone(tensor: torch.Tensor) -> torch.Tensor:
-    """`linalg_eigvals`: with the vectors only where a gradient needs them."""
+    """Run `linalg_eigvals`, with vectors only if a gradient needs them."""
     if is_learned(tensor):
         return aten.linalg_eig.default(tensor)[0]
     return aten._linalg_eigvals.default(tensor)
 
 
 def with_vectors(executor: Executor, call: OperatorCall) -> Any:
-    """`linalg_eig` asks first whether all is finite."""
+    """Run `linalg_eig` after the check that all values are finite."""
     with executor:
         finite = torch.isfinite(call.args[0])
         finite.all()
@@ -41,7 +43,11 @@ def with_vectors(executor: Executor, call: OperatorCall) -> Any:
 
 
 def eigen(launch: Launch) -> Iterator[Step]:
-    """Complex results aside; of a real matrix real vectors, whose values may turn out complex."""
+    """Yield complex temporaries, then the results.
+
+    Of a real matrix there are real vectors, too; its values may turn out complex. Before torch
+    2.11 eigenvalues are computed on the CPU, without temporaries on the card.
+    """
     tensor = launch.call.args[0]
     complexes = 2 - tensor.is_complex()
     values = tensor.numel() // max(1, tensor.size(-1)) * tensor.element_size() * complexes
@@ -70,7 +76,7 @@ def eigen(launch: Launch) -> Iterator[Step]:
 
 
 def _asked_whether_complex(launch: Launch, tensor: torch.Tensor) -> Iterator[Step]:
-    """Whether any imaginary part is not zero."""
+    """Yield the check for imaginary parts that are not zero."""
     imaginary = torch.empty(tensor.size()[:-1], dtype=torch.bool, device="meta")
     yield temporary("are complex", imaginary.numel())
     yield temporary("any is complex", 1)

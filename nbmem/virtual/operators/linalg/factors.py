@@ -1,4 +1,4 @@
-"""Factors of matrices: what is factored aside, pivots, and whether it went well.
+"""Factors of matrices: temporaries, pivots and error codes.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/BatchLinearAlgebra.cpp,
 LinearAlgebra.cpp
@@ -31,13 +31,16 @@ aten = torch.ops.aten
 
 
 def lu_factor(launch: Launch) -> Iterator[Step]:
-    """Factors, pivots, and whether it went well."""
+    """Yield factors, pivots and error codes."""
     yield from outs(launch)
     yield from factored(launch["A"])
 
 
 def _permutation(launch: Launch, rows: int, count: int) -> Iterator[Step]:
-    """Pivots become a permutation: a range, for several matrices repeated."""
+    """Yield the range by which pivots become a permutation.
+
+    For several matrices it is repeated.
+    """
     yield temporary("range", rows * LONG)
     if count > 1:
         yield temporary("ranges", count * rows * LONG)
@@ -45,7 +48,7 @@ def _permutation(launch: Launch, rows: int, count: int) -> Iterator[Step]:
 
 
 def lu_unpack(launch: Launch) -> Iterator[Step]:
-    """The permutation's matrix and the two triangles."""
+    """Yield the permutation's matrix and the two triangles."""
     yield from outs(launch)
     packed = launch["LU_data"]
     if launch["unpack_pivots"]:
@@ -53,7 +56,7 @@ def lu_unpack(launch: Launch) -> Iterator[Step]:
 
 
 def lu(launch: Launch) -> Iterator[Step]:
-    """Factored aside and unpacked."""
+    """Yield the results, and the factors that are unpacked into them."""
     yield from outs(launch)
     tensor = launch["A"]
     count, (rows, columns) = matrices(tensor), tensor.size()[-2:]
@@ -69,7 +72,7 @@ def lu(launch: Launch) -> Iterator[Step]:
 
 
 def cholesky(launch: Launch) -> Iterator[Step]:
-    """The factor; torch.cholesky asks at once whether it went well."""
+    """Yield the factor; torch.cholesky also checks the error code at once."""
     yield from outs(launch)
     tensor = launch["self"]
     count = matrices(tensor)
@@ -85,7 +88,7 @@ def cholesky(launch: Launch) -> Iterator[Step]:
 
 
 def eigh(launch: Launch) -> Iterator[Step]:
-    """The vectors before the values; where they are not wanted, they are made aside."""
+    """Yield the vectors, as temporaries if not wanted, and the values."""
     tensor = launch["A"]
     if launch["compute_v"]:
         yield from (out(1), out(0))
@@ -104,7 +107,10 @@ SMALL = 32
 
 
 def svd(launch: Launch) -> Iterator[Step]:
-    """Both sides' vectors, the values, and a copy that is destroyed; vectors aside."""
+    """Yield vectors and values, and a copy that the kernel destroys.
+
+    Vectors that the kernel cannot write into the results are temporaries.
+    """
     tensor = launch["A"]
     vectors = launch["compute_uv"]
     order = (0, 2, 1) if len(launch.outs) == 3 and vectors else range(len(launch.outs))
@@ -122,7 +128,10 @@ def svd(launch: Launch) -> Iterator[Step]:
 
 
 def _vectors_aside(launch: Launch) -> dict[str, int]:
-    """Elements of what a kernel cannot write where it belongs (svd_cusolver_gesvd, _gesvdj)."""
+    """Return the elements of temporary vectors and values, by name.
+
+    A kernel cannot write these where they belong (svd_cusolver_gesvd, _gesvdj).
+    """
     tensor = launch["A"]
     rows, columns = tensor.size()[-2:]
     few = min(rows, columns)
@@ -142,7 +151,10 @@ def _vectors_aside(launch: Launch) -> dict[str, int]:
 
 
 def determinant(launch: Launch) -> Iterator[Step]:
-    """The sign of the permutation, and the product of the diagonal in the result."""
+    """Yield the factors and the sign of the permutation.
+
+    The product of the diagonal is in the result.
+    """
     yield from outs(launch)
     tensor = launch["A"]
     yield temporary("info", matrices(tensor) * INT)
@@ -153,7 +165,10 @@ def determinant(launch: Launch) -> Iterator[Step]:
 
 
 def log_determinant(launch: Launch) -> Iterator[Step]:
-    """The product of the signs and the sum of the logarithms along the diagonal."""
+    """Yield the factors, and signs and logarithms of the diagonal.
+
+    The signs are multiplied, the logarithms added up.
+    """
     yield from outs(launch)
     tensor = launch["A"]
     count, item = matrices(tensor), tensor.element_size()
@@ -169,7 +184,7 @@ def log_determinant(launch: Launch) -> Iterator[Step]:
 
 
 def _swaps(tensor: torch.Tensor) -> Iterator[Step]:
-    """How many rows the pivots have moved (lu_det_P)."""
+    """Yield the number of rows that the pivots have moved (lu_det_P)."""
     count, rows = matrices(tensor), tensor.size(-1)
     yield temporary("range", rows * INT)
     yield temporary("moved", count * rows)
@@ -179,13 +194,16 @@ def _swaps(tensor: torch.Tensor) -> Iterator[Step]:
 
 
 def geqrf(launch: Launch) -> Iterator[Step]:
-    """The reflectors, and a number for each."""
+    """Yield the reflectors, and a number for each."""
     yield from outs(launch)
     yield from reflected(launch["self"])
 
 
 def qr(launch: Launch) -> Iterator[Step]:
-    """The reflectors' factors; of a tall matrix without its Q they have a place aside."""
+    """Yield the results and the factors of the reflectors (tau).
+
+    The reflectors of a tall matrix without its Q are a temporary.
+    """
     yield from outs(launch)
     tensor = launch["A"]
     yield temporary("tau", matrices(tensor) * min(tensor.size()[-2:]) * tensor.element_size())
@@ -200,7 +218,7 @@ def qr(launch: Launch) -> Iterator[Step]:
 
 
 def ldl_solve(launch: Launch) -> Iterator[Step]:
-    """Pivots in 64 bits, and whether it went well."""
+    """Yield the result, the pivots in 64 bits and an error code."""
     yield from outs(launch)
     if launch["LD"].numel():
         yield temporary("pivots", launch["pivots"].numel() * LONG)
@@ -209,7 +227,10 @@ def ldl_solve(launch: Launch) -> Iterator[Step]:
 
 
 def reflectors(launch: Launch) -> Iterator[Step]:
-    """One number says whether it went well, for all matrices; ormqr reads them by columns."""
+    """Yield the results and one error code for all matrices.
+
+    ormqr reads the reflectors by columns, from a copy if they lie otherwise.
+    """
     yield from outs(launch)
     if launch.call.func is aten.ormqr.default and not launch["self"].mT.is_contiguous():
         yield temporary("by columns", nbytes(launch["self"]))

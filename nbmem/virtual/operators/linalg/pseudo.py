@@ -1,7 +1,7 @@
-"""Singular values by themselves, and the pseudoinverse and rank that are made of them.
+"""Singular values alone, and the pseudoinverse and rank made of them.
 
-On CUDA vectors that nobody asked for are not made; to C++ a virtual tensor might be a subclass's,
-of which all are.
+CUDA does not compute vectors that are not wanted. To C++ a virtual tensor might be a
+subclass, for which all are computed.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/LinearAlgebra.cpp,
 BatchLinearAlgebra.cpp
@@ -23,24 +23,27 @@ aten = torch.ops.aten
 
 
 def is_learned(tensor: torch.Tensor) -> bool:
-    """Whether a gradient is wanted."""
+    """Return whether a gradient of the tensor is wanted."""
     return torch.is_grad_enabled() and tensor.requires_grad
 
 
 def singular_values(tensor: torch.Tensor, *, driver: str | None = None) -> torch.Tensor:
-    """`linalg_svdvals`: with the vectors only where a gradient needs them."""
+    """Run `linalg_svdvals`, with vectors only if a gradient needs them."""
     found = aten._linalg_svd.default(tensor, False, is_learned(tensor), driver=driver)
     return found[1]
 
 
 def eigenvalues(tensor: torch.Tensor, uplo: str = "L") -> torch.Tensor:
-    """`linalg_eigvalsh`, likewise."""
+    """Run `linalg_eigvalsh`, with vectors only if a gradient needs them."""
     found = aten._linalg_eigh.default(tensor, uplo, is_learned(tensor))
     return found[0]
 
 
 def _tolerances(tensor: torch.Tensor, atol: Any, rtol: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """The absolute and the relative one, in float64 (get_atol_rtol)."""
+    """Return the absolute and the relative tolerance (get_atol_rtol).
+
+    Numbers become float64; tensors are returned as they are.
+    """
 
     def number(value: float) -> torch.Tensor:
         return torch.full((), value, dtype=torch.float64, device=tensor.device)
@@ -57,7 +60,7 @@ def _tolerances(tensor: torch.Tensor, atol: Any, rtol: Any) -> tuple[torch.Tenso
 
 
 def check_type(call: OperatorCall) -> None:
-    """What `linalg_pinv` refuses itself."""
+    """Refuse a type that `linalg_pinv` itself refuses."""
     tensor = call.args[0]
     if tensor.element_size() < 4 or not (tensor.is_floating_point() or tensor.is_complex()):
         raise RuntimeError(
@@ -67,7 +70,7 @@ def check_type(call: OperatorCall) -> None:
 
 
 def pseudoinverse(executor: Executor, call: OperatorCall) -> Any:
-    """`linalg_pinv`: one operator to autograd, which sees none of its parts."""
+    """Run `linalg_pinv`: autograd sees one operator and none of its parts."""
     check_type(call)
     tensor = call.args[0]
     with executor:
@@ -129,7 +132,7 @@ def rank(
     rtol: torch.Tensor | float | None = None,
     hermitian: bool = False,
 ) -> torch.Tensor:
-    """`linalg_matrix_rank`: how many singular values are above a bound."""
+    """Run `linalg_matrix_rank`: count singular values above a bound."""
     found = _ranks(tensor)
     return _rank(tensor, found, [*_tolerances(tensor, atol, rtol)], hermitian=hermitian)
 
@@ -139,7 +142,7 @@ def rank_within(
     tol: torch.Tensor | float,
     hermitian: bool = False,  # noqa: FBT001, FBT002 - the schema's
 ) -> torch.Tensor:
-    """The same above an absolute bound."""
+    """Run `linalg_matrix_rank` with an absolute bound."""
     found = _ranks(tensor)
     if isinstance(tol, torch.Tensor):
         bounds = [tol, torch.zeros((), dtype=tol.dtype, device=tol.device)]

@@ -1,4 +1,4 @@
-"""The square root of a matrix and its polar form, which torch has since 2.14.
+"""The square root of a matrix and its polar form (torch 2.14).
 
 To autograd each is one operator, and its parts are the card's.
 """
@@ -9,7 +9,10 @@ import torch
 
 
 def square_root(tensor: torch.Tensor) -> torch.Tensor:
-    """`linalg_matrix_sqrth`: by eigenvalues, made symmetric at the end."""
+    """Compute `linalg_matrix_sqrth` by eigenvalues.
+
+    The root is made symmetric at the end.
+    """
     values, vectors = torch.linalg.eigh(tensor)
     positive = values.clamp_min(0)
     roots = positive.sqrt()
@@ -24,7 +27,10 @@ def square_root(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def polar(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """`linalg_polar`: by singular values, aside of both results, into which it is copied."""
+    """Compute `linalg_polar` by singular values.
+
+    The factors are computed beside both results, and copied into them.
+    """
     columns = tensor.size(-1)
     results = torch.empty_like(tensor), tensor.new_empty((*tensor.size()[:-2], columns, columns))
     left, values, right = torch.linalg.svd(tensor, full_matrices=False)

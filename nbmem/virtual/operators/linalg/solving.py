@@ -1,4 +1,4 @@
-"""Linear systems by cuBLAS and cuSOLVER: copies, permutations, and arrays of pointers.
+"""Linear systems by cuBLAS and cuSOLVER: copies, permutations, pointers.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/cuda/linalg/
 BatchLinearAlgebra.cpp, BatchLinearAlgebraLib.cpp, BatchLinearAlgebraLibBlas.cpp
@@ -26,17 +26,17 @@ MOST_BATCHED = 128
 
 
 def matrices(tensor: torch.Tensor) -> int:
-    """How many matrices there are."""
+    """Return the number of matrices in a batch."""
     return tensor.size()[:-2].numel()
 
 
 def nbytes(tensor: torch.Tensor) -> int:
-    """Bytes of its elements."""
+    """Return the bytes of a tensor's elements."""
     return tensor.numel() * tensor.element_size()
 
 
 def pointers(*sides: torch.Tensor) -> Iterator[Step]:
-    """An array of pointers for each side of a batched call."""
+    """Yield an array of pointers for each side of a batched call."""
     for number, side in enumerate(sides):
         if side.numel():
             yield temporary(f"pointers {number}", matrices(side) * POINTER)
@@ -45,7 +45,10 @@ def pointers(*sides: torch.Tensor) -> Iterator[Step]:
 
 
 def triangles(triangle: torch.Tensor, right: torch.Tensor) -> Iterator[Step]:
-    """Solved by triangles, all at once unless they are few and large (triangular_solve_kernel)."""
+    """Yield the temporaries of solving triangles (triangular_solve_kernel).
+
+    All are solved at once, unless they are few and large.
+    """
     if not (triangle.is_contiguous() or triangle.mT.is_contiguous()):
         yield temporary("triangle", nbytes(triangle))
     if matrices(triangle) > FEW or triangle.size(-1) < LARGE:
@@ -53,7 +56,7 @@ def triangles(triangle: torch.Tensor, right: torch.Tensor) -> Iterator[Step]:
 
 
 def triangular(launch: Launch) -> Iterator[Step]:
-    """torch.linalg.solve_triangular and torch.triangular_solve."""
+    """Yield the steps of `solve_triangular` and `triangular_solve`."""
     yield from outs(launch)
     names = ("A", "self") if launch.call.func is aten.triangular_solve.default else ("self", "B")
     if launch.outs:
@@ -61,14 +64,18 @@ def triangular(launch: Launch) -> Iterator[Step]:
 
 
 def factored(tensor: torch.Tensor) -> Iterator[Step]:
-    """Square matrices are factored together by cuBLAS, others one by one by cuSOLVER."""
+    """Yield the pointers for factoring matrices.
+
+    cuBLAS factors square matrices together. cuSOLVER factors others one by one, without
+    pointers.
+    """
     rows, columns = tensor.size()[-2:]
     if matrices(tensor) > 1 and rows == columns and rows <= MOST_BATCHED:
         yield from pointers(tensor)
 
 
 def lu_solve(launch: Launch) -> Iterator[Step]:
-    """By factors that are there."""
+    """Yield the steps of solving by LU factors that the program has."""
     yield from outs(launch)
     old = launch.call.func is aten.lu_solve.default
     names = ("LU_data", "self") if old else ("LU", "B")
@@ -78,7 +85,9 @@ def lu_solve(launch: Launch) -> Iterator[Step]:
 
 
 def _solved(factors: torch.Tensor, right: torch.Tensor, *, adjoint: bool) -> Iterator[Step]:
-    """All matrices by cuBLAS, one after the other by cuSOLVER, or by their triangles.
+    """Yield the temporaries of solving by LU factors.
+
+    All matrices are solved by cuBLAS, one after the other by cuSOLVER, or by their triangles.
 
     aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp: lu_solve_kernel
     """
@@ -104,7 +113,10 @@ def _solved(factors: torch.Tensor, right: torch.Tensor, *, adjoint: bool) -> Ite
 
 
 def _by_triangles(factors: torch.Tensor, right: torch.Tensor) -> Iterator[Step]:
-    """Pivots become a permutation and its inverse, by which the right side is gathered."""
+    """Yield the permutations, the gathered right side and two solves.
+
+    Pivots become a permutation and its inverse, by which the right side is gathered.
+    """
     count, rows = matrices(factors), factors.size(-1)
     yield temporary("range", rows * LONG)
     if count > 1:
@@ -124,7 +136,10 @@ def _two_triangles(factors: torch.Tensor, right: torch.Tensor) -> Iterator[Step]
 
 
 def inverse(launch: Launch) -> Iterator[Step]:
-    """The matrix is factored aside and solved for the identity."""
+    """Yield the inverse, and the factors as a temporary.
+
+    The factors are solved for the identity.
+    """
     yield from outs(launch)
     tensor = launch["A"]
     if tensor.numel():
@@ -136,7 +151,11 @@ def inverse(launch: Launch) -> Iterator[Step]:
 
 
 def solve(launch: Launch) -> Iterator[Step]:
-    """Factors and pivots are results; a vector is solved aside, for it lies otherwise."""
+    """Yield the steps of `_linalg_solve_ex`.
+
+    Factors and pivots are results. A vector's solution is a temporary first, because its
+    strides differ.
+    """
     yield from outs(launch)
     tensor, right = launch["A"], launch["B"]
     if not (tensor.numel() and right.numel()):
@@ -150,7 +169,10 @@ def solve(launch: Launch) -> Iterator[Step]:
 
 
 def least_squares(launch: Launch) -> Iterator[Step]:
-    """By reflectors of the matrix or, where it is wide, of its transpose (linalg_lstsq_gels)."""
+    """Yield the steps of `linalg_lstsq` (linalg_lstsq_gels).
+
+    The reflectors are those of the matrix or, if it is wide, of its transpose.
+    """
     tensor, right = launch["self"], launch.outs[0]
     rows, columns = tensor.size()[-2:]
     yield temporary("info", matrices(tensor) * INT)
@@ -185,7 +207,10 @@ MOST_BATCHED_ROWS, ROWS_A_MATRIX = 256, 16
 
 
 def reflected(tensor: torch.Tensor) -> Iterator[Step]:
-    """Pointers to all matrices for cuBLAS, or cuSOLVER's word whether it went well (geqrf)."""
+    """Yield the temporaries of computing reflectors (geqrf).
+
+    They are pointers to all matrices for cuBLAS, or cuSOLVER's error code.
+    """
     rows = tensor.size(-2)
     least = max(2, rows // ROWS_A_MATRIX)
     if rows <= MOST_BATCHED_ROWS and matrices(tensor) >= least:
@@ -196,7 +221,7 @@ def reflected(tensor: torch.Tensor) -> Iterator[Step]:
 
 
 def checked(count: int) -> Iterator[Step]:
-    """What check_errors takes inside of another operator."""
+    """Yield the temporaries of `check_errors` inside another operator."""
     yield temporary("any", 1)
     if count == 1:
         yield temporary("converted", 1)
@@ -205,7 +230,11 @@ def checked(count: int) -> Iterator[Step]:
 
 
 def cholesky_solve(launch: Launch) -> Iterator[Step]:
-    """One matrix by cuSOLVER; several by their triangles, one after the other."""
+    """Yield the steps of solving by a Cholesky factor.
+
+    One matrix is solved by cuSOLVER. Since torch 2.13 several are solved by their triangles,
+    one after the other; before, by the library.
+    """
     right, factor = launch["self"], launch["input2"]
     if launch.rules.cholesky_by_triangles:
         yield from outs(launch)
@@ -228,7 +257,7 @@ def _by_factor(right: torch.Tensor, factor: torch.Tensor) -> Iterator[Step]:
 
 
 def cholesky_inverse(launch: Launch) -> Iterator[Step]:
-    """Solved for the identity by a copy of the factor."""
+    """Yield a copy of the factor, which is solved for the identity."""
     yield from outs(launch)
     tensor = launch["self"]
     yield temporary("copy", nbytes(tensor))

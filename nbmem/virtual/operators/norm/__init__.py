@@ -1,4 +1,4 @@
-"""Normalisation: which kernel CUDA takes, what it copies first and what it adds up beside."""
+"""Normalization: CUDA's kernels, their copies and their sums."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def _check_weight(call: OperatorCall) -> None:
 
 
 def _statistics(count: int) -> Callable[[OperatorCall], Results]:
-    """Numbers per channel, in float32 for half types."""
+    """Return a shape rule for numbers per channel.
+
+    They are in float32 for half types.
+    """
 
     def rule(call: OperatorCall) -> Results:
         tensor = call.argument("input")
@@ -38,7 +41,10 @@ def _statistics(count: int) -> Callable[[OperatorCall], Results]:
 
 
 def _on_contiguous_input(call: OperatorCall) -> Results:
-    """Results lie by rows, however the arguments lie: torch's rule keeps their strides."""
+    """Return contiguous results, whatever the strides of the arguments.
+
+    torch's rule would keep those strides.
+    """
     args, kwargs = call.map(lambda t: torch.empty(t.size(), dtype=t.dtype, device="meta"))
     return infer(OperatorCall(call.func, args, kwargs))
 

@@ -1,4 +1,4 @@
-"""Which kernel CUDA takes for a norm."""
+"""The kernel that CUDA chooses for a norm."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def batch_norm(  # noqa: PLR0913 - the schema's
     eps: float,
     cudnn_enabled: bool,  # noqa: FBT001
 ) -> torch.Tensor:
-    """cuDNN's kernel where its conditions hold, else the native one."""
+    """Run cuDNN's kernel where its conditions hold, else the native one."""
     if not tensor.numel():
         return _of_nothing(tensor, weight, bias)
     running = running_mean, running_var
@@ -39,7 +39,7 @@ def batch_norm(  # noqa: PLR0913 - the schema's
 def by_cudnn(
     tensor: torch.Tensor, weight: torch.Tensor | None, running: tuple[Any, Any], *, training: bool
 ) -> bool:
-    """Whether a batch norm that has a bias is cuDNN's.
+    """Return True if a batch norm with a bias runs in cuDNN.
 
     https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/Normalization.cpp
     (_select_batch_norm_backend)
@@ -60,7 +60,10 @@ def by_cudnn(
 def _of_nothing(
     tensor: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None
 ) -> torch.Tensor:
-    """Nothing is normalised; a gradient still finds its way (_batch_norm_impl_index)."""
+    """Run batch norm of an empty tensor as C++ does.
+
+    Nothing is normalized, but gradients pass through it (_batch_norm_impl_index).
+    """
     wide = torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype
     channels = tensor.size(1) if tensor.dim() > 1 else 0
     statistics = [torch.empty(channels, dtype=wide, device=tensor.device) for _ in range(2)]
@@ -82,7 +85,10 @@ def _suggested(tensor: torch.Tensor) -> torch.memory_format:
 
 
 class _RMSNorm(torch.autograd.Function):
-    """CUDA's kernel and its gradient; a build without CUDA has but the composite one."""
+    """CUDA's RMS norm kernel with its gradient, for builds without CUDA.
+
+    Such a build has only the composite operator.
+    """
 
     @staticmethod
     def forward(
@@ -114,7 +120,7 @@ def rms_norm(
     weight: torch.Tensor | None = None,
     eps: float | None = None,
 ) -> torch.Tensor:
-    """One kernel where its conditions hold, else the operators it consists of.
+    """Run one kernel where its conditions hold, else the composite form.
 
     https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/layer_norm.cpp
     (rms_norm_symint)
@@ -131,7 +137,9 @@ def rms_norm(
 
 
 def is_composite_here() -> bool:
-    """Whether this release has a kernel on CUDA and its shapes, but not this build.
+    """Return True if only this build lacks the CUDA kernel of RMS norm.
+
+    The release must have the kernel and its shape rule.
 
     Known limit: torch 2.9 has the kernel, but no shape rule for it.
     """

@@ -1,4 +1,4 @@
-"""Normalisation: kernels that want contiguous inputs copy others first."""
+"""Memory plans of norm kernels, which copy inputs that lack their format."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def on_input(launch: Launch) -> Iterator[Step]:
-    """The input is made contiguous."""
+    """Plan a contiguous copy of the input, then the results."""
     yield from contiguous(launch.call.args[0])
     yield from outs(launch)
 
@@ -37,7 +37,10 @@ TILE_COLUMNS, TILE_ROWS, MOST_BLOCKS = 32, 32, 32 << 10
 
 
 def rows_backward(launch: Launch) -> Iterator[Step]:
-    """Layer and RMS norm; over many short rows one partial sum for each tile of rows, then sums.
+    """Plan the backward of layer norm and RMS norm.
+
+    Over many short rows there is one partial sum for each tile of rows. These are summed
+    afterwards.
 
     The sums are new tensors in the place of the results that were made first.
     """
@@ -77,7 +80,12 @@ def _own_copy(gradient: torch.Tensor) -> Iterator[Step]:
 
 
 def group_norm(launch: Launch) -> Iterator[Step]:
-    """A factor and a summand for each channel of each sample, in float32 for half types."""
+    """Plan group norm: results, input copy, and scale and shift per channel.
+
+    The last two are for each channel of each sample, in float32 for half types. In some
+    releases half types also need the groups' means and deviations in float32. The order of copy
+    and results depends on torch's release.
+    """
     copies = contiguous(launch.call.args[0])
     parts = (
         (outs(launch), copies) if launch.rules.group_norm_copies_late else (copies, outs(launch))
@@ -91,7 +99,10 @@ def group_norm(launch: Launch) -> Iterator[Step]:
 
 
 def group_norm_backward(launch: Launch) -> Iterator[Step]:
-    """Two sums for each channel of each sample; of each group what the input's gradient needs."""
+    """Plan the backward: two sums per channel of each sample.
+
+    Of each group there are the two numbers that the input's gradient needs.
+    """
     yield from contiguous(launch.call.args[0], launch.call.args[1])
     yield from outs(launch)
     flat = launch["HxW"] == 1
@@ -111,19 +122,26 @@ def _for_each(launch: Launch, what: str, *names: str) -> Iterator[Step]:
 
 
 def native_batch_norm(launch: Launch) -> Iterator[Step]:
-    """torch's own kernel; with channels last the statistics of many rows are staged."""
+    """Plan torch's own kernel.
+
+    With channels last the statistics of many rows are staged.
+    """
     yield from outs(launch)
     if launch["training"]:
         yield from _staged(launch["input"], 4)
 
 
 def native_batch_norm_backward(launch: Launch) -> Iterator[Step]:
-    """One kernel for all where channels come first, else sums, then the input's gradient."""
+    """Plan the backward of torch's own batch norm kernel.
+
+    One kernel does all where channels come first. Else there are sums, then the input's
+    gradient.
+    """
     yield from _native_backward(launch, launch["save_invstd"], training=launch["train"])
 
 
 def batch_norm_backward(launch: Launch) -> Iterator[Step]:
-    """That of `_batch_norm_with_update`: cuDNN's or the native one."""
+    """Plan the backward of `_batch_norm_with_update`, cuDNN's or native."""
     running = launch["running_mean"], launch["running_var"]
     if by_cudnn(launch["input"], launch["weight"], running, training=True):
         yield from _on_formatted(launch, launch["grad_out"])
@@ -152,7 +170,7 @@ def _native_backward(launch: Launch, saved: Any, *, training: bool) -> Iterator[
 
 
 def _channels_last(source: torch.Tensor) -> bool:
-    """batch_norm_use_channels_last_kernels."""
+    """Return batch_norm_use_channels_last_kernels for an input."""
     return (
         (source.dim() == 4 and source.is_contiguous(memory_format=torch.channels_last))
         or (source.dim() == 5 and source.is_contiguous(memory_format=torch.channels_last_3d))
@@ -161,12 +179,14 @@ def _channels_last(source: torch.Tensor) -> bool:
 
 
 def _wide(source: torch.Tensor) -> int:
-    """Bytes of a number that sums are kept in."""
+    """Return the bytes of a number that sums are kept in."""
     return 4 if source.dtype in (torch.float16, torch.bfloat16) else source.element_size()
 
 
 def _staged(source: torch.Tensor, numbers: int) -> Iterator[Step]:
-    """What the blocks of one channel's rows hand to the last of them.
+    """Plan the staging of a channel's rows between blocks.
+
+    Each block passes its statistics to the last block.
 
     cuda/Normalization.cuh: flexible_launch_configs
     """
@@ -189,7 +209,10 @@ def _power_below(number: int) -> int:
 
 
 def cudnn_batch_norm(launch: Launch) -> Iterator[Step]:
-    """cuDNN's kernel; without an activation in it, it keeps no reserve."""
+    """Plan cuDNN's batch norm kernel.
+
+    It keeps no reserve, as there is no activation in it.
+    """
     yield from outs(launch)
     yield DNN
     if launch["training"]:
@@ -198,11 +221,13 @@ def cudnn_batch_norm(launch: Launch) -> Iterator[Step]:
 
 
 def _sums_of_rows(source: torch.Tensor, rows: int, *, forward: bool) -> Iterator[Step]:
-    """Two sums of 64 channels for each block of rows, where channels come last.
+    """Plan cuDNN's sums: two per channel for each block of rows.
 
-    A counter for each 64 channels, in the forward pass one for each block, too. Read from what an
-    H100 asks for (torch 2.11, cuDNN 9.19): equal in 7,260 of 7,348 calls in 54 steps of networks;
-    58 channels take a little more. No other card was asked.
+    Only channels last needs them, and channels are rounded up to 64. There is a counter for
+    each 64 channels, and in the forward pass one for each block.
+
+    Measured on an H100 (torch 2.11, cuDNN 9.19): equal in 7,260 of 7,348 calls in 54 steps of
+    networks. 58 channels take a little more. No other card was measured.
     """
     if source.dim() != 4 or source.element_size() > 4:
         return
@@ -216,7 +241,7 @@ def _sums_of_rows(source: torch.Tensor, rows: int, *, forward: bool) -> Iterator
 
 
 def cudnn_batch_norm_backward(launch: Launch) -> Iterator[Step]:
-    """The gradient is brought into the input's format."""
+    """Plan cuDNN's backward, with the gradient in the input's format."""
     yield from _on_formatted(launch, launch["grad_output"])
 
 

@@ -1,4 +1,4 @@
-"""Matrix products: the workspace of cuBLAS and of cuBLASLt, and what their kernels refuse."""
+"""Matrix products: workspaces of cuBLAS and cuBLASLt, and type checks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ aten = torch.ops.aten
 def linear(
     tensor: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """With a bias one product with an epilogue where the input is flat, else an addition in place.
+    """Run `linear` as matmul, as addmm, or as matmul and an in-place add.
+
+    With a bias it is one addmm, whose epilogue adds the bias, if the input is a matrix. The
+    same holds if the input is contiguous and the bias is a vector. Otherwise the bias is added
+    in place.
 
     https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/Linear.cpp
     """
@@ -88,7 +92,10 @@ def _check_vector(call: OperatorCall) -> None:
 
 
 def product(launch: Launch) -> Iterator[Step]:
-    """The result first; the handle's workspace when the product is launched."""
+    """Yield the result, the operands' copies and cuBLAS's workspace.
+
+    The handle's workspace is taken when the product is launched.
+    """
     if launch.outs:
         yield out()
     operands = [arg for arg in launch.call.args[:3] if isinstance(arg, torch.Tensor)][-2:]
@@ -98,7 +105,10 @@ def product(launch: Launch) -> Iterator[Step]:
 
 
 def products(launch: Launch) -> Iterator[Step]:
-    """Those over one number are a multiplication, which takes its operands as they lie.
+    """Yield the steps of `bmm`, whose outer products are multiplications.
+
+    Since torch 2.13 a product over one number is a multiplication, unless it is complex. A
+    multiplication takes operands with any strides, without a copy.
 
     torch/_native/ops/bmm_outer_product/triton_impl.py: _is_outer_product
     """
@@ -111,7 +121,10 @@ def products(launch: Launch) -> Iterator[Step]:
 
 
 def product_with_bias(launch: Launch) -> Iterator[Step]:
-    """A vector as bias goes through cuBLASLt's epilogue, if it is added as it is to a real product.
+    """Yield the steps of `addmm`, by cuBLASLt if its epilogue adds the bias.
+
+    The bias must be a contiguous vector of the result's width, and beta 1. Neither dimension of
+    mat2 may be 1.
 
     aten/src/ATen/native/cuda/Blas.cpp: isInputCompliesAddmmCudaLt
     """
@@ -125,7 +138,11 @@ def product_with_bias(launch: Launch) -> Iterator[Step]:
 
 
 def each_product(executor: Executor, call: OperatorCall) -> Any:
-    """torch's own Python packs lists for one grouped product, on cards that have such."""
+    """Run `_foreach_mm` by torch's own Python, as one grouped product.
+
+    Returns NotImplemented before torch 2.13, and where torch's condition does not hold: cards
+    without a grouped product, for example.
+    """
     packing = _packing()
     if packing is None:
         return NotImplemented
@@ -137,7 +154,7 @@ def each_product(executor: Executor, call: OperatorCall) -> Any:
 
 @cache
 def _packing() -> Any:
-    """The module, since torch 2.13; None before."""
+    """Return torch's module that packs products (2.13), or None before."""
     try:
         module = import_module("torch._native.ops.foreach_mm.impl")
     except ImportError:
@@ -147,17 +164,20 @@ def _packing() -> Any:
 
 
 def _is_computed(launch: Launch, operands: Sequence[torch.Tensor]) -> bool:
-    """A product without elements, or of none, is filled in without cuBLAS."""
+    """Return whether cuBLAS runs: the result and operands have elements.
+
+    A product without elements, or over none, is filled in without cuBLAS.
+    """
     full = not launch.outs or launch.outs[0].nbytes
     return bool(full) and all(operand.numel() for operand in operands)
 
 
 def _copied(operands: Sequence[torch.Tensor]) -> Iterator[Step]:
-    """What cuBLAS cannot step through is made contiguous first: expanded operands, mostly.
+    """Yield contiguous copies of operands that cuBLAS cannot step through.
 
-    The result lies by rows and cuBLAS counts by columns, so the second operand is its first.
-    aten/src/ATen/native/cuda/Blas.cpp: prepare_matrix_for_cublas, prepare_batch_matrix_for_cublas,
-    addmv_out_cuda
+    These are expanded operands, mostly. The result lies by rows and cuBLAS counts by columns,
+    so the second operand is its first. aten/src/ATen/native/cuda/Blas.cpp:
+    prepare_matrix_for_cublas, prepare_batch_matrix_for_cublas, addmv_out_cuda
     """
     for number, operand in reversed(tuple(enumerate(operands))):
         if not (_has_step(operand) if operand.dim() == 1 else _has_leading_dimension(operand)):

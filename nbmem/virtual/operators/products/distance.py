@@ -1,4 +1,7 @@
-"""Distances between all pairs of rows: one product of rows with their squares beside them."""
+"""Memory of `cdist` and `pdist`: distances between pairs of rows.
+
+Euclidean distances are one product of rows that have their squares beside them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ if TYPE_CHECKING:
 
 
 def euclidean(launch: Launch) -> Iterator[Step]:
-    """Sums of squares and ones are appended to either side before the product."""
+    """Yield the squared norms, the widened operands and their product.
+
+    Sums of squares and ones are appended to either side before the product.
+    """
     for side in ("x1", "x2"):
         rows, item = launch[side], launch[side].element_size()
         count = rows.numel() // rows.size(-1)
@@ -42,7 +48,11 @@ def euclidean(launch: Launch) -> Iterator[Step]:
 
 
 def distances_backward(launch: Launch) -> Iterator[Step]:
-    """What each pair of rows gives to a row's gradient, then added up; with p=0 it is 0."""
+    """Yield the gradient of `cdist` and a temporary for its pairs.
+
+    Each pair contributes to a row's gradient, and the contributions are added up. With p=0 the
+    gradient is 0, without a temporary.
+    """
     left, right = launch["x1"], launch["x2"]
     yield from outs(launch)
     if launch["p"] and left.numel() and right.numel():
@@ -50,7 +60,10 @@ def distances_backward(launch: Launch) -> Iterator[Step]:
 
 
 def own_distances_backward(launch: Launch) -> Iterator[Step]:
-    """As above, of each row with all the others."""
+    """Yield the gradient of `pdist` and a temporary for its pairs.
+
+    Each row is paired with all others. With p=0 the gradient is 0, without a temporary.
+    """
     rows = launch["self"]
     yield from outs(launch)
     if launch["p"] and rows.numel() and rows.size(0) > 1:

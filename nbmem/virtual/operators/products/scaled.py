@@ -1,7 +1,7 @@
-"""Products of types of one byte and less, with their scales; and those of many groups at once.
+"""Products of 8-bit and narrower types with scales, and grouped products.
 
-What they take was read from torch 2.13's CUDA build without a card (tests/oracle), for the H100,
-L40S, A100 and B200.
+Their allocations were read from torch 2.13's CUDA build without a card (tests/oracle), for
+the H100, L40S, A100 and B200.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _check_scaled(call: OperatorCall) -> None:
 
 
 def _is_mxfp4(call: OperatorCall) -> bool:
-    """Whether pairs of four bits come with exponents for scales."""
+    """Return True for packed 4-bit values with exponents as scales (MXFP4)."""
     kind = _first_scale(call).dtype
     return call.args[0].dtype is torch.float4_e2m1fn_x2 and kind is torch.float8_e8m0fnu
 
@@ -55,7 +55,10 @@ def _first_scale(call: OperatorCall) -> torch.Tensor:
 
 
 def of_scaled(call: OperatorCall) -> Results:
-    """As the Meta kernel has it, which wants scales for the bytes of MXFP4, not for its values."""
+    """Return the result of `_scaled_mm`, by torch's Meta kernel if it can.
+
+    For MXFP4 the Meta kernel wants scales for bytes instead of values, so it is not used.
+    """
     if not _is_mxfp4(call):
         return infer(call)
     left, right = call.args[:2]
@@ -63,7 +66,7 @@ def of_scaled(call: OperatorCall) -> Results:
 
 
 def _check_groups(call: OperatorCall) -> None:
-    """Rows or columns follow each other, at multiples of 16 bytes.
+    """Refuse operands whose rows or columns are not dense and 16-byte aligned.
 
     aten/src/ATen/native/GroupedMMUtils.h: check_valid_strides_and_return_transposed
     """
@@ -97,7 +100,10 @@ def _check_mixed(call: OperatorCall) -> None:
 
 
 def scaled(launch: Launch) -> Iterator[Step]:
-    """The result; then cuBLASLt's workspace, but where CUTLASS has a kernel for rows of its own."""
+    """Plan the result, then cuBLASLt's workspace.
+
+    Off Hopper, scales per row are multiplied by CUTLASS without a workspace.
+    """
     yield out()
     first = _first_scale(launch.call)
     rows = launch.call.args[0].size(0)
@@ -107,7 +113,9 @@ def scaled(launch: Launch) -> Iterator[Step]:
 
 
 def grouped(call: OperatorCall) -> Results:
-    """CUDA takes float32 and float16, too; rows of the result begin at multiples of 16 bytes.
+    """Return the result of a grouped product.
+
+    CUDA takes float32 and float16, too. Rows of the result begin at multiples of 16 bytes.
 
     aten/src/ATen/native/GroupedMMUtils.h: create_grouped_gemm_output_tensor
     """
@@ -128,7 +136,7 @@ def grouped(call: OperatorCall) -> Results:
 
 
 def groups_at_once(launch: Launch) -> Iterator[Step]:
-    """The result, the arguments of each group, and where a kernel keeps their descriptors.
+    """Plan the result, each group's arguments, and a descriptor workspace.
 
     aten/src/ATen/native/cuda/GroupMM.cu, ScaledGroupMM.cu: input_args_size, get_workspace_size.
     Other types and cards take one product after another.
@@ -155,7 +163,7 @@ def _groups(launch: Launch) -> int:
 
 
 def by_int8(launch: Launch) -> Iterator[Step]:
-    """In half types the operands are made float32 first.
+    """Plan `_weight_int8pack_mm`: half types are computed in float32.
 
     aten/src/ATen/native/cuda/int8mm.cu
     """
@@ -173,19 +181,21 @@ def by_int8(launch: Launch) -> Iterator[Step]:
 
 
 def by_int4(call: OperatorCall) -> Results:
-    """A row for each of the left operand's; tiles of eight columns."""
+    """Return a row per row of the left operand, with 8 columns per tile."""
     tensor, packed = call.args[:2]
     return one((tensor.size(0), 8 * packed.size(0)), tensor.dtype)
 
 
 def mixed(call: OperatorCall) -> Results:
-    """As many columns as there are scales."""
+    """Return a result with one column per scale."""
     tensor, _, scales = call.args[:3]
     return one((*tensor.size()[:-1], scales.size(0)), tensor.dtype)
 
 
 def compressed(call: OperatorCall) -> Results:
-    """Half of the values, and which half: 9/16, or 10/16 where a value has a byte.
+    """Return the compressed size: half of the values, and their positions.
+
+    The share is 9/16, or 10/16 where a value has one byte.
 
     aten/src/ATen/native/sparse/cuda/cuSPARSELtOps.cpp: _cslt_compress
     """

@@ -1,4 +1,4 @@
-"""Bilinear layers: two products of matrices for each output feature.
+"""Bilinear layers: two matrix products for each output feature.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/Linear.cpp (_trilinear,
 sumproduct_pair)
@@ -23,7 +23,7 @@ aten = torch.ops.aten
 
 
 def trilinear(executor: Executor, call: OperatorCall) -> Any:
-    """The sum of three tensors' products, unrolled along one dimension."""
+    """Run `_trilinear`: a sum of three-way products, unrolled in one dim."""
     tensors, summed, along = list(call.args[:3]), call.args[6], call.argument("unroll_dim")
     expanded = [set(dims) for dims in call.args[3:6]]
     rank = tensors[0].dim() + len(expanded[0])
@@ -52,7 +52,7 @@ def trilinear(executor: Executor, call: OperatorCall) -> Any:
 
 
 def sum_of_products(left: torch.Tensor, right: torch.Tensor, summed: Sequence[int]) -> torch.Tensor:
-    """One batched product of matrices, or an elementwise one where nothing is summed."""
+    """Return one bmm, or an elementwise product where nothing is summed."""
     if not summed:
         return left * right
     both: list[int] = []

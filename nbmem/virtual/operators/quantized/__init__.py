@@ -1,7 +1,7 @@
-"""Quantized tensors: each operator that a card has a kernel for, on the integers in memory.
+"""Quantized tensors: CUDA's operators on their stored integers.
 
-What CUDA has kernels for is what torch 2.13's build registers for the key QuantizedCUDA; the rest
-is refused in torch's words.
+The operators are those that torch 2.13's build registers for the key QuantizedCUDA. The
+rest is refused in torch's words.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OPERATORS = (*simulated.OPERATORS, *constructors.OPERATORS)
 
 
 def concerns(call: OperatorCall) -> bool:
-    """Whether a tensor of the call is a quantized one of a card's."""
+    """Return True if a tensor of the call is quantized and on a card."""
     return any(map(is_quantized, call.tensors))
 
 

@@ -1,4 +1,4 @@
-"""How quantized tensors come to be on a card."""
+"""Creation of quantized tensors on a card, and their copies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SCHEMES = (
 
 
 def per_tensor(executor: Executor, call: OperatorCall) -> Any:
-    """`quantize_per_tensor` with numbers, or with tensors of one number each."""
+    """Run `quantize_per_tensor` for numbers, or for tensors of one number."""
     source, scale, zero_point, dtype = call.args
     with executor:
         if isinstance(source, (list, tuple)):
@@ -44,7 +44,10 @@ def per_tensor(executor: Executor, call: OperatorCall) -> Any:
 
 
 def dynamic(executor: Executor, call: OperatorCall) -> Any:
-    """`quantize_per_tensor_dynamic`: the scale is that of the least and the greatest value."""
+    """Run `quantize_per_tensor_dynamic`.
+
+    The scale comes from the smallest and the largest value.
+    """
     source, dtype, _ = call.args
     with executor:
         span = float(source.max()) - float(source.min())
@@ -52,7 +55,11 @@ def dynamic(executor: Executor, call: OperatorCall) -> Any:
 
 
 def per_channel(executor: Executor, call: OperatorCall) -> Any:
-    """`quantize_per_channel`: the quantizer has scales of its own, in double and in long."""
+    """Run `quantize_per_channel`; scales are converted for the quantizer.
+
+    They become float64, and the zero points int64. Float zero points and their scales become
+    float32.
+    """
     source, scales, zero_points, axis, dtype = call.args
     check_devices(call)
     with executor:
@@ -62,7 +69,9 @@ def per_channel(executor: Executor, call: OperatorCall) -> Any:
 
 
 def check_zero_points(tensor: torch.Tensor) -> None:
-    """Scratch of the check that precedes a kernel by channels: none is too small or too large.
+    """Allocate and free the scratch memory of the check of zero points.
+
+    The check precedes a kernel per channel. It finds values that are too small or too large.
 
     aten/src/ATen/native/quantized/AffineQuantizer.cpp: checkZeroPoints
     """
@@ -96,7 +105,10 @@ def _integers(dtype: torch.dtype) -> torch.dtype:
 
 
 def empty(quantizer: Any) -> Handler:
-    """`_empty_affine_quantized` and its like, by how their quantizer is read."""
+    """Return a handler of `_empty_affine_quantized` and the like.
+
+    `quantizer` reads the quantizer from a call.
+    """
 
     def made(executor: Executor, call: OperatorCall) -> Any:
         with executor:
@@ -120,7 +132,7 @@ def _by_channel(call: OperatorCall) -> Channels:
 
 
 def moved(executor: Executor, call: OperatorCall) -> Any:
-    """`.to()`, `.cuda()`, `.cpu()` of a quantized tensor."""
+    """Run `.to()`, `.cuda()` and `.cpu()` of a quantized tensor."""
     source = call.args[0]
     device = call.kwargs.get("device") or source.device
     if call.kwargs.get("dtype") not in (None, source.dtype):
@@ -155,7 +167,7 @@ def _there(quantizer: Affine | Channels, device: torch.device) -> Affine | Chann
 
 
 def to_cpu(executor: Executor, call: OperatorCall, source: torch.Tensor) -> torch.Tensor:
-    """A copy on the CPU, whose scales are true where they are known."""
+    """Return a copy on the CPU, with true scales where they are known."""
     call.gpu.note(VALUES)
     quantizer = quantizer_of(source)
     integers = executor.values.on_cpu(integers_of(source))

@@ -1,4 +1,7 @@
-"""Kernels on quantized tensors: those on their integers, whose results have the same quantizer."""
+"""Kernels on quantized tensors.
+
+Most work on the integers, and their results have the same quantizer.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ _POOLED = "TensorDescriptor does not support {}"
 
 
 def view(call: OperatorCall) -> Any:
-    """The same memory in another shape; C++'s own kernels would look for a quantizer."""
+    """Return the same memory in another shape.
+
+    C++'s own kernels would look for a quantizer.
+    """
     tensor = call.tensors[0]
     with _C._DisableTorchDispatch():
         args, kwargs = call.map(lambda t: as_meta(integers_of(t)))
@@ -56,7 +62,7 @@ def _seen(tensor: torch.Tensor, shaped: torch.Tensor) -> torch.Tensor:
 
 
 def fact(read: Callable[[Any], Any]) -> Handler:
-    """What is read of a quantizer."""
+    """Return a handler that reads an attribute of a quantizer."""
 
     def answered(executor: Executor, call: OperatorCall) -> Any:
         del executor
@@ -71,7 +77,7 @@ def fact(read: Callable[[Any], Any]) -> Handler:
 
 
 def on_integers(executor: Executor, call: OperatorCall) -> Any:
-    """An operator that moves elements or writes to them, whatever they are."""
+    """Run an operator that moves or overwrites elements on the integers."""
     del executor
     first = call.tensors[0]
     call_on = call.map(lambda t: integers_of(t) if is_quantized(t) else t)
@@ -89,7 +95,7 @@ def _again(made: Any, like: torch.Tensor) -> Any:
 
 
 def on_floats(floats: Any) -> Handler:
-    """An operator that works on floats, which are quantized again."""
+    """Return a handler that dequantizes, runs `floats`, and quantizes again."""
 
     def run(executor: Executor, call: OperatorCall) -> Any:
         del executor
@@ -106,7 +112,10 @@ def _requantized(made: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def relu(executor: Executor, call: OperatorCall) -> Any:
-    """aten/src/ATen/native/quantized/cuda/Activation.cpp: relu_quantized_cuda."""
+    """Run relu_quantized_cuda.
+
+    aten/src/ATen/native/quantized/cuda/Activation.cpp
+    """
     source = call.args[0]
     integers = int_repr(executor, call)
     mask = integers > 0
@@ -117,7 +126,7 @@ def relu(executor: Executor, call: OperatorCall) -> Any:
 
 
 def extreme(name: str) -> Handler:
-    """`max(dim)` and `min(dim)`, of the integers."""
+    """Return a handler of `max(dim)` or `min(dim)` on the integers."""
 
     def run(executor: Executor, call: OperatorCall) -> Any:
         if call.func._overloadname != "dim":
@@ -129,7 +138,7 @@ def extreme(name: str) -> Handler:
 
 
 def max_pool(executor: Executor, call: OperatorCall) -> Any:
-    """cuDNN's, which takes signed bytes alone."""
+    """Run cuDNN's max pooling, which takes signed bytes only."""
     del executor
     source = call.args[0]
     if source.dtype is not torch.qint8:
@@ -144,7 +153,7 @@ def max_pool(executor: Executor, call: OperatorCall) -> Any:
 
 
 def fill_(executor: Executor, call: OperatorCall) -> Any:
-    """A tensor of floats is made of the value, and quantized."""
+    """Run `fill_`: a temporary tensor of floats is quantized."""
     del executor
     target = call.args[0]
     torch.empty(target.size(), device=target.device)
@@ -152,14 +161,14 @@ def fill_(executor: Executor, call: OperatorCall) -> Any:
 
 
 def not_run(call: OperatorCall) -> NotImplementedError:
-    """What torch says where no card has a kernel."""
+    """Return torch's error for an operator without a quantized CUDA kernel."""
     return NotImplementedError(
         f"Could not run '{call.func._schema.name}' with arguments from the 'QuantizedCUDA' backend."
     )
 
 
 def empty_like(executor: Executor, call: OperatorCall) -> Any:
-    """A tensor of the same shape and with the same quantizer."""
+    """Return a tensor of the same shape and with the same quantizer."""
     del executor
     source = call.args[0]
     layout = call.kwargs.get("memory_format") or torch.preserve_format
@@ -167,13 +176,13 @@ def empty_like(executor: Executor, call: OperatorCall) -> Any:
 
 
 def int_repr(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """The integers, copied."""
+    """Return a copy of the integers."""
     del executor
     return torch.clone(integers_of(call.args[0]))
 
 
 def dequantized(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """Float32 in the same shape."""
+    """Return a float32 tensor of the same shape."""
     del executor
     source = call.args[0]
     if call.func._overloadname != "self":
@@ -185,7 +194,7 @@ def dequantized(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def copy_(executor: Executor, call: OperatorCall) -> Any:
-    """`target.copy_(source)`: floats are quantized by the target's scale."""
+    """Run `copy_`: floats are quantized by the target's scale."""
     target, source = call.args[:2]
     if not is_quantized(target):
         if target.is_quantized:
@@ -201,7 +210,7 @@ def copy_(executor: Executor, call: OperatorCall) -> Any:
 
 
 def set_(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """Be in another storage, as what is loaded from a file is."""
+    """Move a tensor to another storage, as loading from a file does."""
     del executor
     tensor, source, *rest = call.args
     quantizer = quantizer_of(tensor)
@@ -218,7 +227,7 @@ def set_(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def handlers() -> Iterator[tuple[str, Handler]]:
-    """By the operator's name."""
+    """Yield handlers by the operator's name."""
     yield "q_scale", fact(lambda quantizer: quantizer.scale)
     yield "q_zero_point", fact(lambda quantizer: quantizer.zero_point)
     yield "qscheme", fact(lambda quantizer: _NUMBERS[quantizer.scheme])

@@ -1,4 +1,4 @@
-"""Quantization that is only simulated: dense tensors in, dense tensors out."""
+"""Simulated quantization, from dense tensors to dense tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def fake_quantized(call: OperatorCall) -> Results:
-    """The result, and where the value was within the range."""
+    """Return the result and a mask of the values within the range."""
     tensor = call.args[0]
     return several((tensor.size(), tensor.dtype), (tensor.size(), torch.bool))
 

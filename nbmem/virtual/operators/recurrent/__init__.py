@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN through cuDNN."""
+"""LSTM, GRU and RNN operators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def pack(executor: Executor, call: OperatorCall) -> Any:
-    """Sequences of known lengths, one after the other; the batch sizes stay on the CPU."""
+    """Pack padded sequences of known lengths.
+
+    The batch sizes stay on the CPU.
+    """
     source, lengths, batch_first = call.args
     _check_lengths(lengths, source.size(0 if batch_first else 1))
     with _C._DisableTorchDispatch():
@@ -35,7 +38,10 @@ def pack(executor: Executor, call: OperatorCall) -> Any:
 
 
 def _check_lengths(lengths: torch.Tensor, rows: int) -> None:
-    """What _pack_padded_sequence of PackedSequence.cpp refuses."""
+    """Refuse lengths that _pack_padded_sequence refuses.
+
+    PackedSequence.cpp
+    """
     if is_virtual(lengths) or lengths.dim() != 1 or lengths.dtype is not torch.int64:
         raise RuntimeError(
             "'lengths' argument should be a 1D CPU int64 tensor, but got "

@@ -1,4 +1,4 @@
-"""Cells: two products, then one kernel for all gates.
+"""LSTM and GRU cells: two matrix products, then one kernel for all gates.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/cuda/RNN.cu and
 aten/src/ATen/native/RNN.cpp (LSTMCell, GRUCell: `input.is_cuda()`)
@@ -33,7 +33,7 @@ def lstm_cell(  # noqa: PLR0913 - the schema's
     b_ih: torch.Tensor | None = None,
     b_hh: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The new hidden state and the new cell."""
+    """Return the new hidden state and the new cell state."""
     gates = torch.matmul(source, w_ih.t()), torch.matmul(hx[0], w_hh.t())
     return tuple(aten._thnn_fused_lstm_cell.default(*gates, hx[1], b_ih, b_hh)[:2])
 
@@ -46,27 +46,27 @@ def gru_cell(  # noqa: PLR0913 - the schema's
     b_ih: torch.Tensor | None = None,
     b_hh: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The new hidden state."""
+    """Return the new hidden state."""
     gates = torch.matmul(source, w_ih.t()), torch.matmul(hx, w_hh.t())
     hidden: torch.Tensor = aten._thnn_fused_gru_cell.default(*gates, hx, b_ih, b_hh)[0]
     return hidden
 
 
 def shape_lstm(call: OperatorCall) -> Results:
-    """Hidden state, cell, and the gates for backward."""
+    """Return hidden state, cell state, and the gates for backward."""
     gates, cell = call.argument("input_gates"), call.argument("cx")
     return several(*((t.size(), t.dtype) for t in (cell, cell, gates)))
 
 
 def shape_gru(call: OperatorCall) -> Results:
-    """Hidden state, and what backward reads."""
+    """Return hidden state, and the workspace that backward reads."""
     rows, width = call.argument("hx").size()
     dtype = call.argument("hx").dtype
     return several(((rows, width), dtype), ((rows, GRU_KEEPS * width), dtype))
 
 
 def kept_first(launch: Launch) -> Iterator[Step]:
-    """What is kept for backward comes before the states."""
+    """Plan the workspace for backward before the states."""
     last = len(launch.outs) - 1
     yield out(last)
     for number in range(last):
@@ -74,7 +74,10 @@ def kept_first(launch: Launch) -> Iterator[Step]:
 
 
 def lstm_backward(executor: Executor, call: OperatorCall) -> Any:
-    """Gradients of the gates and of the cell; of the biases it is the gates' sum."""
+    """Run the backward of an LSTM cell: gradients of gates, cell and biases.
+
+    The gradient of the biases is the gates' sum.
+    """
     kept, cell = call.argument("workspace"), call.argument("cx")
     specs = tuple(spec_of(tuple(t.size()), t.dtype, at) for at, t in enumerate((kept, cell)))
     gates, cell = executor.allocate(call.gpu, specs)
@@ -86,7 +89,10 @@ def lstm_backward(executor: Executor, call: OperatorCall) -> Any:
 
 
 def gru_backward(executor: Executor, call: OperatorCall) -> Any:
-    """Gradients of both products, of the hidden state, and of both biases."""
+    """Run the backward of a GRU cell.
+
+    There are gradients of both products, of the hidden state, and of both biases.
+    """
     gradient = call.argument("grad_hy")
     rows, width = gradient.size()
     sizes = ((rows, GRU_GATES * width), (rows, GRU_GATES * width), (rows, width))

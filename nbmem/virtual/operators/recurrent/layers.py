@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN as CUDA runs them: through cuDNN."""
+"""LSTM, GRU and RNN layers through cuDNN."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 
 
 def layer(mode: str, *, packed: bool) -> Callable[..., Any]:
-    """The kernel of one overload: `packed` takes data and batch sizes instead of a padded batch."""
+    """Return the kernel of one overload.
+
+    With `packed` it takes data and batch sizes, not a padded batch.
+    """
 
     def padded_call(  # noqa: PLR0913 - the schema's
         source: torch.Tensor,
@@ -60,7 +63,7 @@ def layer(mode: str, *, packed: bool) -> Callable[..., Any]:
 
 
 def check(source: torch.Tensor, hidden: torch.Tensor, params: Sequence[torch.Tensor]) -> None:
-    """A recurrent layer takes everything from one device.
+    """Check that input, hidden state and weights are on one device.
 
     Raises:
         RuntimeError: Its input or its hidden state is elsewhere than its weights.
@@ -106,7 +109,7 @@ def _run(  # noqa: PLR0913 - the schema's
 
 
 def _flat_buffer(params: Sequence[torch.Tensor], absent: int) -> torch.Tensor | None:
-    """The buffer that flatten_parameters() made; None if the weights lie apart.
+    """Return the buffer of flatten_parameters(); None for separate weights.
 
     Args:
         params: The weights.
@@ -123,7 +126,9 @@ def _flat_buffer(params: Sequence[torch.Tensor], absent: int) -> torch.Tensor | 
 
 
 def _dropout_state(source: torch.Tensor) -> torch.Tensor | None:
-    """Kept until the card's generator is seeded; its own seed is drawn on the card.
+    """Return the card's dropout state, made anew after a new seed.
+
+    The state's own seed is drawn on the card.
 
     aten/src/ATen/native/cudnn/RNN.cpp: get_dropout_state
     """
@@ -141,7 +146,10 @@ def _dropout_state(source: torch.Tensor) -> torch.Tensor | None:
 
 
 def autocast_cells(operator: Any, args: Any, kwargs: Any, dtype: torch.dtype) -> Any:
-    """Under autocast the weights are cast into a flat buffer of the lower type."""
+    """Run `_cudnn_rnn` under autocast, with weights cast to the lower type.
+
+    They go into a flat buffer of that type.
+    """
     source, weights, stride, _, hx, cx, *rest = args
     lower = [weight.to(dtype) for weight in weights]
     states = [state.to(dtype) if state is not None else None for state in (hx, cx)]

@@ -1,4 +1,4 @@
-"""cuDNN's recurrent layers: what torch asks the allocator for around them, and their weights.
+"""Allocations of cuDNN's recurrent layers, and their weight buffer.
 
 https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cudnn/RNN.cpp
 """
@@ -27,7 +27,10 @@ WITHOUT_BIASES = 2
 
 
 def of_biases(mode: int, hidden: int, layers: int, *, bidirectional: bool) -> int:
-    """Elements that cuDNN's buffer has for biases, also where there are none (DOUBLE_BIAS)."""
+    """Return the elements that cuDNN's buffer has for biases (DOUBLE_BIAS).
+
+    It has them also where a layer has no biases.
+    """
     return 2 * GATES[mode] * hidden * layers * (1 + bidirectional)
 
 
@@ -39,7 +42,7 @@ def _absent_biases(call: OperatorCall) -> int:
 
 
 def _buffer(call: OperatorCall, weights: Sequence[torch.Tensor]) -> int:
-    """Elements of the buffer in which cuDNN has all weights."""
+    """Return the elements of cuDNN's buffer of all weights."""
     return sum(weight.numel() for weight in weights) + _absent_biases(call)
 
 
@@ -59,7 +62,10 @@ def flatten_weight(executor: Executor, call: OperatorCall) -> Any:
 
 
 def forward(executor: Executor, call: OperatorCall) -> Any:
-    """Result, states, and in training the reserve, which backward reads."""
+    """Run `_cudnn_rnn`: result, states, and in training the reserve.
+
+    Backward reads the reserve.
+    """
     shape = RecurrentShape.of(call)
     source, hx, cx = call.args[0], call.argument("hx"), call.argument("cx")
     first = call.argument("batch_first") and not call.argument("batch_sizes")
@@ -86,7 +92,10 @@ def forward(executor: Executor, call: OperatorCall) -> Any:
 
 
 def backward(executor: Executor, call: OperatorCall) -> Any:
-    """Gradients of input and states, then those of the weights in one buffer."""
+    """Run the backward: input and states, then weights in one buffer.
+
+    Those are the gradients, in their order.
+    """
     shape = RecurrentShape.of(call)
     workspace = shape.workspace(shape.algorithm(call.gpu.card, forward=False))
     source, hx, cx = call.args[0], call.argument("hx"), call.argument("cx")
@@ -146,7 +155,7 @@ def _place(call: OperatorCall, wanted: torch.Tensor) -> int:
 
 
 def _contiguous(name: str, tensor: torch.Tensor) -> list[Step]:
-    """A copy of what is expanded or transposed."""
+    """Return the step that copies a tensor that is not contiguous."""
     if tensor.is_contiguous():
         return []
     return [temporary(name, tensor.numel() * tensor.element_size())]
@@ -160,7 +169,10 @@ def _input_copy(source: torch.Tensor, *, first: bool) -> list[Step]:
 def _sequence(
     source: torch.Tensor, width: int, dtype: torch.dtype, number: int, *, first: bool
 ) -> TensorSpec:
-    """A result over the sequence; with the batch first it is a transposed view."""
+    """Return the spec of a sequence result.
+
+    With the batch first it is a transposed view.
+    """
     size = (*source.size()[:-1], width)
     if not first:
         return spec_of(size, dtype, number)
@@ -173,7 +185,10 @@ def _sequence(
 
 
 def dropout_state(executor: Executor, call: OperatorCall) -> Any:
-    """One generator for each thread that the card can hold: 24 bytes (lstm_lm_b32s128_sgd)."""
+    """Allocate a generator of 24 bytes per thread of the card.
+
+    Seen in the recording lstm_lm_b32s128_sgd.
+    """
     card = call.gpu.card
     size = card.processors * card.multiprocessor.threads * 24
     return executor.allocate(call.gpu, (spec_of((size,), torch.uint8, 0),))[0]

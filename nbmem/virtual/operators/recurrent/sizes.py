@@ -1,9 +1,10 @@
-"""What cuDNN's recurrent layers take: a reserve for backward, and a workspace by algorithm.
+"""Sizes of cuDNN's recurrent layers: reserve and workspace.
 
-https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cudnn/RNN.cpp says which
-algorithm torch asks for. cuDNN documents no size; what stands here was found on an H100 with torch
-2.11 and 2.13 (docs/questions/measuring.md, part `workspaces`: 60 layers of 1 to 3 layers in three
-types, all to the byte) and holds for two recordings of other releases, too.
+https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cudnn/RNN.cpp chooses
+the algorithm. cuDNN documents no size. These sizes were found on an H100 with torch 2.11
+and 2.13 (docs/questions/measuring.md, part `workspaces`). There 60 networks of 1 to 3
+layers in three types agree to the byte. They hold for two recordings of other releases,
+too.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ _PERSISTENT = {LSTM: 16, GRU: 14}
 
 @dataclass(frozen=True, slots=True)
 class RecurrentShape:
-    """The sizes of one recurrent call; `steps` of all sequences together when packed."""
+    """The sizes of one recurrent call.
+
+    `steps` counts the steps of all sequences together, padded or packed.
+    """
 
     rows: int
     steps: int
@@ -77,21 +81,23 @@ class RecurrentShape:
 
     @property
     def slice(self) -> int:
-        """Bytes of one value for each row and hidden element of one direction."""
+        """Bytes of one value per row and hidden element of one direction."""
         return self.rows * self.hidden * self.dtype.itemsize
 
     @property
     def unit(self) -> int:
-        """Bytes of one value for each step, row and hidden element, both directions."""
+        """Bytes of one value per step and hidden element, both directions."""
         return self.steps * self.hidden * self.directions * self.dtype.itemsize
 
     @property
     def reserve(self) -> int:
-        """What backward needs: each layer's gates and cells, its result, and what was dropped.
+        """Bytes that backward reads: gates, cells, results and dropout masks.
 
-        An LSTM keeps four gates and its cells, a GRU its three gates before and after the recurrent
-        product, and all but the last layer their results, with a bit of each for dropout in each
-        direction of the next. For projections (a layer's result before it, too) it is inferred.
+        An LSTM keeps four gates and its cells. A GRU keeps its three gates before and after the
+        recurrent product. All but the last layer keep their results. With dropout there is a bit
+        for each result and direction of the next layer.
+
+        For projections it is inferred that a layer's result before the projection is kept, too.
         """
         gates = GATES[self.mode]
         kept = {LSTM: gates + 1, GRU: 2 * gates}.get(self.mode, gates)
@@ -103,7 +109,10 @@ class RecurrentShape:
         return _aligned(units * self.unit + results) + masks + _ALIGNMENT
 
     def algorithm(self, card: Card, *, forward: bool = True) -> int:
-        """Which one torch asks cuDNN for: get_algo of RNN.cpp; of bfloat16 cuDNN has one."""
+        """Return cuDNN's algorithm as get_algo of RNN.cpp chooses it.
+
+        For bfloat16 cuDNN has the standard algorithm only.
+        """
         if self.width != self.hidden or self.packed or self.dtype is torch.float64:
             return STANDARD
         plain = self.mode not in {LSTM, GRU}
@@ -121,7 +130,7 @@ class RecurrentShape:
         return STATIC if fits and self._persists(card) else STANDARD
 
     def _persists(self, card: Card) -> bool:
-        """use_persist_device_heuristics of RNN.cpp."""
+        """Return use_persist_device_heuristics of RNN.cpp."""
         rows, steps = self.rows, self.steps // max(self.rows, 1)
         major, minor = card.capability
         if major == 7:
@@ -134,10 +143,12 @@ class RecurrentShape:
         return few and (self.mode == LSTM or rows < 96 or self.hidden < 896)
 
     def workspace(self, algorithm: int, *, training: bool = True) -> int:
-        """Scratch of one call: gates, input, what lies between layers, and the weights again.
+        """Return the scratch bytes of one call.
 
-        Of inference it is known for an LSTM's standard algorithm alone, which needs no cells; else
-        it is taken to need as much as training.
+        They are for gates, input, what is between layers, and a copy of the weights.
+
+        For inference the size is known for an LSTM's standard algorithm only, which needs no cells.
+        Others are taken to need as much as training.
         """
         gates, item, lanes = GATES[self.mode], self.dtype.itemsize, self.layers * self.directions
         step = self.unit // self.directions
@@ -161,7 +172,7 @@ class RecurrentShape:
         return lanes * _OF_PRODUCTS + _aligned(found)
 
     def _states(self, algorithm: int) -> int:
-        """What it keeps of single steps."""
+        """Return the bytes that a workspace keeps of single steps."""
         lanes, both = self.layers * self.directions, self.directions - 1
         if algorithm != STANDARD:
             slices = 8 * lanes + 4 * both if self.mode == LSTM else 6 * (lanes + both)

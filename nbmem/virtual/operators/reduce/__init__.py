@@ -1,4 +1,4 @@
-"""Reductions: their accumulators, and what a kernel stages when several blocks share a result."""
+"""Reductions: accumulator types, and staging between thread blocks."""
 
 from __future__ import annotations
 
@@ -31,14 +31,18 @@ def _shape_aminmax(call: OperatorCall) -> Results:
 
 
 def total(launch: Launch) -> Iterator[Step]:
-    """Sums, means and products, of the input in the type of the result (make_reduction)."""
+    """Plan sums, means and products in the result's type (make_reduction)."""
     tensor = launch["self"]
     result = launch.outs[0].dtype if launch.outs else tensor.dtype
     yield from _in_type_of_result(launch, tensor, result)
 
 
 def _in_type_of_result(launch: Launch, tensor: torch.Tensor, result: torch.dtype) -> Iterator[Step]:
-    """A mask or small integers become 64-bit ones before they are added up; halves are read so."""
+    """Plan a reduction of the input in the result's type.
+
+    Masks and small integers are converted to 64-bit integers first. Halves are read as float32
+    without a copy.
+    """
     yield from outs(launch)
     if tensor.dtype is not result and not (tensor.dtype in HALVES and result is torch.float32):
         yield temporary("converted", tensor.numel() * result.itemsize)
@@ -47,7 +51,10 @@ def _in_type_of_result(launch: Launch, tensor: torch.Tensor, result: torch.dtype
 
 
 def norm(launch: Launch) -> Iterator[Step]:
-    """Norms accumulate in float32 for half types; in float64 they are of a copy."""
+    """Plan norms, which accumulate in float32 for half types.
+
+    A norm in float64 is of a copy, if the input has another type.
+    """
     tensor = launch["self"]
     if launch.outs and launch.outs[0].dtype is torch.float64 and not tensor.is_complex():
         yield from _in_type_of_result(launch, tensor, torch.float64)
@@ -56,13 +63,19 @@ def norm(launch: Launch) -> Iterator[Step]:
 
 
 def alike(launch: Launch) -> Iterator[Step]:
-    """Extremes accumulate in the type of their input, half or not."""
+    """Plan extremes, which accumulate in the type of their input.
+
+    Halves do so, too.
+    """
     tensor = launch["self"]
     yield from steps(launch, tensor, dims_of(launch, tensor), tensor.element_size())
 
 
 def logical(launch: Launch) -> Iterator[Step]:
-    """any() and all() accumulate bools, whatever the input; of one element they convert it."""
+    """Plan any() and all(), which accumulate bools for every input type.
+
+    They convert an input of one element.
+    """
     tensor = launch["self"]
     if tensor.numel() == 1 and tensor.dtype is not launch.outs[0].dtype:
         yield from outs(launch)
@@ -72,7 +85,10 @@ def logical(launch: Launch) -> Iterator[Step]:
 
 
 def logsumexp(launch: Launch) -> Iterator[Step]:
-    """The maxima, where they are infinite, and the exponentials of what is left of the input."""
+    """Plan maxima, the mask of infinite ones, then exponentials and result.
+
+    The exponentials are of the input minus its maxima.
+    """
     tensor, rows = launch["self"], launch.outs[0].nbytes
     yield temporary("maxima", rows)
     yield from shared(tensor, dims_of(launch, tensor), tensor.element_size(), launch.card)
@@ -85,25 +101,25 @@ def logsumexp(launch: Launch) -> Iterator[Step]:
 
 
 def both_extremes(launch: Launch) -> Iterator[Step]:
-    """Smallest and largest at once."""
+    """Plan the smallest and the largest value in one kernel."""
     tensor = launch["self"]
     yield from steps(launch, tensor, dims_of(launch, tensor), 2 * tensor.element_size())
 
 
 def with_index(launch: Launch) -> Iterator[Step]:
-    """An extreme and where it is: a value and a 64-bit index."""
+    """Plan an extreme and its place: a value and a 64-bit index."""
     tensor = launch["self"]
     yield from steps(launch, tensor, dims_of(launch, tensor), 16)
 
 
 def variance(launch: Launch) -> Iterator[Step]:
-    """Welford's mean, sum of squares and two counts (WelfordData)."""
+    """Plan Welford's mean, sum of squares and two counts (WelfordData)."""
     tensor = launch["self"]
     yield from steps(launch, tensor, dims_of(launch, tensor), 4 * accumulator(tensor.dtype))
 
 
 def count_nonzero(launch: Launch) -> Iterator[Step]:
-    """A bool for each element unless it is one, then their sum."""
+    """Plan a bool per element, unless it is one, then their sum."""
     tensor = launch["self"]
     if tensor.dtype is not torch.bool:
         yield temporary("is not zero", tensor.numel())
@@ -112,7 +128,7 @@ def count_nonzero(launch: Launch) -> Iterator[Step]:
 
 
 def distance(launch: Launch) -> Iterator[Step]:
-    """The norm of a difference."""
+    """Plan `dist`: the difference, then its norm."""
     tensor = launch["self"]
     size = torch.broadcast_shapes(tensor.size(), launch["other"].size())
     tensor = torch.empty(size, dtype=tensor.dtype, device="meta")
@@ -121,7 +137,10 @@ def distance(launch: Launch) -> Iterator[Step]:
 
 
 def renormed(launch: Launch) -> Iterator[Step]:
-    """A norm along the dimension, and for half types a factor in their own type."""
+    """Plan norms along the dimension, then factors for half types.
+
+    The factors have the half type.
+    """
     tensor = launch["self"]
     rows = tensor.size(launch["dim"])
     item = accumulator(tensor.dtype)

@@ -1,4 +1,4 @@
-"""Reductions: the staging buffer and the semaphores of those that several blocks share.
+"""Staging buffers and semaphores of reductions across thread blocks.
 
 The launch geometry is that of setReduceConfig and its ReduceConfig:
 https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/Reduce.cuh
@@ -28,7 +28,7 @@ MAX_PER_THREAD = 256
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """A reduction as the kernel sees it: merged dimensions, the reduced ones first.
+    """A reduction as the kernel sees it: merged dims, reduced ones first.
 
     Attributes:
         sizes: Elements of each dimension.
@@ -59,7 +59,7 @@ def _product(values: Sequence[int]) -> int:
 
 
 def geometry(tensor: torch.Tensor, dims: Sequence[int]) -> Geometry:
-    """Order and merge the dimensions as TensorIterator does for a reduction."""
+    """Order and merge the dimensions as TensorIterator does."""
     wanted = {d % tensor.dim() for d in dims} if tensor.dim() else set()
     rows = [
         (d in wanted, tensor.stride(d), size) for d, size in enumerate(tensor.size()) if size != 1
@@ -79,7 +79,9 @@ def geometry(tensor: torch.Tensor, dims: Sequence[int]) -> Geometry:
 
 
 def staging(shape: Geometry, itemsize: int, card: Card, vector: int = VECTOR) -> tuple[int, int]:
-    """Bytes of the staging buffer and of the semaphores; zeros where one block does an output.
+    """Return the bytes of the staging buffer and of the semaphores.
+
+    Both are 0 where one block does an output.
 
     Args:
         shape: The reduction.
@@ -153,7 +155,7 @@ def _power_below(number: int) -> int:
 
 
 def accumulator(dtype: torch.dtype) -> int:
-    """Bytes of an accumulator of that type."""
+    """Return the bytes of an accumulator of that type."""
     if dtype in HALVES:
         return 4
     if not dtype.is_floating_point and not dtype.is_complex and dtype is not torch.bool:
@@ -164,14 +166,14 @@ def accumulator(dtype: torch.dtype) -> int:
 def steps(
     launch: Launch, tensor: torch.Tensor, dims: Sequence[int], itemsize: int
 ) -> Iterator[Step]:
-    """The result, then staging and semaphores."""
+    """Plan the results, then staging and semaphores."""
     for number in range(len(launch.outs)):
         yield out(number)
     yield from shared(tensor, dims, itemsize, launch.card)
 
 
 def shared(tensor: torch.Tensor, dims: Sequence[int], itemsize: int, card: Card) -> Iterator[Step]:
-    """Staging and semaphores, gone after the kernel."""
+    """Plan staging and semaphores, which are freed after the kernel."""
     size, semaphores = staging(geometry(tensor, dims), itemsize, card)
     if size:
         yield temporary("staging", size)
@@ -181,7 +183,7 @@ def shared(tensor: torch.Tensor, dims: Sequence[int], itemsize: int, card: Card)
 
 
 def dims_of(launch: Launch, tensor: torch.Tensor) -> Sequence[int]:
-    """The dimensions that a call reduces; all where it names none."""
+    """Return the dimensions that a call reduces; all if it names none."""
     dims = launch["dim"]
     if dims is None or dims == []:
         return tuple(range(tensor.dim()))

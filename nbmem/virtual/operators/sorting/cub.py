@@ -1,9 +1,9 @@
-"""Scratch memory that CUB's algorithms ask for: its dispatch layer.
+"""Scratch memory of CUB's algorithms, by the rules of its dispatch layer.
 
-https://github.com/NVIDIA/cccl/blob/v3.0.1/cub/cub/device/dispatch (what CUDA 13.0 brings; the
-names of the kernels in torch's library say with which types it calls them: `cuobjdump -res-usage
--arch sm_90 libtorch_cuda.so`; a wrong guess at one was off by KiB). Tiles are those of the
-card's architecture: nbmem/virtual/cub_tunings.py.
+https://github.com/NVIDIA/cccl/blob/v3.0.1/cub/cub/device/dispatch (contained in CUDA 13.0).
+The names of the kernels in torch's library say with which types it calls them:
+`cuobjdump -res-usage -arch sm_90 libtorch_cuda.so`. A wrong guess at one was off by KiB. Tiles are
+those of the card's architecture: nbmem/virtual/cub_tunings.py.
 """
 
 from __future__ import annotations
@@ -53,19 +53,20 @@ def _tiles(count: int, tile: int) -> int:
 
 
 def parts(*sizes: int) -> int:
-    """Bytes of one buffer that holds these parts (AliasTemporaries)."""
+    """Return the bytes of a buffer with these parts (AliasTemporaries)."""
     return sum(round_up(size, SEGMENT) for size in sizes) + SEGMENT - 1
 
 
 def tile_states(tiles: int, word: int, payload: int = 0) -> int:
-    """What blocks that look back at their predecessors' sums share (ScanTileState).
+    """Return the bytes of the tile states of a scan (ScanTileState).
 
-    Nested twice, but for sums of the language's own types in what CUDA 12 brings.
+    Blocks share these states to look back at their predecessors' sums. The buffers are nested
+    twice, except for sums of C++ types in the CUB of CUDA 12.
 
     Args:
         tiles: How many tiles there are.
         word: Bytes of a sum with its status: twice those of the sum.
-        payload: Bytes of a sum of a type of torch's own, which lies beside its status.
+        payload: Bytes of a sum of a type of torch's own, which is stored beside its status.
     """
     states = WARP + tiles
     if not payload and not rules_for(torch.__version__).tile_states_nested:
@@ -82,9 +83,10 @@ def radix_sort(  # noqa: PLR0913 - as many as DeviceRadixSort takes
     *,
     floats: bool = False,
 ) -> int:
-    """Bytes for sorting keys, with values where they have bytes (dispatch_radix_sort.cuh).
+    """Return the bytes for sorting keys and values (dispatch_radix_sort.cuh).
 
-    Histograms, what blocks look back at, second buffers for more than one pass, and counters.
+    The parts are histograms, states that blocks look back at, second buffers for more than one
+    pass, and counters.
 
     Args:
         card: Its architecture has the tiles.
@@ -117,24 +119,27 @@ def radix_sort(  # noqa: PLR0913 - as many as DeviceRadixSort takes
 
 
 def _sort_by_digits(card: Card, count: int, key: int, value: int) -> int:
-    """Counts of the digits in as many blocks as run at a time, and second buffers."""
+    """Return the bytes of a radix sort that counts digits first.
+
+    They are the digits' counts in as many blocks as run at a time, and second buffers.
+    """
     blocks = card.processors * card.arch.cub.blocks_for_digits.get((key, value), 1) * WAVES
     counts = (blocks << DIGIT_BITS[key]) + DIGIT_SCAN_TILE
     return parts(counts * 8, count * key, count * value)
 
 
 def segmented_sort(count: int, key: int, value: int) -> int:
-    """Bytes for sorting many rows at once."""
+    """Return the bytes for sorting many rows at once."""
     return parts(count * key, count * value)
 
 
 def exclusive_sum(count: int, item: int) -> int:
-    """Bytes for the sums of all elements before each (exclusive_sum_in_common_type)."""
+    """Return the bytes for an exclusive sum (exclusive_sum_in_common_type)."""
     return tile_states(_tiles(count, SCAN_TILES[item]), 2 * item)
 
 
 def cumulative(count: int, item: int, *, own: bool) -> int:
-    """Bytes for a cumulative sum or product of one row.
+    """Return the bytes for a cumulative sum or product of one row.
 
     Args:
         count: Elements.
@@ -146,64 +151,88 @@ def cumulative(count: int, item: int, *, own: bool) -> int:
 
 
 def inclusive_sum(card: Card, count: int) -> int:
-    """Bytes for the sums of all elements up to each, in 32 bits."""
+    """Return the bytes for an inclusive sum of 32-bit numbers."""
     return tile_states(_tiles(count, card.arch.cub.inclusive_sum), 8)
 
 
 def scan_by_key(card: Card, count: int, item: int) -> int:
-    """Bytes for sums or maxima within runs of equal keys, keys and sums of `item` bytes."""
+    """Return the bytes for sums or maxima within runs of equal keys.
+
+    Keys and sums have `item` bytes.
+    """
     tiles = _tiles(count, card.arch.cub.scan_by_key[item])
     return parts((WARP + tiles) * 16, item * (tiles + 1))
 
 
 def unique_by_key(card: Card, count: int, item: int) -> int:
-    """Bytes for finding where keys change that have values as large."""
+    """Return the bytes for finding where keys change, with values as large."""
     return tile_states(_tiles(count, card.arch.cub.unique_by_key[item]), 16)
 
 
 def merge_sort(count: int, key: int, value: int = 0) -> int:
-    """Bytes for sorting by a comparison of the caller's, as Thrust does (dispatch_merge_sort.cuh).
+    """Return the bytes for a merge sort by the caller's comparison.
 
-    Buffers, and where in each tile of a merge its parts begin.
+    This is Thrust's sort (dispatch_merge_sort.cuh): buffers, and where in each tile of a merge
+    its parts begin.
     """
     return parts(count * key, count * value, (_tiles(count, MERGE_TILE) + 1) * 4)
 
 
 def thrust_unique_by_key(card: Card, count: int, item: int) -> int:
-    """Bytes for finding where keys change, as Thrust does: how many there are lies beside."""
+    """Return the bytes for finding where keys change, as Thrust does.
+
+    The number of changes is stored beside.
+    """
     tiles = _tiles(count, card.arch.cub.unique_by_key[item])
     return parts(tile_states(tiles, 8), 8)
 
 
 def thrust_unique(card: Card, count: int, item: int) -> int:
-    """Bytes for dropping what equals its predecessor by a comparison of the caller's."""
+    """Return the bytes for Thrust's `unique` by the caller's comparison.
+
+    It drops elements that equal their predecessor.
+    """
     tiles = _tiles(count, card.arch.cub.select[item])
     return parts(tile_states(tiles, 8), 8)
 
 
 def thrust_reduce_by_key(count: int) -> int:
-    """Bytes for sums within runs of equal keys of eight bytes, as Thrust does."""
+    """Return the bytes for Thrust's sums within runs of equal 8-byte keys."""
     return parts(tile_states(_tiles(count, REDUCE_BY_KEY_TILE), 8), 8)
 
 
 def unique(card: Card, count: int, item: int, *, own: bool) -> int:
-    """Bytes for dropping what equals its predecessor; `own`: of a type of torch's (halves)."""
+    """Return the bytes for dropping elements that equal their predecessor.
+
+    Args:
+        card: Its architecture has the tile.
+        count: Elements.
+        item: Bytes of one.
+        own: Whether the type is torch's (halves), not the language's.
+    """
     tile = SELECT_TILE if own else card.arch.cub.select[item]
     return tile_states(_tiles(count, tile), 8)
 
 
 def encode(count: int) -> int:
-    """Bytes for what differs from its predecessor, and how often each occurs."""
+    """Return the bytes for run-length encoding.
+
+    The result is what differs from its predecessor, and how often each occurs.
+    """
     return parts((WARP + _tiles(count, ENCODE_TILE)) * 16)
 
 
 def flagged(card: Card, count: int) -> int:
-    """Bytes for the indices of what is not zero."""
+    """Return the bytes for the indices of nonzero elements."""
     return tile_states(_tiles(count, card.arch.cub.flagged), 8)
 
 
 def count_nonzero(card: Card, count: int) -> int:
-    """Bytes for a sum of 32-bit numbers; its kernel has at most 32 registers, so blocks fit."""
+    """Return the bytes for a sum of 32-bit numbers.
+
+    Its kernel has at most 32 registers, so the threads of a multiprocessor are the only limit
+    to its blocks.
+    """
     if count <= REDUCE_TILE:
         return 1
     blocks = card.processors * (card.multiprocessor.threads // REDUCE_THREADS)

@@ -1,4 +1,4 @@
-"""Histograms: the range of the values is read by the CPU where the program does not give it."""
+"""Histograms, whose range the CPU reads if the program gives none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _extremes(launch: Launch) -> Iterator[Step]:
-    """Smallest and largest, one after the other."""
+    """Yield the reductions that find the smallest and the largest value."""
     tensor = launch["self"]
     item = tensor.element_size()
     for _ in range(2):
@@ -30,21 +30,27 @@ def _extremes(launch: Launch) -> Iterator[Step]:
 
 
 def bincount_kernel(launch: Launch) -> Iterator[Step]:
-    """The largest value says how many bins there are."""
+    """Yield the search for the extremes, then the bins.
+
+    The largest value decides how many bins there are.
+    """
     if launch["self"].numel():
         yield from _extremes(launch)
     yield out()
 
 
 def histc_kernel(launch: Launch) -> Iterator[Step]:
-    """The bins, then their range."""
+    """Yield the bins, then the search for their range if none is given."""
     yield out()
     if launch["self"].numel() and launch["min"] == launch["max"]:
         yield from _extremes(launch)
 
 
 def bincount(executor: Executor, call: OperatorCall) -> Any:
-    """One count for each value that occurs."""
+    """Run `bincount`, with as many bins as the known values need.
+
+    Without values, a bound or `minlength` there is one bin, with a note.
+    """
     tensor, weights = call.args[0], call.argument("weights")
     bins = int(call.argument("minlength", 0) or 0)
     twin = executor.values.twin(tensor)
@@ -69,7 +75,7 @@ def _sum_type(weights: torch.Tensor) -> torch.dtype:
 
 
 def histc(executor: Executor, call: OperatorCall) -> Any:
-    """The number of bins is known."""
+    """Run `histc`, and spread counts evenly where values are unknown."""
     made = executor.execute(call)
     _spread(executor, call, call.args[0], made)
     return made
@@ -78,7 +84,10 @@ def histc(executor: Executor, call: OperatorCall) -> Any:
 def _spread(
     executor: Executor, call: OperatorCall, tensor: torch.Tensor, counts: torch.Tensor
 ) -> None:
-    """Where counts are unknown, the same in each bin: their sum is what programs rely on."""
+    """Spread unknown counts evenly over the bins.
+
+    Programs rely on the sum of the counts.
+    """
     if executor.values.twin(counts) is None:
         call.gpu.note(COUNTS)
         share_out(executor.values, tensor.numel(), counts)

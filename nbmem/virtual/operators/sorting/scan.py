@@ -1,4 +1,6 @@
-"""Cumulative sums and products: one row is scanned by CUB, several without scratch.
+"""Cumulative sums and products, and repeat_interleave.
+
+CUB scans one row with scratch memory; several rows need none.
 
 https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/ScanUtils.cuh (scan_dim)
 """
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def cumulative(launch: Launch) -> Iterator[Step]:
-    """The input in the result's type, contiguous; then the scan."""
+    """Plan the result, a contiguous input in its type, then the scan."""
     yield out()
     tensor, result = launch["self"], launch.outs[0]
     count, item = tensor.numel(), result.dtype.itemsize
@@ -38,7 +40,10 @@ def cumulative(launch: Launch) -> Iterator[Step]:
 
 
 def repeated(launch: Launch) -> Iterator[Step]:
-    """Where each index's repetitions begin; without a given size the CPU reads the last."""
+    """Plan `repeat_interleave`: the end of each index's repetitions.
+
+    Without a given size, repeats are checked and the CPU reads the last end.
+    """
     repeats = launch["repeats"]
     count, item = repeats.numel(), repeats.element_size()
     yield temporary("ends", count * LONG)
@@ -58,7 +63,10 @@ def repeated(launch: Launch) -> Iterator[Step]:
 
 
 def repeat_interleave(executor: Executor, call: OperatorCall) -> Any:
-    """Indices repeated as often as a tensor says."""
+    """Run `repeat_interleave` on a tensor of repeats.
+
+    If neither size nor repeats are known, a note is left and each index counts once.
+    """
     repeats = call.args[0]
     size = call.argument("output_size")
     if size is None:

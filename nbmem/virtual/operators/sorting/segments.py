@@ -1,4 +1,4 @@
-"""Reductions of segments: where each begins, or how long each is.
+"""Reductions of segments that are given by offsets or by lengths.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/SegmentReduce.cpp,
 cuda/SegmentReduce.cu
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 
 def reduced(launch: Launch) -> Iterator[Step]:
-    """The result after the checks, then what one side says about the other; CUB takes vectors."""
+    """Plan `segment_reduce`: checks, the result, then offsets or lengths.
+
+    Vectors are reduced by CUB, with one byte of scratch memory.
+    """
     lengths, tensor = launch["lengths"], launch["data"]
     if lengths is not None and not launch["unsafe"]:
         rows = lengths.size()[:-1].numel()
@@ -43,14 +46,17 @@ def reduced(launch: Launch) -> Iterator[Step]:
 
 
 def backward(launch: Launch) -> Iterator[Step]:
-    """A gradient that is expanded is copied first."""
+    """Plan the backward; an expanded gradient is copied first."""
     yield from contiguous(launch["grad"])
     yield out()
     yield from _places(launch)
 
 
 def _places(launch: Launch) -> Iterator[Step]:
-    """Lengths from offsets, or offsets from lengths: a zero before their sums."""
+    """Plan lengths from offsets, or offsets from lengths.
+
+    Offsets are a zero followed by the lengths' sums.
+    """
     lengths, offsets = launch["lengths"], launch["offsets"]
     if lengths is None:
         rows = offsets.size()[:-1].numel()

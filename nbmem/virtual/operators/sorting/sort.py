@@ -1,4 +1,4 @@
-"""Sorting and selecting: indices to carry along, second buffers, counts of digits.
+"""Sort and selection: indices, double buffers and digit counts.
 
 https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/Sort.cpp, SortStable.cu,
 TensorTopK.cu, Sorting.cpp and UniqueCub.cu
@@ -52,7 +52,7 @@ MORE_ROWS = 400
 
 
 def sort(launch: Launch) -> Iterator[Step]:
-    """Values and indices; then what the sort of these rows needs."""
+    """Plan values and indices, then the scratch memory of these rows."""
     yield out(0)
     yield out(1)
     tensor = launch["self"]
@@ -76,7 +76,7 @@ def _sort(card: Card, tensor: torch.Tensor, dim: int) -> Iterator[Step]:
 
 
 def sort_rows(card: Card, rows: int, row: int, item: int) -> Iterator[Step]:
-    """launch_stable_sort_kernel."""
+    """Plan the sort of contiguous rows (launch_stable_sort_kernel)."""
     count = rows * row
     if rows == 1 or row >= ONE_BY_ONE:
         yield temporary("positions", row * LONG)
@@ -102,7 +102,10 @@ def sort_rows(card: Card, rows: int, row: int, item: int) -> Iterator[Step]:
 
 
 def topk(launch: Launch) -> Iterator[Step]:
-    """Values and indices; large inputs are searched digit by digit by several blocks a row."""
+    """Plan `topk`: values and indices, then the search of large inputs.
+
+    Several blocks search each large row digit by digit.
+    """
     yield out(0)
     yield out(1)
     tensor = launch["self"]
@@ -125,7 +128,7 @@ def _several_blocks(rows: int, row: int) -> bool:
 
 
 def _by_digits(rows: int, row: int, item: int, card: Card) -> Iterator[Step]:
-    """mbtopk::launch."""
+    """Plan the search with several blocks per row (mbtopk::launch)."""
     threads = card.processors * BLOCKS * THREADS
     items = max(FEWEST_ITEMS, min(-(-rows * row // threads), MOST_ITEMS))
     blocks = rows * -(-row // (items * THREADS))
@@ -149,7 +152,7 @@ def _by_digits(rows: int, row: int, item: int, card: Card) -> Iterator[Step]:
 
 
 def _sort_again(launch: Launch, rows: int, item: int) -> Iterator[Step]:
-    """What was selected is sorted into copies and written back through a gather."""
+    """Plan the sort of the selection into copies, then a gather."""
     count = rows * launch["k"]
     yield temporary("sorted indices", count * LONG)
     yield temporary("sorted values", count * item)
@@ -158,7 +161,7 @@ def _sort_again(launch: Launch, rows: int, item: int) -> Iterator[Step]:
 
 
 def median(launch: Launch) -> Iterator[Step]:
-    """All elements are sorted."""
+    """Plan a sort of all elements, then the result."""
     tensor = launch["self"]
     yield temporary("sorted", tensor.numel() * tensor.element_size())
     yield temporary("indices", tensor.numel() * LONG)
@@ -179,7 +182,10 @@ def median(launch: Launch) -> Iterator[Step]:
 
 
 def _place_among_numbers() -> Iterator[Step]:
-    """Half of how many are numbers, rounded down: from a count, through a float."""
+    """Plan the place of the median: half of the count of non-NaN elements.
+
+    The half is computed through a float and rounded down.
+    """
     yield temporary("numbers", LONG)
     yield temporary("half", 4)
     yield temporary("place", LONG)
@@ -187,7 +193,7 @@ def _place_among_numbers() -> Iterator[Step]:
 
 
 def mode(launch: Launch) -> Iterator[Step]:
-    """A copy in which the dimension is the last one."""
+    """Plan the results, then a contiguous copy with the dimension last."""
     yield from (out(0), out(1))
     tensor = launch["self"]
     if tensor.dim() and tensor.numel():

@@ -1,4 +1,4 @@
-"""Different values: those of a sort that differ from their predecessor, or runs of equal ones.
+"""Unique values, found by a sort or in runs of equal values, and isin.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/cuda/UniqueCub.cu
 """
@@ -37,7 +37,10 @@ aten = torch.ops.aten
 
 
 def unique_kernel(launch: Launch) -> Iterator[Step]:
-    """A sort, with indices where the program wants the inverse; then what differs is kept."""
+    """Plan `_unique2`: a sort, then the values that differ.
+
+    With the inverse, indices are sorted along.
+    """
     tensor = launch["self"]
     count, item = tensor.numel(), tensor.element_size()
     inverse = launch["return_inverse"]
@@ -66,7 +69,7 @@ def unique_kernel(launch: Launch) -> Iterator[Step]:
 
 
 def _kept(launch: Launch) -> Iterator[Step]:
-    """Those that differ from their predecessor, and how many there are of each."""
+    """Plan the values that differ from their predecessor, and their counts."""
     tensor = launch["self"]
     count, item = tensor.numel(), tensor.element_size()
     yield out(0)
@@ -80,7 +83,10 @@ def _kept(launch: Launch) -> Iterator[Step]:
 
 
 def unique_consecutive(launch: Launch) -> Iterator[Step]:
-    """What differs from its predecessor is kept; the inverse adds up where that is."""
+    """Plan `unique_consecutive`: the values that differ.
+
+    The inverse is a sum over the flags of where that is.
+    """
     count = launch["self"].numel()
     if launch["dim"] is not None:
         yield from unique_rows(launch)
@@ -96,9 +102,11 @@ def unique_consecutive(launch: Launch) -> Iterator[Step]:
 
 
 def unique_rows(launch: Launch) -> Iterator[Step]:
-    """Along a dimension numbers of rows are sorted by what they hold, and kept where that differs.
+    """Plan `unique_dim`: row numbers are sorted by the rows' content.
 
-    unique_dim_cuda_template, compute_unique: by Thrust.
+    Row numbers are kept where the content differs.
+
+    By Thrust: unique_dim_cuda_template, compute_unique.
     """
     tensor, dim = launch["self"], launch["dim"]
     count = tensor.size(dim)
@@ -134,7 +142,7 @@ def _and_dropped(name: str, nbytes: int) -> Iterator[Step]:
 
 
 def _unique_bools(launch: Launch) -> Iterator[Step]:
-    """The true ones are counted."""
+    """Plan a count of the true values."""
     yield temporary("true", 4)
     yield temporary("sum", cub.count_nonzero(launch.card, launch["self"].numel()))
     yield drop("sum")
@@ -144,7 +152,10 @@ def _unique_bools(launch: Launch) -> Iterator[Step]:
 
 
 def unique(executor: Executor, call: OperatorCall) -> Any:
-    """Different values of `_unique2` and its kin: at most as many as there are elements or rows."""
+    """Run a unique operator; unknown values count as all different.
+
+    There are at most as many as there are elements or rows. Known bounds make it less.
+    """
     tensor, dim = call.args[0], call.argument("dim")
     twin = executor.values.twin(tensor)
     if twin is not None:
@@ -181,7 +192,7 @@ def unique_without_counts(
     sorted: bool = True,  # noqa: A002, FBT001, FBT002 - torch's signature
     return_inverse: bool = False,  # noqa: FBT001, FBT002
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`_unique`, as the derivative of index_fill asks it."""
+    """Run `_unique`, as the derivative of index_fill does."""
     values, inverse, _ = aten._unique2.default(tensor, sorted, return_inverse)
     return values, inverse
 
@@ -196,14 +207,16 @@ def _are_few(call: OperatorCall) -> bool:
 
 
 def check_is_in(call: OperatorCall) -> None:
-    """No truth values are looked for, in torch's words."""
+    """Refuse bools in `isin`, in torch's words."""
     for name in ("elements", "test_elements"):
         if call.argument(name).dtype is torch.bool:
             raise RuntimeError("Unsupported input type encountered for isin(): Bool")
 
 
 def is_in_many(executor: Executor, call: OperatorCall) -> Any:
-    """Many elements are sorted with those that are looked for, and a value found twice is in both.
+    """Run `isin` with a sort, unless there are few test elements.
+
+    A value that is found twice is in both.
 
     aten/src/ATen/native/TensorCompare.cpp: isin_sorting
     """
@@ -233,7 +246,10 @@ def is_in_many(executor: Executor, call: OperatorCall) -> Any:
 
 
 def is_in(launch: Launch) -> Iterator[Step]:
-    """Few elements are compared with each: a mask of all pairs (isin_default_kernel_gpu)."""
+    """Plan `isin` with few test elements: a mask of all pairs.
+
+    isin_default_kernel_gpu
+    """
     yield out()
     count, looked_for = launch["elements"].numel(), launch["test_elements"].numel()
     if count and _are_few(launch.call):

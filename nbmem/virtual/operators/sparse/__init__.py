@@ -1,8 +1,9 @@
-"""Sparse tensors: their operators as kernels of dense parts (tensors/sparse.py).
+"""Sparse operators, run as kernels on their dense parts.
 
-What a card's kernel does in its host code, the handler of an operator does with the parts, which
-are ordinary tensors of the card: so names, values and memory follow by themselves. Scratch that no
-tensor stands for is taken by its size. Handlers run with the mode on.
+The parts are ordinary tensors of the card (tensors/sparse.py). A handler does with them
+what a card's kernel does in its host code. So names, values and memory need no further
+rules. Scratch memory that no tensor stands for is allocated by its size. Handlers run with
+the mode on.
 """
 
 from __future__ import annotations
@@ -40,14 +41,16 @@ _OF_COMPRESSED = dict(compressed.handlers())
 
 
 def concerns(call: OperatorCall) -> bool:
-    """Whether a tensor of the call is sparse, or its result shall be."""
+    """Return True if a tensor of the call is sparse, or its result is."""
     if call.kwargs and (layout := call.kwargs.get("layout")) is not None and layout in LAYOUTS:
         return True
     return any(is_sparse(tensor) for tensor in call.tensors)
 
 
 def answer(executor: Executor, call: OperatorCall) -> Any:
-    """Run a call with a sparse tensor; NotImplemented: it only makes one (OPERATORS).
+    """Run a call with a sparse tensor.
+
+    NotImplemented is returned if it only makes one (OPERATORS).
 
     Raises:
         NotImplementedError: In torch's words, where no card runs it.

@@ -1,7 +1,8 @@
-"""The layouts CSR and CSC.
+"""Operators of the layouts CSR and CSC.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/sparse/SparseCsrTensor.cpp,
-TensorConversions.cpp and cuda/SparseBlasImpl.cpp; what cuSPARSE itself asks for is left out.
+TensorConversions.cpp and cuda/SparseBlasImpl.cpp. Memory that cuSPARSE itself allocates is
+left out.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def part(name: str) -> Callable[[Executor, OperatorCall], torch.Tensor]:
-    """A handler that gives one part back."""
+    """Return a handler that returns one part."""
 
     def read(executor: Executor, call: OperatorCall) -> torch.Tensor:
         del executor
@@ -64,7 +65,7 @@ def _like(tensor: torch.Tensor, parts: Compressed) -> torch.Tensor:
 
 
 def to_copy(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """`.to()`, `.cuda()`, `.cpu()`: values, where rows begin, columns."""
+    """Run `.to()`, `.cuda()` and `.cpu()`: values, row starts, columns."""
     del executor
     source = call.args[0]
     device, dtype = call.kwargs.get("device"), call.kwargs.get("dtype")
@@ -87,7 +88,10 @@ def to_copy(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def of_values(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """A function of each value, or a copy: values, columns, where rows begin."""
+    """Run a function of each value, or a copy.
+
+    Allocations: values, columns, row starts.
+    """
     del executor
     tensor = call.args[0]
     parts: Compressed = parts_of(tensor)
@@ -102,13 +106,13 @@ def of_values(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def detach(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """The same parts."""
+    """Return a tensor of the same parts."""
     del executor
     return _like(call.args[0], parts_of(call.args[0]))
 
 
 def transpose(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """The same parts, read by columns."""
+    """Return a tensor of the same parts in the other layout."""
     del executor
     tensor = call.args[0]
     parts: Compressed = parts_of(tensor)
@@ -118,7 +122,10 @@ def transpose(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def to_sparse(executor: Executor, call: OperatorCall) -> Any:
-    """`to_sparse()`: the layout COO shares the values; `to_sparse(layout=)` another one."""
+    """Run `to_sparse()`; a COO result shares the values.
+
+    The keyword `layout` names another layout.
+    """
     tensor = call.args[0]
     parts: Compressed = parts_of(tensor)
     wanted = call.kwargs.get("layout") or COO
@@ -133,14 +140,14 @@ def to_sparse(executor: Executor, call: OperatorCall) -> Any:
 
 
 def to_other(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """`to_sparse_csr()`, `to_sparse_csc()`."""
+    """Run `to_sparse_csr()` and `to_sparse_csc()`."""
     wanted = CSR if call.func._schema.name.endswith("csr") else CSC
     tensor = call.args[0]
     return detach(executor, call) if parts_of(tensor).layout is wanted else flipped(tensor)
 
 
 def mm(executor: Executor, call: OperatorCall) -> Any:
-    """`sparse @ dense` and the other way round: added to zeros."""
+    """Run `sparse @ dense` and `dense @ sparse` as addmm with zeros."""
     left, right = call.args[:2]
     if is_sparse(left) and is_sparse(right):
         return _of_two(executor, call)
@@ -158,9 +165,12 @@ def mm(executor: Executor, call: OperatorCall) -> Any:
 
 
 def _of_two(executor: Executor, call: OperatorCall) -> Any:
-    """Both by rows: added to a result without elements, with 32-bit indices (spgemm).
+    """Multiply two sparse matrices by rows, with 32-bit indices (spgemm).
 
-    The oracle has this order but for the last two: to its cuSPARSE a product has no elements.
+    They are added to a result without elements.
+
+    The oracle has this order but for the last two: its cuSPARSE returns products without
+    elements.
     """
     layouts = {parts_of(matrix).layout for matrix in call.args[:2]}
     if not layouts <= {CSR, CSC}:
@@ -194,7 +204,10 @@ def _of_two(executor: Executor, call: OperatorCall) -> Any:
 def _places_of_product(
     executor: Executor, left: Compressed, right: Compressed, sizes: tuple[int, int, int]
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Where the product's rows begin, and its columns; None where those of a factor are unknown."""
+    """Return the product's row starts and columns.
+
+    None is returned if those of a factor are unknown.
+    """
     twins = [executor.values.twin(i) for one in (left, right) for i in (one.compressed, one.plain)]
     if any(twin is None for twin in twins):
         return None
@@ -210,7 +223,10 @@ def _places_of_product(
 
 
 def addmm(executor: Executor, call: OperatorCall) -> Any:
-    """A matrix by columns is turned into rows first; the dense one is made contiguous."""
+    """Run `sparse @ dense + t`; a CSC matrix is turned into CSR first.
+
+    The dense matrix is made contiguous.
+    """
     t, sparse, dense = call.args[:3]
     if is_sparse(dense) or not is_sparse(sparse):
         return _other_way_round(executor, call)
@@ -229,7 +245,7 @@ def addmm(executor: Executor, call: OperatorCall) -> Any:
 
 
 def _other_way_round(executor: Executor, call: OperatorCall) -> Any:
-    """`dense @ sparse`: the product of both turned."""
+    """Run `dense @ sparse` as the product of both transposed."""
     del executor
     t, dense, sparse = call.args[:3]
     if is_sparse(dense):
@@ -239,14 +255,17 @@ def _other_way_round(executor: Executor, call: OperatorCall) -> Any:
 
 
 def mv(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """With a vector."""
+    """Run the product with a vector."""
     del executor
     matrix, vector = call.args[:2]
     return torch.empty(matrix.size(0), dtype=vector.dtype, device=vector.device)
 
 
 def sampled_addmm(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """`torch.sparse.sampled_addmm`: the product's elements at the places of the first matrix."""
+    """Run `torch.sparse.sampled_addmm`.
+
+    It computes the product's elements at the places of the first matrix.
+    """
     del executor
     matrix = call.args[0]
     parts: Compressed = parts_of(matrix)
@@ -258,13 +277,13 @@ def sampled_addmm(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def total(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """The sum of all values."""
+    """Return the sum of all values."""
     del executor
     return parts_of(call.args[0]).values.sum(dtype=call.argument("dtype"))
 
 
 def handlers() -> Iterator[tuple[str, Any]]:
-    """By the operator's name."""
+    """Yield handlers by the operator's name."""
     for name in ("_nnz", "sparse_dim", "dense_dim"):
         yield name, facts(name)
     for name in ("crow_indices", "ccol_indices"):

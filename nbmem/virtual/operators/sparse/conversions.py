@@ -1,4 +1,4 @@
-"""The layout COO from and to others, other types and the CPU."""
+"""Conversions of the layout COO: other layouts, types and the CPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def to_copy(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """`.to()`, `.cuda()`, `.cpu()`, `.half()`: indices, then values."""
+    """Run `.to()`, `.cuda()`, `.cpu()` and `.half()`: indices, then values."""
     del executor
     source = call.args[0]
     device, dtype = call.kwargs.get("device"), call.kwargs.get("dtype")
@@ -37,9 +37,11 @@ def to_copy(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def clone(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """Values, then indices; a gradient that nobody else holds becomes the leaf's without a copy.
+    """Run `clone`: values, then indices; or share a sole gradient's parts.
 
-    With a mode on the stack the engine takes each for one that somebody holds:
+    A gradient that only the engine holds becomes the leaf's gradient without a copy.
+
+    With a mode on the stack the engine takes every gradient for one with other references:
     https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/functions/accumulate_grad.h
     """
     del executor
@@ -55,14 +57,14 @@ def clone(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def detach(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """The same parts."""
+    """Return a tensor of the same parts."""
     del executor
     parts: Coo = parts_of(call.args[0])
     return again(call.args[0].size(), parts, parts.indices, parts.values)
 
 
 def copy_(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """`copy_` between sparse tensors: the target gets buffers of its own.
+    """Run `copy_` between sparse tensors; the target gets new buffers.
 
     Raises:
         RuntimeError: One of them is dense, as torch says it.
@@ -82,7 +84,7 @@ def copy_(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def to_dense(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """Zeros, and the elements added to them."""
+    """Run `to_dense`: zeros, and the elements added to them."""
     del executor
     tensor = call.args[0]
     dtype = call.argument("dtype") or tensor.dtype
@@ -91,7 +93,7 @@ def to_dense(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def to_sparse(executor: Executor, call: OperatorCall) -> Any:
-    """`to_sparse()` of a dense tensor: what is not zero, which may be all."""
+    """Run `to_sparse()` of a dense tensor; unknown values count as nonzero."""
     dense = call.args[0]
     if is_sparse(dense):
         return NotImplemented
@@ -112,7 +114,7 @@ def to_sparse(executor: Executor, call: OperatorCall) -> Any:
 
 
 def sparse_mask(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """`dense.sparse_mask(mask)`: times ones at the mask's places."""
+    """Run `dense.sparse_mask(mask)` as a product with ones at its places."""
     tensor, mask = call.args[:2]
     del executor
     parts: Coo = parts_of(mask)
@@ -124,7 +126,7 @@ def sparse_mask(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def handlers() -> Iterator[tuple[str, Any]]:
-    """By the operator's name."""
+    """Yield handlers by the operator's name."""
     yield "_to_copy", to_copy
     yield "clone", clone
     for name in ("detach", "alias"):

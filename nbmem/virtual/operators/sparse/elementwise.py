@@ -30,7 +30,7 @@ KEEP_ZEROS = (
 
 
 def of_values(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """A function of each value of the coalesced tensor."""
+    """Run a function of each value of the coalesced tensor."""
     tensor = call.args[0]
     parts = coalesced(tensor, executor, call)
     values = call.func(parts.values, *call.args[1:], **call.kwargs)
@@ -38,7 +38,7 @@ def of_values(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def of_values_in_place(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """The same in place, which wants a coalesced tensor."""
+    """Run a function of each value in place; requires a coalesced tensor."""
     del executor
     tensor = call.args[0]
     parts: Coo = parts_of(tensor)
@@ -50,7 +50,7 @@ def of_values_in_place(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def neg(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """A copy, and its values negated."""
+    """Copy the tensor and negate the copied values."""
     del executor
     tensor = call.args[0]
     parts: Coo = parts_of(tensor)
@@ -59,7 +59,7 @@ def neg(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def power(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """Indices, then values."""
+    """Run `pow`: indices, then values."""
     tensor, exponent = call.args[:2]
     parts = coalesced(tensor, executor, call)
     indices = parts.indices.clone()
@@ -67,7 +67,7 @@ def power(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def _scaled(call: OperatorCall) -> torch.Tensor:
-    """By a number: indices, then values."""
+    """Multiply or divide by a number: indices, then values."""
     tensor, number = call.args[:2]
     if not (isinstance(tensor, torch.Tensor) and is_sparse(tensor)):
         tensor, number = number, tensor
@@ -82,7 +82,7 @@ def _is_number(value: Any) -> bool:
 
 
 def divide(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """By a number alone."""
+    """Divide by a number; refuse other divisors."""
     del executor
     if not _is_number(call.args[1]):
         raise RuntimeError(
@@ -93,7 +93,7 @@ def divide(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def multiply(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """By a number, a dense tensor or another sparse one."""
+    """Multiply by a number, a dense tensor or another sparse one."""
     del executor
     left, right = call.args[:2]
     if _is_number(left) or _is_number(right):
@@ -105,7 +105,7 @@ def multiply(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def _picked(sparse: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
-    """The dense tensor's elements at the sparse one's places, then their products."""
+    """Multiply by the dense tensor's elements at the sparse one's places."""
     parts: Coo = parts_of(sparse)
     size = torch.broadcast_shapes(sparse.size(), dense.size())
     chosen = dense.expand(size)[tuple(parts.indices.unbind(0))]
@@ -114,7 +114,7 @@ def _picked(sparse: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
 
 
 def _common(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """What both have: one is searched for the other's places."""
+    """Multiply two sparse tensors; one is searched for the other's places."""
     first, second = parts_of(left), parts_of(right)
     searched, source = (first, second) if first.coalesced else (second, first)
     if first.coalesced == second.coalesced:
@@ -137,7 +137,10 @@ def _common(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def add(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """Two sparse tensors: the elements of both; a dense and a sparse one: a dense one."""
+    """Add a sparse tensor to a sparse or a dense one.
+
+    Two sparse tensors give one with the elements of both. Dense plus sparse is dense.
+    """
     del executor
     left, right = call.args[:2]
     alpha = call.argument("alpha", 1)
@@ -163,7 +166,7 @@ def _check_sizes(left: torch.Tensor, right: torch.Tensor) -> None:
 
 
 def _joined(left: torch.Tensor, right: torch.Tensor, alpha: Any) -> torch.Tensor:
-    """Indices, then values, of both one after the other."""
+    """Concatenate the indices, then the values, of two sparse tensors."""
     first, second = parts_of(left), parts_of(right)
     if not second.nnz:
         values = first.values.clone()
@@ -180,7 +183,10 @@ def _joined(left: torch.Tensor, right: torch.Tensor, alpha: Any) -> torch.Tensor
 
 
 def add_(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """Into a dense tensor, without a copy; a sparse one gets the elements of both."""
+    """Add into a dense tensor without a copy, or into a sparse one.
+
+    A sparse tensor gets the elements of both.
+    """
     left, right = call.args[:2]
     alpha = call.argument("alpha", 1)
     if is_sparse(left):
@@ -208,14 +214,14 @@ def add_(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def subtract(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """The second tensor's values times -1, added."""
+    """Subtract by adding the second tensor's values times -1."""
     del executor
     left, right = call.args[:2]
     return torch.add(left, right, alpha=-call.argument("alpha", 1))
 
 
 def scale_(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """`mul_` and `div_` by a number: into new buffers."""
+    """Run `mul_` and `div_` by a number, into new buffers."""
     del executor
     tensor = call.args[0]
     if not is_sparse(tensor):
@@ -226,7 +232,7 @@ def scale_(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def handlers() -> Iterator[tuple[str, Any]]:
-    """By the operator's name."""
+    """Yield handlers by the operator's name."""
     for name in KEEP_ZEROS:
         yield name, of_values
         yield f"{name}_", of_values_in_place

@@ -1,4 +1,4 @@
-"""The layouts CSR and CSC from one another, from COO and from dense matrices, and to these.
+"""Conversions between CSR, CSC and dense matrices, and from COO.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/TensorConversions.cpp
 """
@@ -35,7 +35,7 @@ _SORTED_AT_ONCE = 4096
 
 @contextmanager
 def taken(like: torch.Tensor, *sizes: int) -> Iterator[None]:
-    """Scratch buffers one after the other, and given back."""
+    """Allocate scratch buffers in order; free them in reverse order."""
     held = [scratch(like, nbytes) for nbytes in sizes]
     yield
     while held:
@@ -43,7 +43,10 @@ def taken(like: torch.Tensor, *sizes: int) -> Iterator[None]:
 
 
 def flipped(tensor: torch.Tensor) -> torch.Tensor:
-    """Rows for columns: places as in COO, sorted the other way (compressed_to_flipped)."""
+    """Convert CSR to CSC or back (compressed_to_flipped).
+
+    Places are made as in COO and sorted the other way.
+    """
     parts: Compressed = parts_of(tensor)
     values, count = parts.values, parts.nnz
     across, along = parts.compressed.numel() - 1, tensor.size(1 if parts.rows else 0)
@@ -78,7 +81,10 @@ def _sort(tensor: torch.Tensor, count: int) -> int:
 
 
 def of_coo(executor: Executor, call: OperatorCall) -> Any:
-    """`to_sparse_csr()` of COO: where rows begin; the rest is the coalesced tensor's."""
+    """Run `to_sparse_csr()` and `to_sparse_csc()` of COO.
+
+    Row starts are new. The rest is the coalesced tensor's.
+    """
     tensor = call.args[0]
     wanted = CSR if call.func._schema.name.endswith("csr") else CSC
     if tensor.dim() != 2:
@@ -90,7 +96,10 @@ def of_coo(executor: Executor, call: OperatorCall) -> Any:
 
 
 def of_dense(executor: Executor, call: OperatorCall) -> Any:
-    """`to_sparse_csr()` of a dense matrix: what is not zero, which may be all."""
+    """Run `to_sparse_csr()` of a dense matrix.
+
+    Elements that are not zero are kept; unknown values count as nonzero.
+    """
     dense = call.args[0]
     if is_sparse(dense) or dense.dim() != 2:
         return NotImplemented
@@ -100,7 +109,10 @@ def of_dense(executor: Executor, call: OperatorCall) -> Any:
 
 
 def selected(dense: torch.Tensor, mask: torch.Tensor, wanted: torch.layout) -> torch.Tensor:
-    """What a mask of lines selects of a dense matrix (dense_to_sparse_with_mask)."""
+    """Select elements of a dense matrix (dense_to_sparse_with_mask).
+
+    The mask has a row for each line of the wanted layout.
+    """
     places = mask.nonzero().t()
     inner = places[1].contiguous()
     outer = torch.empty(mask.size(0) + 1, dtype=torch.int64, device=dense.device)
@@ -112,7 +124,7 @@ def selected(dense: torch.Tensor, mask: torch.Tensor, wanted: torch.layout) -> t
 
 
 def to_dense(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """Zeros, and the elements put where they belong."""
+    """Run `to_dense`: zeros, and the elements scattered into them."""
     tensor = call.args[0]
     parts: Compressed = parts_of(tensor)
     dense = torch.zeros(tensor.size(), dtype=tensor.dtype, device=tensor.device)

@@ -1,7 +1,7 @@
-"""The places of one compressed matrix taken from another, and from a dense one.
+"""Masks of compressed matrices, applied to sparse and dense matrices.
 
-https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/sparse/SparseCsrTensor.cpp and
-SparseCsrTensorMath.cpp
+https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/sparse/SparseCsrTensor.cpp
+and SparseCsrTensorMath.cpp
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ aten = torch.ops.aten
 
 
 def alike(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """`ones_like` and its kin: values of their own, columns, where rows begin."""
+    """Run `ones_like`, `zeros_like` and `empty_like`.
+
+    Allocations: values, columns, row starts.
+    """
     del executor
     tensor = call.args[0]
     parts: Compressed = parts_of(tensor)
@@ -39,7 +42,10 @@ def _as_coo(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def common(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """`mul` of two: through COO, and into a result that had no elements (mul_out_sparse_csr)."""
+    """Multiply two compressed matrices through COO (mul_out_sparse_csr).
+
+    The product goes into a result that had no elements.
+    """
     parts: Compressed = parts_of(left)
     begin = torch.empty(1, dtype=parts.compressed.dtype, device=left.device)
     first, second = _as_coo(left), _as_coo(right)
@@ -55,7 +61,11 @@ def common(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def sparse_mask(executor: Executor, call: OperatorCall) -> Any:
-    """A sparse matrix times ones; of a dense one what a dense mask selects."""
+    """Run `sparse_mask`: a product with ones, or a selection of a dense one.
+
+    A sparse matrix is multiplied by ones at the mask's places. Of a dense matrix a dense mask
+    selects.
+    """
     tensor, mask = call.args[:2]
     parts: Compressed = parts_of(mask)
     if parts.values.dim() > 1:
@@ -76,7 +86,9 @@ def sparse_mask(executor: Executor, call: OperatorCall) -> Any:
 
 
 def for_gradient(executor: Executor, call: OperatorCall) -> Any:
-    """A leaf's dense gradient is copied as it is, though the leaf is compressed (AccumulateGrad).
+    """Allocate the copy of a dense gradient of a sparse leaf.
+
+    AccumulateGrad copies it as it is, though the leaf is compressed.
 
     C++ asks for the leaf's strides, for it takes the leaf for a dense tensor.
     """
@@ -86,7 +98,7 @@ def for_gradient(executor: Executor, call: OperatorCall) -> Any:
 
 
 def handlers() -> Iterator[tuple[str, Any]]:
-    """By the operator's name."""
+    """Yield handlers by the operator's name."""
     for name in ("ones_like", "zeros_like", "empty_like"):
         yield name, alike
     yield "sparse_mask", sparse_mask

@@ -1,4 +1,4 @@
-"""The layout COO: what is made of parts, and what gives them back."""
+"""Creation of COO tensors, and access to their indices and values."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ aten = torch.ops.aten
 
 
 def scratch(like: torch.Tensor, nbytes: int) -> torch.Tensor:
-    """Memory that a kernel takes for a while, until this is deleted."""
+    """Allocate memory that a kernel uses until the tensor is deleted."""
     return torch.empty(nbytes, dtype=torch.uint8, device=like.device)
 
 
 def again(size: torch.Size, parts: Coo, indices: torch.Tensor, values: torch.Tensor) -> Any:
-    """A tensor whose elements are at the same places, in buffers of its own."""
+    """Return a tensor with elements at the same places, in new buffers."""
     return coo(size, indices, values, coalesced=parts.coalesced, distinct=parts.distinct)
 
 
 def nothing(
     call: OperatorCall, size: tuple[int, ...], sparse_dim: int, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """A sparse tensor without elements."""
+    """Return a sparse tensor without elements."""
     device = CUDA[call.gpu.index]
     indices = torch.empty((sparse_dim, 0), dtype=torch.int64, device=device)
     values = torch.empty((0, *size[sparse_dim:]), dtype=dtype, device=device)
@@ -43,7 +43,7 @@ def nothing(
 
 
 def with_dims(executor: Executor, call: OperatorCall) -> Any:
-    """`sparse_coo_tensor(size)`: no elements."""
+    """Run `sparse_coo_tensor(size)`, which has no elements."""
     with executor:
         size = tuple(call.argument("size"))
         sparse_dim = call.argument("sparse_dim", len(size))
@@ -51,7 +51,7 @@ def with_dims(executor: Executor, call: OperatorCall) -> Any:
 
 
 def empty(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """`torch.empty(size, layout=torch.sparse_coo)` and what is like a sparse tensor."""
+    """Run `torch.empty(layout=torch.sparse_coo)`, `empty_like` and the like."""
     del executor
     first = call.args[0]
     if not isinstance(first, torch.Tensor):
@@ -61,7 +61,7 @@ def empty(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def zero_(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """`zero_()` takes all elements away."""
+    """Run `zero_()`, which removes all elements."""
     del executor
     tensor = call.args[0]
     parts: Coo = parts_of(tensor)
@@ -70,7 +70,10 @@ def zero_(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def with_tensors(executor: Executor, call: OperatorCall) -> Any:
-    """`sparse_coo_tensor(indices, values, size)` after its checks: it shares their memory."""
+    """Run `sparse_coo_tensor(indices, values, size)` after its checks.
+
+    The result shares their memory.
+    """
     if not is_virtual(call.argument("values")):
         return NotImplemented
     del executor
@@ -80,12 +83,12 @@ def with_tensors(executor: Executor, call: OperatorCall) -> Any:
 
 
 def indices_of(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """`indices()`, which wants a coalesced tensor, and `_indices()`."""
+    """Run `_indices()`, or `indices()` of a coalesced tensor."""
     return alias(_checked(executor, call, "indices").indices)
 
 
 def values_of(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """`values()`, which wants a coalesced tensor, and `_values()`."""
+    """Run `_values()`, or `values()` of a coalesced tensor."""
     return alias(_checked(executor, call, "values").values)
 
 
@@ -101,7 +104,7 @@ def _checked(executor: Executor, call: OperatorCall, which: str) -> Any:
 
 
 def set_coalesced(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """`_coalesced_(bool)`."""
+    """Run `_coalesced_(bool)`."""
     del executor
     tensor, wanted = call.args
     parts = parts_of(tensor)
@@ -110,13 +113,16 @@ def set_coalesced(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def coalesced(tensor: torch.Tensor, executor: Executor, call: OperatorCall) -> Coo:
-    """The parts of a tensor, or of what `coalesce()` makes of it; inside of the mode."""
+    """Return a tensor's parts, merged if it is not coalesced.
+
+    It is called inside of the mode.
+    """
     parts: Coo = parts_of(tensor)
     return parts if parts.coalesced else _merged(tensor, executor, call)
 
 
 def coalesce(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """A sort by place, and a sum of what has the same one.
+    """Run `coalesce()`: a sort by place, and sums of equal places.
 
     https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/sparse/cuda/SparseCUDATensor.cu
     _coalesce_sparse_cuda
@@ -127,7 +133,10 @@ def coalesce(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def _merged(tensor: torch.Tensor, executor: Executor, call: OperatorCall) -> Coo:
-    """The three buffers of places, the sort's and the comparison's scratch, then the result."""
+    """Merge equal places: place buffers, sort, comparison, then the result.
+
+    There are three buffers of places, and scratch memory of the sort and of the comparison.
+    """
     parts: Coo = parts_of(tensor)
     indices, values, count = parts.indices, parts.values, parts.nnz
     card = call.gpu.card
@@ -151,7 +160,10 @@ def _merged(tensor: torch.Tensor, executor: Executor, call: OperatorCall) -> Coo
 
 
 def _places(tensor: torch.Tensor, executor: Executor, call: OperatorCall) -> torch.Tensor | int:
-    """The different places in order; where they are not known, how many there can be."""
+    """Return the distinct places in order.
+
+    If they are unknown, the largest possible count is returned.
+    """
     parts: Coo = parts_of(tensor)
     twin = executor.values.twin(parts.indices)
     if twin is not None:
@@ -164,7 +176,7 @@ def _places(tensor: torch.Tensor, executor: Executor, call: OperatorCall) -> tor
 
 
 def facts(name: str) -> Any:
-    """A handler that reads one fact of a tensor's parts."""
+    """Return a handler that reads one property of a tensor's parts."""
 
     def read(executor: Executor, call: OperatorCall) -> Any:
         del executor
@@ -180,7 +192,7 @@ def facts(name: str) -> Any:
 
 
 def handlers() -> Iterator[tuple[str, Any]]:
-    """By the operator's name."""
+    """Yield handlers by the operator's name."""
     for name in ("_nnz", "is_coalesced", "sparse_dim", "dense_dim"):
         yield name, facts(name)
     yield "_dimI", facts("sparse_dim")

@@ -1,7 +1,7 @@
-"""Matrix products with a sparse matrix of the layout COO: cuSPARSE takes it as CSR.
+"""Matrix products with a COO matrix, which cuSPARSE takes as CSR.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/sparse/cuda/SparseCUDATensorMath.cu
-and SparseMatMul.cu. What cuSPARSE itself asks for beside is unknown, and left out.
+and SparseMatMul.cu. Memory that cuSPARSE itself allocates is unknown and left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ INT = 4
 
 
 def addmm(executor: Executor, call: OperatorCall) -> Any:
-    """`sparse @ dense + t`."""
+    """Run `sparse @ dense + t`."""
     t, sparse, dense = call.args[:3]
     if is_sparse(dense) or not is_sparse(sparse):
         return NotImplemented
@@ -71,13 +71,13 @@ def _check_type(dtype: torch.dtype) -> None:
 
 
 def _is_plain(dense: torch.Tensor) -> bool:
-    """Whether cuSPARSE takes it as it is, by rows or by columns."""
+    """Return True if cuSPARSE takes a matrix uncopied, by rows or columns."""
     down, along = dense.stride()
     return (down == 1 and along == dense.size(0)) or (along == 1)
 
 
 def mm(executor: Executor, call: OperatorCall) -> Any:
-    """`sparse @ dense`: added to zeros."""
+    """Run `sparse @ dense` as addmm with zeros."""
     left, right = call.args[:2]
     if not is_sparse(left):
         return NotImplemented
@@ -88,13 +88,16 @@ def mm(executor: Executor, call: OperatorCall) -> Any:
 
 
 def sparse_addmm(executor: Executor, call: OperatorCall) -> Any:
-    """`torch.sparse.addmm`, which is the same to a card."""
+    """Run `torch.sparse.addmm`, which equals `addmm` on a card."""
     del executor
     return torch.addmm(*call.args[:3], **call.kwargs)
 
 
 def _of_two(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """Both as CSR with 32-bit indices; what the product has is counted first."""
+    """Multiply two sparse matrices as CSR with 32-bit indices.
+
+    The product's elements are counted first.
+    """
     left, right = call.args[:2]
     first = coalesced(left, executor, call)
     second = coalesced(right, executor, call)
@@ -117,7 +120,11 @@ def _of_two(executor: Executor, call: OperatorCall) -> torch.Tensor:
 def _count_of_product(
     executor: Executor, call: OperatorCall, first: Coo, second: Coo, size: tuple[int, int]
 ) -> int:
-    """Elements of the product; as many as places drawn by lot have, where nobody knows them."""
+    """Count the product's elements, or estimate their number.
+
+    The estimate is for places that are drawn at random. It is used where a factor's places are
+    unknown.
+    """
     inner = call.args[1].size(0)
     twins = [executor.values.twin(parts.indices) for parts in (first, second)]
     if twins[0] is not None and twins[1] is not None:
@@ -132,13 +139,13 @@ def _count_of_product(
 
 
 def likely_count(call: OperatorCall, size: tuple[int, int], first: int, second: int) -> int:
-    """Elements of a product as places drawn by lot would have; the report says so."""
+    """Estimate a product's elements for random places, and leave a note."""
     call.gpu.note(SPARSE_PRODUCT)
     return min(size[0] * size[1], first * second // max(1, call.args[1].size(0)))
 
 
 def bmm(executor: Executor, call: OperatorCall) -> Any:
-    """Matrix by matrix, into one result."""
+    """Run `bmm` matrix by matrix, into one result."""
     sparse, dense = call.args[:2]
     if not is_sparse(sparse) or is_sparse(dense):
         return NotImplemented
@@ -148,7 +155,7 @@ def bmm(executor: Executor, call: OperatorCall) -> Any:
 
 
 def mv(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """With a vector: as with a matrix of one column."""
+    """Run the product with a vector as with a matrix of one column."""
     del executor
     matrix, vector = call.args[:2]
     if matrix.dim() != 2 or vector.dim() != 1 or matrix.size(1) != vector.size(0):
@@ -157,7 +164,7 @@ def mv(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def handlers() -> Iterator[tuple[str, Any]]:
-    """By the operator's name."""
+    """Yield handlers by the operator's name."""
     yield "mm", mm
     yield "addmm", addmm
     yield "_sparse_addmm", sparse_addmm

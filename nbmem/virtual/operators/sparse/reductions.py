@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def total(executor: Executor, call: OperatorCall) -> Any:
-    """`sum()` of all values; over some dimensions: sum_dims."""
+    """Run `sum()` of all values, or sum_dims over some dimensions."""
     dims = call.argument("dim")
     if dims is not None:
         return sum_dims(executor, call)
@@ -31,7 +31,10 @@ def total(executor: Executor, call: OperatorCall) -> Any:
 
 
 def sum_dims(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """Without these dimensions: fewer rows of indices, and what then has one place is added up."""
+    """Sum over some dimensions.
+
+    Their rows of indices are removed, and elements that then have one place are added up.
+    """
     del executor
     tensor = call.args[0]
     dims = call.argument("dim")
@@ -55,14 +58,17 @@ def sum_dims(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def norm(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """Of all values."""
+    """Return the norm of all values."""
     order = call.argument("p", 2)
     values = coalesced(call.args[0], executor, call).values
     return values.norm(2 if order is None else order)
 
 
 def softmax(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """Values and indices; then a sort by the other dimensions, and where each of them begins."""
+    """Run sparse softmax: values, indices, offsets and pools.
+
+    Elements are sorted by the other dimensions, and the start of each pool is found.
+    """
     tensor = call.args[0]
     parts = coalesced(tensor, executor, call)
     values = torch.empty_like(parts.values)
@@ -76,7 +82,10 @@ def softmax(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def softmax_backward(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """The places of the output, the input and the gradient, and the pools again."""
+    """Run the backward of sparse softmax.
+
+    There are offsets of the output, the input and the gradient, and the pools again.
+    """
     gradient, output = call.args[0], call.args[1]
     parts = coalesced(output, executor, call)
     values = torch.empty_like(parts.values)
@@ -91,7 +100,7 @@ def softmax_backward(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def _offsets(values: torch.Tensor, parts: Coo) -> torch.Tensor:
-    """A number for each place; the strides that it is made of go when it is there."""
+    """Allocate one offset per place; the strides are freed afterwards."""
     strides = scratch(values, parts.sparse_dim * LONG)
     offsets = scratch(values, parts.nnz * LONG)
     del strides
@@ -99,7 +108,11 @@ def _offsets(values: torch.Tensor, parts: Coo) -> torch.Tensor:
 
 
 def _pools(values: torch.Tensor, parts: Coo) -> None:
-    """Elements that the softmax is over together: sorted, counted, and where each pool begins."""
+    """Allocate and free the scratch memory of pools.
+
+    A pool has the elements that one softmax is over. They are sorted and counted, and each
+    pool's start is found.
+    """
     order = scratch(values, parts.nnz * LONG)
     sort = scratch(values, cub.merge_sort(parts.nnz, LONG))
     del sort
@@ -111,7 +124,7 @@ def _pools(values: torch.Tensor, parts: Coo) -> None:
 
 
 def handlers() -> Iterator[tuple[str, Any]]:
-    """By the operator's name."""
+    """Yield handlers by the operator's name."""
     yield "sum", total
     yield "_sparse_sum", total
     for name in ("norm", "native_norm"):

@@ -1,4 +1,4 @@
-"""Other shapes of tensors of the layout COO, and several in one."""
+"""Shape changes and concatenation of COO tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def transpose(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """A copy in which two rows of the indices have changed places."""
+    """Copy a tensor and swap two rows of its indices.
+
+    Dense dimensions are swapped in a view of the values.
+    """
     del executor
     tensor = call.args[0]
     first, second = call.args[1:3] if len(call.args) > 1 else (0, 1)
@@ -43,7 +46,7 @@ def _swapped(tensor: torch.Tensor, first: int, second: int) -> list[int]:
 
 
 def permute(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """The rows of the indices in another order; the values are shared."""
+    """Reorder the rows of the indices; the values are shared."""
     del executor
     tensor, dims = call.args[0], [dim % call.args[0].dim() for dim in call.args[1]]
     parts: Coo = parts_of(tensor)
@@ -57,7 +60,7 @@ def permute(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def cat(executor: Executor, call: OperatorCall) -> Any:
-    """Indices, moved along, then values."""
+    """Concatenate the indices, shifted, then the values."""
     del executor
     tensors = call.args[0]
     dim = call.argument("dim", 0) % tensors[0].dim()
@@ -77,7 +80,7 @@ def cat(executor: Executor, call: OperatorCall) -> Any:
 
 
 def unsqueeze(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """A row of zeros among the indices."""
+    """Insert a row of zeros into the indices."""
     del executor
     tensor = call.args[0]
     dim = call.args[1] % (tensor.dim() + 1)
@@ -94,14 +97,17 @@ def unsqueeze(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def stack(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """Each with one dimension more, and then after each other."""
+    """Unsqueeze each tensor, then concatenate."""
     del executor
     dim = call.argument("dim", 0)
     return torch.cat([tensor.unsqueeze(dim) for tensor in call.args[0]], dim)
 
 
 def select(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """`tensor[index]`: what is there, which is known if the indices are (select_sparse)."""
+    """Run `tensor[index]` (select_sparse).
+
+    The count of elements is known if the indices are.
+    """
     del executor
     tensor, dim, index = call.args
     dim %= tensor.dim()
@@ -125,7 +131,7 @@ def select(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def narrow_copy(executor: Executor, call: OperatorCall) -> torch.Tensor:
-    """What is within these places of one dimension."""
+    """Copy the elements within a range of one dimension."""
     del executor
     tensor, dim, start, length = call.args
     dim %= tensor.dim()
@@ -143,7 +149,7 @@ def narrow_copy(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def handlers() -> Iterator[tuple[str, Any]]:
-    """By the operator's name."""
+    """Yield handlers by the operator's name."""
     for name in ("t", "transpose"):
         yield name, transpose
     yield "permute", permute

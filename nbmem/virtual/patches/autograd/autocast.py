@@ -1,9 +1,11 @@
-"""Autocast for virtual tensors: torch's C++ casts refuse what does not live on a CUDA device.
+"""Autocast for virtual tensors.
+
+torch's C++ casts refuse tensors that are not on a CUDA device.
 
 The lists are those of the CUDA op reference of torch.amp, as spelled out in
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/autocast_mode.h
-They stay lists, and do not lie with the records of operators: in torch they are one file, and are
-compared with it when a release changes it.
+They stay lists, apart from the records of operators. In torch they are one file, and are compared
+with it when a release changes it.
 """
 
 from __future__ import annotations
@@ -72,16 +74,19 @@ _KEYS = _C.DispatchKeySet(_KEY)
 
 
 class CastCache:
-    """Weights cast to the lower type; they take memory until the outermost autocast ends."""
+    """Weights cast to the lower type, for the outermost autocast region.
+
+    The casts take memory until that region ends.
+    """
 
     def __init__(self) -> None:
         self._casts: dict[int, tuple[Any, torch.Tensor]] = {}
 
     def cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """The tensor in another type, from the cache where torch keeps it there.
+        """Return the tensor in another type, cached where torch caches it.
 
-        In inference_mode it keeps none since torch 2.11: what is made there cannot be trained
-        with later (pytorch/pytorch#165068).
+        Since torch 2.11 inference_mode caches nothing: a cast made there cannot be trained with
+        later (pytorch/pytorch#165068).
         """
         lower = torch.get_autocast_dtype("cuda")
         cached = (
@@ -103,7 +108,7 @@ class CastCache:
         return cast
 
     def clear(self) -> None:
-        """Let all casts go."""
+        """Drop all cached casts."""
         self._casts.clear()
 
 
@@ -116,7 +121,7 @@ class AutocastKernels:
         self._others: dict[str, Any] = {}
 
     def register(self) -> None:
-        """Put the kernels in place."""
+        """Register the kernels."""
         self._library = torch.library.Library("aten", "IMPL")
         for names, policy in (
             (LOWER, self._lower),
@@ -135,7 +140,10 @@ class AutocastKernels:
         self._register_others()
 
     def _register_others(self) -> None:
-        """The same for the operators of libraries that are loaded: C++ casts for them, too."""
+        """Register casts for the operators of other loaded libraries.
+
+        C++ casts for them, too.
+        """
         for space, names in FLOAT32_AND_BACK.items():
             if space in self._others:
                 continue
@@ -150,7 +158,7 @@ class AutocastKernels:
                     implement(library, operator, _guarded(operator, self._and_back), _KEY.name)
 
     def unregister(self) -> None:
-        """Take them away; torch's own come back."""
+        """Unregister the kernels, which restores torch's own."""
         self.cache.clear()
         while self._others:
             self._others.popitem()[1]._destroy()
@@ -159,7 +167,10 @@ class AutocastKernels:
             self._library = None
 
     def patches(self) -> list[Patch]:
-        """The function that ends an autocast region, and the one that loads operators."""
+        """Return patches of clear_autocast_cache() and load_library().
+
+        The first ends an autocast region. The second loads operators that may need casts.
+        """
         true_clear, true_load = torch.clear_autocast_cache, torch.ops.load_library
 
         def clear() -> None:
@@ -176,10 +187,11 @@ class AutocastKernels:
         ]
 
     def around(self, operator: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
-        """A kernel as a subclass around virtual tensors needs it: it casts by itself.
+        """Return a kernel that casts by itself, for subclass wrappers.
 
-        On a card a DTensor has CUDA's autocast key, as what it is around. Here C++ gives it the
-        keys of its device, of which none is autocast's.
+        On a card a DTensor has CUDA's autocast key, like the tensor that it wraps. Here C++ gives
+        it the keys of its device, of which none is autocast's. A kernel of an operator that is not
+        cast is returned unchanged.
         """
         name = str(operator.name()).removeprefix("aten::")
         if name not in LOWER or not casts(operator):
@@ -244,7 +256,7 @@ class AutocastKernels:
 
 
 def casts(operator: Any) -> bool:
-    """Whether this torch casts the operator's arguments under CUDA's autocast."""
+    """Return whether this torch casts an operator under CUDA autocast."""
     return bool(_C._dispatch_has_kernel_for_dispatch_key(operator.name(), _KEY.name))
 
 

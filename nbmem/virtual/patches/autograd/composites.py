@@ -1,13 +1,14 @@
-"""Composite operators of torch for which CUDA has another path: C++ is told of it.
+"""Composite operators of torch for which CUDA has another path.
 
 To C++ a virtual tensor lives on `lazy:0`, so these operators would take the path of other devices.
-What CUDA makes of them (`composite` of their record) is registered for CUDA's autograd key, which
-virtual tensors have; the dispatch mode asks for it where autograd is out of the way
-(inference_mode). Those that are a kernel on CUDA (`is_kernel`) pass autograd by, as they do there.
+CUDA's path (`composite` of their record) is registered for CUDA's autograd key, which virtual
+tensors have. The dispatch mode calls it where autograd does not run (inference_mode). Operators
+that are a kernel on CUDA (`is_kernel`) bypass autograd, as they do there.
 
-A build of torch without CUDA also composes what CUDA has a kernel for. Comparing the registrations
-of both builds (`torch._C._dispatch_get_registrations_for_dispatch_key`) finds all of them: in 2.13
-`rms_norm`, `silu_backward` and `mish_backward`. The same function says what autocast casts.
+A build of torch without CUDA also composes operators that have a kernel on CUDA. Comparing the
+registrations of both builds (`torch._C._dispatch_get_registrations_for_dispatch_key`) finds all of
+them: in 2.13 `rms_norm`, `silu_backward` and `mish_backward`. The same function tells what autocast
+casts.
 """
 
 from __future__ import annotations
@@ -31,23 +32,24 @@ _STRIDED = torch.ops.aten.as_strided_.default
 
 
 def _as_strided(*args: Any) -> Any:
-    """Torch's own kernel, which is every backend's but XLA's and that of lazy tensors.
+    """Run torch's own as_strided_ kernel on a virtual tensor.
 
-    Where functionalization repeats on its wrapper what a view did in place, C++ asks for it, as in
-    `adaptive_avg_pool2d(x, 1)` of an image in channels last.
+    Every backend but XLA and that of lazy tensors has this kernel. C++ asks for it where
+    functionalization repeats on its wrapper what a view did in place, as in `adaptive_avg_pool2d(x,
+    1)` of an image in channels last.
     """
     return _STRIDED._op_dk(torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional, *args)
 
 
 class Composites:
-    """The registered ones."""
+    """CUDA's composite operators, registered while a card is active."""
 
     def __init__(self, autocast: AutocastKernels) -> None:
         self._autocast = autocast
         self._library: Any = None
 
     def register(self) -> None:
-        """Put the kernels in place."""
+        """Register the kernels."""
         self._library = torch.library.Library("aten", "IMPL")
         for operator, kernel in composites():
             implement(self._library, operator, kernel, _KEY)
@@ -61,7 +63,7 @@ class Composites:
         self._library.impl("as_strided_", _as_strided, "Lazy")
 
     def unregister(self) -> None:
-        """Take them away."""
+        """Unregister the kernels."""
         if self._library is not None:
             self._library._destroy()
             self._library = None

@@ -1,4 +1,8 @@
-"""The call into autograd's engine, so that it is known which node started which pass."""
+"""Patched calls of autograd's engine.
+
+They record which pass runs inside which, and whether it creates a graph. They number the nodes of a
+pass as a card's engine does, and name CUDA in errors.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +25,19 @@ _TYPE = re.compile(r"\bLazy(\w+)Type\b")
 
 
 def of_card(text: str) -> str:
-    """A message of torch's C++, to which a virtual card is of another kind, as of a card."""
+    """Return a C++ message with a virtual card named as CUDA.
+
+    To C++ a virtual card is a device of another kind.
+    """
     text = _TYPE.sub(lambda found: f"torch.cuda.{found[1]}Tensor", text)
     return text.replace("lazy:", "cuda:")
 
 
 def _let_go(run: Callable[..., Any], leaf: torch.Tensor) -> None:
-    """Empty the engine's queue of what a pass that failed had still to do, and all that this holds.
+    """Empty the engine's queue after a pass that failed.
 
-    On a card the engine's own threads do so at once. Here a pass runs in the calling thread, whose
-    queue waits for its next pass.
+    This frees all that the queued nodes hold. On a card the engine's own threads do so at once.
+    Here a pass runs in the calling thread, whose queue waits for its next pass.
     """
     with (
         torch.inference_mode(mode=False),
@@ -43,11 +50,12 @@ def _let_go(run: Callable[..., Any], leaf: torch.Tensor) -> None:
 
 
 class Numbers:
-    """Numbers of the nodes that a pass makes, as the thread of a card's engine counts them.
+    """Sequence numbers of nodes, as a card's engine thread counts them.
 
-    The engine runs what was made last first, by numbers that each thread counts for itself. A pass
-    with `create_graph=True` makes its nodes in the card's thread, whose count is behind the
-    caller's: so a pass over them runs the forward's nodes first. Here both are one thread.
+    The engine runs the node with the highest number first, and each thread counts for itself. A
+    pass with `create_graph=True` makes its nodes in the card's thread, whose count is behind the
+    caller's. So a pass over them runs the forward's nodes first. Here both are one thread.
+
     https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/SequenceNumber.cpp
     """
 
@@ -56,7 +64,10 @@ class Numbers:
         self._lock = threading.Lock()
 
     def count_anew(self, since: int, made: Iterable[Any]) -> None:
-        """Number the card's nodes that were made from then on, and that these lead to."""
+        """Renumber the card's nodes that were made from `since` on.
+
+        Only nodes that those in `made` lead to are renumbered.
+        """
         nodes = list(_reached(made, lambda node: since <= node._sequence_nr() < LEAF))
         with self._lock:
             first = self._count
@@ -67,7 +78,7 @@ class Numbers:
 
 
 def _reached(roots: Iterable[Any], wanted: Callable[[Any], bool]) -> Iterator[Any]:
-    """Each node that these lead to over wanted ones, and that is wanted itself, once."""
+    """Yield each wanted node that roots lead to over wanted ones, once."""
     waiting, seen = list(roots), set[int]()
     while waiting:
         node = waiting.pop()
@@ -85,7 +96,10 @@ def _is_cards(node: Any) -> bool:
 
 
 def _made(results: Any, outputs: Any, *, accumulates: bool) -> Iterator[Any]:
-    """The nodes behind what a pass returned, or behind the gradients that it left at leaves."""
+    """Yield the gradient nodes of a pass's results.
+
+    With `accumulates`, also those of the gradients that it left at leaves.
+    """
     for tensor in results or ():
         if torch.is_tensor(tensor) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             yield tensor.grad_fn
@@ -96,7 +110,7 @@ def _made(results: Any, outputs: Any, *, accumulates: bool) -> Iterator[Any]:
 
 
 def engine_patches() -> list[Patch]:
-    """Both names under which torch's Python calls it."""
+    """Return patches of _engine_run_backward, under both of its names."""
     true_run = graph._engine_run_backward
     leaf = torch.zeros((), device="cpu", dtype=torch.float32, requires_grad=True)
     numbers = Numbers()

@@ -1,8 +1,11 @@
-"""What `cond`, `scan` and their kin would do to the card's mode, which is on for every operator.
+"""Higher-order operators such as `cond` and `scan` on a card.
 
-Their eager kernels take a mode that is on for a mistake: the card's is none of those that they ask
-for. To see what a function returns they trace it with every mode switched off: there the card's
-goes on, for the copies of the arguments are made on the card.
+Their eager kernels reject a dispatch mode that is on, and the card's mode is on for every operator.
+It is hidden from their check.
+
+To see what a function returns, they trace it with every mode switched off. The card's mode stays on
+there, because the copies of the arguments are made on the card.
+
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_higher_order_ops/utils.py
 """
 
@@ -28,7 +31,10 @@ _KERNELS = ("cond", "invoke_subgraph", "strict_mode", "base_hop", "scan")
 
 
 def function_patches(mode: CardMode) -> list[Patch]:
-    """The question, by the name that each of them has for it."""
+    """Return patches that hide the card's mode from these operators.
+
+    Each of their modules has a name of its own for torch's query of the current mode.
+    """
     true_current: Any = getattr(_python_dispatch, _ASKING)
 
     def current() -> Any:
@@ -57,7 +63,7 @@ def _tracing_patches(mode: CardMode, tracing: Any) -> list[Patch]:
 
 
 def _on_the_card(mode: CardMode, true: Any) -> Any:
-    """A function that runs in the card's mode where none is on."""
+    """Return a function that runs in the card's mode if no mode is on."""
 
     @wraps(true)
     def called(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,7 @@
-"""The dispatch mode in every thread that starts while a virtual card is active."""
+"""The card's dispatch mode in new threads.
+
+It is on in every thread that starts while a virtual card is active.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ _BOOTSTRAP = "_bootstrap_inner"
 
 
 def thread_patches(mode: CardMode) -> list[Patch]:
-    """Threads are born with the mode; one that was there before does not see the card."""
+    """Return a patch that starts threads in the card's mode.
+
+    A thread that started earlier does not see the card.
+    """
     true_bootstrap = getattr(threading.Thread, _BOOTSTRAP, None)
     if true_bootstrap is None:
         return []
@@ -30,7 +36,7 @@ def thread_patches(mode: CardMode) -> list[Patch]:
 
 
 def remove(mode: CardMode) -> None:
-    """Take the mode off this thread's stack, wherever in it the mode is."""
+    """Remove the mode from this thread's stack, wherever in it the mode is."""
     above: list[Any] = []
     while torch._C._len_torch_dispatch_stack():
         if modes._get_current_dispatch_mode() is mode:

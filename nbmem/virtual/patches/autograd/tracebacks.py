@@ -1,8 +1,8 @@
-"""Errors as they would be shown on a real card: torch's operators are C++ there.
+"""Errors shown as on a real card, where torch's operators are C++.
 
-An operator leaves no frame (frames.py). Those of what stands in for torch's functions are taken off
-where an error is shown: by Python's hooks, by the module `traceback` (logging, DataLoader's
-workers), or by IPython, which keeps for `%tb` and `%debug` what it has shown.
+An operator leaves no frame (frames.py). Frames of functions that replace torch's are removed where
+an error is shown: by Python's hooks, by the module `traceback` (logging, DataLoader's workers), or
+by IPython, which keeps for `%tb` and `%debug` what it has shown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WALKERS = ("walk_tb", "_walk_tb_with_full_positions")
 
 
 def traceback_patches() -> list[Patch]:
-    """Whatever shows an error."""
+    """Return patches of everything that shows an error."""
     return [*_hooks(), *_walkers(), *_shell()]
 
 
@@ -63,7 +63,10 @@ def _walkers() -> list[Patch]:
 
 
 def _shell() -> list[Patch]:
-    """IPython's look at the error that it is about to show, if IPython is there."""
+    """Return a patch of IPython's access to the error it shows.
+
+    Empty without IPython.
+    """
     shell = getattr(sys.modules.get("IPython.core.interactiveshell"), "InteractiveShell", None)
     true_look = getattr(shell, "_get_exc_info", None)
     if true_look is None:

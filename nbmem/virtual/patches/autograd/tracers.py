@@ -1,7 +1,8 @@
-"""Programs that trace programs: what torch's tracers load and compare, and the device they see.
+"""Tracing of programs: what tracers load, compare and see as device.
 
-A fake tensor of a card has its device in Python alone. Where C++ asks for it, it hears that of a
-virtual tensor: for "cuda" the engine and every view would look for a driver, and end the process.
+A fake tensor of a card has its device in Python alone. Where C++ asks for it, the answer is the
+device of a virtual tensor: for "cuda" the engine and every view would look for a driver, and end
+the process.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ def _seen_by_cpp(device: Any) -> Any:
 
 
 def tracing_patches() -> list[Patch]:
-    """What a trace compares and loads, and where C++ learns a fake tensor's device."""
+    """Return patches of torch.jit's tracer and of fake tensors.
+
+    They change what a trace compares and loads, and the device that C++ sees of a fake tensor.
+    """
     fake: Any = fake_tensor.FakeTensor
     true_dispatch = fake.__dict__["__torch_dispatch__"].__func__
     handlers: Any = fake_tensor._DISPATCH_META_HANDLERS

@@ -1,13 +1,14 @@
-"""AOTInductor on a virtual card: a package holds the program, and is planned when it is called.
+"""AOTInductor on a virtual card: packages of programs.
 
-On a card it holds machine code, and its constants are one block of cudaMalloc's, beside torch's
-allocator, for as long as the loaded model lives. So they are here; what a call takes is what
-Inductor plans for the same program.
+A package holds the program, which is planned when it is called. On a card it holds machine code,
+and its constants are one block of cudaMalloc's, beside torch's allocator, for as long as the loaded
+model lives. So they are here. What a call takes is what Inductor plans for the same program.
+
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor/__init__.py
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/inductor/aoti_runtime/model_base.h
 
 Known limits: what compiling takes on a card to time kernels is not counted (all arguments of one
-kernel at a time), and the seeds of attention (16 bytes) live there to the end of a call.
+kernel at a time). The seeds of attention (16 bytes) live there to the end of a call.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _BASE = 0x7E00_0000_0000
 
 
 class AheadOfTime:
-    """What makes packages of programs on a virtual card, and loads them.
+    """Makes packages of programs on a virtual card, and loads them.
 
     Args:
         mode: The mode of the cards.
@@ -66,7 +67,10 @@ class AheadOfTime:
         self._next = _BASE
 
     def patches(self) -> list[Patch]:
-        """What is replaced; Inductor's package is not imported for it."""
+        """Return patches of torch._inductor's AOTInductor functions.
+
+        Inductor's package is not imported for them: empty if it is not there.
+        """
         package: Any = sys.modules.get("torch._inductor")
         if package is None:
             return []
@@ -114,13 +118,16 @@ class AheadOfTime:
         )
 
     def gpu(self, device_index: int) -> VirtualGPU:
-        """The card of a number; -1: the current one."""
+        """Return the card of an index; -1 is the current one."""
         return self._machine.current if device_index < 0 else self._machine.gpus[device_index]
 
     def constants(
         self, gpu: VirtualGPU, likes: dict[str, torch.Tensor]
     ) -> tuple[dict[str, torch.Tensor], int]:
-        """Tensors like these in one block beside torch's allocator, and the block's bytes.
+        """Allocate a model's constants in one block of the card.
+
+        The block is beside torch's allocator. Returns tensors like the given ones, and the block's
+        bytes.
 
         Raises:
             RuntimeError: The card is full.
@@ -141,7 +148,7 @@ class AheadOfTime:
 
 
 class PackagedModel:
-    """What a package is loaded to; has the methods of torch's AOTICompiledModel."""
+    """A loaded package, with the methods of torch's AOTICompiledModel."""
 
     def __init__(self, ahead: AheadOfTime, path: Any, device_index: int) -> None:
         beside: dict[str, str] = {_MARK: ""}
@@ -160,16 +167,16 @@ class PackagedModel:
         self._run = torch.compile(program.module(), dynamic=dynamic, options=_TIMED_BEFORE)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run it."""
+        """Run the model."""
         with torch.no_grad():
             return self._run(*args, **kwargs)
 
     def get_metadata(self) -> dict[str, str]:
-        """What was said of it when it was packaged."""
+        """Return the metadata of a package for CUDA."""
         return {"AOTI_DEVICE_KEY": "cuda"}
 
     def get_constant_fqns(self) -> list[str]:
-        """The constants' names."""
+        """Return the names of the constants."""
         return list(self._names)
 
     def load_constants(
@@ -180,7 +187,7 @@ class PackagedModel:
         user_managed: bool = False,  # noqa: ARG002 - torch's
         allow_h2d_copy: bool = False,  # noqa: ARG002 - torch's
     ) -> None:
-        """Write other values over the constants, which takes nothing.
+        """Write other values over the constants, which takes no memory.
 
         Raises:
             RuntimeError: One is missing though all were to be there.
@@ -200,14 +207,20 @@ def _tensors(constants: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def _like(value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """A parameter where the first is one; which way a product takes depends on its gradient."""
+    """Return `other`, as a parameter where `value` is one.
+
+    Which path a matrix product takes depends on whether it requires a gradient.
+    """
     if not isinstance(value, torch.nn.Parameter):
         return other
     return torch.nn.Parameter(other, requires_grad=value.requires_grad)
 
 
 def _constants(program: Any) -> dict[str, str]:
-    """The names that the program uses, each with the first one of the same tensor."""
+    """Map each constant that the program uses to a name of its tensor.
+
+    Constants that are the same tensor have the first one's name.
+    """
     named = {**program.state_dict, **_tensors(program.constants)}
     signature = program.graph_signature
     names = {
@@ -225,7 +238,10 @@ def _constants(program: Any) -> dict[str, str]:
 
 
 def _save(program: Any, path: Any) -> Any:
-    """The program without its constants' values, which nobody knows."""
+    """Save a program without its constants' values; return the path.
+
+    The values are not known. Without a path, a temporary folder is made.
+    """
     if path is None:
         path = str(Path(tempfile.mkdtemp(prefix="nbmem-package-")) / "model.pt2")
     light = copy.copy(program)

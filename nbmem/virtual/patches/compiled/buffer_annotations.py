@@ -1,7 +1,7 @@
-"""What a planned wrapper says of its buffers beyond what Inductor writes: operator, module, line.
+"""Comments about buffers behind a planned wrapper's code.
 
-The graph's nodes know all three, and Inductor leaves them out of its text. They stand behind the
-code as comments, where whoever reads that code reads them, too (core/session/).
+They name each buffer's operator, module and line. The graph's nodes know all three, and Inductor
+leaves them out of its text. Readers of the code read the comments, too (core/told.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LINE = re.compile(r'File "([^"]*)", line (\d+)')
 
 
 def tells_of_buffers() -> Patch:
-    """Inductor's writing of a wrapper, with a line for each buffer."""
+    """Return a patch of code generation that adds a line for each buffer."""
     true_codegen: Any = GraphLowering.codegen
 
     def codegen(self: Any) -> Any:
@@ -43,7 +43,10 @@ def _lines(buffers: dict[str, Any]) -> Iterator[str]:
 
 
 def _node(buffer: Any) -> Any:
-    """What a buffer is the value of, else the latest of what it is made of."""
+    """Return the node that a buffer is the value of.
+
+    Else the latest of the nodes that it is made of; None without any.
+    """
     node = buffer.get_origin_node()
     if node is None:
         origins = [one for one in buffer.get_origins() if one.op == "call_function"]
@@ -52,7 +55,10 @@ def _node(buffer: Any) -> Any:
 
 
 def _form(buffer: Any) -> tuple[str, str]:
-    """A buffer's shape and type; both empty where it stands for several."""
+    """Return a buffer's shape and type as text.
+
+    Both are empty where it stands for several.
+    """
     layout = buffer.layout
     if not hasattr(layout, "size") or not hasattr(layout, "dtype"):
         return "", ""
@@ -67,7 +73,10 @@ def _operator(node: Any) -> str:
 
 
 def _direction(node: Any) -> str:
-    """`forward`, `backward` as the partitioner says; empty where there is only one."""
+    """Return `forward` or `backward`, as the partitioner tagged a node.
+
+    Empty where there is only one.
+    """
     return str(node.meta.get("partitioner_tag") or "").removeprefix("is_")
 
 
@@ -79,6 +88,9 @@ def _module(node: Any) -> str:
 
 
 def _line(node: Any) -> tuple[str, str]:
-    """The innermost line of the program's: its file and number."""
+    """Return the file and line of the program that a node comes from.
+
+    It is the innermost line; both are empty if it is not known.
+    """
     found = _LINE.findall(node.meta.get("stack_trace") or "")
     return found[-1] if found else ("", "")

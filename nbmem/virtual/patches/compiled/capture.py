@@ -1,8 +1,8 @@
-"""What Dynamo and AOTAutograd meet while they follow a program: torch as it is, and a card's rules.
+"""Capture by Dynamo and AOTAutograd while a virtual card is active.
 
-A virtual tensor becomes a fake one first, so the mode of the cards is out of the way, and so are
-the factories that stand in for torch's: a graph must name torch's own. They are themselves again
-before Dynamo writes its guards, which are asked while they stand in.
+A virtual tensor becomes a fake one first, so the mode of the cards is off meanwhile. The factories
+that replace torch's are set aside, too: a graph must name torch's own. They are replaced again
+before Dynamo writes its guards, which are checked while they are replaced.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ _true_unset: Any = getattr(proxy_tensor, "unset_fake_temporarily", None)
 
 
 class Capture:
-    """Whether something is being captured, and what is set aside meanwhile.
+    """State of a capture, and what is set aside meanwhile.
+
+    The state is one for each thread.
 
     Args:
         mode: The mode of the cards.
@@ -60,7 +62,10 @@ class Capture:
 
     @contextlib.contextmanager
     def without_mode(self) -> Iterator[bool]:
-        """The mode of the cards is off; False: another one is above it, and it is not."""
+        """Turn the mode of the cards off during a `with` block.
+
+        Yields False, and leaves the mode on, if another mode is above it.
+        """
         mode = self._mode
         on_top = torch._C._len_torch_dispatch_stack() and _get_current_dispatch_mode() is mode
         if not on_top:
@@ -74,7 +79,7 @@ class Capture:
 
     @contextlib.contextmanager
     def following(self) -> Iterator[None]:
-        """Torch's own functions are in their places."""
+        """Restore torch's own functions during a `with` block."""
         if self._follows:
             yield
             return
@@ -88,12 +93,15 @@ class Capture:
 
     @contextlib.contextmanager
     def _constants(self) -> Iterator[None]:
-        """A tracer computes constants: those on the card are the card's."""
+        """Let a tracer compute constants, those on the card in its mode."""
         with _true_unset(), self._mode if self._follows else contextlib.nullcontext():
             yield
 
     def _state_of_optimizer(self) -> Any:
-        """Dynamo lets an optimizer make its state for real."""
+        """Return a call_method() that makes an optimizer's state on the card.
+
+        Dynamo lets an optimizer make its state for real (`_init_group`).
+        """
         mode = self._mode
         true_call: Any = OptimizerVariable.call_method
 
@@ -104,7 +112,11 @@ class Capture:
         return call_method
 
     def _context_of_fakes(self) -> list[Patch]:
-        """Up to torch 2.11 the first fake tensor of a card asks it for one element."""
+        """Return a patch of the first fake tensor's allocation on a card.
+
+        Up to torch 2.11 the first fake tensor of a card takes one element there. Empty for later
+        releases.
+        """
         machine = self._machine
         true_init: Any = fake_tensor.init_gpu_context
 
@@ -118,7 +130,7 @@ class Capture:
         return [Patch(fake_tensor, "init_gpu_context", init)] if asks else []
 
     def patches(self) -> list[Patch]:
-        """What a trace must hear of the card, for the time that the card is active."""
+        """Return patches of tracing that apply while the card is active."""
         capture = self
         true_run: Any = InstructionTranslator.run
         true_avoids: Any = FakeTensorMode.avoid_device_init
@@ -143,7 +155,10 @@ class Capture:
 
 
 def _devices() -> Patch:
-    """C++ names the device that it sees; in a graph it must be the card's."""
+    """Return a patch that writes the card as device into graphs.
+
+    C++ names the device that it sees.
+    """
     proxy: Any = proxy_tensor.ProxyTorchDispatchMode
     true_dispatch = proxy.__torch_dispatch__
 
@@ -162,7 +177,11 @@ _true_format: Any = getattr(torch._C, "_conv_determine_backend_memory_format", N
 
 
 def _format_of_convolution(source: torch.Tensor, weight: torch.Tensor, backend: Any) -> Any:
-    """Of cuDNN's convolutions, which a build without CUDA does not have."""
+    """Return the memory format of a convolution on the card.
+
+    It is that of cuDNN, which a build without CUDA does not have. Other devices keep torch's
+    answer.
+    """
     if source.device.type == "cuda":
         return layout(source, weight)
     return _true_format(source, weight, backend)

@@ -1,9 +1,12 @@
-"""torch.compile while a virtual card is active: what Inductor compiles is planned for the card.
+"""torch.compile while a virtual card is active.
 
-A compiled function asks Dynamo for its stance at every call, so patching what answers reaches what
-was compiled before. What is captured for the backend `eager` runs as it was captured. What cannot
-be planned runs eagerly, and a note says which region and why: another backend than these two, and
-whatever fails on the way, for a guess of ours is no error of the program's.
+Inductor plans compiled regions for the card. A compiled function asks Dynamo for its stance at
+every call, so the patched stance also reaches what was compiled before. A region captured for the
+backend `eager` runs as it was captured.
+
+A region that cannot be planned runs eagerly, and a note names the region and the reason. This holds
+for other backends than these two, and for any failure on the way: an error of the simulation is no
+error of the program.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ _Wrapper: Any = getattr(torch, "_TorchCompileInductorWrapper", None)
 
 
 class Compiler:
-    """What becomes of compiled functions; idle until one is called.
+    """Plans compiled functions for the cards; idle until one is called.
 
     Args:
         mode: The mode of the cards.
@@ -82,7 +85,7 @@ class Compiler:
         self._collects = False
 
     def patches(self) -> list[Patch]:
-        """What is replaced from the beginning."""
+        """Return the patches that apply from the beginning."""
         from torch._dynamo import convert_frame, eval_frame, trace_rules
 
         # Computed before the patches, as it is by functions: two may have one stand-in.
@@ -114,12 +117,19 @@ class Compiler:
         ]
 
     def _eagerly(self, note: str) -> None:
-        """Run a function as it is, which with fullgraph=True passes for compiled all the same."""
+        """Add a note and return None, so that Dynamo runs the function as is.
+
+        With fullgraph=True the function counts as compiled all the same.
+        """
         self._note(note)
         self._passes = True
 
     def _counting(self, eval_frame: Any) -> list[Patch]:
-        """Since torch 2.13 a whole graph of which no frame was compiled is an error."""
+        """Return a patch that counts functions run eagerly as compiled.
+
+        Since torch 2.13 a full graph of which no frame was compiled is an error. Empty for older
+        releases.
+        """
         true_count: Any = getattr(eval_frame, "set_fullgraph_compiled_frame_count", None)
 
         def count(value: int) -> int:
@@ -134,12 +144,12 @@ class Compiler:
         )
 
     def leave(self) -> None:
-        """Forget what was captured, while the card is still there."""
+        """Forget captured CUDA graphs, while the card still exists."""
         if self._begun:
             self._graphs.end()
 
     def end(self) -> None:
-        """Forget what was planned: another card's would be other plans."""
+        """Forget all plans, which do not hold for another card."""
         self._planner.end()
 
     def _begin(self) -> None:
@@ -208,9 +218,9 @@ class Compiler:
         ]
 
     def _with_few_collections(self, work: Callable[[], T]) -> T:
-        """Capture and plan with two whole collections in place of hundreds.
+        """Capture and plan with two garbage collections, not hundreds.
 
-        There are fifteen in a ResNet-50's compiling, a seventh of its time, and programs count on
+        There are fifteen in a ResNet-50's compiling, a seventh of its time. Programs depend on
         them: what the call before left in cycles is gone when a region is compiled once more.
         """
         self._collects = False
@@ -236,12 +246,12 @@ class Compiler:
 
 
 def _is_known(backend: Any) -> bool:
-    """Return whether a backend is Inductor, or runs what was captured as it is."""
+    """Return whether a backend is Inductor or runs captured graphs as is."""
     return isinstance(backend, _Wrapper) or getattr(backend, "compiler_name", "") == _CAPTURED
 
 
 def _is_on_card(model: Any, inputs: Any) -> bool:
-    """Whether a captured region takes or makes anything on a card."""
+    """Return whether a captured region takes or makes virtual tensors."""
     if any(is_virtual(one) for one in inputs):
         return True
     made = (node.meta.get("example_value") for node in model.graph.nodes)

@@ -1,6 +1,8 @@
-"""flex_attention as the fused kernel that torch.compile makes of it: no scores are written.
+"""flex_attention as the fused kernel that torch.compile makes of it.
 
-Called without torch.compile it writes them all, by torch's own formulas, here as on a card.
+The kernel writes no scores. Called without torch.compile, flex_attention writes them all, by
+torch's own formulas, here as on a card.
+
 Known limit: gradients of tensors that a score_mod captures (a learned bias) are not made.
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_higher_order_ops/flex_attention.py
 """
@@ -29,7 +31,10 @@ _BY_HAND = flex_attention.__code__
 
 
 class _Fused(torch.autograd.Function):
-    """One kernel forward, one backward with a scratch row for each query."""
+    """A fused kernel in forward and in backward.
+
+    The backward has a scratch row with a number for each query.
+    """
 
     @staticmethod
     def forward(
@@ -56,7 +61,7 @@ class _Fused(torch.autograd.Function):
 
 
 class _Written(torch.autograd.Function):
-    """All scores, forward and backward again."""
+    """Attention that writes all scores, in forward and in backward."""
 
     @staticmethod
     def forward(
@@ -86,9 +91,10 @@ class _Written(torch.autograd.Function):
 
 
 def _is_compiled() -> bool:
-    """Whether the program has compiled what calls the operator: its wrapper is among the callers.
+    """Return whether the program has compiled the operator's caller.
 
-    flex_attention itself compiles the call for the sake of its own checks.
+    torch.compile's wrapper is then among the callers. flex_attention itself compiles the call for
+    the sake of its own checks, which does not count.
     """
     frame, wrappers, by_hand = sys._getframe(2), 0, False
     while frame is not None:
@@ -114,5 +120,8 @@ def _call(
 
 
 def flex_patches() -> list[Patch]:
-    """The operator's call, which user code reaches through torch.nn.attention alone."""
+    """Return the patch of the flex_attention operator's call.
+
+    User code reaches the operator through torch.nn.attention alone.
+    """
     return [Patch(FlexAttentionHOP, "__call__", _call)]

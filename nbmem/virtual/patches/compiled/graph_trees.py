@@ -1,8 +1,9 @@
-"""CUDA graphs of compiled regions: torch's own graph trees, over the virtual card's memory.
+"""CUDA graphs of compiled regions, on the virtual card's memory.
 
-The trees (which function is warmed up, recorded or replayed, and which outputs of an earlier one
-live) are torch's module, unchanged. It asks C++ for what stands here: tensors at an address that
-they do not own, and the allocator's state of a private pool.
+The graph trees are torch's module, unchanged. They decide which function is warmed up, recorded or
+replayed, and which outputs of an earlier one live. Replaced here are the C++ functions that they
+call: tensors at an address that they do not own, and the allocator's state of a private pool.
+
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor/cudagraph_trees.py
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/cuda/Module.cpp
 """
@@ -31,7 +32,7 @@ _TREES = "torch._inductor.cudagraph_trees"
 
 
 class GraphTrees:
-    """What torch's graph trees ask of a card.
+    """C++ functions of a card that torch's graph trees call.
 
     Args:
         mode: The mode of the cards.
@@ -44,7 +45,10 @@ class GraphTrees:
         self._marked = 0
 
     def mark_step_begin(self) -> None:
-        """A step begins: what the last one left in the graphs' pools may be overwritten."""
+        """Mark the beginning of a step.
+
+        From here on, what the last step left in the graphs' pools may be overwritten.
+        """
         trees = sys.modules.get(_TREES)
         if trees is None:
             self._marked += 1  # Nothing has been compiled yet; the import takes seconds.
@@ -52,7 +56,7 @@ class GraphTrees:
             trees.mark_step_begin()
 
     def patches(self) -> list[Patch]:
-        """What is replaced once something is compiled."""
+        """Return the patches that apply once something is compiled."""
         from torch._inductor import cudagraph_trees as trees
 
         for _ in range(self._marked):
@@ -63,13 +67,16 @@ class GraphTrees:
         return wanted(trees.CUDAGraphNode, outputs)
 
     def end(self) -> None:
-        """Forget every graph, while the card that they are of is still there."""
+        """Forget every graph, while its card still exists."""
         trees = sys.modules.get(_TREES)
         if trees is not None:
             trees.reset_cudagraph_trees()
 
     def _forbid(self, tensor: torch.Tensor, text: str) -> None:
-        """An earlier run's tensor loses its storage for one that nobody may read."""
+        """Replace the storage of an earlier run's output.
+
+        Reading the new storage is an error with this text.
+        """
         storages = self._mode.storages
         before = storages.of(tensor)
         if before is None:
@@ -83,7 +90,10 @@ class GraphTrees:
         storages.overwrite(empty.untyped_storage()._cdata, text)
 
     def functions(self) -> dict[str, Any]:
-        """The functions of torch._C, for a program that has trees of its own, too."""
+        """Return the torch._C functions that graph trees call.
+
+        A program may have trees of its own that call them.
+        """
         storages = self._mode.storages
 
         def storage_at(addr: int, device: Any, nbytes: int) -> Any:
@@ -136,9 +146,10 @@ class GraphTrees:
 
 
 def missing() -> list[Patch]:
-    """What torch's modules about CUDA graphs import, and a build without CUDA does not have.
+    """Return attributes of torch._C that a build without CUDA lacks.
 
-    From the start: where a card is there, `torch._dynamo.reset()` imports them.
+    torch's modules about CUDA graphs import them. They are added from the start: where a card is
+    active, `torch._dynamo.reset()` imports those modules.
     """
     names = {
         "_cuda_CUDAAllocator_AllocatorState": type("AllocatorState", (), {}),
@@ -148,11 +159,11 @@ def missing() -> list[Patch]:
 
 
 def _outputs(node: Any, storages: Storages) -> dict[str, Any]:
-    """What a replay returns, without the tensors that torch keeps for it.
+    """Return methods that make the tensors of each replay anew.
 
-    Torch returns one tensor object at each replay, and tells autograd in C++ not to count it. Here
-    each replay makes its own, which is counted right without; its storage is that of the replay
-    before while something of that lives (a gradient that is added up).
+    torch returns one tensor object at each replay, and makes autograd in C++ not count it. Here
+    each replay makes its own, which is counted right without that. Its storage is that of the
+    replay before while something of that lives (a gradient that is added up).
     """
     true_tensor: Any = node._reconstruct_from_tensor_metadata
 

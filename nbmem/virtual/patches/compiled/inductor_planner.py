@@ -1,10 +1,12 @@
-"""Inductor on a virtual card: it plans for the card, and compiles and runs no kernel.
+"""Inductor on a virtual card: it plans, but compiles no kernel.
 
-Nothing of it is kept beyond the card, but where that is asked for (kept.py): its wrappers lie in a
-folder of their own, its caches are off, its facts about a device are forgotten before and after.
+No kernel is run, either. Nothing of Inductor is kept beyond the card, but where plans are kept on
+request (kept.py). Its wrappers lie in a folder of their own, its caches are off, and its facts
+about a device are forgotten before and after.
+
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor
 
-Known limit: where Inductor times two ways on the card (padded matrix products), both take their
+Known limit: where Inductor times two paths on the card (padded matrix products), both take their
 memory, and the plain one is taken. Of max-autotune's kernels for products and convolutions, those
 of cuBLAS and cuDNN are taken, and no other one is tried.
 """
@@ -52,7 +54,7 @@ _AUTOGRAD_SETTINGS = {"force_non_lazy_backward_lowering": True}
 
 
 class InductorPlanner:
-    """Inductor, from the first region that is compiled on.
+    """Inductor on the cards, from the first region that is compiled on.
 
     Args:
         mode: The mode of the cards.
@@ -67,7 +69,7 @@ class InductorPlanner:
         self._folder: _PlansFolder | None = None
 
     def begin(self) -> list[Patch]:
-        """Import Inductor, which takes seconds; what is to be replaced in it."""
+        """Import Inductor, which takes seconds, and return its patches."""
         # In a thread of its own: an import keeps the frames below it, with all their tensors.
         thread = threading.Thread(target=_import)
         thread.start()
@@ -77,7 +79,10 @@ class InductorPlanner:
         return self._patches()
 
     def settle(self) -> None:
-        """What plans left behind has been collected."""
+        """End the recording of plans that are kept.
+
+        Called when what they left behind has been collected.
+        """
         if self._keeping is not None:
             self._keeping.settle()
 
@@ -91,7 +96,7 @@ class InductorPlanner:
 
     @contextlib.contextmanager
     def planning(self) -> Iterator[None]:
-        """Inductor's settings and its folder, for the time of one region."""
+        """Apply Inductor's settings and its folder while a region is planned."""
         from torch._functorch import config as functorch
         from torch._inductor import config as inductor
 
@@ -163,7 +168,7 @@ class InductorPlanner:
 
 
 def _buffers(mode: CardMode, machine: Machine) -> list[Patch]:
-    """What a generated wrapper makes its buffers with."""
+    """Return patches of the functions that allocate a wrapper's buffers."""
 
     def empty(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         spec = spec_of(tuple(size), dtype, 0, tuple(stride))
@@ -178,9 +183,10 @@ def _buffers(mode: CardMode, machine: Machine) -> list[Patch]:
 
 
 class _Made(TorchFunctionMode):
-    """Something like a fake tensor is made on its card, as where torch's dispatch is off.
+    """A mode in which randn_like() of a fake tensor is on its card.
 
-    A product that is timed padded a second time has its bias so.
+    torch does the same where its dispatch is off. A product that is timed padded a second time has
+    its bias made like this.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -191,7 +197,10 @@ class _Made(TorchFunctionMode):
 
 
 class _PlansFolder:
-    """A temporary folder that goes with the process at the latest, and without a word."""
+    """A temporary folder, removed at the process's end at the latest.
+
+    Errors of its removal are ignored.
+    """
 
     def __init__(self) -> None:
         self.name = tempfile.mkdtemp(prefix="nbmem-compiled-")
@@ -214,7 +223,10 @@ def _import() -> None:
 
 
 def _import_stream(wrapper: Any) -> None:
-    """The wrapper's imports without Triton itself, which need not be there."""
+    """Write the imports of a wrapper without Triton.
+
+    Triton need not be installed.
+    """
     from torch._inductor.virtualized import V
 
     wrapper.imports.writeline(V.graph.device_ops.import_get_raw_stream_as("get_raw_stream"))
@@ -222,7 +234,11 @@ def _import_stream(wrapper: Any) -> None:
 
 @contextlib.contextmanager
 def _fresh_cache(**_: Any) -> Iterator[None]:
-    """Inductor's own one without a folder, which it would keep, and say so, where a plan fails."""
+    """Clear Inductor's caches before and after a `with` block.
+
+    Inductor's own function also makes a folder. It would keep the folder, and say so, where a plan
+    fails.
+    """
     from torch._inductor import utils
 
     utils.clear_caches()
@@ -233,7 +249,10 @@ def _fresh_cache(**_: Any) -> Iterator[None]:
 
 
 def _forget_devices() -> None:
-    """What Inductor keeps of a device by its number; the next card has the same number."""
+    """Clear what Inductor caches of a device by its number.
+
+    The next card has the same number.
+    """
     from torch._inductor import fx_passes, utils
     from torch._inductor.runtime.hints import DeviceProperties
 

@@ -1,7 +1,9 @@
-"""Shorter ways through Inductor's own arithmetic while it plans; each answers what torch's would.
+"""Shortcuts through Inductor's own arithmetic while it plans.
 
-A plan is half sympy: tens of thousands of sums and comparisons, most of two numbers or of what was
-asked a moment ago. Nothing here decides anything: with other ways the plan is the same, later.
+Each returns what torch's code would. A plan is half sympy: tens of thousands of sums and
+comparisons, most of two numbers or of what was computed a moment ago. Nothing here changes a plan:
+without the shortcuts it is the same, later.
+
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor/sizevars.py
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor/dtype_propagation.py
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor/loop_body.py
@@ -37,7 +39,7 @@ _KEPT = 1 << 16
 
 
 def quick_patches() -> list[Patch]:
-    """What is answered by a shorter way."""
+    """Return the patches of all shortcuts."""
     sizes: Any = sizevars.SizeVarAllocator
     scheduler: Any = Scheduler
     accesses: Any = getattr(dependencies, "_RecordLoadStoreInner", None)
@@ -74,7 +76,10 @@ def _is_number(value: Any) -> bool:
 
 
 def _equals(true_equals: Callable[..., bool]) -> Callable[..., bool]:
-    """Two numbers are compared as such; sympy makes an expression of them first."""
+    """Return a comparison that compares two numbers directly.
+
+    torch's makes an expression of sympy of them first.
+    """
 
     def equals(self: Any, left: Any, right: Any) -> bool:
         if _is_number(left) and _is_number(right):
@@ -85,7 +90,10 @@ def _equals(true_equals: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _is_static(sizes: Any) -> bool:
-    """Whether no size of the graph is a symbol, so that what an expression becomes is its own."""
+    """Return whether no size of the graph is a symbol.
+
+    Then the simplified form depends on the expression alone.
+    """
     shapes = sizes.shape_env
     return not (sizes.replacements or shapes.var_to_range or shapes.replacements)
 
@@ -100,9 +108,10 @@ def _simplify(true_simplify: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_ranges(true_simplify: Callable[..., Any]) -> Callable[..., Any]:
-    """Torch remembers these for one graph; forward and backward ask for the same.
+    """Return a simplification with ranges that is cached for all graphs.
 
-    Ranges matter to divisions alone, which most have none of.
+    torch caches it for one graph, and forward and backward ask for the same. Ranges matter to
+    divisions alone, which most expressions do not have.
     """
     known: dict[Any, Any] = {}
 
@@ -124,13 +133,19 @@ def _with_ranges(true_simplify: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _joins() -> Any:
-    """Torch remembers 256 of them, fewer than a graph has."""
+    """Return join_dimensions() with a larger cache.
+
+    torch caches 256 results, fewer than a graph has.
+    """
     cached: Any = getattr(sizevars, "_join_dimensions_cached", None)
     return functools.lru_cache(_KEPT)(getattr(cached, "__wrapped__", cached))
 
 
 def _symbols(true_symbols: Callable[..., Any]) -> Callable[..., Any]:
-    """The symbols of sizes that a part of a graph needs, which a graph of numbers has none of."""
+    """Return a search for a part's size symbols that may end at once.
+
+    A graph without symbols has none.
+    """
 
     def symbols(self: Any, *parts: Any) -> Any:
         return OrderedSet() if _is_static(V.graph.sizevars) else true_symbols(self, *parts)
@@ -142,7 +157,10 @@ _symbols_in = functools.lru_cache(_KEPT)(lambda index: index.free_symbols)
 
 
 def _drop_unused(index: Any, names: list[Any], sizes: list[Any]) -> None:
-    """The last dimensions that an index does not depend on, which are asked for again and again."""
+    """Drop the last dimensions that an index does not depend on.
+
+    The symbols of an index are cached, since they are needed again and again.
+    """
     if isinstance(index, _sympy.Expr):
         symbols = _symbols_in(index)
         while names and names[-1] not in symbols:
@@ -151,7 +169,10 @@ def _drop_unused(index: Any, names: list[Any], sizes: list[Any]) -> None:
 
 
 def _unbounded(true_set: Callable[..., Any]) -> Callable[..., Any]:
-    """Between which bounds a value lies matters where it indexes or is masked, and nowhere else."""
+    """Return a set_current_node() that skips the bounds of values.
+
+    Bounds matter only where a value indexes or is masked.
+    """
 
     @contextlib.contextmanager
     def set_current_node(self: Any, node: Any) -> Iterator[None]:
@@ -169,7 +190,10 @@ def _unbounded(true_set: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _run(self: Any, *args: Any, initial_env: dict[Any, Any] | None = None) -> Any:
-    """A loop's body, node by node, without what torch prepares for a trace or an error."""
+    """Run a loop's body node by node.
+
+    It leaves out what torch prepares for a trace or an error.
+    """
     known = self.env = {} if initial_env is None else initial_env
     given = iter(args)
     with V.set_interpreter_handler(self):
@@ -189,7 +213,10 @@ def _run(self: Any, *args: Any, initial_env: dict[Any, Any] | None = None) -> An
 
 
 def _once(true_init: Callable[[Any], None]) -> Callable[[Any], None]:
-    """It is one object, and torch prepares it anew each time that somebody asks for it."""
+    """Return an __init__ that prepares an object only once.
+
+    The handler is one object, and torch prepares it again at each use.
+    """
     ready: set[int] = set()
 
     def prepare(self: Any) -> None:
@@ -201,7 +228,10 @@ def _once(true_init: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def _unread(true_print: Callable[..., str]) -> Callable[..., str]:
-    """A graph as text, which nobody reads but torch's trace and what TORCH_LOGS asks for."""
+    """Return a print_readable() that is empty if its text is not used.
+
+    Only torch's trace and what TORCH_LOGS asks for read a graph as text.
+    """
     trace, logs = logging.getLogger("torch.__trace"), _internal.log_state
 
     def print_readable(self: Any, print_output: bool = True, *args: Any, **options: Any) -> str:  # noqa: FBT001, FBT002 - torch's

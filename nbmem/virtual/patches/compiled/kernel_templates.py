@@ -1,8 +1,9 @@
-"""Inductor's templates of kernels (flex_attention's): written, and timed without being run.
+"""Inductor's kernel templates (flex_attention), timed but not run.
 
-A template is filled in once for each choice, to see which buffers it reads, and imported for the
-sake of whoever times it; the text imports Triton, which need not be there. Where there are several
-choices, tensors of the operator's sizes are made on the card, and each choice is timed on them.
+A template is filled in once for each choice, to see which buffers it reads, and imported so that it
+can be timed. The text imports Triton, which need not be installed. Where there are several choices,
+tensors of the operator's sizes are made on the card, and each choice is timed on them.
+
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor/select_algorithm.py
 
 Known limit: which choice wins is not known; the first one is taken, as none is faster here.
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 def template_patches(
     machine: Machine, on_card: Callable[[], AbstractContextManager[None]]
 ) -> list[Patch]:
-    """What stands in for the loading and timing of templates.
+    """Return patches of the loading and timing of templates.
 
     Args:
         machine: The cards.
@@ -65,11 +66,14 @@ def _say_nothing(*_args: Any, **_options: Any) -> None:
 
 
 def _written() -> Any:
-    """What a template is loaded by: a module that is named after its file, and empty."""
+    """Return a loader of templates that imports none of them.
+
+    The module that it returns is named after the template's file, and empty.
+    """
     cache: Any = select_algorithm.PyCodeCache
 
     class Written(cache):
-        """Where a template's text goes."""
+        """A code cache that writes a template and returns an empty module."""
 
         @classmethod
         def load(cls, source_code: str, extra: str = "", **_: Any) -> ModuleType:

@@ -1,13 +1,15 @@
-"""Plans of regions that a later run of this process takes over: torch's own cache, for its time.
+"""A cache of Inductor's plans, for later runs of this process.
 
-An estimate runs one program again and again, each time on a card of its own, and what changes is
-often no region's (an optimizer, the allocator's settings, the card's size). Torch's cache knows
-what a region was compiled from: the graph, the sizes, types and places of what goes in, the
-settings and modes. A card of another kind has a folder of its own.
+Plans are in torch's own cache, for the time of the process. An estimate runs one program again and
+again, each time on a card of its own. What changes is often in no region: an optimizer, the
+allocator's settings, the card's size. Torch's cache knows what a region was compiled from: the
+graph, the sizes, types and places of its inputs, the settings and modes. A card of another kind has
+a folder of its own.
+
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_functorch/_aot_autograd/autograd_cache.py
 
-What a plan takes on the card while it is made (constants, what Inductor times) is part of the run,
-and is taken again where the plan is taken over; one that leaves something there for good is made
+What a plan takes on the card while it is made (constants, what Inductor times) is part of the run.
+It is taken again where the plan is reused. A plan that leaves something there for good is made
 anew.
 """
 
@@ -42,13 +44,16 @@ _taken: dict[tuple[str, str], list[_Heard]] = {}
 
 
 def _folder_of(machine: Machine) -> str:
-    """A name for a machine's kinds of cards."""
+    """Return a folder name for a machine's kinds of cards."""
     kinds = repr([dataclasses.astuple(_kind(gpu.card)) for gpu in machine.gpus])
     return hashlib.sha256(kinds.encode()).hexdigest()
 
 
 def _kind(card: Card) -> Card:
-    """A card whatever its size, of which plans know nothing but for a pass that is off."""
+    """Return a card without its memory size, on which no plan depends.
+
+    With partitioned_scatter_enabled a plan does depend on it, and the card is returned itself.
+    """
     from torch._inductor import config
 
     if getattr(config, "partitioned_scatter_enabled", False):
@@ -57,7 +62,9 @@ def _kind(card: Card) -> Card:
 
 
 class _Heard:
-    """What is taken and given back on one card while a plan is made.
+    """Allocations and frees on one card while a plan is made.
+
+    They are recorded from the start of the object to `end()`.
 
     Attributes:
         steps: Bytes that are taken, and the number of the block; None for bytes gives it back.
@@ -86,7 +93,10 @@ class _Heard:
             self._true_emit(action, addr, size, stream)
 
     def end(self) -> bool:
-        """Hear no more; returns whether all that was taken has been given back."""
+        """Stop recording; return whether everything was freed.
+
+        Workspaces of cuBLAS, which stay, do not count.
+        """
         self._gpu.allocator.emit = self._true_emit
         held = self._gpu.workspaces.holds
         self.workspaces = {number for addr, number in self._living.items() if held(addr)}
@@ -94,11 +104,11 @@ class _Heard:
 
 
 class Keeping:
-    """Where plans are kept, and what the one that is being made takes on the way.
+    """A folder of plans, with the allocations of those in the making.
 
     Args:
         machine: The cards.
-        folder: For plans; nobody else may write there, since torch reads them as pickles.
+        folder: For plans. No other user may write there, since torch reads them as pickles.
     """
 
     def __init__(self, machine: Machine, folder: str) -> None:
@@ -110,7 +120,7 @@ class Keeping:
 
     @contextlib.contextmanager
     def planning(self) -> Iterator[None]:
-        """While a region is planned; what it leaves is heard of until `settle()`."""
+        """Record allocations while a region is planned, until `settle()`."""
         self._heard = [_Heard(gpu) for gpu in self._machine.gpus]
         self._open.append(self._heard)
         try:
@@ -120,7 +130,11 @@ class Keeping:
                 heard.planned = len(heard.steps)
 
     def settle(self) -> None:
-        """What plans left in cycles has been collected: what lives now was left for good."""
+        """End the recordings and drop plans that leave allocations.
+
+        Called when what plans left in cycles has been collected: what lives then was left for good.
+        What repeated plans left is freed.
+        """
         for one in reversed(self._open):
             clean = [heard.end() for heard in reversed(one)]
             if not all(clean):
@@ -132,7 +146,7 @@ class Keeping:
         self._left.clear()
 
     def patches(self) -> list[Patch]:
-        """What torch's caches write and read passes by here."""
+        """Return patches of torch's caches of plans."""
         from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
         from torch._inductor import codecache
 
@@ -165,7 +179,10 @@ class Keeping:
         return staticmethod(lookup)
 
     def _take(self, taken: list[_Heard]) -> None:
-        """Take on each card what the plan took when it was made; what it left goes later."""
+        """Repeat on each card the allocations that a plan made.
+
+        What the plan left for the collector is freed in `settle()`.
+        """
         for gpu, heard in zip(self._machine.gpus, taken, strict=True):
             held: dict[int, int] = {}
             for size, number in heard.steps[: heard.planned]:

@@ -1,7 +1,9 @@
-"""Room on Python's own stack for deep calls, which else map and unmap memory at each turn.
+"""Space on Python's own stack for deep calls.
 
-CPython (from 3.11 on) keeps the frames of a thread in pieces of 16 KiB and no spare one: at the
-depth where a piece ends, each call takes a page from the system and gives it back.
+Without it they map and unmap memory again and again. CPython (from 3.11 on) keeps the frames of a
+thread in pieces of 16 KiB and no spare one. At the depth where a piece ends, each call takes a page
+from the system and gives it back.
+
 `push_chunk` and `_PyThreadState_PopFrame` in
 https://github.com/python/cpython/blob/v3.13.0/Python/pystate.c
 """
@@ -27,6 +29,9 @@ _in_a_large_frame = FunctionType(_call.__code__.replace(co_stacksize=_SLOTS), gl
 
 
 def with_room(work: Callable[[], T]) -> T:
-    """What `work` returns; the calls in it share one piece of the stack, some thousand deep."""
+    """Return the result of `work`, called in a large stack frame.
+
+    The calls in it share one piece of the stack, some thousand deep.
+    """
     found: T = _in_a_large_frame(work)
     return found

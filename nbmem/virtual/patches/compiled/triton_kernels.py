@@ -1,7 +1,9 @@
-"""Triton's kernels that Inductor writes: they are not compiled, and a launch only forgets values.
+"""Triton kernels that Inductor writes, which are never compiled.
 
-Where Inductor has several configurations for a kernel, its first launch times each: beside a buffer
-that clears the card's cache, on copies of what the kernel writes over. That reaches the allocator.
+A launch only forgets the values that the kernel writes. Where Inductor has several configurations
+for a kernel, its first launch times each: beside a buffer that clears the card's cache, on copies
+of what the kernel writes over. That reaches the allocator.
+
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor/runtime/triton_heuristics.py
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor/runtime/benchmarking.py
 
@@ -32,10 +34,12 @@ _HEURISTICS = "triton_heuristics."
 
 
 def timed_on_card(machine: Machine, act: Callable[[], Any]) -> float:
-    """Time something as Inductor does: once alone, then beside what clears the card's cache.
+    """Time something as Inductor does: alone, then beside a buffer.
+
+    The buffer clears the card's cache.
 
     Returns:
-        Milliseconds, the same for all: between two ways the first is taken.
+        Milliseconds, the same for all: between two paths the first is taken.
     """
     act()
     gpu = machine.current
@@ -46,7 +50,10 @@ def timed_on_card(machine: Machine, act: Callable[[], Any]) -> float:
 
 
 class Config:
-    """A configuration as Inductor's heuristics make it, with or without Triton."""
+    """A configuration of Inductor's heuristics.
+
+    It replaces Triton's, whether Triton is installed or not.
+    """
 
     def __init__(
         self, kwargs: dict[str, Any], num_warps: int = 4, num_stages: int = 3, **_more: Any
@@ -57,7 +64,10 @@ class Config:
 
 
 class InductorConfig(Config):
-    """Inductor's own kind of it, which is made of Triton's where that is there."""
+    """Inductor's own kind of configuration.
+
+    Inductor derives it from Triton's where that is installed.
+    """
 
     def __init__(self, *args: Any, dynamic_scale_rblock: bool = True, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -65,7 +75,9 @@ class InductorConfig(Config):
 
 
 class Tuning(NamedTuple):
-    """What a kernel's first launch times.
+    """Configurations that a kernel's first launch times.
+
+    Beside them, what is copied meanwhile.
 
     Attributes:
         choices: Configurations; one is not timed.
@@ -79,7 +91,9 @@ class Tuning(NamedTuple):
 
 
 class PlannedKernel:
-    """A kernel by its name and source; `run` is what the generated wrapper calls.
+    """A kernel of Inductor's that is not compiled, by its source.
+
+    The generated wrapper calls `run`.
 
     Args:
         mode: The mode of the cards.
@@ -99,7 +113,10 @@ class PlannedKernel:
         self._over = [at for at, name in enumerate(names) if name in self._tuning.over]
 
     def run(self, *args: Any, **_options: Any) -> None:
-        """Launch it."""
+        """Launch the kernel: forget the values that it writes.
+
+        The first launch also takes the memory of its tuning.
+        """
         if self._mode.machine is not None:
             self._mode.machine.current.launched = True
         if self._tuning.choices > 1 and self._key not in self._timed:
@@ -124,7 +141,10 @@ class PlannedKernel:
             del copies, cleared
 
     def _copied(self, args: tuple[Any, ...]) -> list[torch.Tensor]:
-        """What is written over and copied on the card; the rest waits on the CPU where it may."""
+        """Return overwritten arguments that are copied on the card.
+
+        The others are copied to the CPU, where the kernel's tuning permits it.
+        """
         room = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
         copied = []
         for at in self._over:
@@ -136,7 +156,10 @@ class PlannedKernel:
 
 
 def _reach(tensor: torch.Tensor) -> int:
-    """Bytes from a tensor's first to its last element; 0 without any."""
+    """Return the bytes from a tensor's first to its last element.
+
+    0 for a tensor without elements.
+    """
     if not tensor.numel():
         return 0
     steps = zip(tensor.size(), tensor.stride(), strict=True)
@@ -144,9 +167,9 @@ def _reach(tensor: torch.Tensor) -> int:
 
 
 def _function(source: str) -> ast.FunctionDef | None:
-    """The kernel's definition; None where the source is none of Triton's.
+    """Return the kernel's definition; None if the source is not Triton's.
 
-    A template has functions of its own, before the kernel and behind it, which nobody launches.
+    A template has functions of its own, before the kernel and behind it, which are not launched.
     """
     try:
         body = ast.parse(source).body
@@ -157,7 +180,10 @@ def _function(source: str) -> ast.FunctionDef | None:
 
 
 def _heuristic(function: ast.FunctionDef) -> ast.expr | None:
-    """The decorator that says how the kernel is launched."""
+    """Return the decorator that says how the kernel is launched.
+
+    None for a function without one.
+    """
     for one in function.decorator_list:
         if isinstance(one, ast.Call) and ast.unparse(one.func).startswith(_HEURISTICS):
             return one
@@ -165,7 +191,10 @@ def _heuristic(function: ast.FunctionDef) -> ast.expr | None:
 
 
 def _tuning(source: str, function: ast.FunctionDef) -> Tuning:
-    """What Inductor's own heuristics find, run with another end."""
+    """Return the tuning that Inductor's own heuristics choose.
+
+    They run with a replaced last step, which records the configurations.
+    """
     heuristic = _heuristic(function)
     decorator = (heuristic and ast.get_source_segment(source, heuristic)) or ""
     found: list[Tuning] = []

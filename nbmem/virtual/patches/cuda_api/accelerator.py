@@ -27,7 +27,11 @@ _MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
 
 
 def accelerator_patches(machine: Machine) -> list[Patch]:
-    """What is asked of torch.accelerator and of the backends."""
+    """Return the patches of torch.accelerator and torch.backends.cudnn.
+
+    They include torch.version.cuda on a build without CUDA, and the grouping of tensors for foreach
+    operators.
+    """
     patches = wanted(
         torch.backends.cudnn,
         {"version": lambda: CUDNN, "is_available": lambda: True, "is_acceptable": _acceptable},
@@ -63,7 +67,10 @@ def accelerator_patches(machine: Machine) -> list[Patch]:
 
 
 def _counters(machine: Machine) -> dict[str, Any]:
-    """What torch.accelerator asks of torch._C beside what it shares with torch.cuda (cudart.py)."""
+    """Return the torch._C functions that only torch.accelerator calls.
+
+    Those that it shares with torch.cuda are patched with torch.cuda.
+    """
 
     def memory_info(device: int) -> tuple[int, int]:
         gpu = machine.gpu(device)
@@ -86,18 +93,24 @@ def _counters(machine: Machine) -> dict[str, Any]:
 
 
 def _capability(_device: int) -> None:
-    """What CUDA's guard inherits (c10/core/impl/DeviceGuardImplInterface.h)."""
+    """Raise the error of device guards without capabilities.
+
+    CUDA's guard inherits it (c10/core/impl/DeviceGuardImplInterface.h).
+    """
     raise RuntimeError("Backend doesn't support getting device capabilities.")
 
 
 def _graphs(machine: Machine, accelerator: Any) -> list[Patch]:
-    """The graph of torch.accelerator, since torch 2.12: CUDA's, which is its own scope."""
+    """Return patches of torch.accelerator.Graph, new in torch 2.12.
+
+    The graph is CUDA's, and is its own context manager. Empty for older releases.
+    """
     graphs = getattr(accelerator, "graphs", None)
     if graphs is None:
         return []
 
     class Graph(VirtualGraph):
-        """Captures on the current stream."""
+        """A CUDA graph that captures on the current stream."""
 
         def __init__(
             self,
@@ -127,12 +140,19 @@ def _graphs(machine: Machine, accelerator: Any) -> list[Patch]:
 
 
 def _acceptable(tensor: torch.Tensor) -> bool:
-    """Python asks so before it flattens weights; bfloat16 is not among its types."""
+    """Return whether cuDNN accepts a tensor, as is_acceptable() does.
+
+    torch asks before it flattens the weights of recurrent layers. bfloat16 is not among cuDNN's
+    types.
+    """
     backend = torch.backends.cudnn
     return backend.enabled and tensor.is_cuda and tensor.dtype in backend.CUDNN_TENSOR_DTYPES
 
 
 def _grouped(lists: Any, with_indices: bool = False) -> Any:  # noqa: FBT001, FBT002 - torch's own
-    """Groups by the device that Python sees: foreach is for CUDA, not for what C++ sees."""
+    """Group tensors by dtype and by the device that Python sees.
+
+    foreach operators take their fast path on CUDA; C++ sees another device.
+    """
     groups = _true_groups(lists, with_indices)
     return {(found[0][0][0].device, key[1]): found for key, found in groups.items()}

@@ -1,6 +1,7 @@
-"""torch.cuda answered by the virtual cards: the C functions it stands on, and a few Python ones.
+"""torch.cuda's functions, answered by the virtual cards.
 
-On a CPU-only build the C functions do not exist; they do while a card is active and go with it.
+These are the C functions that torch.cuda calls, and a few in Python. On a CPU-only build the C
+functions do not exist: they are added while a card is active, and removed with it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _REFUSED = ValueError if hasattr(torch._C, "_accelerator_setAllocatorSettings") 
 
 
 def _devices(machine: Machine) -> dict[str, Any]:
-    """Which card is meant."""
+    """Return the C functions that select and describe cards."""
     return {
         "_cuda_init": machine.initialize,
         "_cuda_getDeviceCount": lambda: len(machine.gpus),
@@ -60,7 +61,10 @@ def _allocator(machine: Machine, device: int | None) -> CachingAllocator:
 
 
 def _resets(machine: Machine) -> dict[str, Any]:
-    """What torch.cuda and torch.accelerator ask for by names of their own."""
+    """Return the C functions that empty caches and reset statistics.
+
+    torch.cuda and torch.accelerator call them by names of their own.
+    """
 
     def empty_cache() -> None:
         for gpu in machine.gpus:
@@ -83,7 +87,7 @@ def _resets(machine: Machine) -> dict[str, Any]:
 
 
 def _statistics(machine: Machine) -> dict[str, Any]:
-    """Counters and limits of each card's allocator."""
+    """Return the C functions of allocator statistics and settings."""
 
     def allocator(device: int | None = None) -> CachingAllocator:
         return _allocator(machine, device)
@@ -144,7 +148,10 @@ def _statistics(machine: Machine) -> dict[str, Any]:
 
 
 def _history(machine: Machine) -> dict[str, Any]:
-    """The memory history, which torch turns on and off for all cards at once."""
+    """Return the C functions of the memory history and snapshots.
+
+    torch turns the history on and off for all cards at once.
+    """
     histories = tuple(gpu.history for gpu in machine.gpus)
 
     def record_history(  # noqa: PLR0913 - torch's signature
@@ -192,7 +199,7 @@ def _history(machine: Machine) -> dict[str, Any]:
 
 
 def _without_effect() -> dict[str, Any]:
-    """What touches no memory of a card."""
+    """Return C functions that do not touch a card's memory."""
     return {
         "_cuda_ipc_collect": lambda: None,
         "_cuda_getCurrentBlasHandle": lambda: 1,
@@ -201,7 +208,7 @@ def _without_effect() -> dict[str, Any]:
 
 
 def c_functions(machine: Machine) -> dict[str, Any]:
-    """The functions of torch._C that torch.cuda calls."""
+    """Return the torch._C functions that torch.cuda calls."""
     return {
         **_devices(machine),
         **machine.alone({**_statistics(machine), **_resets(machine), **_history(machine)}),
@@ -211,7 +218,7 @@ def c_functions(machine: Machine) -> dict[str, Any]:
 
 
 def cuda_patches(machine: Machine, pinned: Pinned) -> list[Patch]:
-    """Everything of torch.cuda."""
+    """Return all patches of torch.cuda."""
     cuda = torch.cuda
     functions = {**c_functions(machine), **setting_functions(machine, pinned)}
     properties = tuple(DeviceProperties(gpu) for gpu in machine.gpus)
@@ -282,7 +289,10 @@ def cuda_patches(machine: Machine, pinned: Pinned) -> list[Patch]:
 
 
 def _annotations(machine: Machine) -> list[Patch]:
-    """Scopes of record_function are noted beside the history, as torch notes them."""
+    """Return patches that note record_function scopes in the history.
+
+    As torch does, beside its entries.
+    """
     scope = torch.autograd.profiler.record_function
     true_enter, true_exit = scope.__enter__, scope.__exit__
 

@@ -1,6 +1,7 @@
-"""`torch.Generator("cuda")`: it has a seed and an offset, and makes no numbers.
+"""A card's random generator: a seed and an offset, but no numbers.
 
-Only the seeds of stand-ins are drawn from it (stand_ins/): C++ has it for a generator of the CPU.
+It is what `torch.Generator("cuda")` makes. Only the seeds of stand-ins are drawn from it
+(stand_ins/): to C++ it is a generator of the CPU.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ _FIRST_SEED = 67280421310721
 
 
 class _GeneratorKind(_Meta):
-    """Torch's own generators are instances, too."""
+    """A metaclass that counts torch's own generators as instances."""
 
     def __instancecheck__(cls, instance: object) -> bool:  # noqa: N805 - a metaclass
         return isinstance(instance, _Generator)
 
 
 class _State:
-    """What several generators may share.
+    """A generator's state, which several generators may share.
 
     Attributes:
         seed: The seed.
@@ -40,33 +41,34 @@ class _State:
 
 
 class VirtualGenerator(_Generator, metaclass=_GeneratorKind):
-    """What torch.Generator is while a virtual card is active."""
+    """The replacement of torch.Generator while a virtual card is active."""
 
     _card: torch.device
     _state: _State
     _begins_anew: bool
 
     def __new__(cls, device: Any = "cpu") -> Any:
-        """A generator of the CPU, or one that only has a state and a seed."""
+        """Make a generator of the CPU, or a card's with seed and offset only."""
         device = card_device(device)
         return of_card(device) if is_card(device) else _Generator(device)
 
     @property
     def device(self) -> torch.device:
-        """The card."""
+        """The generator's card."""
         return self._card
 
     def get_state(self) -> torch.Tensor:
-        """Seed and offset, in the 16 bytes of a card's generator."""
+        """Return seed and offset in the 16 bytes of a card's generator."""
         with torch._C._DisableTorchDispatch():
             numbers = [_signed(self._state.seed), self._state.offset]
             return torch.tensor(numbers, dtype=torch.int64, device="cpu").view(torch.uint8)
 
     def set_state(self, new_state: torch.Tensor) -> Any:
-        """Take over a state that get_state() gave, here or on a card.
+        """Set a state that get_state() returned, here or on a card.
 
         Raises:
-            RuntimeError: It is none of a card's.
+            RuntimeError: The state has another size than a card's.
+            TypeError: The state is no tensor of bytes on the CPU.
         """
         if new_state.device.type != "cpu" or new_state.dtype is not torch.uint8:
             raise TypeError("expected a torch.ByteTensor, but got " + new_state.type())
@@ -80,14 +82,16 @@ class VirtualGenerator(_Generator, metaclass=_GeneratorKind):
         return self
 
     def manual_seed(self, seed: int) -> Any:
-        """Begin anew."""
+        """Set the seed and reset the offset."""
         self._state.seed, self._state.offset = int(seed) % (1 << 64), 0
         super().manual_seed(_signed(self._state.seed))
         self._begins_anew = True
         return self
 
     def takes_new_dropout(self) -> bool:
-        """Whether it was seeded since it was last asked: recurrent layers' dropout is, too.
+        """Return whether it was seeded since the last call of this method.
+
+        Then the dropout of recurrent layers is seeded anew, too.
 
         aten/src/ATen/cuda/CUDAGeneratorImpl.cpp: reset_rnn_state
         """
@@ -95,29 +99,35 @@ class VirtualGenerator(_Generator, metaclass=_GeneratorKind):
         return anew
 
     def seed(self) -> int:
-        """Begin anew with a seed of the CPU's choice."""
+        """Set a random seed of the CPU's choice and return it."""
         self.manual_seed(_Generator("cpu").seed())
         return self._state.seed
 
     def initial_seed(self) -> int:
-        """The seed."""
+        """Return the seed."""
         return self._state.seed
 
     def get_offset(self) -> int:
-        """How far the numbers of the seed are used up; nothing uses them here."""
+        """Return how many numbers of the seed are used up.
+
+        No operator here uses any.
+        """
         return self._state.offset
 
     def set_offset(self, offset: int) -> None:
-        """Go on elsewhere."""
+        """Set how many numbers of the seed are used up."""
         self._state.offset = int(offset)
         self._begins_anew = True
 
     def clone_state(self) -> Any:
-        """A generator with a state of its own."""
+        """Return a generator with a copy of the state."""
         return of_card(self._card, _State(self._state.seed, self._state.offset))
 
     def graphsafe_get_state(self) -> Any:
-        """A generator with the same state; of one state it is always the same."""
+        """Return a generator that shares this state.
+
+        For one state it is always the same generator.
+        """
         state: Any = self._state
         if getattr(state, "holder", None) is None:
             state.holder = of_card(self._card, state)
@@ -135,7 +145,7 @@ def _signed(number: int) -> int:
 
 
 def of_card(device: torch.device, state: _State | None = None) -> Any:
-    """A generator of a card, with its own state if none is given."""
+    """Make a generator of a card, with a new state if none is given."""
     made = _Generator.__new__(VirtualGenerator, "cpu")
     made._card = device
     made._begins_anew = True
@@ -144,10 +154,10 @@ def of_card(device: torch.device, state: _State | None = None) -> Any:
 
 
 def card_generators(count: int) -> tuple[Any, ...]:
-    """The default generators of so many cards."""
+    """Return the default generators of `count` cards."""
     return tuple(of_card(CUDA[index]) for index in range(count))
 
 
 def generator_patches() -> list[Patch]:
-    """The class, by its public name."""
+    """Return the patch of torch.Generator."""
     return [Patch(torch, "Generator", VirtualGenerator)]

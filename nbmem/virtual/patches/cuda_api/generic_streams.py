@@ -1,4 +1,7 @@
-"""torch.Stream and torch.Event, which name no kind of device: a card's where it is meant."""
+"""torch.Stream and torch.Event, which serve every kind of device.
+
+For a card they make the card's streams and events.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ from nbmem.virtual.patches.tensor_api.transfers import card_device, is_card
 
 
 class _Kind(type):
-    """The type of the two classes, and of the cards' own, which are their subclasses as in torch.
+    """Metaclass of torch.Stream, torch.Event and the cards' own classes.
+
+    The cards' classes are subclasses of the two, as in torch.
 
     Attributes:
         true: Torch's own class.
@@ -22,7 +27,10 @@ class _Kind(type):
     make: Any = None
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        """One of the cards' for a card, which is what no device means; else one of torch's."""
+        """Make an object of the cards for a card, else one of torch's.
+
+        No device means a card.
+        """
         if cls.make is None:
             return super().__call__(*args, **kwargs)
         first, *rest = args or (kwargs.pop("device", None),)
@@ -37,7 +45,9 @@ class _Kind(type):
 
 
 def of_cards(name: str, base: type, machine: Any) -> Any:
-    """A card's class of streams or events, below the one that stands for torch's.
+    """Return the cards' class of streams or events.
+
+    It is a subclass of the class that stands for torch's.
 
     Args:
         name: "Stream" or "Event".
@@ -62,6 +72,6 @@ def _event_maker(event: Any) -> Any:
 
 
 def generic_patches(*classes: Any) -> list[Patch]:
-    """The two classes by their public names."""
+    """Return patches of torch.Stream and torch.Event."""
     found = [base for kind in classes for base in kind.__mro__ if isinstance(base, _Kind)]
     return wanted(torch, {base.__name__: base for base in found if base.make is not None})

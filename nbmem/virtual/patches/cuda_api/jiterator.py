@@ -1,4 +1,7 @@
-"""torch.cuda.jiterator: kernels over every element from a string of C++, which nobody compiles."""
+"""torch.cuda.jiterator: elementwise kernels from strings of C++.
+
+The strings are not compiled.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from nbmem.virtual.patches.patcher import Patch, wanted
 
 
 def jiterator_patches() -> list[Patch]:
-    """The one function in C++ that its kernels are launched by."""
+    """Return a patch of the C++ function that launches its kernels."""
 
     def launch(  # noqa: PLR0913 - torch's
         code: str,

@@ -1,6 +1,7 @@
-"""What connects torch with other libraries: DLPack, NVTX, NCCL's version, Inductor's graph trees.
+"""Links between torch and other libraries: DLPack, NVTX and NCCL.
 
-Tensors of a virtual card go through torch's own ends of them; a foreign library gets a sentence.
+Tensors of a virtual card go through torch's own ends of DLPack. Another library gets an error that
+says what to do.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ _NO_DATA = "A tensor on a virtual GPU has no data for another library to read."
 
 
 class Capsule:
-    """What to_dlpack makes of a tensor of the card; from_dlpack opens it."""
+    """A capsule of to_dlpack() for a virtual tensor."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
 
 
 class _Nvtx:
-    """NVTX's ranges: marks for a profiler that is not there."""
+    """NVTX's functions, which do nothing: no profiler reads the ranges."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_args, **_options: 0
 
 
 def library_patches(mode: CardMode) -> list[Patch]:
-    """Functions of torch.utils.dlpack, torch.cuda.nvtx and torch._C."""
+    """Return patches of torch.utils.dlpack, torch.cuda.nvtx and torch._C."""
     true_to, true_from = dlpack.to_dlpack, dlpack.from_dlpack
     true_own, true_device = torch.Tensor.__dlpack__, torch.Tensor.__dlpack_device__
 

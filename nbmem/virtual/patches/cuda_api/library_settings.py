@@ -1,6 +1,7 @@
-"""What torch's C++ remembers of CUDA's libraries: sizes, preferences, tuning, and pinned memory.
+"""Settings of CUDA's libraries that torch's C++ holds.
 
-Answers and defaults are those of the oracle (tests/oracle) with torch 2.13.
+These are sizes, preferences, tuning and pinned memory. Answers and defaults are those of the oracle
+(tests/oracle) with torch 2.13.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _TELLS_NOTHING = (
 
 
 def setting_functions(machine: Machine, pinned: Pinned) -> dict[str, Any]:
-    """Functions of torch._C."""
+    """Return the torch._C functions of all settings."""
     return {
         **_workspaces(machine),
         **_preferences(machine),
@@ -42,7 +43,10 @@ def setting_functions(machine: Machine, pinned: Pinned) -> dict[str, Any]:
 
 
 def plan_patches() -> list[Patch]:
-    """The cache of cuFFT's plans, which stays empty; its properties hold what they call."""
+    """Return patches of cuFFT's plan cache, which stays empty.
+
+    The cache's properties hold the functions that they call.
+    """
     most: dict[int, int] = {}
     cache = vars(torch.backends.cuda.cuFFTPlanCache)
     return [
@@ -54,7 +58,10 @@ def plan_patches() -> list[Patch]:
 
 
 def _workspaces(machine: Machine) -> dict[str, Any]:
-    """Sizes that hold for all cards, over those of the environment."""
+    """Return the functions that get and set cuBLAS workspace sizes.
+
+    A size that is set holds for all cards, and overrides the environment's.
+    """
 
     def setter(library: str) -> Any:
         def put(size: int) -> None:
@@ -74,7 +81,10 @@ def _workspaces(machine: Machine) -> dict[str, Any]:
 
 
 def _preferences(machine: Machine) -> dict[str, Any]:
-    """Which library is to be taken, where there are several; and how loud torch is."""
+    """Return the functions that choose among libraries.
+
+    They also hold the sync debug mode and cuDNN's benchmark limit.
+    """
     kept: dict[str, Any] = {"sync": 0, "limit": 10}
 
     def set_sync(mode: int) -> None:
@@ -106,7 +116,7 @@ def _preferences(machine: Machine) -> dict[str, Any]:
 
 
 def _tuning(machine: Machine) -> dict[str, Any]:
-    """torch.cuda.tunable: what is set is answered, and nothing is tuned."""
+    """Return torch.cuda.tunable's functions, which tune nothing."""
     kept: dict[str, Any] = {
         "enabled": False, "tuning": True, "untuned": False, "filename": "",
         "duration": 30, "iterations": 100, "buffer": None,
@@ -150,7 +160,7 @@ def _tuning(machine: Machine) -> dict[str, Any]:
 
 
 def _host_memory(pinned: Pinned) -> dict[str, Any]:
-    """The caching allocator of pinned memory."""
+    """Return the functions of the caching allocator of pinned memory."""
     pool = pinned.pool
     return {
         "_cuda_hostMemoryStats": pool.statistics,
@@ -162,7 +172,7 @@ def _host_memory(pinned: Pinned) -> dict[str, Any]:
 
 
 def _refused() -> dict[str, Any]:
-    """Allocators of others."""
+    """Return the functions of custom allocators, which are refused."""
 
     def refuse(*_args: Any) -> Any:
         raise UsageError(_NO_OTHER)

@@ -1,4 +1,7 @@
-"""torch.profiler with the card's activity: there is none, and torch would say so for each call."""
+"""torch.profiler without the card's activity.
+
+There is none, and torch would say so for each call.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from nbmem.virtual.patches.patcher import Patch
 
 
 def profiling_patches() -> list[Patch]:
-    """A profile of the CPU's part, with the memory of both."""
+    """Return a patch that profiles the CPU's part, with memory of both."""
     true_init = profiler.profile.__init__
     states: Any = profiler.ProfilerState
 

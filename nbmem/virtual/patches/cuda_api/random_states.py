@@ -1,6 +1,8 @@
-"""Random operators that torch wraps so that a compiler sees them: DTensor's, and a recompute's.
+"""Random operators that torch wraps so that a compiler sees them.
 
-A virtual card has no values, so which part of the random stream is meant does not matter.
+DTensor and recomputation use them. A virtual card has no values, so which part of the random stream
+is meant does not matter.
+
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_prims/rng_prims.py
 """
 
@@ -16,7 +18,10 @@ from nbmem.virtual.dispatch.card_mode import CardMode
 
 
 def teach_random() -> None:
-    """Say what the wrappers are on a card; they are asked for only while a card is active."""
+    """Register the wrappers' kernels for the card's mode.
+
+    They are called only while a card is active.
+    """
     for name, kernel in (
         ("run_dtensor_rng_op", _sharded),
         ("graphsafe_run_with_rng_state", _with_generator),

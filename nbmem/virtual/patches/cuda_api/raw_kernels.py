@@ -1,6 +1,8 @@
-"""Kernels that a program compiles from C++ by torch.cuda: torch's host code runs, they pass.
+"""Kernels that a program compiles from C++ with torch.cuda.
 
-Where NVRTC is there, it compiles them, so that what it refuses is refused; nothing is launched.
+torch's host code runs, the kernels do not. Where NVRTC is installed, it compiles them, so that what
+it refuses is refused; nothing is launched.
+
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/cuda/_utils.py
 """
 
@@ -20,7 +22,10 @@ if TYPE_CHECKING:
 
 
 class PassedDriver:
-    """The part of libcuda that is asked for: modules load, functions are found, launches pass."""
+    """A libcuda whose functions all succeed and do nothing.
+
+    So modules load, functions are found, and launches succeed.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("cu"):
@@ -29,7 +34,10 @@ class PassedDriver:
 
 
 def raw_kernel_patches(mode: CardMode, machine: Machine) -> list[Patch]:
-    """The compiler and the driver behind `torch.cuda._compile_kernel`, since torch 2.8."""
+    """Return patches of the compiler and driver for raw kernels.
+
+    They are behind `torch.cuda._compile_kernel`. Empty before torch 2.8.
+    """
     library = torch.cuda._utils
     kernel = getattr(library, "_CudaKernel", None)
     if kernel is None:

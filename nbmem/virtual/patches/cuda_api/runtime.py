@@ -1,4 +1,4 @@
-"""What programs read of a card through the CUDA runtime: its properties and its free memory."""
+"""Device properties and free memory, as the CUDA runtime returns them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class DeviceProperties:
-    """What `get_device_properties` returns for a virtual card."""
+    """The result of get_device_properties() for a virtual card."""
 
     def __init__(self, gpu: VirtualGPU) -> None:
         card = gpu.card
@@ -43,14 +43,14 @@ class DeviceProperties:
 
 
 class _Error(int):
-    """What a call of the runtime returns."""
+    """A status code of the CUDA runtime."""
 
     success = 0
     not_ready = 600
 
     @property
     def name(self) -> str:
-        """CUDA's name."""
+        """CUDA's name of the status code."""
         return _ERRORS.get(int(self), ("cudaErrorUnknown", ""))[0]
 
 
@@ -66,7 +66,7 @@ _ERRORS = {
 
 
 class Cudart:
-    """The part of the CUDA runtime that programs reach through torch.cuda.cudart()."""
+    """CUDA runtime functions that programs reach by torch.cuda.cudart()."""
 
     def __init__(self, machine: Machine, pinned: Pinned) -> None:
         self._machine = machine
@@ -74,13 +74,13 @@ class Cudart:
         self.cudaError = _Error
 
     def cudaMemGetInfo(self, device: int = 0) -> tuple[int, int]:  # noqa: N802 - CUDA's name
-        """Free and total bytes."""
+        """Return free and total bytes."""
         gpu = self._machine.gpu(device)
         gpu.initialize()
         return max(0, gpu.free_bytes), gpu.card.total_bytes
 
     def cudaGetErrorString(self, error: int) -> str:  # noqa: N802
-        """What an error's number means."""
+        """Return the description of a status code."""
         return _ERRORS.get(int(error), ("", "unknown error"))[1]
 
     def cudaHostRegister(self, pointer: int, size: int, _flags: int = 0) -> int:  # noqa: N802
@@ -89,7 +89,7 @@ class Cudart:
         return 0
 
     def cudaHostUnregister(self, pointer: int) -> int:  # noqa: N802
-        """Undo that."""
+        """Unpin memory that cudaHostRegister has pinned."""
         self._pinned.unregister(pointer)
         return 0
 

@@ -1,4 +1,4 @@
-"""Streams, events, graphs and pools by the names that torch.cuda has for them."""
+"""Streams, events, graphs and memory pools, as torch.cuda names them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def queue_functions(machine: Machine) -> dict[str, Any]:
-    """The functions of torch._C."""
+    """Return the functions of torch._C for streams, graphs and pools."""
 
     def current_stream(device: int | None = None) -> tuple[int, int, int]:
         gpu = machine.gpu(device)
@@ -70,7 +70,7 @@ def queue_functions(machine: Machine) -> dict[str, Any]:
 
 
 def queue_patches(machine: Machine, functions: dict[str, Any]) -> list[Patch]:
-    """The classes and the functions in Python, over those of torch._C."""
+    """Return patches of torch.cuda's classes and their functions."""
     cuda = torch.cuda
     stream = of_cards("Stream", VirtualStream, machine)
     event = of_cards("Event", VirtualEvent, machine)

@@ -1,4 +1,6 @@
-"""DataParallel on virtual cards: the copies that torch's C++ makes between them.
+"""DataParallel on virtual cards.
+
+These are the copies that torch's C++ makes between cards.
 
 https://github.com/pytorch/pytorch/blob/v2.11.0/torch/csrc/cuda/comm.cpp
 """
@@ -30,14 +32,14 @@ NCCL = (
 
 
 class Communication:
-    """broadcast, scatter and gather of one machine's cards."""
+    """Broadcast, scatter and gather between one machine's cards."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._copying: dict[int, Any] = {}
 
     def broadcast(self, tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tensor]:
-        """A copy on every card; the tensor itself on its own."""
+        """Return a copy on every card; on its own card the tensor itself."""
         home = tensor.get_device()
         copies = {
             index: torch.empty_like(tensor, device=CUDA[index])
@@ -58,7 +60,14 @@ class Communication:
     def broadcast_coalesced(
         self, tensors: Tensors, devices: Sequence[int], buffer_size: int
     ) -> list[list[torch.Tensor]]:
-        """Copies of many tensors by way of flat buffers, whose pieces they stay on other cards."""
+        """Copy many tensors to each card through flat buffers.
+
+        On other cards the copies stay parts of the buffers. The first card keeps the tensors
+        themselves.
+
+        Raises:
+            RuntimeError: A tensor is not on the first card.
+        """
         if any(tensor.get_device() != devices[0] for tensor in tensors):
             raise RuntimeError(f"All tensors must be on devices[0]: {devices[0]}")
         copied: list[list[torch.Tensor]] = [[] for _ in devices]
@@ -82,7 +91,7 @@ class Communication:
         dim: int = 0,
         streams: Sequence[Any] | None = None,
     ) -> list[torch.Tensor]:
-        """A part on every card; a part that is there already is a view."""
+        """Return a part for each card; a part already there is a view."""
         parts = list(tensor.split(list(sizes), dim) if sizes else tensor.chunk(len(devices), dim))
         for at, (part, index) in enumerate(zip(parts, devices, strict=False)):
             if index == tensor.get_device():
@@ -103,7 +112,7 @@ class Communication:
         return list(out)
 
     def gather(self, tensors: Tensors, dim: int, destination: int | None = None) -> torch.Tensor:
-        """All parts one after the other on one card; -1 is the CPU."""
+        """Concatenate tensors on one card; destination -1 is the CPU."""
         first = tensors[0]
         size = list(first.size())
         size[dim] = sum(part.size(dim) for part in tensors)
@@ -128,20 +137,23 @@ class Communication:
         return out
 
     def communicate(self, *tensors: torch.Tensor) -> None:
-        """NCCL moves values between cards: each has a communicator from then on."""
+        """Create NCCL's communicator on each card that holds a tensor.
+
+        It stays from then on.
+        """
         for tensor in tensors:
             if is_virtual(tensor):
                 self._machine.of(tensor).workspaces.nccl()
 
     def copying_stream(self, index: int) -> Any:
-        """The stream on which inputs come to a card from the CPU."""
+        """Return the stream on which a card receives inputs from the CPU."""
         if index not in self._copying:
             self._copying[index] = torch.cuda.Stream(index)
         return self._copying[index]
 
 
 def data_parallel_patches(machine: Machine) -> list[Patch]:
-    """The C functions, and the node that scatters inputs."""
+    """Return patches of the C functions and of the node Scatter."""
     cards = Communication(machine)
 
     def scatter(ctx: Any, targets: Any, sizes: Any, dim: int, source: torch.Tensor) -> Any:

@@ -1,8 +1,9 @@
-"""DistributedDataParallel on a virtual card: one process, the memory of its rank.
+"""DistributedDataParallel on a virtual card: one rank's memory.
 
-torch's reducer is C++ that wants a CUDA device. This takes what it takes: the flat copies of
-the broadcasts, one bucket for the first backward, and the buckets by size that replace it before
-the second forward. Nothing is communicated.
+torch's reducer is C++ that needs a CUDA device. These patches take the memory that it takes: the
+flat copies of the broadcasts, one bucket for the first backward, and the buckets by size that
+replace it before the second forward. Nothing is communicated.
+
 https://github.com/pytorch/pytorch/blob/v2.11.0/torch/nn/parallel/distributed.py and
 torch/csrc/distributed/c10d/reducer.cpp; shown by ddp_resnet50_b32_sgdm.
 """
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 
 
 def ddp_patches(machine: Machine) -> list[Patch]:
-    """DistributedDataParallel, and NCCL's process group."""
+    """Return patches of DistributedDataParallel and NCCL's groups.
+
+    Empty where torch.distributed is not available.
+    """
     if not torch.distributed.is_available():
         return []
     ddp = nn.parallel.DistributedDataParallel
@@ -73,7 +77,10 @@ def ddp_patches(machine: Machine) -> list[Patch]:
 
 
 def _forward(true: Any) -> Any:
-    """A pass as the reducer sees it: buckets made anew, buffers sent, inputs moved."""
+    """Return DDP's forward, with what the reducer allocates in it.
+
+    It makes buckets anew, broadcasts buffers and moves inputs.
+    """
     from torch._dynamo.decorators import skip
     from torch.distributed.algorithms import join
     from torch.distributed.utils import _to_kwargs
@@ -96,7 +103,10 @@ def _forward(true: Any) -> Any:
 
 
 def _at_the_end(true: Any) -> Any:
-    """What Join does when all ranks have come to the end of their inputs: all get one's model."""
+    """Return DDP's final synchronization, which broadcasts one model.
+
+    Join calls it when all ranks have used up their inputs.
+    """
 
     def sync_final_model(self: Any, is_last_joiner: bool) -> None:  # noqa: FBT001 - torch's own
         if self.__dict__.get("_card_buckets") is None:
@@ -110,18 +120,21 @@ def _at_the_end(true: Any) -> Any:
 
 
 class _Unread:
-    """What the reducer's logger knows of a run: nothing."""
+    """The reducer logger's data about a run: empty."""
 
     strs_map: ClassVar[dict[str, str]] = {}
     ints_map: ClassVar[dict[str, int]] = {}
 
 
 class _Unheard:
-    """What the reducer's logger is told: nobody hears it."""
+    """A reducer logger that ignores every call."""
 
     @staticmethod
     def _get_ddp_logging_data() -> _Unread:
-        """What torch's wrapper asks for (Lightning does, where a run ends)."""
+        """Return empty data for torch's wrapper.
+
+        Lightning asks for it where a run ends.
+        """
         return _Unread()
 
     def __getattr__(self, name: str) -> Any:
@@ -131,7 +144,7 @@ class _Unheard:
 
 
 def _set_up(self: Any, module: nn.Module, device_ids: Any, options: dict[str, Any]) -> None:
-    """The attributes that torch's constructor sets."""
+    """Set the attributes that DDP's constructor sets."""
     from torch.distributed.algorithms.join import _JoinConfig
 
     nn.Module.__init__(self)
@@ -160,7 +173,10 @@ def _set_up(self: Any, module: nn.Module, device_ids: Any, options: dict[str, An
 def _synchronize(
     model: Any, module: nn.Module, trained: list[nn.Parameter], *, init_sync: bool
 ) -> None:
-    """Compare the shapes of all ranks, then give all of them the first one's values."""
+    """Compare the shapes of all ranks, then broadcast rank 0's values.
+
+    The values are broadcast only with `init_sync`.
+    """
     sizes = 8, 16 * sum(p.dim() for p in trained)
     shapes = [scratch(size, model.device) for size in sizes]
     world = torch.distributed.get_world_size(model.process_group)

@@ -1,4 +1,4 @@
-"""The buckets of DistributedDataParallel's reducer: what they hold, and when they are sent.
+"""Gradient buckets of DistributedDataParallel's reducer.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/distributed/c10d/reducer.cpp
 """
@@ -27,10 +27,10 @@ BUCKET_MIB = 25
 
 
 def limits_of(cap: float | None, caps: Sequence[float] | None) -> list[int]:
-    """Bytes at which the first bucket, the next ones and all others are closed.
+    """Return the bytes at which each bucket is closed, in order.
 
-    The first one is small only where the program names no limit (bucket_cap_mb) and no list of
-    them (bucket_cap_mb_list).
+    The last limit holds for all further buckets. The first one is small only where the program
+    names no limit (bucket_cap_mb) and no list of them (bucket_cap_mb_list).
     """
     if caps:
         return [int(each * MIB) for each in caps]
@@ -38,7 +38,7 @@ def limits_of(cap: float | None, caps: Sequence[float] | None) -> list[int]:
 
 
 class Gradients:
-    """What a communication hook is given for a bucket (torch.distributed.GradBucket)."""
+    """A bucket for a communication hook (torch.distributed.GradBucket)."""
 
     def __init__(
         self, flat: torch.Tensor, parameters: list[nn.Parameter], at: tuple[int, int]
@@ -46,33 +46,33 @@ class Gradients:
         self._flat, self._parameters, self._at = flat, parameters, at
 
     def buffer(self) -> torch.Tensor:
-        """All gradients of the bucket in a row."""
+        """Return all gradients of the bucket as one flat tensor."""
         return self._flat
 
     def set_buffer(self, buffer: torch.Tensor) -> None:
-        """Take another row for them."""
+        """Replace the flat tensor of the bucket's gradients."""
         self._flat = buffer
 
     def index(self) -> int:
-        """Which bucket it is."""
+        """Return the number of the bucket."""
         return self._at[0]
 
     def is_last(self) -> bool:
-        """Whether its bucket is the last one of the pass."""
+        """Return whether the bucket is the last one of the pass."""
         return self._at[0] == self._at[1] - 1
 
     def parameters(self) -> list[nn.Parameter]:
-        """Whose gradients they are."""
+        """Return the parameters whose gradients the bucket holds."""
         return self._parameters
 
     def gradients(self) -> list[torch.Tensor]:
-        """Them one by one."""
+        """Return the gradients one by one, as views of the flat tensor."""
         parts = self._flat.split([p.numel() for p in self._parameters])
         return [part.view(p.shape) for part, p in zip(parts, self._parameters, strict=True)]
 
 
 class Buckets:
-    """What the reducer of one model holds and sends.
+    """The gradient buckets of one model's reducer.
 
     Attributes:
         flat: The buckets.
@@ -112,7 +112,10 @@ class Buckets:
         self._fill(sorted(first, key=min, reverse=True))
 
     def ready(self, number: int) -> None:
-        """The gradient of a parameter is there; a bucket goes out with its last one."""
+        """Record a parameter's gradient; send its bucket once complete.
+
+        In the first pass of a static graph nothing is sent before `finish()`.
+        """
         if not self._rebuilt and not self._first:
             self._ready.append(number)
         if not self.in_pass:
@@ -143,7 +146,11 @@ class Buckets:
         self._promises.append(promise)  # Its result lives until backward is done.
 
     def finish(self) -> None:
-        """Backward is done: what no gradient came for goes out, too, and who took part."""
+        """Send the remaining buckets and the map of used parameters.
+
+        Called when backward is done. The map is sent with find_unused_parameters, and in the first
+        pass of a static graph.
+        """
         for bucket in tuple(self._waits):
             self._send(bucket)
         if self._unused or self._first:
@@ -153,7 +160,10 @@ class Buckets:
         self._promises.clear()
 
     def rebuild(self) -> None:
-        """Replace the one bucket of the first pass, in the order in which gradients came."""
+        """Replace the first pass's buckets by buckets in gradient order.
+
+        Nothing happens if they are rebuilt already, or if a parameter has had no gradient yet.
+        """
         if self._rebuilt or len(self._ready) < len(self._parameters):
             return
         self._rebuilt = True
@@ -169,7 +179,10 @@ class Buckets:
         self._fill(groups)
 
     def _by_size(self, order: Iterable[int], limits: Sequence[int]) -> list[list[int]]:
-        """compute_bucket_assignment_by_size: a bucket is closed once it has reached its limit."""
+        """Group parameters into buckets, each closed at its limit.
+
+        As torch's compute_bucket_assignment_by_size does, by type.
+        """
         groups: list[list[int]] = []
         open_: dict[torch.dtype, tuple[list[int], int]] = {}
         closed: Counter[torch.dtype] = Counter()
@@ -200,18 +213,24 @@ class Buckets:
 
 
 def scratch(nbytes: int, device: torch.device) -> torch.Tensor:
-    """Bytes on the card that nobody reads."""
+    """Allocate bytes on the card that are not read."""
     return torch.empty(nbytes, dtype=torch.uint8, device=device)
 
 
 def sent(collective: Any, tensor: torch.Tensor, *args: Any, **options: Any) -> None:
-    """Call a collective, for those who watch them; a bucket may be tried without any group."""
+    """Call a collective, unless there is no process group.
+
+    Observers of collectives see the call. Buckets can be tested without any group.
+    """
     if torch.distributed.is_initialized():
         collective(tensor, *args, **options)
 
 
 def broadcast(tensors: Iterable[torch.Tensor], device: torch.device, group: Any = None) -> None:
-    """Flat copies by type, two of which are alive at a time (broadcast_coalesced)."""
+    """Broadcast flat copies by type, of which two are alive at a time.
+
+    As torch's broadcast_coalesced does.
+    """
     groups: dict[torch.dtype, list[int]] = {}
     for tensor in tensors:
         size = tensor.numel() * tensor.element_size()

@@ -1,8 +1,9 @@
-"""What DTensor asks of its arguments again for each element of a list of tensors: asked once.
+"""DTensor's search for strided shards, made once for each call.
 
 torch 2.13 plans the sharding of `torch._foreach_add(a, b)` for each element of the lists, and each
 time looks through all of them for a strided shard. An optimizer with 300 parameters looks at 90,000
 specs for each of its operators, and FSDP2 seldom has a strided one.
+
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/tensor/_sharding_prop.py
 """
 
@@ -16,7 +17,10 @@ _NAME = "_propagate_use_strided_shard_flag"
 
 
 def sharding_patches() -> list[Patch]:
-    """The search for strided shards, made once for each call; none where torch has no such."""
+    """Return a patch that searches for strided shards once per call.
+
+    Empty where torch has no such search.
+    """
     from torch.distributed.tensor import _sharding_prop
     from torch.distributed.tensor.placement_types import _StridedShard
 

@@ -1,7 +1,9 @@
-"""Process groups of a virtual card: torch's own group that communicates nothing, called NCCL.
+"""Process groups of a virtual card, which communicate nothing.
 
-Each rank is a process that runs alone and takes all others to do what it does. What only another
-rank could tell, an object that it broadcasts, is taken from this one where the program has it.
+They are torch's own FakeProcessGroup, under the name of NCCL. Each rank is a process that runs
+alone and assumes that all others do what it does. An object that only another rank knows, as one
+that it broadcasts, is taken from this rank if the program has it here.
+
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/distributed/c10d/FakeProcessGroup.hpp
 """
 
@@ -35,7 +37,10 @@ NCCL = frozenset({"nccl", "cuda:nccl", "cpu:gloo,cuda:nccl"})
 
 
 class _Options:
-    """ProcessGroupNCCL.Options, which a build without NCCL has not: what programs set there."""
+    """ProcessGroupNCCL.Options, with the attributes that programs set.
+
+    A build of torch without NCCL does not have the class.
+    """
 
     def __init__(self, is_high_priority_stream: bool = False) -> None:  # noqa: FBT001, FBT002
         self.is_high_priority_stream = is_high_priority_stream
@@ -44,7 +49,7 @@ class _Options:
 
 
 class _GroupStandIn(type):
-    """The class of a process group that makes groups without peers in its place."""
+    """Metaclass of a process group that makes groups without peers."""
 
     Options = _Options
     NCCL_CTA_POLICY_ZERO = 2
@@ -57,7 +62,7 @@ class _GroupStandIn(type):
 
 
 class ProcessGroupNCCL(metaclass=_GroupStandIn):
-    """What torch makes for "nccl"."""
+    """The class of process groups for the backend "nccl"."""
 
 
 def _c10d() -> Any:
@@ -71,7 +76,7 @@ def _fake() -> Any:
 
 
 def group_patches() -> list[Patch]:
-    """How groups are made, what they are asked, and objects that travel."""
+    """Return patches of process groups and object collectives."""
     from torch.distributed import device_mesh, distributed_c10d
 
     nccl: dict[str, Any] = {
@@ -112,10 +117,10 @@ def group_patches() -> list[Patch]:
 
 
 def _gloo(true: Any) -> Any:
-    """Gloo's group, or where the peers are not there one without them."""
+    """Return a class that makes Gloo's groups, or groups without peers."""
 
     class Either(_GroupStandIn):
-        """Which of the two."""
+        """Metaclass that makes groups without peers if there are none."""
 
         def __call__(cls, *args: Any, **options: Any) -> Any:
             if Ranks.apart:
@@ -129,7 +134,11 @@ def _gloo(true: Any) -> Any:
 
 
 def _init(c10d: Any) -> Callable[..., None]:
-    """`init_process_group`: the rank and the size that the program says, else those of torchrun."""
+    """Return init_process_group(), which makes groups without peers.
+
+    Rank and size are what the program gives, else the environment's as torchrun sets it. Backends
+    that no virtual card serves are left to torch, unless this process plays a rank.
+    """
     true_init = c10d.init_process_group
     signature = inspect.signature(true_init)
 
@@ -158,10 +167,10 @@ def _init(c10d: Any) -> Callable[..., None]:
 
 
 def _lone_checkpoints() -> list[Patch]:
-    """Let each rank plan distributed checkpoints alone: the first one's plan would not come.
+    """Return patches with which each rank plans checkpoints alone.
 
-    Its shards alone make no whole model, which torch must not ask; nor do its parts of the state of
-    an optimizer, which the first FSDP gathers.
+    The first rank's plan would not arrive. One rank's shards are no whole model, so torch must not
+    validate that. Nor does it have all parts of an optimizer's state, which the first FSDP gathers.
     """
     from torch.distributed.checkpoint import default_planner, utils
     from torch.distributed.fsdp import _optim_utils
@@ -190,7 +199,10 @@ def _lone_checkpoints() -> list[Patch]:
 
 
 def _barrier(c10d: Any) -> Any:
-    """`barrier`: torch and NCCL each take a number to add up, and leave it at once."""
+    """Return barrier(), which allocates two numbers for a moment.
+
+    torch and NCCL each take a number to add up, and free it at once.
+    """
     true = c10d.barrier
 
     def barrier(
@@ -209,7 +221,11 @@ def _barrier(c10d: Any) -> Any:
 
 
 def _split(c10d: Any) -> Any:
-    """`split_group`, which a mesh calls where a group is bound to a card: NCCL splits, ours not."""
+    """Return split_group(), which makes new groups.
+
+    A device mesh calls it where a group is bound to a card. NCCL can split a group; a group without
+    peers cannot be split.
+    """
     true = c10d.split_group
 
     def split_group(*args: Any, **options: Any) -> Any:
@@ -235,7 +251,10 @@ def _said(value: int | None, variable: str, without: int) -> int:
 
 
 def _objects(c10d: Any) -> dict[str, Any]:
-    """Objects from another rank: where this one has its own, it takes that for the other's."""
+    """Return the collectives that exchange Python objects.
+
+    Where this rank has an object of its own, that stands for the other rank's.
+    """
     broadcast, scatter = c10d.broadcast_object_list, c10d.scatter_object_list
 
     def broadcast_object_list(object_list: list[Any], *args: Any, **options: Any) -> Any:
@@ -278,21 +297,24 @@ def _objects(c10d: Any) -> dict[str, Any]:
 
 
 def _peer(c10d: Any, asked: dict[str, Any], which: str) -> int:
-    """The other rank of a message, in the world."""
+    """Return the global rank of a message's other end."""
     if asked.get(f"group_{which}") is not None:
         return int(c10d.get_global_rank(asked["group"], asked[f"group_{which}"]))
     return int(asked[which])
 
 
 def signature_of(function: Any, args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by their names."""
+    """Return the arguments of a call by their names."""
     return dict(inspect.signature(function).bind(*args, **options).arguments)
 
 
 def _from_here(
     c10d: Any, function: Any, first: list[Any], args: tuple[Any, ...], options: dict[str, Any]
 ) -> dict[str, Any]:
-    """The same call, with this rank as the one that sends."""
+    """Return a call's arguments with this rank as the source.
+
+    The list of objects is left out.
+    """
     asked = signature_of(function, (first, *args), options)
     asked.pop("object_list")
     asked.pop("group_src", None)

@@ -1,7 +1,8 @@
-"""torch.multiprocessing.spawn with a process for each card: the first one's part runs here.
+"""torch.multiprocessing.spawn with a process for each card.
 
-A virtual card is in one process alone, so a rank that is spawned would find none. All ranks of a
-data-parallel program hold the same, so the first one's memory is what is asked for.
+The first rank's part runs in this process. A virtual card is in one process alone, so a rank that
+is spawned would find none. All ranks of a data-parallel program hold the same, so the memory of the
+first one is enough.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Ranks:
-    """Whether this process plays one of several.
+    """State of the rank that this process plays, if it plays one.
 
     Attributes:
         alone: It plays no rank.
@@ -50,7 +51,9 @@ class Ranks:
 
 
 def play(place: VirtualWorld, rank: int) -> None:
-    """Play a rank of a world in this process: what torchrun tells it stands in the environment.
+    """Play a rank of a world in this process.
+
+    The environment variables that torchrun sets are set here.
 
     Raises:
         UsageError: There is no such rank.
@@ -64,7 +67,10 @@ def play(place: VirtualWorld, rank: int) -> None:
 
 
 def leave_world() -> None:
-    """Play no rank any more; nothing happens where none was played."""
+    """Stop playing a rank; nothing happens if none is played.
+
+    Process groups are destroyed and the environment is restored.
+    """
     if not Ranks.played:
         return
     Ranks.alone, Ranks.played = True, False
@@ -80,7 +86,10 @@ def leave_world() -> None:
 
 
 def _forget_in_accelerate() -> None:
-    """Its state is one for all of a process, and would say that the group is there still."""
+    """Reset the state of Accelerate, which is one for all of a process.
+
+    It would say that the process group is still there.
+    """
     state = sys.modules.get("accelerate.state")
     for name in ("AcceleratorState", "PartialState", "GradientState"):
         forget = getattr(getattr(state, name, None), "_reset_state", None)
@@ -90,7 +99,7 @@ def _forget_in_accelerate() -> None:
 
 @contextlib.contextmanager
 def played(place: VirtualWorld | None, rank: int = 0) -> Iterator[None]:
-    """Play a rank of a world, and leave it at the end; None: nothing.
+    """Play a rank of a world during a `with` block; None: no rank.
 
     Shards are handed out from the first rank on, so none has more of them than that one.
     """
@@ -103,17 +112,17 @@ def played(place: VirtualWorld | None, rank: int = 0) -> Iterator[None]:
 
 
 class _Done:
-    """What spawn(join=False) returns: all is done already."""
+    """The result of spawn(join=False): all processes have ended."""
 
     processes: tuple[Any, ...] = ()
 
     def join(self, *_args: Any, **_options: Any) -> bool:
-        """Every process has ended."""
+        """Return True: every process has ended."""
         return True
 
 
 def process_patches(machine: Machine) -> list[Patch]:
-    """The function that programs call."""
+    """Return patches of spawn() and of sharing tensors."""
     true_spawn = multiprocessing.spawn
 
     def spawn(  # noqa: PLR0913 - torch's signature
@@ -144,7 +153,10 @@ def process_patches(machine: Machine) -> list[Patch]:
 
 
 def _sharing_patches() -> list[Patch]:
-    """What hands a card's memory to another process: a sentence, where the program hands it."""
+    """Return patches that refuse to share a card's memory.
+
+    The error is raised where the program hands a tensor to another process.
+    """
     true_put = queues.Queue.put
 
     def put(self: Any, obj: Any, *args: Any, **kwargs: Any) -> None:
@@ -163,7 +175,10 @@ def _sharing_patches() -> list[Patch]:
 
 
 def _holds_card(value: Any, depth: int = 3) -> bool:
-    """Whether a tensor of a card is in it, in a few layers of lists and dictionaries."""
+    """Return whether a value is or contains a virtual tensor.
+
+    Lists, tuples and dictionaries are searched, `depth` layers deep.
+    """
     if is_virtual(value):
         return True
     if depth and type(value) is dict:

@@ -1,1 +1,1 @@
-"""What planned regions would take in eager mode: each captured graph is run once as it is."""
+"""Eager-mode memory of planned regions, from a run of each graph."""

@@ -1,9 +1,10 @@
-"""What eager mode would take in the place of a planned region: its captured graph, run as it is.
+"""Eager-mode memory of a planned region, from its captured graph.
 
-It runs once, forward and backward, where the region is first called, on cards of its own: nothing
-of the program runs twice, and nothing is left on its card. Autograd saves what it saves in eager
-mode, since these are the program's own operators; Python's variables of the program's functions are
-not there, so what keeps their values that long is looked up in its source (variables.py).
+The graph runs as it is, once, forward and backward, where the region is first called, on cards of
+its own. Nothing of the program runs twice, and nothing is left on its card. Autograd saves what it
+saves in eager mode, since these are the program's own operators. Python's variables of the
+program's functions are not there, so what keeps their values that long is looked up in its source
+(variables.py).
 
 Known limit: of a region that returns a number and other results, the number is taken for the loss.
 """
@@ -87,9 +88,10 @@ class Captured:
         self._cast = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
 
     def of(self, args: Sequence[Any]) -> Sequence[Any] | None:
-        """The graph's arguments among those of the compiled one; None where that cannot be told.
+        """Return the graph's arguments among those of the compiled one.
 
-        What the graph holds (an optimizer's parameters and state) stands before them there.
+        None where that is unclear. What the graph holds (an optimizer's parameters and state)
+        stands before them there.
         """
         args = args[self._held :]
         given, more = args[: len(self._trains)], args[len(self._trains) :]
@@ -97,7 +99,10 @@ class Captured:
         return given if states and len(given) == len(self._trains) else None
 
     def took(self, mode: CardMode, patches: Patches, args: Sequence[Any]) -> Took:
-        """Run it on tensors like these, on a card of its own; once, where sizes are fixed."""
+        """Run the graph on tensors like these, on a card of its own.
+
+        Where sizes are fixed it can run only once: the graph is forgotten then.
+        """
         cast, dtype = self._cast
         graph = self._graph
         assert graph is not None
@@ -114,7 +119,7 @@ class Captured:
                 self.forget()
 
     def forget(self) -> None:
-        """It is not run any more: nothing of the program's is held.
+        """Drop the graph, so that nothing of the program's is held.
 
         A graph and its module are a cycle, and would wait for a collection. What is cleared is the
         copy's own; modules in it are the program's.
@@ -160,7 +165,10 @@ class Captured:
 
 
 class _Enters(torch.autograd.Function):
-    """The program before a region: an argument that is kept by nobody but what goes on with it."""
+    """The program before a region, as a node that made an argument.
+
+    The argument is kept only by what goes on with it in the region.
+    """
 
     @staticmethod
     def forward(ctx: Any, _leaf: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
@@ -173,7 +181,10 @@ class _Enters(torch.autograd.Function):
 
 
 class _Arrives(torch.autograd.Function):
-    """The program behind a region, as far as its backward sees it: gradients, owned by nobody."""
+    """The program behind a region, as a node that makes gradients.
+
+    Nothing but the backward pass holds them.
+    """
 
     @staticmethod
     def forward(
@@ -192,9 +203,10 @@ class _Arrives(torch.autograd.Function):
 
 
 class _Replay(Interpreter):
-    """The graph, with Dynamo's own operators as what they were in the program.
+    """An interpreter that runs a captured graph as the program would.
 
-    What the program's variables keep lives as long as they do.
+    Dynamo's own operators are what they were in the program. What the program's variables keep
+    lives as long as they do.
     """
 
     def __init__(self, graph: GraphModule, patches: Patches) -> None:
@@ -210,18 +222,21 @@ class _Replay(Interpreter):
                 self.user_to_last_uses.setdefault(kept, []).append(node)
 
     def own(self, like: Callable[[Any], Any]) -> None:
-        """Hold others in the place of the program's own tensors."""
+        """Replace the program's own tensors by others for this run."""
         for name, held in (*_parameters(self.module), *_buffers(self.module)):
             trains = held.requires_grad
             self._owned[name] = like(held).requires_grad_(trains)
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """What the graph holds."""
+        """Return an attribute of the graph, or what replaces it in this run."""
         owned = self._owned.get(target)
         return super().get_attr(target, args, kwargs) if owned is None else owned
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Checkpoints are only marks of nodes to what is compiled."""
+        """Call a function; run a marked checkpoint as a real one.
+
+        To what is compiled, checkpoints are only marks of nodes.
+        """
         if getattr(target, "_name", "") == _CHECKPOINT:
             function, *given = args
             return checkpoint(function, *given, **{"use_reentrant": False, **kwargs})
@@ -230,7 +245,7 @@ class _Replay(Interpreter):
 
 @contextlib.contextmanager
 def _elsewhere(mode: CardMode) -> Iterator[VirtualGPU]:
-    """Empty cards without an end in the place of the machine's."""
+    """Replace the machine's cards by empty ones without a limit."""
     machine = mode.machine
     assert machine is not None
     true = machine.gpus
@@ -242,7 +257,7 @@ def _elsewhere(mode: CardMode) -> Iterator[VirtualGPU]:
 
 
 def _empty(gpu: VirtualGPU) -> VirtualGPU:
-    """A card of the same kind."""
+    """Create an empty card of the same kind, without a memory limit."""
     card = dataclasses.replace(gpu.card, total_bytes=_ENDLESS, nvml_total=_ENDLESS)
     made = VirtualGPU(
         card, index=gpu.index, release=gpu.release, notes=gpu.notes, dnn=gpu.dnn, lock=gpu.lock
@@ -252,7 +267,10 @@ def _empty(gpu: VirtualGPU) -> VirtualGPU:
 
 
 def _like(mode: CardMode, gpu: VirtualGPU, arg: Any) -> Any:
-    """An argument of its own for the replay."""
+    """Create a tensor like an argument, for the replay alone.
+
+    On the card it has no values, on the CPU it is a copy. Other objects are returned themselves.
+    """
     if not isinstance(arg, torch.Tensor):
         return arg
     if is_virtual(arg):
@@ -272,7 +290,7 @@ def _buffers(graph: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def storage_of(tensor: torch.Tensor) -> StorageWeakRef:
-    """Its storage, which is not kept by being known."""
+    """Return a weak reference to a tensor's storage."""
     return StorageWeakRef(tensor.untyped_storage())
 
 

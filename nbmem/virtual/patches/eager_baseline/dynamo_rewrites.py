@@ -1,7 +1,9 @@
-"""What Dynamo writes in other operators than the program's, put back into a captured graph.
+"""The program's own operators, put back into a captured graph.
 
-An optimizer's `_foreach_lerp_` becomes a difference, a product and a sum, of which the difference
-is as large as all gradients; nothing but the line that a node comes from names what was called.
+Dynamo writes some of them in other operators. An optimizer's `_foreach_lerp_` becomes a difference,
+a product and a sum, of which the difference is as large as all gradients. Only the line that a node
+comes from names what was called.
+
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_dynamo/polyfills/__init__.py
 """
 
@@ -23,7 +25,10 @@ _WRITES = frozenset({"_foreach_addcmul_", "_foreach_add_"})
 
 
 def put_back(graph: Graph) -> None:
-    """Make a captured graph that of the program's own operators."""
+    """Replace what Dynamo wrote for `_foreach_lerp_` by that operator.
+
+    The graph is changed in place.
+    """
     sub: Node | None = None
     for node in list(graph.nodes):
         name = getattr(node.target, "__name__", "")
@@ -52,6 +57,9 @@ def _as_lerp(graph: Graph, sub: Node, writes: Node) -> None:
 
 
 def _line(node: Node) -> str:
-    """The text of the innermost line that a node comes from."""
+    """Return the text of the innermost line that a node comes from.
+
+    Empty if it is not known.
+    """
     found = _FRAME.findall(node.meta.get("stack_trace") or "")
     return linecache.getline(found[-1][0], int(found[-1][1])) if found else ""

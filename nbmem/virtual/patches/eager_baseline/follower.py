@@ -1,7 +1,8 @@
-"""A planned run followed beside what it does: what its regions would take in eager mode instead.
+"""Eager-mode estimate of planned regions, beside their own run.
 
-What a region goes on with, and leaves for another, is looked at storage by storage: autograd keeps
-it in eager mode, or the plan, or the program, and often another than was kept by.
+The storages that a region goes on with, or leaves for another, are followed one by one. In eager
+mode autograd keeps such a storage, or the plan does, or the program, and often another than the
+plan's run.
 
 Known limit: nothing is said of regions in CUDA graphs, whose pools are no step's.
 """
@@ -33,7 +34,7 @@ _MOST_FORMS = 16
 
 
 class _Region:
-    """What is known of a region, and which of its forwards wait for backward."""
+    """Results about a region, and its forwards that wait for backward."""
 
     def __init__(self, captured: Captured) -> None:
         self.captured = captured
@@ -42,7 +43,7 @@ class _Region:
 
 
 class Follower:
-    """Follows what is planned, from the first region that is compiled on.
+    """Follows planned regions, from the first one that is compiled on.
 
     Args:
         mode: The mode of the cards.
@@ -55,7 +56,7 @@ class Follower:
 
     @contextlib.contextmanager
     def planning(self, graph: Any, inputs: Sequence[Any]) -> Iterator[None]:
-        """What is compiled meanwhile are a region's parts."""
+        """Note graphs that are compiled in a `with` block as a region's parts."""
         before, self._region = self._region, None
         try:
             self._region = _Region(Captured(graph, inputs))
@@ -67,12 +68,15 @@ class Follower:
             self._region = before
 
     def apart(self) -> contextlib.AbstractContextManager[None]:
-        """While something is compiled: what is timed then takes nothing in eager mode."""
+        """Exclude a `with` block from the eager-mode estimate.
+
+        What is timed while something is compiled takes nothing in eager mode.
+        """
         instead = self._instead
         return contextlib.nullcontext() if instead is None else instead.apart()
 
     def patches(self) -> list[Patch]:
-        """What a compiled graph passes by: when it is made, and at each call."""
+        """Return patches of a compiled graph's creation and of its calls."""
         from torch._inductor.output_code import CompiledFxGraph
 
         true_made: Any = CompiledFxGraph.post_compile
@@ -175,7 +179,11 @@ def _hold(
     entered: dict[int, tuple[StorageWeakRef, int]],
     results: Sequence[Any],
 ) -> Callable[[], None]:
-    """What a forward keeps for its backward: of what it went on with, and of what it returned."""
+    """Hold the storages that a forward keeps for its backward.
+
+    They are among those that it went on with and those that it returned. Returns the function that
+    ends the holding.
+    """
     made = [_known(one) for one in results if is_virtual(one)]
     times = Counter(reference.cdata for reference, _ in made)
     given = {reference.cdata for reference, _ in entered.values()}

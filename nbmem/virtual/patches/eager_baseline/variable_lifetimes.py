@@ -1,11 +1,11 @@
-"""How long a program's variables keep what a captured graph computes.
+"""Lifetimes of values that a program's variables keep.
 
-A graph lets go of a value behind its last use. A function keeps what it has given a name until that
-name gets another value, or the function returns. Dynamo notes the lines that each node comes from,
-function by function; the source says whether such a line gives a name.
+A captured graph frees a value behind its last use. A function keeps what it has given a name until
+that name gets another value, or the function returns. Dynamo notes the lines that each node comes
+from, function by function; the source says whether such a line gives a name.
 
-Known limits: a function that is called from one line again and again passes for one call; what a
-function's parameters keep, and `del`, are not looked at.
+Known limits: a function that is called from one line again and again passes for one call. What a
+function's parameters keep, and `del`, are not considered.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _FRAME = re.compile(r'File "([^"]*)", line (\d+), in (\S+)')
 
 
 def kept_until(graph: Graph) -> dict[Node, Node]:
-    """The last node before which each value that a variable keeps is not freed."""
+    """Map each value that a variable keeps to the last node it lives to.
+
+    The value is not freed before that node has run.
+    """
     nodes = [node for node in graph.nodes if node.op.startswith("call_")]
     frames = _frames(nodes)
     names = _Names()
@@ -42,7 +45,10 @@ def kept_until(graph: Graph) -> dict[Node, Node]:
 
 
 def _frames(nodes: list[Node]) -> list[tuple[Frame, ...]]:
-    """The frames of each node, the outermost first; if none are told, those of the one before."""
+    """Return the frames of each node, the outermost first.
+
+    A node without any has those of the node before.
+    """
     found: list[tuple[Frame, ...]] = []
     for node in nodes:
         told = _FRAME.findall(node.meta.get("stack_trace") or "")
@@ -52,7 +58,10 @@ def _frames(nodes: list[Node]) -> list[tuple[Frame, ...]]:
 
 
 def _runs(frames: list[tuple[Frame, ...]], depth: int) -> Iterator[tuple[int, int]]:
-    """Nodes in a row that come from one line of one frame: the first, and the one behind."""
+    """Yield where nodes in a row come from one line of one frame.
+
+    Each is the index of the first node, and the index behind the last one.
+    """
     begin = 0
     for at in range(1, len(frames) + 1):
         if at == len(frames) or frames[at][: depth + 1] != frames[begin][: depth + 1]:
@@ -64,7 +73,7 @@ def _runs(frames: list[tuple[Frame, ...]], depth: int) -> Iterator[tuple[int, in
 def _last(
     frames: list[tuple[Frame, ...]], names: _Names, depth: int, end: int, given: frozenset[str]
 ) -> int:
-    """The last node before a name gets another value or its frame ends."""
+    """Return the last node before a name is rebound or its frame ends."""
     own = frames[end - 1]
     for at in range(end, len(frames)):
         here = frames[at]
@@ -78,7 +87,7 @@ def _last(
 
 
 def _results(nodes: list[Node]) -> Iterator[Node]:
-    """What a line makes: its last value, and those that are used behind it."""
+    """Yield a line's last value, and its values that are used behind it."""
     inside = set(nodes)
     for node in nodes:
         if node is nodes[-1] or not inside.issuperset(node.users):
@@ -86,13 +95,13 @@ def _results(nodes: list[Node]) -> Iterator[Node]:
 
 
 class _Names:
-    """The names that lines give, file by file."""
+    """Names that source lines assign, file by file."""
 
     def __init__(self) -> None:
         self._files: dict[str, dict[int, frozenset[str]]] = {}
 
     def of(self, frame: Frame) -> frozenset[str]:
-        """Which names a line gives."""
+        """Return the names that a line assigns."""
         file, line, _ = frame
         if file not in self._files:
             self._files[file] = _names_of("".join(linecache.getlines(file)))

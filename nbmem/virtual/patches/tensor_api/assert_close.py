@@ -1,4 +1,6 @@
-"""torch.testing.assert_close: values that are not known are as close as a program asserts.
+"""torch.testing.assert_close on virtual tensors.
+
+Values that are not known are as close as a program asserts.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/testing/_comparison.py
 """
@@ -20,7 +22,11 @@ COMPARING = "_compare_regular_values_close"
 
 
 def comparison_patches(mode: CardMode) -> list[Patch]:
-    """Shapes, types and known values are compared; what a kernel would have written passes."""
+    """Return a patch of assert_close that accepts unknown values.
+
+    Shapes, types and known values are compared. Values that a kernel would have written pass; the
+    comparison takes memory all the same.
+    """
     pair = _comparison.TensorLikePair
     true: Any = getattr(pair, COMPARING, None)
     if true is None:

@@ -1,4 +1,6 @@
-"""Whether a mask is causal: torch's encoders and decoders compare its values with those of one.
+"""Detection of causal masks in torch's encoders and decoders.
+
+They compare a mask's values with those of a causal one.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/nn/modules/transformer.py
 """
@@ -21,7 +23,10 @@ COMPARING = "_detect_is_causal_mask"
 
 
 def mask_patches(mode: CardMode) -> list[Patch]:
-    """A square mask of values that are not known is taken for a causal one, which most are."""
+    """Return a patch that takes an unknown square mask for a causal one.
+
+    Most square masks are causal. A mask of known values is compared.
+    """
     true: Any = getattr(transformer, COMPARING, None)
     if true is None:
         return []

@@ -16,7 +16,10 @@ from nbmem.virtual.patches.tensor_api.transfers import card_device, is_card
 
 
 def factory_patches() -> list[Patch]:
-    """Factories that build on the CPU and move: C++ would move below every hook."""
+    """Return patches of factories that make tensors on the card.
+
+    They build on the CPU and move the tensor: C++ would move it below every hook.
+    """
     true_tensor, true_as_tensor, true_asarray = torch.tensor, torch.as_tensor, torch.asarray
 
     def moved(make: Any, data: Any, kwargs: dict[str, Any]) -> torch.Tensor:
@@ -65,7 +68,10 @@ def factory_patches() -> list[Patch]:
 
 
 def _default_device() -> torch.device | None:
-    """The device of `with torch.device(...)` or set_default_device; None without one."""
+    """Return the default device; None if none was set.
+
+    `with torch.device(...)` or set_default_device sets it.
+    """
     for mode in overrides._get_current_function_mode_stack():
         if isinstance(mode, default_devices.DeviceContext):
             return mode.device
@@ -81,13 +87,20 @@ NUMBERED = (
 
 
 def _check_generator(generator: torch.Generator) -> None:
-    """A card's numbers come from a generator of the card."""
+    """Refuse a CPU generator for numbers on a card.
+
+    Raises:
+        RuntimeError: The generator is on the CPU.
+    """
     if generator.device.type == "cpu":
         raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
 
 
 def _by_number() -> list[Patch]:
-    """Without a card torch cannot read `device=0`: there is no accelerator that it could mean."""
+    """Return patches that read `device=0` as the first card.
+
+    Without a card torch cannot read a number: there is no accelerator that it could mean.
+    """
 
     def taught(true_factory: Any) -> Any:
         def factory(*args: Any, **kwargs: Any) -> Any:
@@ -119,7 +132,10 @@ def _by_number() -> list[Patch]:
 
 
 def _scripted(factories: list[Patch]) -> list[Patch]:
-    """torch.jit.script knows torch's functions by identity: what stands in for one is that one."""
+    """Return patches that let torch.jit.script find patched functions.
+
+    It knows torch's functions by identity, so a patched one is looked up as the original.
+    """
     from torch.jit import _builtins, _recursive
 
     _builtins._get_builtin_table()  # made at the first question, of the functions that are there
@@ -133,7 +149,10 @@ def _scripted(factories: list[Patch]) -> list[Patch]:
 
 
 def _numbered_device() -> Any:
-    """torch.device that reads `torch.device(0)`, too; what it makes are torch's own devices."""
+    """Return a torch.device that reads `torch.device(0)` as a card, too.
+
+    The devices that it makes are torch's own.
+    """
     true = torch.device
 
     class DeviceType(type):
@@ -149,6 +168,9 @@ def _numbered_device() -> Any:
 
 
 def _off_card(data: Any) -> Any:
-    """What is read of a card comes to the CPU."""
+    """Copy a virtual tensor or a storage to the CPU; keep other data.
+
+    A storage that is not on a card is returned itself.
+    """
     on_card = is_virtual(data) or isinstance(data, torch.UntypedStorage)
     return data.cpu() if on_card else data  # a storage itself where it is no card's

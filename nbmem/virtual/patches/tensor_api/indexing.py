@@ -1,4 +1,7 @@
-"""`x[[0, 2]]` and `x[mask] = 0`: what C++ would move to the card below every hook.
+"""Indexing of virtual tensors, in reading and in assignment.
+
+C++ would move the numbers of `x[[0, 2]]` or the value of `x[mask] = 0` to the card below every
+hook.
 
 For CUDA it leaves a number on the CPU, so that a mask becomes a masked fill and a slice a fill:
 https://github.com/pytorch/pytorch/blob/v2.11.0/torch/csrc/autograd/python_variable_indexing.cpp
@@ -27,7 +30,7 @@ _PARTS = (torch.Tensor, slice, type(None), type(Ellipsis))
 
 
 def indexing_patches() -> list[Patch]:
-    """Reading and writing by index."""
+    """Return patches of Tensor.__getitem__ and Tensor.__setitem__."""
 
     def getitem(self: torch.Tensor, index: Any) -> torch.Tensor:
         __tracebackhide__ = True
@@ -43,7 +46,11 @@ def indexing_patches() -> list[Patch]:
 
 
 def _on_card(tensor: torch.Tensor, index: Any) -> Any:
-    """The index with every sequence of numbers as a tensor beside the one that is indexed."""
+    """Return an index whose sequences of numbers are tensors.
+
+    They are on the device of the indexed tensor. The index of a tensor that is not virtual is
+    unchanged.
+    """
     if type(index) is tuple:
         if any(isinstance(item, _SEQUENCES) for item in index) and is_virtual(tensor):
             return tuple(
@@ -59,7 +66,10 @@ def _on_card(tensor: torch.Tensor, index: Any) -> Any:
 
 
 def _has_places(index: Any) -> bool:
-    """Whether it lists elements by number; their kernel wants the value on the card, too."""
+    """Return whether an index lists elements by number.
+
+    The kernel for such an index wants the value on the card, too.
+    """
     parts = index if type(index) is tuple else (index,)
     return any(
         isinstance(part, _SEQUENCES)

@@ -1,4 +1,4 @@
-"""Initialisations of torch.nn.init that look at what they have drawn."""
+"""Initializations of torch.nn.init that inspect the values they draw."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ TRUNCATED = "_no_grad_trunc_normal_"
 
 
 def filling_patches(mode: CardMode) -> list[Patch]:
-    """trunc_normal_ draws until it likes the numbers: all of that is one step of a recipe."""
+    """Return a patch that records trunc_normal_ as one recipe step.
+
+    It draws until the numbers are in range, and all of that is one step of a recipe.
+    """
     true = getattr(init, TRUNCATED, None)
     if true is None:
         return []

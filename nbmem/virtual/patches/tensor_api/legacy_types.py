@@ -1,7 +1,7 @@
-"""Types of tensors as they were before devices: torch.cuda.FloatTensor and what is made of it.
+"""Tensor types as torch.cuda.FloatTensor, from before devices.
 
 torch.set_default_tensor_type, torch.Tensor(), Tensor.type(), Tensor.type_as() and Tensor.new() ask
-C++ for them, which has none for a card that it does not know.
+C++ for these types, which has none for a card that it does not know.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _Base: Any = _C.TensorBase
 
 
 class CardType(type):
-    """A class of tensors: what it makes is an ordinary tensor on the current card."""
+    """Metaclass of tensor types, which make tensors on the current card."""
 
     dtype: torch.dtype
     is_cuda, is_sparse, layout = True, False, torch.strided
 
     def __call__(cls, *args: Any, device: Any = None) -> torch.Tensor:
-        """Make a tensor of these sizes, of a sequence's values, or over a tensor or a storage."""
+        """Make a tensor from sizes, from values, or over a tensor or storage."""
         return made_on_card(args, cls.dtype, device)
 
     def __instancecheck__(cls, instance: object) -> bool:
@@ -51,7 +51,9 @@ class CardType(type):
 
 
 def made_on_card(args: tuple[Any, ...], dtype: torch.dtype, device: Any = None) -> torch.Tensor:
-    """Read the arguments as C++ does: torch/csrc/utils/tensor_new.cpp, legacy_tensor_generic_ctor.
+    """Make a tensor on a card as torch's legacy constructors do.
+
+    Reads the arguments as torch/csrc/utils/tensor_new.cpp, legacy_tensor_generic_ctor.
 
     Args:
         args: Sizes, or one tensor, storage or sequence.
@@ -93,7 +95,7 @@ def _is_size(value: Any) -> bool:
 
 
 def _options(tensor: torch.Tensor, device: Any) -> str:
-    """A tensor's options as torch's messages print them."""
+    """Return a tensor's options as torch's messages print them."""
     return (
         f"TensorOptions(dtype={in_cpp(tensor)}, device={device}, layout=Strided, "
         "requires_grad=false (default), pinned_memory=false (default), memory_format=(nullopt))"
@@ -115,13 +117,16 @@ def _card_types() -> dict[str, CardType]:
 
 
 class SparseCardType(type):
-    """The same of sparse tensors: torch.cuda.sparse.FloatTensor(indices, values, size)."""
+    """Metaclass of sparse tensor types.
+
+    A type is called as torch.cuda.sparse.FloatTensor(indices, values, size).
+    """
 
     dtype: torch.dtype
     is_cuda, is_sparse, layout = True, True, torch.sparse_coo
 
     def __call__(cls, *args: Any, device: Any = None) -> torch.Tensor:
-        """Indices and values, with or without a size; or a size alone."""
+        """Make a tensor from indices and values, with a size, or a size alone."""
         return sparse_coo(args, dtype=cls.dtype, device="cuda" if device is None else device)
 
     def __instancecheck__(cls, instance: object) -> bool:
@@ -129,7 +134,10 @@ class SparseCardType(type):
 
 
 def sparse_coo(args: tuple[Any, ...], **options: Any) -> torch.Tensor:
-    """What the old constructors take: indices and values, or sizes."""
+    """Make a COO tensor as the legacy constructors do.
+
+    From indices and values, or from sizes.
+    """
     if args and isinstance(args[0], torch.Tensor):
         return torch.sparse_coo_tensor(*args, **options)
     size = args[0] if args and not isinstance(args[0], int) else args
@@ -137,7 +145,9 @@ def sparse_coo(args: tuple[Any, ...], **options: Any) -> torch.Tensor:
 
 
 class _Default:
-    """Where tensors are made by default: by the device that was set, else by the default type.
+    """The default device and the default tensor type.
+
+    The device that was set comes first, then the default type.
 
     Attributes:
         card: The device of the default type, where that is one of a card.
@@ -151,18 +161,21 @@ class _Default:
         self._true_tensor = torch.Tensor.__new__
 
     def set_type(self, device: str, dtype: torch.dtype) -> None:
-        """Let the default type be that of a device and a dtype."""
+        """Set the default type to that of a device and a dtype."""
         torch.set_default_dtype(dtype)
         self.card = None if device == "cpu" else device
         self.set_device(self.chosen)
 
     def set_device(self, device: Any) -> None:
-        """Let torch's factories know the device: it goes before the type."""
+        """Set the default device, which comes before the default type."""
         self.chosen = device
         self._true_set(self.card if device is None else device)
 
     def meaning(self, kind: Any) -> tuple[str, torch.dtype] | None:
-        """The device and dtype of a class of tensors or of its name; None if it is neither."""
+        """Return the device and dtype of a tensor type or its name.
+
+        None if it is neither.
+        """
         if isinstance(kind, CardType):
             return "cuda", kind.dtype
         if kind is torch.Tensor or kind == "torch.Tensor":
@@ -176,7 +189,7 @@ class _Default:
         return "cpu" if where == "torch" else "cuda", _DTYPES[last]
 
     def patches(self) -> list[Patch]:
-        """What else asks: torch.set_default_device and the constructor torch.Tensor(...)."""
+        """Return patches of torch.set_default_device and torch.Tensor(...)."""
 
         def set_default_device(device: Any) -> None:
             self.set_device(device)
@@ -196,7 +209,10 @@ class _Default:
 
 
 def legacy_patches() -> list[Patch]:
-    """The classes in torch.cuda, and the functions that take or name them."""
+    """Return patches of the tensor types and of their users.
+
+    These are the classes in torch.cuda, and the functions that take or name them.
+    """
     default = _Default()
     true_default = torch.set_default_tensor_type
     true_type, true_as, true_new = _Base.type, _Base.type_as, _Base.new

@@ -1,7 +1,8 @@
-"""Lists that constructors are given, with tensors among their numbers.
+"""Lists of numbers and tensors that constructors take.
 
-A class with `__getitem__` in Python, as torch.Tensor has here (indexing.py), is a sequence to C++,
-which asks a tensor without dimensions for its length then. So each becomes the number that it is.
+A class with `__getitem__` in Python, as torch.Tensor has here (indexing.py), is a sequence to C++.
+C++ asks a tensor without dimensions for its length then. So each such tensor becomes the number
+that it is.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ _HOLDING = (torch.Tensor, torch.UntypedStorage, *_NESTED)
 
 
 def plain(data: Any, dtype: torch.dtype | None = None) -> tuple[Any, torch.dtype | None]:
-    """What a constructor is given, without tensors in it, and the type that it gets then.
+    """Return nested data with numbers in place of tensors, and a dtype.
 
     Args:
         data: Numbers, or lists of them, or anything else, which stays.
-        dtype: As it was asked for; None: what the tensors and the numbers are together.
+        dtype: The type that was asked for; None: what the tensors and the numbers are together.
 
     Raises:
         ValueError: A tensor in a list has several elements.

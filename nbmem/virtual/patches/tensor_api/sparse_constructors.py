@@ -1,4 +1,7 @@
-"""Constructors of sparse and nested tensors, whose C++ would ask for a driver."""
+"""Constructors of sparse and nested tensors.
+
+Their C++ would ask for a driver.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _NESTED = ("nested_tensor", "as_nested_tensor")
 
 
 def layout_patches() -> list[Patch]:
-    """The functions by their public names."""
+    """Return patches of the constructors, by their public names."""
 
     def made_by(true: Any, own: Any) -> Any:
         @functools.wraps(true)
@@ -64,7 +67,10 @@ def _coo(  # noqa: PLR0913 - torch's signature
     is_coalesced: bool | None = None,
     **_: Any,
 ) -> torch.Tensor:
-    """`torch.sparse_coo_tensor(indices, values, size)` and `torch.sparse_coo_tensor(size)`."""
+    """Make a COO tensor from indices and values, or from a size alone.
+
+    As `torch.sparse_coo_tensor(indices, values, size)` and `torch.sparse_coo_tensor(size)` do.
+    """
     if values is None:
         made = torch.ops.aten.sparse_coo_tensor.size(
             size if indices is None else indices, dtype=dtype, device=card_device(device)
@@ -94,7 +100,10 @@ def _compressed(
     requires_grad: bool = False,
     **named: Any,
 ) -> torch.Tensor:
-    """`torch.sparse_csr_tensor` and its kin; without a size, as large as the indices say."""
+    """Make a compressed tensor, as `torch.sparse_csr_tensor` and others.
+
+    Without a size it is as large as the indices say.
+    """
     outer, inner, values, size = (
         given[place] if place < len(given) else next((named[n] for n in names if n in named), None)
         for place, names in enumerate((_OUTER, _INNER, ("values",), ("size",)))
@@ -111,21 +120,30 @@ def _compressed(
 
 
 def _there(data: Any, device: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """What a constructor is given, as a tensor there; autograd follows one that it knows."""
+    """Return a constructor's data as a tensor on a device.
+
+    Autograd records the move of a tensor that it knows.
+    """
     if isinstance(data, torch.Tensor):
         return data.to(device, dtype or data.dtype)
     return torch.as_tensor(data, dtype=dtype, device=device)
 
 
 def _home(device: Any, values: Any, indices: Any) -> Any:
-    """The device as it is asked for; else that of the values, else that of the indices."""
+    """Return the device that was asked for, else that of the data.
+
+    That is the device of the values if they are virtual, else that of the indices.
+    """
     if device is not None:
         return card_device(device)
     return values.device if is_virtual(values) else indices.device
 
 
 def stood_for(function: Any) -> Any:
-    """What one of these functions stands for; any other function itself."""
+    """Return the function that a patched constructor replaces.
+
+    Any other function is returned itself.
+    """
     ours = getattr(function, "__code__", None) is not None and function.__globals__ is globals()
     return function.__wrapped__ if ours else function
 

@@ -1,4 +1,7 @@
-"""Storages of virtual tensors: their address, and copies of them for deepcopy, save and load."""
+"""Storages of virtual tensors: address, size and copies.
+
+The copies serve deepcopy, save and load.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ WRITERS = frozenset({"__setitem__", "fill_", "copy_"})
 
 
 def storage_patches(mode: CardMode) -> list[Patch]:
-    """Attributes and methods of torch.UntypedStorage."""
+    """Return patches of torch.UntypedStorage's attributes and methods."""
     true_to = torch.UntypedStorage.to
     true_cpu = torch.UntypedStorage.cpu
     true_clone = torch.UntypedStorage.clone
@@ -91,7 +94,7 @@ def storage_patches(mode: CardMode) -> list[Patch]:
         return cpu(self) if _on_card(self) else true_to(self, device=target, **kwargs)
 
     def read(name: str) -> Any:
-        """A method that reads or writes the bytes themselves."""
+        """Return a method that reads or writes the bytes themselves."""
         true = getattr(torch.UntypedStorage, name)
 
         def method(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
@@ -120,7 +123,10 @@ def storage_patches(mode: CardMode) -> list[Patch]:
 
 
 def _written(mode: CardMode, storage: torch.UntypedStorage, name: str, *args: Any) -> Any:
-    """Bytes that go to a card, or come from one."""
+    """Run a method that writes bytes to a card or from one.
+
+    Values of the card's storage that were known are unknown afterwards.
+    """
     if not _on_card(storage):
         return getattr(storage, name)(args[0].cpu())
     if name == "copy_" and args[0].nbytes() != storage.nbytes():
@@ -135,7 +141,10 @@ def _written(mode: CardMode, storage: torch.UntypedStorage, name: str, *args: An
 
 
 def _sizes(mode: CardMode) -> dict[str, Any]:
-    """How large a storage is, which `resize_` changes without C++ (FSDP frees so)."""
+    """Return the methods that read or change a storage's size.
+
+    `resize_` changes it without C++; FSDP frees memory so.
+    """
     true_resize = torch.UntypedStorage.resize_
 
     def nbytes(self: torch.UntypedStorage) -> Any:

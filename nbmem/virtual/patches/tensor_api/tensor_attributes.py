@@ -1,7 +1,8 @@
-"""What Python sees of a virtual tensor: a CUDA tensor with an address.
+"""Attributes of virtual tensors, as Python sees them.
 
-A subclass that wraps one says a device of its own; C++ is told the card's, or the engine would look
-for a driver.
+A virtual tensor looks like a CUDA tensor with an address. A subclass that wraps one reports a
+device of its own. C++ is given the virtual tensor's device for it, or the engine would look for a
+driver.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _LAZY_TYPE = "lazy"
 
 
 def tensor_patches(mode: CardMode) -> list[Patch]:
-    """Attributes and methods of torch.Tensor."""
+    """Return patches of torch.Tensor's attributes and methods."""
 
     def device(self: torch.Tensor) -> torch.device:
         real = true_device(self)
@@ -110,7 +111,7 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
         }
 
     def wrapper(*args: Any, **kwargs: Any) -> torch.Tensor:
-        """A subclass around tensors of the card: the engine must take it for one of them.
+        """Make a subclass tensor that the engine takes for a virtual one.
 
         Where AOTAutograd traces, autocast knows such a tensor by the keys that it is given here.
         """
@@ -140,7 +141,10 @@ def _for_cpp(value: Any) -> Any:
 
 
 def printing_patches(mode: CardMode) -> list[Patch]:
-    """Printing shows a copy's values; a real card's scratch memory for printing is not modelled."""
+    """Return patches that print a virtual tensor from a copy's values.
+
+    The scratch memory that a real card uses for printing is not modelled.
+    """
     from torch import _tensor_str
 
     true_body, true_whole = _tensor_str._tensor_str, _tensor_str._str_intern

@@ -1,4 +1,7 @@
-"""Moving tensors to a card: what C++ cannot do for a device that no guard stands for."""
+"""Moves of tensors to a card.
+
+C++ cannot make them for a device that has no guard.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ _true_to = _Base.to
 
 
 def card_device(device: Any) -> Any:
-    """A device as the program wrote it, with CUDA's index filled in; others as they are.
+    """Return a device with the index of a card filled in.
+
+    Other devices, None and booleans stay as they are.
 
     Raises:
         RuntimeError: The machine has no such card.
@@ -38,12 +43,15 @@ def card_device(device: Any) -> Any:
 
 
 def is_card(device: Any) -> bool:
-    """Whether it is the device of a card."""
+    """Return whether an object is the device of a card."""
     return isinstance(device, _Device) and device.type in ("cuda", "lazy")
 
 
 def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """`tensor.to(...)`: C++ is given the card by its full name, or not at all if it is there."""
+    """Move or convert a tensor, as `tensor.to(...)`.
+
+    C++ is given the card by its full name, or not at all if the tensor is there.
+    """
     if args and not isinstance(args[0], (torch.Tensor, torch.dtype)):
         args = (card_device(args[0]), *args[1:])
     if "device" in kwargs:
@@ -75,13 +83,13 @@ def cuda(
     non_blocking: bool = False,  # noqa: FBT001, FBT002 - torch's signature
     memory_format: torch.memory_format = torch.preserve_format,
 ) -> torch.Tensor:
-    """`tensor.cuda()`."""
+    """Move a tensor to a card, as `tensor.cuda()`."""
     target = card_device("cuda" if device is None else device)
     return to(self, target, non_blocking=non_blocking, memory_format=memory_format)
 
 
 def new_tensor(self: torch.Tensor, data: Any, **kwargs: Any) -> torch.Tensor:
-    """`tensor.new_tensor(data)`: made on the CPU and moved."""
+    """Make a tensor on the CPU and move it, as `tensor.new_tensor(data)`."""
     wish = kwargs.pop("device", None)
     target = card_device(self.device if wish is None else wish)
     kwargs.setdefault("dtype", self.dtype)
@@ -94,7 +102,10 @@ def new_tensor(self: torch.Tensor, data: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def lazy_patches() -> list[Patch]:
-    """Parameters of lazy modules let only functions that they know move them."""
+    """Return a patch that lets parameters of lazy modules be moved.
+
+    They let only functions that they know move them.
+    """
     lazy: Any = vars(parameter)["UninitializedTensorMixin"]
     return [Patch(lazy, "_allowed_methods", [*lazy._allowed_methods, to, cuda])]
 

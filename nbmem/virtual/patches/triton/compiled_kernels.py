@@ -1,7 +1,8 @@
-"""A compiled kernel of Triton's, for a program that asks one for its registers, code or scratch.
+"""Compiled Triton kernels, for their registers, code or scratch.
 
-Triton's compiler needs no card: it compiles for the one that is named. That takes seconds, so it
-is done where an answer depends on it and nowhere else.
+Triton's compiler needs no card: it compiles for the one that is named. That takes seconds, so it is
+done where an answer depends on it and nowhere else.
+
 https://github.com/triton-lang/triton/blob/v3.7.1/python/triton/compiler/compiler.py: CompiledKernel
 """
 
@@ -39,7 +40,9 @@ _SCRATCH = ("make_tensor_descriptor", "global_scratch")
 
 
 class Described:
-    """A tensor of a launch as its kernel is compiled for: its type and where it may begin.
+    """A tensor argument of a launch, without the tensor's memory.
+
+    It has what its kernel is compiled for: the type and the alignment of the address.
 
     Args:
         tensor: The tensor, which is not kept.
@@ -52,21 +55,26 @@ class Described:
         self._address = tensor.data_ptr()
 
     def stride(self, dim: int | None = None) -> Any:
-        """As torch's."""
+        """Return the strides, as torch.Tensor.stride() does."""
         return self._strides if dim is None else self._strides[dim]
 
     def data_ptr(self) -> int:
-        """As torch's: that it is a multiple of 16 makes another kernel."""
+        """Return the address, as torch.Tensor.data_ptr() does.
+
+        A kernel for a multiple of 16 is another kernel.
+        """
         return self._address
 
     @staticmethod
     def ptr_range() -> int:
-        """As Triton's own MockTensor."""
+        """Return 0, as Triton's own MockTensor does."""
         return 0
 
 
 class PassedKernel:
-    """What a launch returns in place of the compiled kernel; it is compiled when it is asked.
+    """The result of a launch in place of the compiled kernel.
+
+    The kernel is compiled when an attribute of it is read.
 
     Args:
         name: The kernel's.
@@ -80,7 +88,7 @@ class PassedKernel:
         self._loaded = loaded
 
     def kernel(self, asked: str) -> Any:
-        """The compiled kernel.
+        """Return the compiled kernel.
 
         Raises:
             AttributeError: It cannot be compiled here.
@@ -107,11 +115,13 @@ class PassedKernel:
 
 
 class PassedLauncher:
-    """Launches a compiled kernel: what it asks of the program's allocator is memory of the card.
+    """A launcher that takes a kernel's scratch memory on the card.
+
+    The memory comes from the program's allocator. Nothing is launched.
 
     Args:
         metadata: What Triton knows of the kernel.
-        launched: Is told the kernel's arguments.
+        launched: Called with the kernel's arguments.
     """
 
     def __init__(self, metadata: Any, launched: Callable[[tuple[Any, ...]], None]) -> None:
@@ -119,20 +129,24 @@ class PassedLauncher:
         self._launched = launched
 
     def __call__(self, *args: Any) -> None:
-        """Three sizes of the grid, the stream, four more of Triton's, the kernel's arguments."""
+        """Take a launch's scratch memory and report its arguments.
+
+        The arguments are three sizes of the grid, the stream, four more of Triton's, and the
+        kernel's.
+        """
         scratch = take_scratch(self._metadata, args[:3], args[3])
         self._launched(args[8:])
         del scratch
 
 
 class Scratch:
-    """What launches ask of the program's allocator, by compiling each kernel once.
+    """Scratch memory of launches, found by compiling each kernel once.
 
-    A tuner's configurations ask for the same in each block. Compiling ends after `PATIENCE_S` in
-    all: kernels that come then are told as such.
+    A tuner's configurations take the same in each block. Compiling ends after `PATIENCE_S` in all;
+    kernels that come then are noted as unknown.
 
     Args:
-        note: Is told what is not counted.
+        note: Called with a text about what is not counted.
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:
@@ -141,7 +155,7 @@ class Scratch:
         self._spent_s = 0.0
 
     def of(self, function: Any, kernel: PassedKernel, values: Iterable[Any]) -> Any:
-        """What Triton knows of a kernel that is launched; None if it is not known here.
+        """Return Triton's metadata of a kernel; None if it is not known.
 
         Args:
             function: The kernel as it was written.
@@ -168,7 +182,10 @@ class Scratch:
 
 
 def take_scratch(metadata: Any, grid: Sequence[int], stream: Any) -> Any:
-    """What a launch gets of the allocator that the program set; None if it needs nothing."""
+    """Allocate a launch's scratch memory; None if it needs none.
+
+    The memory comes from the allocator that the program set.
+    """
     size = getattr(metadata, "global_scratch_size", 0)
     if not size:
         return None
@@ -177,7 +194,7 @@ def take_scratch(metadata: Any, grid: Sequence[int], stream: Any) -> Any:
 
 
 def light(value: Any) -> Any:
-    """An argument of a launch without the memory behind it."""
+    """Return an argument of a launch without the memory behind it."""
     if is_virtual(value):
         return Described(value)
     if isinstance(value, (list, tuple)):
@@ -191,7 +208,10 @@ def light(value: Any) -> Any:
 
 
 def resources(name: str, kernel: bytes) -> tuple[int, int]:
-    """Registers and spilled registers of each thread, as NVIDIA's tool reads them in a kernel."""
+    """Return registers and spilled registers of each thread.
+
+    NVIDIA's tool cuobjdump reads them in the kernel.
+    """
     knobs = importlib.import_module("triton.knobs")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         file = Path(folder, "kernel.cubin")
@@ -206,10 +226,11 @@ def resources(name: str, kernel: bytes) -> tuple[int, int]:
 
 
 def may_take_scratch(kernel: Any) -> bool:
-    """Whether a launch may ask the program's allocator for memory: compiling says how much.
+    """Return whether a launch may take memory of the program's allocator.
 
-    A program has set one, and the kernel or what it calls makes descriptors on the card; a library
-    may set one for all kernels, and compiling each takes seconds.
+    Compiling the kernel says how much. It may if a program has set an allocator, and the kernel or
+    what it calls makes descriptors on the card or names scratch. A library may set an allocator for
+    all kernels, and compiling each takes seconds.
     """
     parts = sys.modules.get("triton.runtime._allocation")
     unset = getattr(parts, "NullAllocator", None)

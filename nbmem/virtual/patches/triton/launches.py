@@ -1,8 +1,9 @@
-"""Triton's launches: the host's code around them runs, the kernels themselves pass.
+"""Launches of Triton kernels: host code runs, kernels do not.
 
 What a program allocates to launch is Python: hooks, heuristics, the tuner with its buffer for a
-cold cache, what a grid is computed from. All of that runs as on a card; a kernel takes no memory
-but that of its arguments, and what it asks of an allocator that the program has set for it.
+cold cache, the computation of a grid. All of that runs as on a card. A kernel takes no memory but
+that of its arguments, and scratch memory from an allocator that the program has set.
+
 https://github.com/triton-lang/triton/blob/v3.7.1/python/triton/runtime/jit.py: JITFunction.run
 """
 
@@ -42,22 +43,22 @@ ONE_TURN = 1000.0
 
 
 class TritonEvent:
-    """A moment of a benchmark."""
+    """A CUDA event of a benchmark, which holds no time."""
 
     def __init__(self, **options: Any) -> None:
         del options
 
     def record(self, stream: Any = None) -> None:
-        """Nothing needs to be remembered, for times are not known."""
+        """Do nothing, since times are not known."""
 
     def elapsed_time(self, end_event: Any) -> float:
-        """A time so long that a benchmark is content with one launch."""
+        """Return a time so long that a benchmark launches only once."""
         del end_event
         return ONE_TURN
 
 
 class TritonInterface:
-    """`torch.cuda` to a benchmark."""
+    """The device interface of benchmarks: torch.cuda with other events."""
 
     Event = TritonEvent
 
@@ -66,7 +67,10 @@ class TritonInterface:
 
 
 class PassedBlas:
-    """cuBLASLt as Triton binds it: what it writes is not known, its workspace is given."""
+    """A replacement of Triton's binding to cuBLASLt.
+
+    What it writes is not known. The caller gives it a workspace.
+    """
 
     def __init__(self, workspace: torch.Tensor, launched: Callable[[Iterable[Any]], None]) -> None:
         self._workspace = workspace
@@ -77,73 +81,80 @@ class PassedBlas:
 
 
 class TritonDriver:
-    """What programs ask of `triton.runtime.driver.active` before they launch."""
+    """The driver `triton.runtime.driver.active` of a virtual card."""
 
     def __init__(self, machine: Machine, launched: Callable[[Iterable[Any]], None]) -> None:
         self._machine = machine
         self._launched = launched
 
     def launcher_cls(self, source: Any, metadata: Any) -> PassedLauncher:
-        """How a compiled kernel is launched."""
+        """Return the launcher of a compiled kernel."""
         del source
         return PassedLauncher(metadata, self._launched)
 
     def load_binary(
         self, name: str, kernel: bytes, shared: int, device: int
     ) -> tuple[int, int, int, int, int]:
-        """A module's and a function's handle; registers, spilled ones, threads of a block."""
+        """Return a kernel's handles, registers, spills and threads.
+
+        In order: the handles of the module and of the function, the registers and spilled registers
+        of a thread, the most threads of a block.
+        """
         del shared, device
         return (1, 1, *resources(name, kernel), MOST_THREADS)
 
     def get_active_torch_device(self) -> torch.device:
-        """The card."""
+        """Return the current card as a device."""
         return torch.device("cuda", self.get_current_device())
 
     def get_current_device(self) -> int:
-        """Its ordinal."""
+        """Return the index of the current card."""
         return self._machine.current.index
 
     def set_current_device(self, device: int) -> None:
-        """Go on with another card."""
+        """Make another card the current one."""
         torch.cuda.set_device(device)
 
     def get_current_stream(self, device: int | None = None) -> int:
-        """The handle of this thread's stream."""
+        """Return the handle of this thread's stream."""
         return self._machine.gpu(device).stream.handle
 
     def get_current_target(self) -> Any:
-        """What kernels are compiled for."""
+        """Return the target that kernels are compiled for."""
         compiler = sys.modules["triton.backends.compiler"]
         major, minor = self._machine.current.card.capability
         return compiler.GPUTarget("cuda", 10 * major + minor, 32)
 
     def get_device_capability(self, device: int | None = None) -> tuple[int, int]:
-        """The card's compute capability."""
+        """Return a card's compute capability."""
         return self._machine.gpu(device).card.capability
 
     def get_device_interface(self) -> TritonInterface:
-        """How a benchmark waits and takes times."""
+        """Return the interface by which a benchmark waits and takes times."""
         return TritonInterface()
 
     def get_benchmarker(self) -> Any:
-        """What a tuner measures with."""
+        """Return the function that a tuner measures with."""
         return importlib.import_module("triton.testing").do_bench
 
     def get_empty_cache_for_benchmark(self) -> torch.Tensor:
-        """The buffer that a benchmark writes; it lives as long as the benchmark."""
+        """Return the buffer that a benchmark writes to clear the cache.
+
+        It lives as long as the benchmark.
+        """
         return torch.empty(COLD_CACHE // 4, dtype=torch.int, device=self.get_active_torch_device())
 
     def clear_cache(self, cache: torch.Tensor) -> None:
-        """Write the buffer."""
+        """Write the buffer, so that nothing else is in the card's cache."""
         cache.zero_()
 
     @property
     def utils(self) -> Any:
-        """Itself, for the few questions that are asked of it."""
+        """The driver itself, which has the few functions that are called."""
         return self
 
     def get_device_properties(self, device: int | None = None) -> dict[str, int]:
-        """What launches are sized by."""
+        """Return the properties of a card that launches are sized by."""
         card = self._machine.gpu(device).card
         return {
             "max_shared_mem": card.multiprocessor.shared_bytes,
@@ -157,7 +168,10 @@ class TritonDriver:
 
 
 def triton_patches(mode: CardMode, machine: Machine) -> list[Patch]:
-    """The launch of a kernel; torch has imported Triton by now, if there is one."""
+    """Return patches of Triton's launches and of its driver.
+
+    torch has imported Triton by now, if it is installed. Empty without it.
+    """
     jit = sys.modules.get("triton.runtime.jit")
     config = sys.modules.get("triton.runtime.driver")
     if jit is None or config is None:
@@ -220,7 +234,10 @@ def _blas_patches(launched: Callable[[Iterable[Any]], None]) -> list[Patch]:
 
 
 def _teach_wrapped_launches() -> None:
-    """What torch.library.wrap_triton makes of a launch is one here, too; learned for good."""
+    """Register launches by torch.library.wrap_triton for the card.
+
+    The registration stays for the life of the process.
+    """
     from torch._higher_order_ops import triton_kernel_wrap
 
     wrapped = triton_kernel_wrap.triton_kernel_wrapper_mutation
@@ -235,7 +252,11 @@ def _teach_wrapped_launches() -> None:
 
 
 def _launched_with(mode: CardMode, place: int, value: Any) -> None:
-    """Forget what the kernel may have written; refuse what it cannot reach, in Triton's words."""
+    """Forget a launch argument's values, which the kernel may write.
+
+    Raises:
+        ValueError: The kernel cannot reach the argument's memory; the message is Triton's.
+    """
     if isinstance(value, (list, tuple)):
         for item in value:
             _launched_with(mode, place, item)

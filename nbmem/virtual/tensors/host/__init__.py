@@ -1,1 +1,1 @@
-"""What the program keeps in the memory of the host, where that would only cost."""
+"""Host memory of the program: deferred writes and pinned allocations."""

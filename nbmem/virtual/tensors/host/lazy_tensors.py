@@ -1,10 +1,10 @@
-"""Large tensors on the CPU whose pages are written when somebody reads them, not before.
+"""Large CPU tensors whose pages are written at the first read.
 
-A model that is built on the CPU and moved to the card has weights that nobody ever looks at. So an
-operator that would fill a large tensor is only noted down, as a step of the tensor's recipe, and
-its pages stay untouched. The first operator that reads the tensor carries the recipe out, and finds
-what the program put there. A random step draws a seed from its generator, so a copy equals what
-it is a copy of; the numbers are others than in a run without this.
+A model that is built on the CPU and moved to the card has weights that are never read. So an
+operator that would fill a large tensor is only recorded, as a step of the tensor's recipe, and its
+pages stay untouched. The first operator that reads the tensor runs the recipe first. A random step
+draws a seed from its generator, so a copy has the same numbers as its source. The numbers differ
+from those of a run without deferral.
 
 Such a tensor is an ordinary one. A stand-in without data would have to answer every path of C++.
 """
@@ -39,14 +39,14 @@ LONGEST = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRule:
-    """What an operator does to a large tensor on the CPU that is left unwritten.
+    """A rule for an operator on large CPU tensors that stay unwritten.
 
     Attributes:
         factory: Whether its result is a new tensor that can be left unwritten.
-        fill: What fills the result of a factory in place; None: it holds zeros, or nothing.
-        filling: What that operator is told, by the factory's call.
-        overwrites: It writes all of its first argument without a look at what was there.
-        copies: It reads one tensor and writes another, so that it can wait.
+        fill: The in-place operator that fills a factory's result; None: it holds zeros, or nothing.
+        filling: Returns the arguments of that operator from the factory's call.
+        overwrites: Whether it writes all of its first argument without reading it.
+        copies: Whether it reads one tensor and writes another, so that it can wait.
     """
 
     factory: bool = False
@@ -57,11 +57,11 @@ class HostRule:
 
 
 class _WrittenError(Exception):
-    """A large argument is written: the operator must run."""
+    """A large argument is written already: the operator must run."""
 
 
 class Kept(weakref.ref):  # type: ignore[type-arg]
-    """An unwritten storage, not held.
+    """A weak reference to an unwritten storage.
 
     Attributes:
         key: The storage's identity.
@@ -75,7 +75,7 @@ class Kept(weakref.ref):  # type: ignore[type-arg]
 
 
 class Unwritten:
-    """The large tensors on the CPU that nobody has read yet.
+    """The large CPU tensors that have not been read yet.
 
     Attributes:
         everything: Whether all of them are left unwritten, or only pinned ones, which are there
@@ -91,7 +91,7 @@ class Unwritten:
         self._lock = lock
 
     def run(self, call: OperatorCall, *, pinned: bool = False) -> Any:
-        """Run an operator on the CPU, or note it down."""
+        """Run an operator on the CPU, or defer it."""
         if self._rule_of(call.func).factory:
             here = "device" in call.kwargs or all(true_device(t) == CPU for t in call.tensors)
             made = self._made(call) if here and (self.everything or pinned) else None
@@ -115,7 +115,7 @@ class Unwritten:
         args: tuple[Any, ...],
         generator: torch.Generator | None,
     ) -> bool:
-        """Note down a whole function that fills a tensor; False if it must run."""
+        """Defer a function that fills a tensor; return False if it must run."""
         kept = self.kept_of(tensor)
         if kept is None:
             return False
@@ -125,7 +125,7 @@ class Unwritten:
         return step is not None
 
     def write(self, storage: torch.UntypedStorage) -> None:
-        """Carry a storage's recipe out: somebody is about to read it."""
+        """Run a storage's recipe before the storage is read."""
         if storage._cdata not in self._kept:
             return
         with self._lock:
@@ -135,18 +135,18 @@ class Unwritten:
                 self._forget(kept)
 
     def show(self, tensor: torch.Tensor) -> None:
-        """Write the storage that a tensor lies in."""
+        """Write the storage of a tensor."""
         if self._kept and self.kept_of(tensor) is not None:
             self.write(tensor.untyped_storage())
 
     def write_small(self, call: OperatorCall) -> None:
-        """Write the small arguments of a call on the card: it may look at their values."""
+        """Write a call's small arguments, whose values the card may look at."""
         for tensor in call.tensors if self._kept else ():
             if self.kept_of(tensor) is not None and tensor.numel() * tensor.element_size() <= TINY:
                 self.write(tensor.untyped_storage())
 
     def zeros(self, view: View, recipe: Recipe | None = None) -> torch.Tensor:
-        """Make a tensor of untouched pages: zeros, or what a recipe says once somebody reads it.
+        """Make a tensor of untouched pages with zeros or a deferred recipe.
 
         Raises:
             MemoryError: This machine cannot even promise so much.
@@ -155,7 +155,7 @@ class Unwritten:
         return self._fresh(nbytes, view, recipe) if self.everything else view.of(untouched(nbytes))
 
     def copy(self, storage: torch.UntypedStorage) -> torch.UntypedStorage | None:
-        """A copy of an unwritten storage, unwritten, too; None if this one is written."""
+        """Copy an unwritten storage lazily; None if this one is written."""
         kept = self._kept.get(storage._cdata)
         if kept is None:
             return None
@@ -164,7 +164,10 @@ class Unwritten:
         return copy
 
     def forget(self) -> None:
-        """The card goes: pinned memory becomes real, unless everything was left, to the end."""
+        """Write the pinned tensors as the card goes, and forget all recipes.
+
+        With `everything` nothing is written: tensors stay unwritten to the end.
+        """
         for kept in () if self.everything else tuple(self._kept.values()):
             storage = kept()
             if storage is not None:
@@ -172,13 +175,13 @@ class Unwritten:
         self._kept.clear()
 
     def kept_of(self, tensor: torch.Tensor) -> Kept | None:
-        """The recipe of a tensor that nobody has read yet; None: it is an ordinary one."""
+        """Return the record of an unwritten tensor; None for an ordinary one."""
         if true_device(tensor) != CPU or tensor.layout is not torch.strided:
             return None
         return self._kept.get(tensor.untyped_storage()._cdata)
 
     def _made(self, call: OperatorCall) -> torch.Tensor | None:
-        """What a factory makes, if it is large."""
+        """Make a factory's result as an unwritten tensor; None if it is small."""
         like = call.tensors[0] if call.tensors else None
         size = call.argument("size")
         count = math.prod(size) if size is not None else like.numel() if like is not None else 0
@@ -200,7 +203,7 @@ class Unwritten:
         return made
 
     def _noted(self, call: OperatorCall) -> torch.Tensor | None:
-        """The result of an operator that need not run now; None if it must."""
+        """Defer an operator and return its result; None if it must run."""
         facts = facts_of(call.func)
         try:
             if facts.mutates == (0,) and len(call.func._schema.returns) == 1:
@@ -243,7 +246,10 @@ class Unwritten:
     def _step(
         self, call: OperatorCall, view: View, changed: Kept | None, seed: int | None
     ) -> Recipe | None:
-        """The next step of a recipe; None if that would be too long."""
+        """Build the next step of a recipe; None if that would be too long.
+
+        Raises _WrittenError for a large argument that is written.
+        """
         before = None if changed is None else changed.recipe
         sources: list[RecipeSource] = []
 
@@ -290,6 +296,6 @@ def _view(tensor: torch.Tensor | TensorSpec) -> View:
 
 
 def _draw(generator: torch.Generator | None) -> int:
-    """A seed from a generator of the program's."""
+    """Draw a seed from a generator; None is torch's default generator."""
     with below():
         return int(torch.randint(1 << 62, (), generator=generator))

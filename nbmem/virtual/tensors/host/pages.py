@@ -1,4 +1,4 @@
-"""Host memory that is zero and takes no memory until it is written.
+"""Zero-filled host memory without resident pages until it is written.
 
 Its pages are given back with `MADV_DONTNEED`, because the heap hands out again what was written
 before; memory from numpy could not be resized.
@@ -20,7 +20,7 @@ _Base: Any = _C.StorageBase
 
 
 def untouched(nbytes: int) -> torch.UntypedStorage:
-    """A storage on the CPU that holds zeros in pages that nothing has touched.
+    """Allocate a CPU storage of zeros in pages that nothing has touched.
 
     Known limit: on other systems than Linux it is not resizable, as one that comes from numpy.
 
@@ -50,7 +50,7 @@ def untouched(nbytes: int) -> torch.UntypedStorage:
 
 @cache
 def _madvise() -> Any:
-    """The C library's."""
+    """Return the C library's madvise."""
     function = ctypes.CDLL(None).madvise
     function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     return function

@@ -1,4 +1,4 @@
-"""Which tensors on the CPU the program has pinned: ordinary memory here, which says that it is."""
+"""Pinned CPU tensors: ordinary memory that reports itself as pinned."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _data_ptr = torch._C.TensorBase.data_ptr
 
 
 class Pinned:
-    """Storages that were asked for as pinned, while they live.
+    """Live storages that were requested as pinned.
 
     Attributes:
         pool: What torch's allocator of pinned memory would hold for them.
@@ -29,15 +29,15 @@ class Pinned:
         self.pool = PinnedPool(lock)
 
     def register(self, pointer: int, size: int) -> None:
-        """Take memory at an address for pinned, as cudaHostRegister does."""
+        """Treat memory at an address as pinned, as cudaHostRegister does."""
         self._registered[pointer] = size
 
     def unregister(self, pointer: int) -> None:
-        """Take it for ordinary memory again, as cudaHostUnregister does."""
+        """Treat it as ordinary memory again, as cudaHostUnregister does."""
         self._registered.pop(pointer, None)
 
     def pin(self, tensor: Any) -> Any:
-        """Remember what a tensor lies in, and hand the tensor back."""
+        """Record the storage of a CPU tensor as pinned; return the tensor."""
         if isinstance(tensor, torch.Tensor) and true_device(tensor).type == "cpu":
             storage = tensor.untyped_storage()
             if storage not in self._storages and storage.nbytes():
@@ -47,7 +47,7 @@ class Pinned:
         return tensor
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor lies in one of them."""
+        """Return whether a tensor lies in pinned or registered memory."""
         dense = tensor.layout is torch.strided and true_device(tensor).type == "cpu"
         if not dense:
             return False

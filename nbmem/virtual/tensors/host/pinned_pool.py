@@ -1,4 +1,6 @@
-"""torch's caching allocator of pinned memory: blocks of a power of two, kept when nobody has them.
+"""torch's caching allocator of pinned memory, in figures only.
+
+Blocks have the size of a power of two and stay cached when they are free.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/core/CachingHostAllocator.h
 Known limit: a block is free at once; on a card it waits for the copies that still read from it.
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PinnedPool:
-    """What is pinned, as figures: no memory is pinned here."""
+    """A model of the pinned memory pool; no memory is pinned."""
 
     def __init__(self, lock: threading.RLock) -> None:
         self._lock = lock  # a tensor may end while another one is pinned
@@ -28,7 +30,7 @@ class PinnedPool:
         self._made = self._given_up = 0
 
     def take(self, size: int) -> int:
-        """Hand out a block for so many bytes, and say how large it is."""
+        """Allocate a block for `size` bytes; return the block's bytes."""
         block = 1 << max(size - 1, 0).bit_length()
         with self._lock:
             if self._free[block]:
@@ -40,13 +42,13 @@ class PinnedPool:
         return block
 
     def give(self, block: int) -> None:
-        """Take a block back, for the next one of its size."""
+        """Free a block into the cache, for the next request of its size."""
         with self._lock:
             self._free[block] += 1
             self._move(("active_requests", "active_bytes"), -block)
 
     def empty_cache(self) -> None:
-        """Give up what nobody has."""
+        """Release all cached blocks."""
         with self._lock:
             for block in self._free.elements():
                 self._given_up += 1
@@ -54,7 +56,10 @@ class PinnedPool:
             self._free.clear()
 
     def statistics(self) -> dict[str, object]:
-        """As torch._C._cuda_hostMemoryStats has them; no time passes."""
+        """Return statistics as torch._C._cuda_hostMemoryStats does.
+
+        All times are 0.
+        """
         time = dict.fromkeys(("total", "max", "min", "count", "avg"), 0)
         return {
             "num_host_alloc": self._made,
@@ -65,18 +70,21 @@ class PinnedPool:
         }
 
     def reset_peaks(self) -> None:
-        """Peaks begin anew with what there is."""
+        """Reset peaks to the current values."""
         for level in self._levels.values():
             level.peak = level.current
 
     def reset_accumulated(self) -> None:
-        """What was ever allocated and freed begins anew."""
+        """Reset the totals of allocations and frees to 0."""
         self._made = self._given_up = 0
         for level in self._levels.values():
             level.allocated = level.freed = 0
 
     def _move(self, names: tuple[str, str], block: int) -> None:
-        """One block more or, where its bytes are negative, less: in number and in bytes."""
+        """Add one block to some counters, or remove it if `block` is negative.
+
+        The first name counts blocks, the second one bytes.
+        """
         for name, count in zip(names, (1, abs(block)), strict=True):
             level = self._levels[name]
             (level.add if block > 0 else level.remove)(count)

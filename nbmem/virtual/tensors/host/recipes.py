@@ -1,4 +1,4 @@
-"""What would be in a tensor that nobody has read yet: the operators that have not run."""
+"""Recipes of unwritten tensors: their operators that have not run yet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class View(NamedTuple):
-    """Where in a storage a tensor lies."""
+    """A tensor's type, size, strides and offset in a storage."""
 
     dtype: torch.dtype
     size: tuple[int, ...]
@@ -25,7 +25,7 @@ class View(NamedTuple):
     offset: int
 
     def of(self, storage: torch.UntypedStorage) -> torch.Tensor:
-        """The tensor on a storage."""
+        """Return the tensor on a storage."""
         with below():
             empty = torch.empty(0, dtype=self.dtype, device=CPU)
             return empty.set_(storage, self.offset, self.size, self.stride)
@@ -33,7 +33,7 @@ class View(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecipeSource:
-    """An argument that is unwritten itself: its recipe as it was then, and where it lies."""
+    """An unwritten argument: its recipe at that time, and its view."""
 
     recipe: Recipe | None
     nbytes: int
@@ -42,16 +42,16 @@ class RecipeSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """One operator that has not run, and those before it.
+    """An operator that has not run, linked to the step before it.
 
     Attributes:
-        before: The steps that come first.
-        view: What it writes.
+        before: The step before it; None for the first one.
+        view: The tensor that it writes.
         func: The operator.
-        in_place: Whether what it writes is its first argument; else its result is copied there.
-        args: The other arguments; unwritten ones are a Source.
-        kwargs: Those with names.
-        seed: Of its random numbers; None if it uses none.
+        in_place: Whether the written tensor is its first argument; else its result is copied there.
+        args: The other arguments; unwritten ones are a RecipeSource.
+        kwargs: Keyword arguments.
+        seed: The seed of its random numbers; None if it uses none.
         count: Steps up to here, with those of the arguments.
     """
 
@@ -66,7 +66,7 @@ class Recipe:
 
 
 def carry_out(recipe: Recipe | None, storage: torch.UntypedStorage) -> None:
-    """Run the steps of a recipe, the first one first, on a storage that holds zeros."""
+    """Run a recipe's steps in order, on a storage that holds zeros."""
     steps: list[Recipe] = []
     while recipe is not None:
         steps.append(recipe)
@@ -85,7 +85,7 @@ def carry_out(recipe: Recipe | None, storage: torch.UntypedStorage) -> None:
 
 
 def _real(argument: Any) -> Any:
-    """An argument with tensors in the place of sources."""
+    """Return an argument with tensors in place of recipe sources."""
     if isinstance(argument, RecipeSource):
         storage = untouched(argument.nbytes)
         carry_out(argument.recipe, storage)
@@ -97,7 +97,10 @@ def _real(argument: Any) -> Any:
 
 @contextlib.contextmanager
 def below() -> Iterator[None]:
-    """Operators inside run for real and leave no trace with autograd or the modes of torch."""
+    """Run operators inside for real, below autograd and torch's modes.
+
+    They leave no trace with either.
+    """
     with (
         _C._DisableTorchDispatch(),
         _C.DisableTorchFunction(),

@@ -1,1 +1,1 @@
-"""Stand-ins for values that nobody computed: what they look like, and their numbers."""
+"""Stand-ins for unknown values: their sign, their seed, their numbers."""

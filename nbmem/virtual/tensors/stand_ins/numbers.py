@@ -1,4 +1,4 @@
-"""Numbers in the place of floats that nobody computed: they differ from element to element.
+"""Numbers for floats that are not computed, different by element.
 
 Programs hand what they read to other libraries: a projection of 300 equal rows, or a deviation that
 is zero, ends where a real run goes on. So an unknown float is a hash of its place in its storage.
@@ -41,7 +41,7 @@ _BITS = 23
 
 
 def stand_in(dtype: torch.dtype, block: CardMemory | None) -> Any:
-    """Return a plausible value: finite, not zero where a program might divide by it."""
+    """Return a plausible value: finite, and not zero if it may divide."""
     if dtype is torch.bool:
         return bool(block is not None and block.healthy)
     if dtype.is_complex or dtype.is_floating_point:
@@ -67,7 +67,9 @@ def unknown(tensor: torch.Tensor, block: CardMemory | None, dtype: torch.dtype) 
 
 
 def unread(view: View, tensor: torch.Tensor, block: CardMemory | None) -> Recipe | None:
-    """Return a recipe of the same for a large copy, which is written when somebody reads it.
+    """Return a recipe of a large copy's stand-ins; None: it holds zeros.
+
+    The copy is written at its first read.
 
     Args:
         view: What the copy is.
@@ -84,7 +86,7 @@ def unread(view: View, tensor: torch.Tensor, block: CardMemory | None) -> Recipe
 
 
 def _look_of(tensor: torch.Tensor, block: CardMemory | None) -> Look | None:
-    """Return what a tensor looks like; None: all its elements have the same stand-in."""
+    """Return a tensor's look; None if all elements have one stand-in."""
     if block is None or tensor.dtype not in VARIED:
         return None
     single = tensor.untyped_storage().nbytes() <= tensor.element_size()
@@ -98,7 +100,7 @@ def fill(
     seed: int,
     signed: bool,  # noqa: FBT001 - the parts of a look, as a recipe has them
 ) -> torch.Tensor:
-    """Write the number of each element, by its place in the storage of a tensor on a card.
+    """Write the stand-in of each element, by its place in its storage.
 
     Args:
         copy: On the CPU.
@@ -126,7 +128,7 @@ def fill(
 
 
 def _numbers(places: torch.Tensor, seed: int, *, signed: bool) -> torch.Tensor:
-    """Hash places; they are overwritten."""
+    """Hash places to numbers; the places are overwritten."""
     mixed = places.add_(seed).mul_(_FACTORS[0])
     mixed.bitwise_xor_(mixed >> 32).mul_(_FACTORS[1])
     bits = mixed.bitwise_right_shift_(64 - _BITS).bitwise_and_((1 << _BITS) - 1)

@@ -1,7 +1,7 @@
-"""What unknown floats look like: whether some are negative, and what tells random ones apart.
+"""Sign and seed of unknown floats, by the operator that makes them.
 
-The rules are parts of the records of operators (`ValueRule.look`); numbers are made of it in
-numbers.py, once somebody reads them.
+The rules are parts of the operators' records (`ValueRule.look`). numbers.py makes the numbers from
+them at the first read.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ SAMPLED = 64
 
 
 class Look(NamedTuple):
-    """What the unknown floats of a storage look like.
+    """Sign and seed of a storage's unknown floats.
 
     Attributes:
-        seed: What tells them from those of other storages.
+        seed: The seed that makes them differ from those of other storages.
         signed: Whether some are negative.
     """
 
@@ -43,14 +43,14 @@ SIGNED = Look(0, signed=True)
 
 
 def show_as(values: Values, tensor: torch.Tensor, look: Look) -> None:
-    """Say what a tensor on a card looks like."""
+    """Set the sign and seed of a tensor on a card."""
     block = values.storages.of(tensor)
     if block is not None and block.look is not None:
         block.look = look
 
 
 def look_of(values: Values, tensor: torch.Tensor) -> Look:
-    """Return what a tensor looks like; one on the CPU by a few of its elements."""
+    """Return a tensor's sign and seed; of a CPU tensor from a sample."""
     if is_virtual(tensor):
         block = values.storages.of(tensor)
         return POSITIVE if block is None or block.look is None else block.look
@@ -69,30 +69,30 @@ def look_of(values: Values, tensor: torch.Tensor) -> Look:
 
 
 def positive(values: Values, call: OperatorCall) -> Look:
-    """A rule: none is negative."""
+    """Return the look of results without negative numbers."""
     del values, call
     return POSITIVE
 
 
 def signed(values: Values, call: OperatorCall) -> Look:
-    """A rule: some are negative."""
+    """Return the look of results with negative numbers."""
     del values, call
     return SIGNED
 
 
 def as_arguments(values: Values, call: OperatorCall) -> Look:
-    """A rule: some are negative where some are among the arguments."""
+    """Return a signed look if any argument is signed."""
     return Look(0, signed=any(look_of(values, tensor).signed for tensor in call.tensors))
 
 
 def as_factors(values: Values, call: OperatorCall) -> Look:
-    """A rule for products: a number times itself is positive."""
+    """Return the look of a product; a tensor times itself is positive."""
     left, right = call.args[:2]
     return POSITIVE if left is right else as_arguments(values, call)
 
 
 def copied(values: Values, call: OperatorCall) -> Look:
-    """A rule: the numbers of the last tensor, where they lie in the same order."""
+    """Return the last tensor's look, for copies in the same order."""
     source = call.tensors[-1]
     look = look_of(values, source)
     start = source.storage_offset() if source.is_contiguous() else 0
@@ -110,12 +110,12 @@ def drawn(call: OperatorCall) -> int:
 
 
 def drawn_signed(values: Values, call: OperatorCall) -> Look:
-    """A rule: random numbers, some of them negative."""
+    """Return a signed look with a fresh random seed."""
     del values
     return Look(drawn(call), signed=True)
 
 
 def drawn_positive(values: Values, call: OperatorCall) -> Look:
-    """A rule: random numbers, none of them negative."""
+    """Return a positive look with a fresh random seed."""
     del values
     return Look(drawn(call), signed=False)
