@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from nbmem.virtual.card_names import find_card
-from nbmem.virtual.hardware.cudnn.client import Client
+from nbmem.virtual.hardware.cudnn.client import CudnnClient
 from nbmem.virtual.hardware.cudnn.problem import Answer
 
 
-class Listed(Client):
+class Listed(CudnnClient):
     """cuDNN, which lists kernels with these workspaces for all convolutions; none: not here."""
 
     def __init__(self, *sizes):

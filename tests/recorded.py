@@ -8,7 +8,14 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.core.session.events import Action, Blocks, BlockState, Events, Layout, Segments
-from nbmem.core.session.session import DeviceInfo, DeviceTrace, Identities, Marks, Samples, Session
+from nbmem.core.session.session import (
+    CardSamples,
+    CounterSamples,
+    DeviceInfo,
+    DeviceTrace,
+    Session,
+    StorageLabels,
+)
 from nbmem.core.session.spans import Span
 
 TRACES = Path(__file__).parent / "recordings" / "traces"
@@ -31,7 +38,7 @@ def session_of(raw):
     """A recording as the session that nbmem would have made of it."""
     events = _events(raw)
     positions = [int(np.searchsorted(events.t_ns, b["t"] * 1000, "right")) for b in raw["bounds"]]
-    marks = Marks(
+    marks = CounterSamples(
         t_ns=_column(b["t"] * 1000 for b in raw["bounds"]),
         position=_column(positions),
         **{
@@ -63,7 +70,7 @@ def session_of(raw):
         dropped=0,
         marks=marks,
         samples=_samples(raw),
-        identities=Identities(
+        identities=StorageLabels(
             position=_column(r[0] for r in rows),
             addr=_column(r[1] for r in rows),
             size=_column(r[2] for r in rows),
@@ -100,7 +107,7 @@ def _events(raw):
 def _samples(raw):
     bounds = raw["bounds"]
     process = _column(b["process"] for b in bounds)
-    return Samples(  # the card was shared: this process stands for all that was in use
+    return CardSamples(  # the card was shared: this process stands for all that was in use
         t_ns=_column(b["t"] * 1000 for b in bounds),
         used=process,
         process=process,

@@ -43,7 +43,7 @@ _WARNED = ("tests/core", "tests/guest/test_warnings.py", "tests/ipython/test_ker
 """With every warning an error: a notebook, a script in a process of its own, kernels."""
 
 
-class Result(NamedTuple):
+class CheckResult(NamedTuple):
     """The result of one check.
 
     It `failed`, or else passed or was left out for the reason in `text`.
@@ -83,19 +83,19 @@ def main() -> int:
 
     begin = time.monotonic()
     python = this_python() if options.here else prepare(".venv", *_GROUPS, fresh=options.fresh)
-    ready = Result("setup", failed=False, seconds=time.monotonic() - begin, text="")
+    ready = CheckResult("setup", failed=False, seconds=time.monotonic() - begin, text="")
     chosen = [one for one in (*CHECKS, *BY_NAME) if one.name in (options.checks or usual)]
     return _summary([ready, *(_timed(check, python, fresh=options.fresh) for check in chosen)])
 
 
-def _timed(check: Check, python: Path, *, fresh: bool) -> Result:
+def _timed(check: Check, python: Path, *, fresh: bool) -> CheckResult:
     say(f"\n== {check.name}")
     begin = time.monotonic()
     code, text = check.run(python, fresh)
-    return Result(check.name, failed=code != 0, seconds=time.monotonic() - begin, text=text)
+    return CheckResult(check.name, failed=code != 0, seconds=time.monotonic() - begin, text=text)
 
 
-def _summary(results: list[Result]) -> int:
+def _summary(results: list[CheckResult]) -> int:
     say("")
     for one in results:
         say(f"{one.name:<12}{'FAILED' if one.failed else 'ok':<8}{one.seconds:7.1f} s  {one.text}")

@@ -15,11 +15,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from nbmem.core.units import format_bytes  # noqa: E402
-from nbmem.report.analysis import books_of, report_of  # noqa: E402
+from nbmem.report.analysis import card_ledger_of, report_of  # noqa: E402
 from nbmem.report.tips.engine import advise  # noqa: E402
-from nbmem.report.tips.rule import HEADINGS, Rule, saying  # noqa: E402
+from nbmem.report.tips.rule import HEADINGS, Rule, fmt_range  # noqa: E402
 from nbmem.report.tips.rules import RULES  # noqa: E402
-from nbmem.views.tip_catalogue import when_told  # noqa: E402
+from nbmem.views.tip_catalogue import when_shown  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +74,7 @@ def _page(rule: Rule) -> str:
             lines += ["", f"**{line.strip()}.**"]
         elif line.strip():
             lines.append(line.strip())
-    return "\n".join([*lines, "", when_told(rule), ""]).replace("\n\n\n", "\n\n")
+    return "\n".join([*lines, "", when_shown(rule), ""]).replace("\n\n\n", "\n\n")
 
 
 def scenarios() -> str:
@@ -87,14 +87,16 @@ def _scenario(path: Path) -> str:
 
     session = tracing.open(path).session
     assert session is not None  # noqa: S101 - what was opened is finished
-    books = books_of(session)
-    found = advise(session, books, report_of(books)).findings
+    card_ledger = card_ledger_of(session)
+    found = advise(session, card_ledger, report_of(card_ledger)).findings
     name = path.name.split(".")[0]
     if not found:
         return f"| {name} | none | | | |"
     first, *others = found
     rest = ", ".join(f.rule for f in others)
-    return f"| {name} | {first.rule} | {saying(first.low, first.high)} | {first.ground} | {rest} |"
+    return (
+        f"| {name} | {first.rule} | {fmt_range(first.low, first.high)} | {first.ground} | {rest} |"
+    )
 
 
 def measured() -> str:
@@ -117,7 +119,8 @@ def _measured(run: Any) -> Iterator[str]:
         best = min(mine, key=lambda f: abs((f.low + f.high) / 2 - bytes_))
         remedy = program.action if how is freed else program.remedy or program.conf or program.new
         yield (
-            f"| {best.rule} | `{remedy}` | {saying(best.low, best.high)} | {format_bytes(bytes_)} "
+            f"| {best.rule} | `{remedy}` | {fmt_range(best.low, best.high)} | "
+            f"{format_bytes(bytes_)} "
             f"| {best.ground} |"
         )
 

@@ -54,7 +54,7 @@ COST = (
 )
 
 
-class Result(NamedTuple):
+class ReleaseResult(NamedTuple):
     """The results of the tests on one release.
 
     `row` has what each test of tests/smoke saw, or "failed"; `counts` is a sentence on the others.
@@ -68,7 +68,7 @@ class Result(NamedTuple):
     seconds: float
 
 
-def check(release: str, interpreter: str, *, keep: bool, smoke: bool) -> Result:
+def check(release: str, interpreter: str, *, keep: bool, smoke: bool) -> ReleaseResult:
     """Run the tests in an environment of one release.
 
     It is made for them, and removed unless `keep`.
@@ -85,7 +85,7 @@ def check(release: str, interpreter: str, *, keep: bool, smoke: bool) -> Result:
             shutil.rmtree(ROOT / name, ignore_errors=True)
 
 
-def _tested(python: Path, *, smoke: bool) -> Result:
+def _tested(python: Path, *, smoke: bool) -> ReleaseResult:
     asks = "import platform, torch; print(torch.__version__, platform.python_version())"
     release, version = subprocess.check_output([str(python), "-c", asks], text=True).split()
     name = f"torch-{release}-python-{version}"
@@ -98,7 +98,7 @@ def _tested(python: Path, *, smoke: bool) -> Result:
         workers = ("-n", "logical", "--maxprocesses", "8")
         others, record = _pytest(python, name, *workers, *tests)
         failed, counts = failed or others, _counts(record)
-    return Result(release, version, failed, row, counts, time.monotonic() - begin)
+    return ReleaseResult(release, version, failed, row, counts, time.monotonic() - begin)
 
 
 def _pytest(python: Path, name: str, *words: str) -> tuple[bool, Path]:
@@ -134,7 +134,7 @@ def _counts(record: Path) -> str:
     return f"{total - skipped - sum(failed)} passed, {skipped} skipped, {sum(failed)} failed"
 
 
-def _table(results: list[Result]) -> str:
+def _table(results: list[ReleaseResult]) -> str:
     """Make the table of docs/where.md: a row for each release."""
     heads = ["torch", "Python", *SMOKE]
     rows = [heads, ["---"] * len(heads), *([r.release, r.python, *r.row] for r in results)]

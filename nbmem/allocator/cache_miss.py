@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nbmem.allocator.pool import Pool
 
 
-def obtain(heap: Heap, pool: Pool, stream: int, size: int, requested: int) -> Block:
+def allocate_block(heap: Heap, pool: Pool, stream: int, size: int, requested: int) -> Block:
     """Allocate a block of at least `size` bytes, or release and retry.
 
     The block is in no free list.

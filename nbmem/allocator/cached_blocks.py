@@ -32,7 +32,7 @@ def release_block(heap: Heap, block: Block) -> None:
     segment.free.remove(block)
     del heap.segments[segment.addr]
     heap.driver.free(segment.addr, segment.size)
-    heap.give_up(segment.pool, segment.size)
+    heap.count_released(segment.pool, segment.size)
     heap.statistics.segments.remove(1, small=segment.pool.small)
     limit = heap.settings.max_split_size
     if limit is not None and segment.size >= limit:

@@ -89,7 +89,7 @@ class CachingAllocator(Heap):
         else:
             rounded = round_size(size, self._divisions)
         if self._retire_wanted:
-            streams.retire(self)
+            streams.free_completed(self)
         pool = self.small if rounded <= SMALL_LIMIT else self.large
         if self.scopes:
             pool = self._scoped(pool, stream)
@@ -107,7 +107,7 @@ class CachingAllocator(Heap):
         if block is None:
             if rounded >= TOO_LARGE:
                 raise self._too_large(size, rounded)
-            block = cache_miss.obtain(self, pool, stream, rounded, size)
+            block = cache_miss.allocate_block(self, pool, stream, rounded, size)
             pool = block.segment.pool  # a private pool may have lent it
         segment = block.segment
         addr = block.addr
@@ -208,7 +208,7 @@ class CachingAllocator(Heap):
         if self._watch:
             self._watch_free(block)
         if block.streams:
-            self._put_off(block)
+            self._defer_free(block)
             return
         if emit is not None:
             emit(_FREE_COMPLETED, addr, block.requested, segment.stream)
@@ -499,11 +499,11 @@ class CachingAllocator(Heap):
         if limit is not None and block.size >= limit:
             self.statistics.oversize_allocations.remove(1)
 
-    def _put_off(self, block: Block) -> None:
+    def _defer_free(self, block: Block) -> None:
         """Defer the free of a block that other streams still use."""
         self.statistics.note_pending()
         side = block.segment.side
         side.pending += block.size
         side.pendings += 1
-        streams.put_off(self, block)
+        streams.defer_free(self, block)
         self.refresh()

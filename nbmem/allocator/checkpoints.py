@@ -39,7 +39,7 @@ class PoolState(NamedTuple):
     segments: tuple[tuple[Piece, ...], ...]
 
 
-class Restored(NamedTuple):
+class RestoreResult(NamedTuple):
     """The addresses that restoring a state freed, and those now allocated."""
 
     freed: tuple[int, ...]
@@ -59,7 +59,7 @@ def checkpoint(heap: CachingAllocator, number: int) -> PoolState:
     return PoolState(number, tuple(tuple(_pieces(heap, head)) for head in heads))
 
 
-def restore(heap: CachingAllocator, state: PoolState) -> Restored:
+def restore(heap: CachingAllocator, state: PoolState) -> RestoreResult:
     """Restore a private pool to a saved state.
 
     All of its blocks are freed, and those that were live are allocated again. Every block of a
@@ -70,7 +70,7 @@ def restore(heap: CachingAllocator, state: PoolState) -> Restored:
     for addr in freed:
         heap.free(addr)
     made = [addr for pieces in state.segments for addr in _refill(heap, owner, pieces)]
-    return Restored(freed, tuple(made))
+    return RestoreResult(freed, tuple(made))
 
 
 def _refill(heap: CachingAllocator, owner: PrivatePool, pieces: tuple[Piece, ...]) -> list[int]:

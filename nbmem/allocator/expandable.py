@@ -131,7 +131,7 @@ def unmap(heap: Heap, block: Block) -> None:
             free.remove_unmapped(neighbour)
             block.take_in(neighbour)
     free.insert_unmapped(block)
-    heap.give_up(segment.pool, last - first)
+    heap.count_released(segment.pool, last - first)
     heap.driver.unmap(first, last - first)
     if heap.emit is not None:
         heap.emit(Action.SEGMENT_UNMAP, first, last - first, segment.stream)

@@ -232,7 +232,7 @@ class Heap:
         if pool.owner is not None:
             pool.owner.reserved.add(size, small=pool.small)
 
-    def give_up(self, pool: Pool, size: int) -> None:
+    def count_released(self, pool: Pool, size: int) -> None:
         """Count memory that was released to the driver."""
         self.held -= size
         self.statistics.reserved.remove(size, small=pool.small)
@@ -241,7 +241,7 @@ class Heap:
             pool.owner.reserved.remove(size, small=pool.small)
             pool.owner.driver_calls -= 1
 
-    def settle(self, block: Block) -> None:
+    def make_free(self, block: Block) -> None:
         """Make a completely freed block free, merged with free neighbours."""
         if self.emit is not None:
             self.emit(Action.FREE_COMPLETED, block.addr, block.requested, block.segment.stream)

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from nbmem.allocator.rounding import MIN_BLOCK, SMALL_LIMIT
-from nbmem.allocator.statistics import Trio
+from nbmem.allocator.statistics import CounterByPool
 
 if TYPE_CHECKING:
     from nbmem.allocator.statistics import PoolCounters
@@ -253,4 +253,4 @@ class PrivatePool:
         self.driver_calls = 0
         self.shared_on_oom = False
         self.no_split = False
-        self.reserved = Trio()
+        self.reserved = CounterByPool()

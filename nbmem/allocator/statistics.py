@@ -37,7 +37,7 @@ class Counter:
         }
 
 
-class Trio:
+class CounterByPool:
     """A rarely changed counter for both pools and for their sum."""
 
     __slots__ = ("all", "large", "small")
@@ -174,8 +174,8 @@ class Statistics:
         self.small.other, self.large.other = self.large, self.small
         self.total = Peaks()
         self.pending_seen = False
-        self.reserved = Trio()
-        self.segments = Trio()
+        self.reserved = CounterByPool()
+        self.segments = CounterByPool()
         self.oversize_allocations = Counter()
         self.oversize_segments = Counter()
         self.num_alloc_retries = 0

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nbmem.allocator.pool import Block
 
 
-def put_off(heap: Heap, block: Block) -> None:
+def defer_free(heap: Heap, block: Block) -> None:
     """Defer the free of a block that other streams use.
 
     It waits for an event on each of them, or for the capture's end.
@@ -53,7 +53,7 @@ def finish(heap: Heap, block: Block) -> None:
     side = block.segment.side
     side.pending -= block.size
     side.pendings -= 1
-    heap.settle(block)
+    heap.make_free(block)
 
 
 def mark_completed(heap: Heap) -> None:
@@ -63,7 +63,7 @@ def mark_completed(heap: Heap) -> None:
     heap.refresh()
 
 
-def retire(heap: Heap) -> None:
+def free_completed(heap: Heap) -> None:
     """Free the blocks whose streams have finished, in each stream's order."""
     if heap.capturing:
         return

@@ -67,7 +67,7 @@ def use(name: str, *, defer: bool = False, names: Mapping[str, Any] | None = Non
         if wanted == tuple(gpu.card for gpu in virtual.gpus()):
             here = card_names.described(wanted)
             return Choice(virtual=True, sentence=f"Already on {here}: nothing has changed.")
-        refuse_to_lose(names)
+        require_no_live_tensors(names)
         virtual.activate(name, defer=defer)
     if virtual.active() is not None:
         return Choice(virtual=True, sentence=f"Running on {_in_use()}")
@@ -104,13 +104,13 @@ def use_world(
     if import_torch() is None:
         raise ProbeUnavailableError(NO_TORCH)
     from nbmem.virtual import virtual_worlds
-    from nbmem.virtual.patches.distributed.spawn import play
+    from nbmem.virtual.patches.distributed.spawn import enter_rank
 
     place = virtual_worlds.layout(name, ranks)
     require_inside(rank, place.world)
-    refuse_to_lose(names)
+    require_no_live_tensors(names)
     virtual.activate(place.cards)
-    play(place, rank)
+    enter_rank(place, rank)
     return Choice(
         virtual=True,
         sentence=(
@@ -144,14 +144,14 @@ def stop_virtual(names: Mapping[str, Any] | None = None) -> str:
     cards = virtual.gpus()
     if not cards:
         return "No virtual card is in use; nothing has changed."
-    lost = _living(names)
+    lost = _live_tensors_text(names)
     virtual.deactivate()
     what = f"{cards[0].name} is" if len(cards) == 1 else "cards are"
     out = f"The virtual {what} out; torch.cuda is as it was before."
     return f"{out} What lived there cannot be used any more: {lost}." if lost else out
 
 
-def refuse_to_lose(names: Mapping[str, Any] | None = None) -> None:
+def require_no_live_tensors(names: Mapping[str, Any] | None = None) -> None:
     """Raise if tensors live on the virtual cards, which would be lost.
 
     Args:
@@ -160,7 +160,7 @@ def refuse_to_lose(names: Mapping[str, Any] | None = None) -> None:
     Raises:
         UsageError: Tensors live there. It names the largest, and says what can be done.
     """
-    living = _living(names)
+    living = _live_tensors_text(names)
     if living:
         from nbmem import virtual
         from nbmem.virtual.card_names import described
@@ -173,7 +173,7 @@ def refuse_to_lose(names: Mapping[str, Any] | None = None) -> None:
         )
 
 
-def _living(names: Mapping[str, Any] | None) -> str:
+def _live_tensors_text(names: Mapping[str, Any] | None) -> str:
     """Describe the tensors on the virtual cards; empty without any.
 
     An example is `134.0 MiB (model 44.7 MiB, ...)`. The bytes are those of all tensors; names stand

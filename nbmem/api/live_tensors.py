@@ -12,22 +12,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbmem.api.tracing import virtual_card
-from nbmem.capture.devices.accelerators import uncounted
+from nbmem.capture.devices.accelerators import device_without_history
 from nbmem.capture.heap import walk
-from nbmem.capture.interpreter.notebook_cells import user_names, with_cells
+from nbmem.capture.interpreter.notebook_cells import number_cell_files, user_names
 from nbmem.capture.tensors import tensors
-from nbmem.capture.tensors.active_registry import following
+from nbmem.capture.tensors.active_registry import activate_registry
 from nbmem.capture.tensors.modules import named_parameters
-from nbmem.capture.tensors.optimizers import of_optimizer, parameters_of_optimizer
-from nbmem.capture.tensors.storage_registry import Roll
-from nbmem.capture.torch_cuda import device_count, loaded_torch, recorded_torch, used_torch
+from nbmem.capture.tensors.optimizers import parameters_of_optimizer, state_of_optimizer
+from nbmem.capture.tensors.storage_registry import StorageRegistry
+from nbmem.capture.torch_cuda import (
+    device_count,
+    loaded_torch,
+    torch_with_history,
+    torch_with_memory,
+)
 from nbmem.core.errors import ProbeUnavailableError
 from nbmem.core.files.torch_snapshot import DeviceHistory, device_history
 from nbmem.core.session.categories import Category
 from nbmem.core.session.events import BlockState
 from nbmem.core.session.holders import HolderKind
-from nbmem.core.session.tensor_names import without_form
-from nbmem.report.analysis.external_storages import beyond
+from nbmem.core.session.tensor_names import without_shape
+from nbmem.report.analysis.external_storages import external_storages
 from nbmem.report.analysis.source_lines import users_line
 from nbmem.report.ledger.card_ledger import WORKSPACE
 from nbmem.report.ledger.cublas_workspaces import unheld_workspaces
@@ -36,7 +41,7 @@ from nbmem.report.model import Holding
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from nbmem.capture.tensors.tensors import Seen
+    from nbmem.capture.tensors.tensors import ObservedStorage
     from nbmem.core.session.events import Layout
     from nbmem.core.session.holders import HeldStorage
 
@@ -91,10 +96,10 @@ class Top:
 def in_use_now() -> str:
     """List the processes on each real card, or why that is unknown."""
     from nbmem.capture.processes.gpu_processes import cards_now
-    from nbmem.views.gpu_processes import render_neighbours
+    from nbmem.views.gpu_processes import render_gpu_processes
 
     try:
-        return render_neighbours(cards_now())
+        return render_gpu_processes(cards_now())
     except ProbeUnavailableError as err:
         return str(err)
 
@@ -108,14 +113,14 @@ def top(most: int = LARGEST) -> Top:
     Args:
         most: Lines to show of each card; storages that nothing tells apart share one.
     """
-    with following_uncounted() as roll:
-        if roll is None:
+    with tracking_uncounted() as registry:
+        if registry is None:
             return Top(live_now(user_names()), most)
-        return Top(reached_now(user_names()), most, roll.device.kind)
+        return Top(reachable_storages(user_names()), most, registry.device.kind)
 
 
 @contextmanager
-def following_uncounted() -> Iterator[Roll | None]:
+def tracking_uncounted() -> Iterator[StorageRegistry | None]:
     """Track storages while entered where the allocator has no blocks.
 
     Yields a storage registry. None where CUDA's allocator has blocks, and where a virtual card was
@@ -123,15 +128,15 @@ def following_uncounted() -> Iterator[Roll | None]:
     """
     torch: Any = loaded_torch()
     card = virtual_card()
-    if torch is None or used_torch() is not None or (card is not None and card.chosen):
+    if torch is None or torch_with_memory() is not None or (card is not None and card.chosen):
         yield None
         return
-    roll = Roll(torch, uncounted(torch))
+    registry = StorageRegistry(torch, device_without_history(torch))
     try:
-        with following(roll):
-            yield roll
+        with activate_registry(registry):
+            yield registry
     finally:
-        roll.close()
+        registry.close()
 
 
 def histories() -> list[DeviceHistory]:
@@ -139,7 +144,7 @@ def histories() -> list[DeviceHistory]:
 
     Empty before CUDA is initialized, and with another allocator than torch's.
     """
-    torch: Any = recorded_torch()
+    torch: Any = torch_with_history()
     if torch is None:
         return []
     snapshot = {**torch.cuda.memory._snapshot(), "device_traces": ()}  # noqa: SLF001
@@ -167,7 +172,7 @@ def live_now(namespace: Mapping[str, Any]) -> dict[int, tuple[Holding, ...]]:
     return all_cards
 
 
-def reached_now(namespace: Mapping[str, Any]) -> dict[int, tuple[Holding, ...]]:
+def reachable_storages(namespace: Mapping[str, Any]) -> dict[int, tuple[Holding, ...]]:
     """Return every storage that Python reaches, the largest first.
 
     To be called while a storage registry is followed.
@@ -201,12 +206,12 @@ def _workspaces(layout: Layout, known: set[int]) -> set[int]:
 def _holdings(
     history: DeviceHistory,
     storages: tuple[HeldStorage, ...],
-    trained: Mapping[int, Seen],
+    trained: Mapping[int, ObservedStorage],
     cublas: set[int],
 ) -> tuple[Holding, ...]:
     held = {storage.addr: storage for storage in storages}
     blocks = history.layout_at_end.blocks
-    stacks = with_cells(history.stacks)
+    stacks = number_cell_files(history.stacks)
     rows = []
     for addr, size, requested, state, stack in zip(
         *(column.tolist() for _, column in blocks.columns()), strict=True
@@ -231,7 +236,7 @@ def _holdings(
         )
     rows += [
         _without_line(storage, Category.FRAMEWORKS, storage.name, 0)
-        for storage in beyond(history.layout_at_end.segments, storages)
+        for storage in external_storages(history.layout_at_end.segments, storages)
     ]
     return tuple(sorted(rows, key=lambda row: -row.requested))
 
@@ -251,7 +256,9 @@ def _without_line(
     )
 
 
-def _known(storage: HeldStorage | None, seen: Seen | None) -> tuple[Category, str | None]:
+def _known(
+    storage: HeldStorage | None, seen: ObservedStorage | None
+) -> tuple[Category, str | None]:
     """Return a storage's category and name.
 
     An optimizer's state is named after its parameter.
@@ -259,7 +266,7 @@ def _known(storage: HeldStorage | None, seen: Seen | None) -> tuple[Category, st
     name = storage.name if storage else None
     if seen is None:
         return _category(storage), name
-    return seen.category, name if seen.of is None else seen.of + without_form(seen.name)
+    return seen.category, name if seen.of is None else seen.of + without_shape(seen.name)
 
 
 def _category(storage: HeldStorage | None) -> Category:
@@ -269,23 +276,23 @@ def _category(storage: HeldStorage | None) -> Category:
     return Category.ACTIVATIONS if only_graphs else Category.USER_TENSORS
 
 
-def _trained(namespace: Mapping[str, Any]) -> dict[int, dict[int, Seen]]:
+def _trained(namespace: Mapping[str, Any]) -> dict[int, dict[int, ObservedStorage]]:
     """Collect storages of modules and optimizers by card and address."""
-    found: dict[int, dict[int, Seen]] = {}
+    found: dict[int, dict[int, ObservedStorage]] = {}
     names = {
         id(parameter): (name, f".{path}")
         for name, module in tensors.modules_in(namespace)
         for path, parameter in named_parameters(module)
     }
 
-    def note(seen: Iterable[Seen]) -> None:
+    def note(seen: Iterable[ObservedStorage]) -> None:
         for one in seen:
             found.setdefault(one.device, {})[one.addr] = one
 
     for _, optimizer in tensors.optimizers_in(namespace):
-        note(of_optimizer(optimizer, lambda parameter: names.get(id(parameter))))
+        note(state_of_optimizer(optimizer, lambda parameter: names.get(id(parameter))))
         note(parameters_of_optimizer(optimizer))
     for _, module in tensors.modules_in(namespace):
         note(tensors.gradients_of_module(module))
-        note(tensors.of_module(module))
+        note(tensors.storages_of_module(module))
     return found

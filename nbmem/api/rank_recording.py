@@ -155,7 +155,7 @@ class Recorded:
         from nbmem.api import device_selection, tracing
 
         if os.getpid() != self._made_in:
-            tracing.leave_to_parent()
+            tracing.close_inherited_recording()
         if self._gpu is not None:
             device_selection.use(self._gpu, defer=True)
         name = str(getattr(self._function, "__name__", "ranks"))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from nbmem.core.session.cell_delta import CellDelta
     from nbmem.core.session.session import Session
-    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.ledger.card_ledger import CardLedger
     from nbmem.report.model import Finding, Report
 
 logger = logging.getLogger("nbmem")
@@ -49,12 +49,14 @@ def read(session: Session, device: int | None, *, everything: bool = False) -> P
         Exception: The ledger itself cannot be made; `shown` has the counters' figures then.
     """
     faults = Faults()
-    books = _books(session, device, faults)
-    report = faults.part("The report beyond its ledger", lambda: _analysed(books, faults), None)
+    card_ledger = _books(session, device, faults)
+    report = faults.part(
+        "The report beyond its ledger", lambda: _analysed(card_ledger, faults), None
+    )
     if report is None:
-        report = _bare(books)
+        report = _bare(card_ledger)
     found, notes = faults.part(
-        "The tips", lambda: _tips(books, report, all_of=everything), ((), ())
+        "The tips", lambda: _tips(card_ledger, report, all_of=everything), ((), ())
     )
     missing = (*notes, *faults.notes)
     return PartialReport(replace(report, findings=found, notes=(*report.notes, *missing)), missing)
@@ -101,7 +103,7 @@ def unmuted(report: Report) -> Report:
     return replace(report, findings=heard, notes=(*report.notes, *faults.notes))
 
 
-def shown(
+def render_mimebundle(
     session: Session,
     device: int | None,
     read_report: Callable[[], Report],
@@ -156,9 +158,9 @@ def _views(report: Report, cells: Sequence[CellDelta], faults: Faults) -> dict[s
 
 
 def _beside_its_ooms(report: Report) -> Report:
-    from nbmem.views.oom import beside_its_ooms
+    from nbmem.views.oom import without_ooms
 
-    return beside_its_ooms(report)
+    return without_ooms(report)
 
 
 def _text(report: Report, faults: Faults) -> str:
@@ -167,18 +169,18 @@ def _text(report: Report, faults: Faults) -> str:
     return render_text(report, faults=faults)
 
 
-def _books(session: Session, device: int | None, faults: Faults) -> Books:
-    from nbmem.report.analysis import books_of
-    from nbmem.report.ledger.card_ledger import Books
+def _books(session: Session, device: int | None, faults: Faults) -> CardLedger:
+    from nbmem.report.analysis import card_ledger_of
+    from nbmem.report.ledger.card_ledger import CardLedger
 
     try:
-        return books_of(session, device)
+        return card_ledger_of(session, device)
     except UsageError:
         raise
     except Exception as err:  # noqa: BLE001 - unless the books themselves fail again
-        books = Books(session, _card(session, device))
+        card_ledger = CardLedger(session, _card(session, device))
         faults.leave_out("The choice of the card", err)
-        return books
+        return card_ledger
 
 
 def _card(session: Session, device: int | None) -> int:
@@ -192,20 +194,20 @@ def _card(session: Session, device: int | None) -> int:
     return asked[0] if asked else fullest(session.devices)
 
 
-def _analysed(books: Books, faults: Faults) -> Report:
+def _analysed(card_ledger: CardLedger, faults: Faults) -> Report:
     from nbmem.report.analysis import report_of
 
-    return report_of(books, faults)
+    return report_of(card_ledger, faults)
 
 
 def _tips(
-    books: Books, report: Report, *, all_of: bool
+    card_ledger: CardLedger, report: Report, *, all_of: bool
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    from nbmem.report.analysis.oom import said_already
+    from nbmem.report.analysis.oom import answered_tips
     from nbmem.report.tips.engine import advise
 
-    advice = advise(books.session, books, report, everything=all_of)
-    said = frozenset() if all_of else said_already(report.ooms)
+    advice = advise(card_ledger.session, card_ledger, report, everything=all_of)
+    said = frozenset() if all_of else answered_tips(report.ooms)
     return tuple(found for found in advice.findings if found.rule not in said), advice.notes
 
 
@@ -215,35 +217,35 @@ def _muted() -> frozenset[str]:
     return muted()
 
 
-def _bare(books: Books) -> Report:
+def _bare(card_ledger: CardLedger) -> Report:
     """Build a report of the ledger's figures without any analysis."""
     from nbmem.report.analysis.report_builder import bare_timeline
     from nbmem.report.model import Moment, Peak, Report
 
-    session = books.session
-    top = books.peak(0, books.events)
+    session = card_ledger.session
+    top = card_ledger.peak(0, card_ledger.events)
     spans = session.spans
     duration_ns = spans[0].t1_ns - spans[0].t0_ns if spans else 0
     return Report(
         title=session.name,
-        device=books.trace.info,
+        device=card_ledger.trace.info,
         duration_ns=duration_ns,
         peak=Peak(
             at=Moment(event=top, t_ns=duration_ns // 2),
-            allocated=int(books.allocated[top]),
-            reserved=int(books.reserved.max()),
-            active=int(books.active.max()),
-            requested=int(books.requested.max()),
-            process=books.peak_process(),
+            allocated=int(card_ledger.allocated[top]),
+            reserved=int(card_ledger.reserved.max()),
+            active=int(card_ledger.active.max()),
+            requested=int(card_ledger.requested.max()),
+            process=card_ledger.peak_process(),
         ),
-        ledger_at_start=books.ledger(0),
-        ledger_at_peak=books.ledger(top),
-        ledger_at_end=books.ledger(books.events),
+        ledger_at_start=card_ledger.ledger(0),
+        ledger_at_peak=card_ledger.ledger(top),
+        ledger_at_end=card_ledger.ledger(card_ledger.events),
         phases=(),
         holdings=(),
-        timeline=bare_timeline(books, top, duration_ns),
-        events=books.events,
-        dropped_events=books.trace.dropped,
+        timeline=bare_timeline(card_ledger, top, duration_ns),
+        events=card_ledger.events,
+        dropped_events=card_ledger.trace.dropped,
         error=session.error,
         notes=session.notes,
     )

@@ -201,12 +201,12 @@ def diff(
     Raises:
         NbmemError: A side cannot be read, used no card, or has no such step.
     """
-    from nbmem.report.analysis.compare import compare, side
+    from nbmem.report.analysis.compare import compare, summarize_side
 
     sides = []
     for at, given in enumerate((a, b)):
         trace = given if isinstance(given, Trace) else open(given, max_size=max_size)
         step = None if steps is None else steps[at]
         label = trace.name if step is None else f"{trace.name}, step {step}"
-        sides.append(side(trace._finished(), label=label, step=step))  # noqa: SLF001 - nbmem's own
+        sides.append(summarize_side(trace._finished(), label=label, step=step))  # noqa: SLF001 - nbmem's own
     return Diff(compare(*sides))

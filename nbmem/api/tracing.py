@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from nbmem.core.errors import NbmemError, UsageError
 from nbmem.core.runtime.entry_points import entry
 from nbmem.core.runtime.fault_isolation import error_of
-from nbmem.core.runtime.interrupts import held_back
+from nbmem.core.runtime.interrupts import hold_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -90,13 +90,13 @@ class Trace:
                 raise KeyboardInterrupt  # which `entry` delivers
         return self
 
-    def _without_a_look(self, error: BaseException | None = None) -> Self:
+    def _close_without_walk(self, error: BaseException | None = None) -> Self:
         if self._recording is not None:
             self._recording.close(error)
             self._recording.freeze()
         return self
 
-    @entry("the end of the recording", otherwise=_without_a_look, ends=True)
+    @entry("the end of the recording", otherwise=_close_without_walk, ends=True)
     def stop(self, error: BaseException | None = None) -> Self:
         """Stop, and build the session from the recording.
 
@@ -107,7 +107,7 @@ class Trace:
             error: The exception that ended the run; only its text is kept.
         """
         if self.end(error):
-            self.look_no_more()
+            self.discard_walk()
             if self.interrupted:
                 raise KeyboardInterrupt  # which `entry` delivers
         return self
@@ -128,14 +128,14 @@ class Trace:
         """
         if self._recording is None:
             return True
-        with held_back() as held:
+        with hold_signals() as held:
             self._recording.close(error)
             over = self._recording.look(enough) is not False
             self._recording.freeze()
         self._recording.interrupted |= held.came
         return over
 
-    def look_on(self, enough: Callable[[float], bool]) -> bool:
+    def resume_walk(self, enough: Callable[[float], bool]) -> bool:
         """Resume the heap walk that `end` left; return True when complete.
 
         The report is new then. No code that uses tensors may have run since `end`.
@@ -144,7 +144,7 @@ class Trace:
             return False
         self._recording.freeze()
         self._reports.clear()
-        self.look_no_more()
+        self.discard_walk()
         return True
 
     @property
@@ -169,7 +169,7 @@ class Trace:
         """True if Ctrl-C came while nbmem ended the recording itself."""
         return self._recording is not None and self._recording.interrupted
 
-    def look_no_more(self) -> None:
+    def discard_walk(self) -> None:
         """Discard the rest of the heap walk."""
         if self._recording is not None:
             self._recording.forget()
@@ -266,13 +266,15 @@ class Trace:
             device: As for `report`, and so are the errors; or it cannot be written.
             private: As for `save`.
         """
-        from nbmem.report.analysis import books_of
+        from nbmem.report.analysis import card_ledger_of
         from nbmem.views.exports import find_format
 
         if private:
             return self.private().export(form, path, device)
         chosen, session = find_format(form), self._finished()
-        return chosen.write(lambda: self.report(device), lambda: books_of(session, device), path)
+        return chosen.write(
+            lambda: self.report(device), lambda: card_ledger_of(session, device), path
+        )
 
     def _finished(self) -> Session:
         if self.session is not None:
@@ -293,8 +295,8 @@ class Trace:
         main = vars(sys.modules["__main__"])
         names = self._namespace if self._namespace is not None else main
         card = virtual_card()
-        if card is not None and card.instead is not None:
-            card.instead.begin()
+        if card is not None and card.eager_estimate is not None:
+            card.eager_estimate.begin()
         return Recorder(
             namespace=names,
             virtual=card is not None,
@@ -324,13 +326,13 @@ class Trace:
         Raises:
             NbmemError: As for `report`; or a library that the widget needs is not installed.
         """
-        from nbmem.report.analysis import books_of
+        from nbmem.report.analysis import card_ledger_of
         from nbmem.views.widget import explorer_widget
 
         try:
             report = self.report(device)
-            books = books_of(self._finished(), device)
-            return explorer_widget(report, books, self._history(report))
+            card_ledger = card_ledger_of(self._finished(), device)
+            return explorer_widget(report, card_ledger, self._history(report))
         except NbmemError:
             raise
         except Exception as err:
@@ -349,10 +351,10 @@ class Trace:
     def _repr_mimebundle_(
         self, *, device: int | None = None, ooms: bool = True, **_options: Any
     ) -> dict[str, Any]:
-        from nbmem.api.render import shown
+        from nbmem.api.render import render_mimebundle
 
         try:
-            return shown(
+            return render_mimebundle(
                 self._finished(), device, lambda: self.report(device), self._history, ooms=ooms
             )
         except NbmemError as err:
@@ -422,7 +424,7 @@ def running_recorder() -> Recorder | None:
     return recorder
 
 
-def leave_to_parent() -> None:
+def close_inherited_recording() -> None:
     """Close a recording in a process forked while its parent recorded.
 
     That recording is the parent's.
@@ -450,5 +452,5 @@ def _limits_of_virtual_card() -> list[str]:
         return []
     from nbmem.virtual.warnings import on_figures
 
-    instead = [] if card.instead is None else card.instead.sentences()
+    instead = [] if card.eager_estimate is None else card.eager_estimate.sentences()
     return [*on_figures(card.notes), *instead]

@@ -50,7 +50,7 @@ def expendable() -> Iterator[None]:
         _this_thread.expendable = False
 
 
-def patiently(call: Callable[[], Answer], limit_s: float) -> Answer:
+def call_with_timeout(call: Callable[[], Answer], limit_s: float) -> Answer:
     """Run a call that may hang, within a time limit.
 
     The thread for it costs 60 us. A thread that is expendable runs the call itself.
@@ -91,7 +91,7 @@ def patiently(call: Callable[[], Answer], limit_s: float) -> Answer:
     return answers.pop()
 
 
-def ended(thread: threading.Thread, busy_since: Callable[[], float | None]) -> bool:
+def join_expendable(thread: threading.Thread, busy_since: Callable[[], float | None]) -> bool:
     """Wait for an expendable thread to end; return whether it did.
 
     Args:

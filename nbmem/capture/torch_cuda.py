@@ -131,7 +131,7 @@ def is_integrated(index: int) -> bool:
     return bool(getattr(torch.cuda.get_device_properties(index), "is_integrated", False))
 
 
-def backend() -> str:
+def allocator_backend() -> str:
     """Return the name of the allocator backend that torch uses for CUDA.
 
     `native`, `cudaMallocAsync`, or `pluggable` (RMM's, vLLM's).
@@ -142,7 +142,7 @@ def backend() -> str:
     return "native" if ask is None else str(ask())
 
 
-def hands_out(allocator: Any) -> bool:
+def uses_allocator(allocator: Any) -> bool:
     """Return True if torch allocates from this pluggable allocator.
 
     Args:
@@ -153,13 +153,13 @@ def hands_out(allocator: Any) -> bool:
     return ask is not None and allocator is not None and ask() is allocator
 
 
-def recorded_torch() -> ModuleType | None:
+def torch_with_history() -> ModuleType | None:
     """Return torch once its CUDA allocator can record a history.
 
     None before CUDA is initialized, and with another than the native allocator.
     """
     torch = initialized_torch()
-    return torch if torch is not None and backend() == "native" else None
+    return torch if torch is not None and allocator_backend() == "native" else None
 
 
 def is_used(index: int) -> bool:
@@ -171,14 +171,14 @@ def is_used(index: int) -> bool:
     torch: Any = initialized_torch()
     if torch is None:
         return False
-    if backend() != "pluggable":
+    if allocator_backend() != "pluggable":
         counters = read_counters(index)
         return counters is not None and counters.reserved > 0
     there = getattr(torch._C, "_cuda_hasPrimaryContext", None)  # noqa: SLF001
     return there is not None and bool(there(index))
 
 
-def used_torch() -> ModuleType | None:
+def torch_with_memory() -> ModuleType | None:
     """Return torch once its native allocator holds memory of a GPU.
 
     None before, and where it cannot record a history.
@@ -186,7 +186,7 @@ def used_torch() -> ModuleType | None:
     CUDA may be up without any: in torch 2.13 an optimizer's step asks for the GPU's stream,
     wherever its parameters are.
     """
-    torch = recorded_torch()
+    torch = torch_with_history()
     return torch if torch is not None and any(map(is_used, range(device_count()))) else None
 
 
@@ -196,7 +196,7 @@ def read_counters(index: int) -> Counters | None:
     None before CUDA is initialized, and with a pluggable allocator, for which torch keeps none.
     """
     torch: Any = initialized_torch()
-    if torch is None or backend() == "pluggable":
+    if torch is None or allocator_backend() == "pluggable":
         return None
     stats = torch._C._cuda_memoryStats(index)  # noqa: SLF001
     blocks, allocated = stats["allocation"]["all"], stats["allocated_bytes"]["all"]

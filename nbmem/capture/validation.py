@@ -40,7 +40,8 @@ def total_and_free(memory: Any) -> tuple[int, int]:
     total, free = whole_bytes(memory.total), whole_bytes(memory.free)
     if not total or free is None or free > total:
         raise ImpossibleReadingError(
-            f"NVML says that of {shown(memory.total)} B of the card {shown(memory.free)} B are "
+            f"NVML says that of {format_value(memory.total)} B of the card "
+            f"{format_value(memory.free)} B are "
             "free, which cannot be: the process and device figures of nvidia-smi are unknown "
             "wherever it says so. torch's own counters still work. "
             "Check what nvidia-smi shows."
@@ -48,15 +49,16 @@ def total_and_free(memory: Any) -> tuple[int, int]:
     return total, free
 
 
-def doubt(what: str, count: Any, used: int) -> str:
+def format_excess(what: str, count: Any, used: int) -> str:
     """Format the warning for a figure larger than all memory in use."""
     return (
-        f"NVML says that {what} {shown(count)} B where {used} B of the card are in use, which "
+        f"NVML says that {what} {format_value(count)} B where {used} B of the card are in use, "
+        "which "
         "cannot be: that figure is unknown wherever it says so. Check what nvidia-smi shows."
     )
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Format any value for a message, in at most 40 characters.
 
     Returns the type's name if `str()` raises.

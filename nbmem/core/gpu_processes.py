@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class KernelStatus:
     """Status that nbmem in another kernel reports about itself.
 
     Attributes:
@@ -24,7 +24,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbour:
+class GpuProcess:
     """One process on a card; unknown or hidden fields are None.
 
     Attributes:
@@ -49,7 +49,7 @@ class Neighbour:
     busy: bool | None = None
     own: bool = False
     gone: bool = False
-    told: Told | None = None
+    told: KernelStatus | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +76,10 @@ class OccupiedCard:
     mig: bool = False
     shared: bool = False
     wddm: bool = False
-    neighbours: tuple[Neighbour, ...] = ()
+    neighbours: tuple[GpuProcess, ...] = ()
 
     @property
-    def nobody(self) -> int:
+    def unattributed(self) -> int:
         """Bytes in use on the card that belong to no listed process.
 
         The figure is 0 where the card shares the host's memory: most of that is not in use by

@@ -8,7 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nbmem.estimates import world_choice as ranked
-from nbmem.estimates.answers import Answer, FitAnswer, LayersAnswer, PlanAnswer, WorldsAnswer, shown
+from nbmem.estimates.answers import (
+    Answer,
+    FitAnswer,
+    LayersAnswer,
+    PlanAnswer,
+    WorldsAnswer,
+    to_displayed,
+)
 from nbmem.estimates.card_choice import card_for
 from nbmem.estimates.programs import programs
 from nbmem.estimates.questions import fit as fitting
@@ -16,7 +23,7 @@ from nbmem.estimates.questions import layers as by_layer
 from nbmem.estimates.questions import plan as planning
 from nbmem.estimates.questions import world_sizes
 from nbmem.estimates.runs.probe_run import Request, record
-from nbmem.estimates.runs.subprocess_client import Apart
+from nbmem.estimates.runs.subprocess_client import EstimateProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,7 +59,7 @@ def estimate(
     card, world = ranked.world_for(gpu, ranks)
     program = ranked.of_world(programs.call(function), world)
     trace = tracing.trace(program.title)
-    with Apart(program) as apart:
+    with EstimateProcess(program) as apart:
         trace.session = apart.ask(record, Request(card=card, compiled=True))
     return trace
 
@@ -96,10 +103,10 @@ def fit(  # noqa: PLR0913 - the question's parts
         variable = _parameter(program)
         program = programs.call(program, start=max(start, first))
     program = ranked.of_world(program, world)
-    with Apart(program) as apart:
+    with EstimateProcess(program) as apart:
         answer = fitting.fit(
             program,
-            fitting.asker(apart.ask),
+            fitting.cached_query(apart.ask),
             card,
             margin=margin,
             between=between,
@@ -109,14 +116,14 @@ def fit(  # noqa: PLR0913 - the question's parts
             tell=tell,
             show=_partial(FitAnswer, show),
         )
-    return shown(FitAnswer, answer)
+    return to_displayed(FitAnswer, answer)
 
 
 def _partial(
     kind: type[Answer], show: Callable[[Answer, str], None] | None
 ) -> Callable[[Any, str], None]:
     """Return a callback that wraps partial answers before showing them."""
-    return lambda answer, left: None if show is None else show(shown(kind, answer), left)
+    return lambda answer, left: None if show is None else show(to_displayed(kind, answer), left)
 
 
 def _parameter(function: Callable[..., Any]) -> str:
@@ -169,10 +176,10 @@ def plan(  # noqa: PLR0913 - the question's parts
         variable = None if batch is None else _parameter(program)
         program = programs.call(program, start=batch)
     alone, program = program, ranked.of_world(program, world)
-    with Apart(program) as apart:
-        ask = fitting.asker(apart.ask)
+    with EstimateProcess(program) as apart:
+        ask = fitting.cached_query(apart.ask)
         if world is not None and batch is None and target is None and not every:
-            first = ask(planning.as_it_is(program, card, margin)).probe
+            first = ask(planning.baseline_request(program, card, margin)).probe
             if ranked.NO_GROUP in first.notes:
                 return worlds(alone, gpu, (world.world,), margin=margin, tell=tell)
         answer = planning.plan(
@@ -186,7 +193,7 @@ def plan(  # noqa: PLR0913 - the question's parts
             tell=tell,
             show=_partial(PlanAnswer, show),
         )
-    return shown(PlanAnswer, answer)
+    return to_displayed(PlanAnswer, answer)
 
 
 def worlds(
@@ -215,7 +222,9 @@ def worlds(
     """
     if not isinstance(program, programs.Program):
         program = programs.call(program)
-    return shown(WorldsAnswer, world_sizes.worlds(program, gpu, ranks, margin=margin, tell=tell))
+    return to_displayed(
+        WorldsAnswer, world_sizes.worlds(program, gpu, ranks, margin=margin, tell=tell)
+    )
 
 
 def layers(  # noqa: PLR0913 - the question's parts
@@ -247,9 +256,9 @@ def layers(  # noqa: PLR0913 - the question's parts
     program = programs.objects(
         {by_layer.MODEL: model, by_layer.INPUT: batch, by_layer.OPTIMIZER: optimizer}, title
     )
-    with Apart(program) as apart:
+    with EstimateProcess(program) as apart:
         answer = apart.ask(by_layer.measure, card_for(gpu), title, shape)
-    return shown(LayersAnswer, answer)
+    return to_displayed(LayersAnswer, answer)
 
 
 def layers_of(
@@ -264,6 +273,6 @@ def layers_of(
     Raises:
         NbmemError: The script does not run, or makes no such model.
     """
-    with Apart(program) as apart:
+    with EstimateProcess(program) as apart:
         answer = apart.ask(by_layer.measure_script, card_for(gpu), name, shape)
-    return shown(LayersAnswer, answer)
+    return to_displayed(LayersAnswer, answer)

@@ -20,7 +20,7 @@ _ENDLESS = 1000
 Answer = TypeVar("Answer", bound="FitAnswer | PlanAnswer | LayersAnswer | WorldsAnswer")
 
 
-class _Shown:
+class _DisplayedAnswer:
     """Text, HTML and JSON of an answer, by the answer's view."""
 
     __slots__ = ()
@@ -61,7 +61,7 @@ class _Shown:
         return page
 
 
-class FitAnswer(_Shown, Fit):
+class FitAnswer(_DisplayedAnswer, Fit):
     """An answer of `nbmem.fit`."""
 
     __slots__ = ()
@@ -79,7 +79,7 @@ class FitAnswer(_Shown, Fit):
         return fit_json(self)
 
 
-class PlanAnswer(_Shown, Plan):
+class PlanAnswer(_DisplayedAnswer, Plan):
     """An answer of `nbmem.plan`."""
 
     __slots__ = ()
@@ -97,7 +97,7 @@ class PlanAnswer(_Shown, Plan):
         return plan_json(self)
 
 
-class WorldsAnswer(_Shown, Worlds):
+class WorldsAnswer(_DisplayedAnswer, Worlds):
     """An answer of `nbmem.plan` for several world sizes."""
 
     __slots__ = ()
@@ -115,7 +115,7 @@ class WorldsAnswer(_Shown, Worlds):
         return worlds_json(self)
 
 
-class LayersAnswer(_Shown, Layers):
+class LayersAnswer(_DisplayedAnswer, Layers):
     """An answer of `nbmem.layers`."""
 
     __slots__ = ()
@@ -148,7 +148,7 @@ class LayersAnswer(_Shown, Layers):
         """
         from nbmem.views.layers import sort
 
-        return shown(LayersAnswer, sort(self, column))
+        return to_displayed(LayersAnswer, sort(self, column))
 
     def to_frame(self) -> pd.DataFrame:
         """Return a DataFrame with a row for each layer.
@@ -167,6 +167,6 @@ class LayersAnswer(_Shown, Layers):
         return pd.DataFrame([layer_json(row) for row in self.rows])
 
 
-def shown(kind: type[Answer], answer: Fit | Plan | Layers | Worlds) -> Answer:
+def to_displayed(kind: type[Answer], answer: Fit | Plan | Layers | Worlds) -> Answer:
     """Copy an answer into a class that displays itself."""
     return kind(**{f.name: getattr(answer, f.name) for f in dataclasses.fields(answer)})

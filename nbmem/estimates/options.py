@@ -176,11 +176,11 @@ def with_batch(
         UsageError: The named one cannot be varied.
     """
     if named is not None:
-        return programs.varied(program, named, namespace)
+        return programs.bind_variable(program, named, namespace)
     found = []
     for name in BATCHES:
         with contextlib.suppress(UsageError):
-            found.append(programs.varied(program, name, namespace))
+            found.append(programs.bind_variable(program, name, namespace))
     return found[0] if len(found) == 1 else program
 
 

@@ -57,7 +57,7 @@ def of_world(program: Program, world: VirtualWorld | None) -> Program:
     return dataclasses.replace(program, world=world, title=title)
 
 
-def said_of(program: Program, probe: Probe) -> list[str]:
+def rank_sentences(program: Program, probe: Probe) -> list[str]:
     """Return notes on which rank was run and on a missing process group.
 
     Args:
@@ -73,7 +73,7 @@ def said_of(program: Program, probe: Probe) -> list[str]:
     return [which, *(note for note in probe.notes if note == NO_GROUP)]
 
 
-def sent_by(program: Program, trace: Trace) -> Mapping[str, int]:
+def communicated_bytes(program: Program, trace: Trace) -> Mapping[str, int]:
     """Return the bytes that a rank's last step communicated, by kind.
 
     Without steps, all of the program counts.
@@ -92,4 +92,4 @@ def sent_by(program: Program, trace: Trace) -> Mapping[str, int]:
     last = [span for span in steps if stepped and span.step == stepped[-1]] or spans[:1]
     if not last:
         return {}
-    return communication_log.between(min(s.t0_ns for s in last), max(s.t1_ns for s in last))
+    return communication_log.bytes_by_kind(min(s.t0_ns for s in last), max(s.t1_ns for s in last))

@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import NbmemError, UsageError
-from nbmem.core.runtime.entry_points import lost_sentence
+from nbmem.core.runtime.entry_points import fault_note
 from nbmem.integrations.scalars import scalars
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class FirstSteps:
         """True while the trace records."""
         return self.trace is not None and self.trace.runs
 
-    def hand_on(self, log: Callable[[dict[str, int]], Any]) -> None:
+    def log_figures(self, log: Callable[[dict[str, int]], Any]) -> None:
         """Log the figures to the framework's logger, or warn that none exist."""
         if self.trace is None:
             return
@@ -90,10 +90,10 @@ class FirstSteps:
 
     def lost(self, part: str, err: BaseException) -> None:
         """Warn of what nbmem lost; the training goes on."""
-        logger.warning("%s", lost_sentence(part, err).replace("cell", "training"))
+        logger.warning("%s", fault_note(part, err).replace("cell", "training"))
 
 
-class TracesFirstSteps:
+class FirstStepsCallback:
     """A base of callbacks that trace the first steps of a training."""
 
     _first: FirstSteps

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.runtime.entry_points import entry
-from nbmem.integrations.first_steps import PART, FirstSteps, TracesFirstSteps
+from nbmem.integrations.first_steps import PART, FirstSteps, FirstStepsCallback
 
 if TYPE_CHECKING:
     Callback: Any = object
@@ -40,7 +40,7 @@ def _callback_classes() -> tuple[type, ...]:
     return tuple(module.Callback for module in loaded)
 
 
-class MemoryCallback(TracesFirstSteps, *_callback_classes()):  # type: ignore[misc]  # which ones, is known when it runs
+class MemoryCallback(FirstStepsCallback, *_callback_classes()):  # type: ignore[misc]  # which ones, is known when it runs
     """A callback that traces the first steps of a fit.
 
     Usage: `Trainer(callbacks=[MemoryCallback(steps=3)])`.
@@ -83,7 +83,7 @@ class MemoryCallback(TracesFirstSteps, *_callback_classes()):  # type: ignore[mi
     def _end(self, trainer: Any, error: BaseException | None = None) -> None:
         if self._first.stop(error):
             for logger in trainer.loggers:
-                self._first.hand_on(lambda figures: _log(logger, figures, trainer.global_step))  # noqa: B023 - called at once
+                self._first.log_figures(lambda figures: _log(logger, figures, trainer.global_step))  # noqa: B023 - called at once
 
 
 def _log(logger: Any, figures: dict[str, int], step: int) -> None:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbmem.core.runtime.entry_points import entry, lost_sentence
+from nbmem.core.runtime.entry_points import entry, fault_note
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +56,7 @@ FIGURES = (
 BY_CATEGORY = ("nbmem_category_bytes", "Allocated bytes by category, while a trace runs.")
 
 
-class Cards:
+class CardMetrics:
     """A reader of the cards from which torch holds memory.
 
     One reader serves one scrape after the other.
@@ -86,7 +86,7 @@ class Cards:
             return tuple(replace(one, peak=self._reader.torchs_peak(one)) for one in found)
 
 
-_cards = Cards()
+_cards = CardMetrics()
 
 
 def text() -> str:
@@ -110,7 +110,7 @@ class Collector:
 
     def lost(self, part: str, err: BaseException) -> None:
         """Warn of what nbmem lost; other collectors of the registry go on."""
-        logger.warning("%s", lost_sentence(part, err))
+        logger.warning("%s", fault_note(part, err))
 
 
 def serve(port: int = 9400, host: str = "127.0.0.1") -> ThreadingHTTPServer:
@@ -152,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def lost(self, part: str, err: BaseException) -> None:
         """Warn of what nbmem lost; Prometheus sees a scrape that failed."""
-        logger.warning("%s", lost_sentence(part, err))
+        logger.warning("%s", fault_note(part, err))
 
 
 def _rows(samples: tuple[CardSample, ...], field: str) -> tuple[tuple[dict[str, str], int], ...]:

@@ -126,12 +126,12 @@ def nbmem_trace(request: pytest.FixtureRequest) -> Iterator[Trace]:
 def _limit_of(item: pytest.Item) -> Limit | None:
     marker = item.get_closest_marker("nbmem_max_peak")
     if marker is not None:
-        return _marked(*marker.args, **marker.kwargs)
+        return _limit_of_marker(*marker.args, **marker.kwargs)
     size = item.config.getoption("--nbmem-max-peak")
     return None if size is None else Limit(_size(size), "allocated", asked=False)
 
 
-def _marked(limit: int | str, which: Figure = "allocated") -> Limit:
+def _limit_of_marker(limit: int | str, which: Figure = "allocated") -> Limit:
     """Return the limit that a marker's arguments give."""
     return Limit(_size(limit), which, asked=True)
 
@@ -180,7 +180,7 @@ def _explain(item: pytest.Item, trace: Trace) -> None:
     They cannot be typed there.
     """
     from nbmem.core.runtime.fault_isolation import error_of
-    from nbmem.core.runtime.interrupts import let_pass
+    from nbmem.core.runtime.interrupts import reraise_if_from_signal
     from nbmem.views.text import render_text
 
     try:
@@ -188,7 +188,7 @@ def _explain(item: pytest.Item, trace: Trace) -> None:
         ooms = tuple(replace(oom, command=None) for oom in report.ooms)
         text = render_text(replace(report, findings=(), ooms=ooms))
     except Exception as err:  # noqa: BLE001 - it must not hide why the test failed
-        let_pass(err)
+        reraise_if_from_signal(err)
         text = f"The report could not be made: {error_of(err)}."
     item.add_report_section("call", TITLE, text)
 

@@ -12,10 +12,10 @@ from typing import Any
 from transformers import TrainerCallback
 
 from nbmem.core.runtime.entry_points import entry
-from nbmem.integrations.first_steps import PART, FirstSteps, TracesFirstSteps
+from nbmem.integrations.first_steps import PART, FirstSteps, FirstStepsCallback
 
 
-class MemoryCallback(TracesFirstSteps, TrainerCallback):  # type: ignore[misc]  # whose types mypy is not told
+class MemoryCallback(FirstStepsCallback, TrainerCallback):  # type: ignore[misc]  # whose types mypy is not told
     """A callback that traces the first steps of a training.
 
     Usage: `trainer.add_callback(MemoryCallback(trainer))`.
@@ -67,10 +67,10 @@ class MemoryCallback(TracesFirstSteps, TrainerCallback):  # type: ignore[misc]  
             return
         trainer = None if self._trainer is None else self._trainer()
         if trainer is not None:
-            self._first.hand_on(trainer.log)
+            self._first.log_figures(trainer.log)
         else:
             step = {"step": state.global_step}
-            self._first.hand_on(lambda figures: state.log_history.append({**figures, **step}))
+            self._first.log_figures(lambda figures: state.log_history.append({**figures, **step}))
 
     def _end_with_cell(self) -> None:
         """In a notebook, end the trace with the cell that started it.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Life:
+class Lifetime:
     """An allocation and its lifetime: positions p with born < p <= freed.
 
     Attributes:
@@ -194,12 +194,12 @@ class Details:
     cells: tuple[CellSpan, ...]
     live: NDArray[np.int64]
     lines: tuple[str | None, ...]
-    lives: tuple[Life, ...]
+    lives: tuple[Lifetime, ...]
     pool: PoolHistory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Closeup:
+class MomentDetails:
     """Exact figures of single moments, where a view has only a timeline.
 
     Attributes:
@@ -218,6 +218,6 @@ class Closeup:
     held: NDArray[np.int64]
     live: NDArray[np.int64]
     lines: tuple[str | None, ...]
-    lives: tuple[Life, ...]
+    lives: tuple[Lifetime, ...]
     pool: PoolHistory
     parts: NDArray[np.int64] | None = None

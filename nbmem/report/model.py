@@ -183,7 +183,7 @@ class HeldGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Autopsy:
+class OomReport:
     """An explained out-of-memory error.
 
     A fact that is not known is None.
@@ -303,7 +303,7 @@ class Report:
     error: str | None
     notes: tuple[str, ...]
     findings: tuple[Finding, ...] = ()
-    ooms: tuple[Autopsy, ...] = ()
+    ooms: tuple[OomReport, ...] = ()
     details: Details | None = None
     lines: Lines | None = None
     rank: Rank | None = None

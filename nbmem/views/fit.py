@@ -133,7 +133,7 @@ def _part(part: Part, held: int, whole: int) -> tuple[TableCell, ...]:
 
 def _probes(fit: Fit, *, bars: bool) -> Grid:
     head = (fit.variable, "allocated", "reserved", "process", "peak in", "fits")
-    shown = _apart(fit)
+    shown = _without_close_runs(fit)
     count = f"{len(fit.probes)} runs on a virtual {fit.card.name}"
     close = len(fit.probes) - len(shown)
     rows = [_probe(p, fit, bars=bars) for p in shown]
@@ -145,7 +145,7 @@ def _probes(fit: Fit, *, bars: bool) -> Grid:
     )
 
 
-def _apart(fit: Fit) -> list[Probe]:
+def _without_close_runs(fit: Fit) -> list[Probe]:
     """Return the runs without those that lie close to another one."""
     kept = [p for p in fit.probes if p.value in {fit.best, fit.limit}]
     for probe in fit.probes:

@@ -16,7 +16,7 @@ from nbmem.views.markup import one_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.core.gpu_processes import Neighbour, OccupiedCard
+    from nbmem.core.gpu_processes import GpuProcess, OccupiedCard
 
 MOST_HELD = 3
 """Categories that a kernel's line names."""
@@ -48,7 +48,7 @@ WDDM = (
 )
 
 
-def render_neighbours(cards: Sequence[OccupiedCard]) -> str:
+def render_gpu_processes(cards: Sequence[OccupiedCard]) -> str:
     """Render every card with its processes and its notes.
 
     There is one note for each thing that hides a process.
@@ -80,12 +80,12 @@ def _bytes(card: OccupiedCard) -> str:
     return f"{format_bytes(card.used)} of {total} in use, {free} free{shared}"
 
 
-def _row(one: Neighbour) -> tuple[str, str, str, str]:
+def _row(one: GpuProcess) -> tuple[str, str, str, str]:
     used = "not said" if one.used is None else format_bytes(one.used)
-    return str(one.pid), one_line(one.user or "?"), used, what(one)
+    return str(one.pid), one_line(one.user or "?"), used, describe_process(one)
 
 
-def what(one: Neighbour) -> str:
+def describe_process(one: GpuProcess) -> str:
     """Describe a process: `train.ipynb (this process); busy; ...`.
 
     It names the notebook or the command, and what the kernel says that it holds.
@@ -115,8 +115,8 @@ def _notes(card: OccupiedCard) -> list[str]:
         found.append(WDDM.format(card.index))
     if any("nvidia-cuda-mps-server" in (one.command or "") for one in card.neighbours):
         found.append(MPS.format(card.index))
-    if card.nobody > _WORTH_SAYING and any(one.used is None for one in card.neighbours):
+    if card.unattributed > _WORTH_SAYING and any(one.used is None for one in card.neighbours):
         return found
-    if card.nobody > max(_WORTH_SAYING, (card.total or 0) // 50) and not card.mig:
-        found.append(HIDDEN.format(format_bytes(card.nobody), card.index))
+    if card.unattributed > max(_WORTH_SAYING, (card.total or 0) // 50) and not card.mig:
+        found.append(HIDDEN.format(format_bytes(card.unattributed), card.index))
     return found

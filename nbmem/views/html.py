@@ -17,11 +17,11 @@ from nbmem.views.charts.timeline import timeline
 from nbmem.views.lines import lines_table
 from nbmem.views.markup import Markup, element, escape, join, one_line
 from nbmem.views.notes_html import listed
-from nbmem.views.oom import oom_ended
+from nbmem.views.oom import ended_by_oom
 from nbmem.views.oom_html import render_oom_html
 from nbmem.views.rows import ledger_rows
 from nbmem.views.text import holdings_table, ledger_table, phases_table
-from nbmem.views.text_block import block, marked
+from nbmem.views.text_block import block, with_swatch
 from nbmem.views.tips_html import render_tips_html
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def render_html(report: Report, faults: Faults = UNGUARDED) -> str:
     ooms = part("The explanation of the error", lambda: _ooms(report))
     ended = bool(ooms) and faults.part(
         "The place of the explanation",
-        lambda: oom_ended(report),
+        lambda: ended_by_oom(report),
         True,  # noqa: FBT003 - what stands instead
     )
     parts = [
@@ -117,7 +117,7 @@ def _ledger(report: Report) -> Markup:
     head, *lines = ledger_table(report, _WIDTH).splitlines()
     rows = ledger_rows(report)
     return block(
-        [head, *(marked(row.category, line) for row, line in zip(rows, lines, strict=True))]
+        [head, *(with_swatch(row.category, line) for row, line in zip(rows, lines, strict=True))]
     )
 
 
@@ -138,7 +138,7 @@ def _tips(report: Report) -> list[Markup]:
 
 
 def _error(report: Report) -> list[Markup]:
-    if not report.error or oom_ended(report):
+    if not report.error or ended_by_oom(report):
         return []
     return [element("div", f"Ended by {one_line(report.error)}", style=style.ERROR)]
 

@@ -8,13 +8,13 @@ from nbmem.core.units import format_bytes
 from nbmem.views import style
 from nbmem.views.markup import Markup, clipped, element, one_line, short_path
 from nbmem.views.palette import swatch_style
-from nbmem.views.rows import alike
+from nbmem.views.rows import group_holdings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbmem.report.model import Holding
-    from nbmem.views.rows import Alike
+    from nbmem.views.rows import HoldingGroup
 
 EMPTY = "Nothing lives on a card: torch has no memory allocated there."
 UNNAMED = "no Python object (a workspace, or a library's)"
@@ -32,7 +32,7 @@ def render_top(holdings: Sequence[Holding], most: int, card: str) -> str:
     """
     if not holdings:
         return EMPTY
-    shown = alike(holdings)[:most]
+    shown = group_holdings(holdings)[:most]
     size = max(len(row.size()) for row in shown)
     kind = max(len(row.held.category.label) for row in shown)
     lines = [_title(shown, holdings, card)]
@@ -47,7 +47,7 @@ def render_top_html(holdings: Sequence[Holding], most: int, card: str) -> str:
     """Draw the largest storages for a notebook's output."""
     if not holdings:
         return element("div", EMPTY)
-    shown = alike(holdings)[:most]
+    shown = group_holdings(holdings)[:most]
     names = ("category", "what", "shape and dtype", "also held by", "line")
     head = element(
         "tr",
@@ -64,7 +64,7 @@ def render_top_html(holdings: Sequence[Holding], most: int, card: str) -> str:
     return element("div", table, style=style.BOX)
 
 
-def _row(row: Alike) -> Markup:
+def _row(row: HoldingGroup) -> Markup:
     held = row.held
     swatch = element("span", style=style.SWATCH + swatch_style(held.category))
     exact = f"{held.requested:,} B asked for, {held.block:,} B taken, each"
@@ -80,7 +80,7 @@ def _row(row: Alike) -> Markup:
     )
 
 
-def _title(shown: Sequence[Alike], holdings: Sequence[Holding], card: str) -> str:
+def _title(shown: Sequence[HoldingGroup], holdings: Sequence[Holding], card: str) -> str:
     part = sum(row.size_of_all for row in shown if row.held.block)  # the rest is not torch's
     whole = sum(held.block for held in holdings)
     return f"{card}: {format_bytes(part)} requested of {format_bytes(whole)} allocated now"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nbmem.core.session.cell_delta import CellDelta, HostDelta
-    from nbmem.report.model import Autopsy, Report
+    from nbmem.report.model import OomReport, Report
 
 TEXT, HTML = "text/plain", "text/html"
 WIDTH = 100
@@ -69,7 +69,7 @@ def mimebundle(
     return bundle | ({MIME: explorer} if explorer else {})
 
 
-def oom_bundle(ooms: Sequence[Autopsy]) -> dict[str, str]:
+def oom_bundle(ooms: Sequence[OomReport]) -> dict[str, str]:
     """Return the explanation of an out-of-memory error as a MIME bundle.
 
     It is an output of its own: the explorer draws a report without it.
@@ -141,7 +141,7 @@ def html_with(html: str, notes: Sequence[str]) -> str:
     return f"{html}<ul>{items}</ul>" if items else html
 
 
-def _plain_oom(chief: Autopsy) -> str:
+def _plain_oom(chief: OomReport) -> str:
     figures = (("asked for", chief.asked or chief.wanted), ("free on the card", chief.free))
     known = [f"  {count:>20,}  {name}" for name, count in figures if count is not None]
     return "\n".join(("Out of memory", *known))

@@ -14,7 +14,7 @@ from nbmem.views.markup import one_line, wrapped
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.report.model import Autopsy, Finding, HeldGroup, Report
+    from nbmem.report.model import Finding, HeldGroup, OomReport, Report
 
 _GROUNDS = {
     "exact": "counted",
@@ -25,7 +25,7 @@ HOLDERS = "Largest holders, by requested bytes"
 _MOST_ELSEWHERE = 5
 
 
-def oom_ended(report: Report) -> bool:
+def ended_by_oom(report: Report) -> bool:
     """Return whether an out-of-memory error ended the recording.
 
     Its explanation then stands above all else.
@@ -33,15 +33,15 @@ def oom_ended(report: Report) -> bool:
     return bool(report.ooms) and not report.ooms[0].caught
 
 
-def beside_its_ooms(report: Report) -> Report:
+def without_ooms(report: Report) -> Report:
     """Return the report without its out-of-memory errors.
 
     The explanation stands beside it, so that each error is said once.
     """
-    return replace(report, ooms=(), error=None if oom_ended(report) else report.error)
+    return replace(report, ooms=(), error=None if ended_by_oom(report) else report.error)
 
 
-def title(autopsy: Autopsy) -> str:
+def title(autopsy: OomReport) -> str:
     """Return what happened and where: line, layer, phase and thread."""
     head = "Out of memory"
     if autopsy.caught:
@@ -49,7 +49,7 @@ def title(autopsy: Autopsy) -> str:
     return f"{head}{place(autopsy)}"
 
 
-def place(autopsy: Autopsy) -> str:
+def place(autopsy: OomReport) -> str:
     """Return where an error happened; empty if nothing is known.
 
     For instance ` at train.py:12, in model.conv1 (Conv2d), forward, step 3`.
@@ -65,7 +65,7 @@ def place(autopsy: Autopsy) -> str:
     return f" {known}" if known else ""
 
 
-def figures(autopsy: Autopsy) -> list[tuple[str, int | None, str]]:
+def figures(autopsy: OomReport) -> list[tuple[str, int | None, str]]:
     """Return the known figures of the moment: name, bytes, meaning."""
     a = autopsy
     cached = None if a.reserved is None or a.allocated is None else a.reserved - a.allocated
@@ -82,7 +82,7 @@ def figures(autopsy: Autopsy) -> list[tuple[str, int | None, str]]:
     return [(name, count, what) for name, count, what in rows if count is not None]
 
 
-def ledger(autopsy: Autopsy) -> list[tuple[Category, str, int]]:
+def ledger(autopsy: OomReport) -> list[tuple[Category, str, int]]:
     """Return the categories that the card held: category, name, bytes.
 
     Empty categories are left out.
@@ -116,7 +116,7 @@ def commands(remedy: Finding) -> str | None:
     return remedy.code
 
 
-def aftermath(autopsy: Autopsy) -> str | None:
+def aftermath(autopsy: OomReport) -> str | None:
     """Return what the failure left behind, and the command that frees it.
 
     None where there is no such command.
@@ -129,7 +129,7 @@ def aftermath(autopsy: Autopsy) -> str | None:
     return f"What its frames hold stays allocated until {typed}."
 
 
-def elsewhere(others: Sequence[Autopsy]) -> list[str]:
+def other_places(others: Sequence[OomReport]) -> list[str]:
     """Return one line for each place at which more errors were caught."""
     counts = Counter(place(other) for other in others)
     found = [
@@ -141,7 +141,7 @@ def elsewhere(others: Sequence[Autopsy]) -> list[str]:
     return found
 
 
-def render_oom(ooms: Sequence[Autopsy], width: int = 100) -> str:
+def render_oom(ooms: Sequence[OomReport], width: int = 100) -> str:
     """Write a recording's errors: the main one in full, places of others."""
     chief, *others = ooms
     parts = [wrapped(title(chief), width), wrapped(chief.reason, width, "  ")]
@@ -168,7 +168,7 @@ def render_oom(ooms: Sequence[Autopsy], width: int = 100) -> str:
     parts += [wrapped(note, width, "- ", "  ") for note in chief.notes]
     if others:
         parts.append("More out-of-memory errors were caught")
-        parts += [wrapped(line, width, "  ", "    ") for line in elsewhere(others)]
+        parts += [wrapped(line, width, "  ", "    ") for line in other_places(others)]
     return "\n".join(parts)
 
 

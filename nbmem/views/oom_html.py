@@ -8,13 +8,13 @@ from nbmem.core.units import format_bytes
 from nbmem.views import oom, style
 from nbmem.views.markup import Markup, element, join
 from nbmem.views.notes_html import fold, listed
-from nbmem.views.text_block import block, marked
+from nbmem.views.text_block import block, with_swatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbmem.core.session.categories import Category
-    from nbmem.report.model import Autopsy, Finding
+    from nbmem.report.model import Finding, OomReport
 
 _BOX = (
     "border:1px solid #C8553D;border-left:5px solid #C8553D;border-radius:4px;"
@@ -31,7 +31,7 @@ _CODE = (
 _GROUND = "opacity:0.75"
 
 
-def render_oom_html(ooms: Sequence[Autopsy]) -> Markup:
+def render_oom_html(ooms: Sequence[OomReport]) -> Markup:
     """Write the errors of a recording as a fragment of HTML."""
     chief, *others = ooms
     parts = [
@@ -44,11 +44,11 @@ def render_oom_html(ooms: Sequence[Autopsy]) -> Markup:
         parts.append(element("div", after, style=f"{_LINE};font-weight:600"))
     parts += [element("div", note, style=style.ABOUT) for note in chief.notes]
     if others:
-        parts.append(fold(f"{len(others)} more were caught", listed(oom.elsewhere(others))))
+        parts.append(fold(f"{len(others)} more were caught", listed(oom.other_places(others))))
     return element("div", join(parts, "\n"), style=_BOX)
 
 
-def _tables(autopsy: Autopsy) -> list[Markup]:
+def _tables(autopsy: OomReport) -> list[Markup]:
     tables = []
     if rows := oom.figures(autopsy):
         tables.append(_table("At that moment", [(None, name, count) for name, count, _ in rows]))
@@ -63,13 +63,13 @@ def _tables(autopsy: Autopsy) -> list[Markup]:
 def _table(head: str, rows: Sequence[tuple[Category | None, str, int | None]]) -> Markup:
     width = max(len(format_bytes(count)) for _, _, count in rows)
     lines = [
-        marked(category, f"  {format_bytes(count):>{width}}  {name}")
+        with_swatch(category, f"  {format_bytes(count):>{width}}  {name}")
         for category, name, count in rows
     ]
     return element("div", element("div", head, style=style.CAPTION), block(lines))
 
 
-def _remedies(autopsy: Autopsy) -> list[Markup]:
+def _remedies(autopsy: OomReport) -> list[Markup]:
     if not autopsy.remedies:
         return []
     return [

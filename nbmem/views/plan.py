@@ -26,7 +26,7 @@ def render_text(plan: Plan) -> str:
     if single:
         prices = (f"  {o.title}: {o.price}" for o in single)
         blocks.append("\n".join(["What it costs", *prices]))
-    idle = [f"  {text}" for text in _idle(plan)]
+    idle = [f"  {text}" for text in _unhelpful(plan)]
     if idle:
         blocks.append("\n".join(["No help here", *idle]))
     lines = [
@@ -46,7 +46,7 @@ def render_html(plan: Plan) -> str:
     if written:
         codes = (element("div", o.title, code_html(o.diff or o.code)) for o in written)
         parts.append(fold("Applied to this program", *codes))
-    idle = _idle(plan)
+    idle = _unhelpful(plan)
     if idle:
         parts.append(fold("No help here", listed(idle)))
     return element(
@@ -109,7 +109,7 @@ def _written(plan: Plan) -> list[Option]:
     return [o for o in _helpful(plan)[1:] if "+" not in o.key and o.code]
 
 
-def _idle(plan: Plan) -> list[str]:
+def _unhelpful(plan: Plan) -> list[str]:
     """Return the options that do not help, each with its reason."""
     helpful = {option.key for option in _helpful(plan)}
     found = []

@@ -170,7 +170,7 @@ def _amounts(ledger: Ledger) -> dict[Category | str, Amount]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alike:
+class HoldingGroup:
     """Holdings that differ only in the numbers in their names.
 
     They are one line of a table.
@@ -197,7 +197,7 @@ class Alike:
         return one if self.count == 1 else f"{self.count} x {one}"
 
 
-def alike(holdings: Sequence[Holding]) -> list[Alike]:
+def group_holdings(holdings: Sequence[Holding]) -> list[HoldingGroup]:
     """Group holdings that differ only in numbers, the largest group first.
 
     A network repeats its layers.
@@ -206,7 +206,7 @@ def alike(holdings: Sequence[Holding]) -> list[Alike]:
     for held in holdings:
         kinds.setdefault(_without_numbers(held), []).append(held)
     found = [
-        Alike(held=kind if len(set(members)) > 1 else members[0], count=len(members))
+        HoldingGroup(held=kind if len(set(members)) > 1 else members[0], count=len(members))
         for kind, members in kinds.items()
     ]
     return sorted(found, key=lambda row: -row.size_of_all)
@@ -217,7 +217,7 @@ def _without_numbers(held: Holding) -> Holding:
     return replace(held, name=held.name and without_numbers(held.name), holders=holders)
 
 
-def holdings_title(shown: Sequence[Alike], report: Report) -> str:
+def holdings_title(shown: Sequence[HoldingGroup], report: Report) -> str:
     """Return the title of a holdings table, with the share that it shows."""
     bytes_shown = sum(row.size_of_all for row in shown)
     share = report_sentences.percent(bytes_shown, report.peak.allocated)

@@ -11,8 +11,8 @@ from nbmem.report.ledger.fallback_text import ledger_lines
 from nbmem.views import report_sentences
 from nbmem.views.lines import lines_table
 from nbmem.views.markup import clipped, one_line, short_path, wrapped
-from nbmem.views.oom import oom_ended, render_oom
-from nbmem.views.rows import alike, holdings_title, ledger_rows
+from nbmem.views.oom import ended_by_oom, render_oom
+from nbmem.views.rows import group_holdings, holdings_title, ledger_rows
 from nbmem.views.steps import Gap, peak_row, shorten
 from nbmem.views.tips import render_tips
 
@@ -42,7 +42,7 @@ def render_text(report: Report, *, width: int = 100, faults: Faults = UNGUARDED)
         if report.ooms
         else ""
     )
-    ended = bool(ooms) and part("The place of the explanation", lambda: oom_ended(report), True)  # noqa: FBT003
+    ended = bool(ooms) and part("The place of the explanation", lambda: ended_by_oom(report), True)  # noqa: FBT003
     parts = [
         ooms if ended else "",
         part("The verdict", lambda: _head(report, width), ""),
@@ -70,7 +70,7 @@ def _head(report: Report, width: int) -> str:
     lines = [wrapped(verdict, width, rest="  ")]
     if source:
         lines.append(wrapped(source, width, "  "))
-    if report.error and not oom_ended(report):
+    if report.error and not ended_by_oom(report):
         lines.append(wrapped(f"Ended by {one_line(report.error)}", width, rest="  "))
     lines.append(wrapped(report_sentences.recording(report), width, rest="  "))
     return "\n".join(lines)
@@ -175,7 +175,7 @@ def holdings_table(report: Report, width: int) -> str:
     """
     if not report.holdings:
         return ""
-    shown = alike(report.holdings)[:MOST_HOLDINGS]
+    shown = group_holdings(report.holdings)[:MOST_HOLDINGS]
     size = max(len(row.size()) for row in shown)
     kind = max(len(row.held.category.label) for row in shown)
     lines = [holdings_title(shown, report)]

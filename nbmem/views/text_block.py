@@ -25,7 +25,7 @@ def block(lines: Sequence[str]) -> Markup:
     return element("pre", join([escape(line) for line in lines], "\n"), style=style.BLOCK)
 
 
-def marked(category: Category | None, line: str) -> Markup:
+def with_swatch(category: Category | None, line: str) -> Markup:
     """Replace a line's leading blank by a square in a category's colour.
 
     For None the line stays as it is.

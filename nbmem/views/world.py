@@ -17,13 +17,13 @@ from nbmem.views.charts.ranks import ranks_chart
 from nbmem.views.charts.small_multiples import ranks_over_time
 from nbmem.views.grid import in_columns
 from nbmem.views.markup import Markup, clipped, element, join, one_line, wrapped
-from nbmem.views.text_block import block, marked
+from nbmem.views.text_block import block, with_swatch
 from nbmem.views.world_sentences import STATES, about, sentences, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.report.analysis.world.world_report import HeldThen, RankRow, WorldReport
+    from nbmem.report.analysis.world.world_report import RankAtFailure, RankRow, WorldReport
     from nbmem.views.charts.svg import Picture
 
 MOST_ROWS = 24
@@ -39,7 +39,7 @@ def render_world(world: WorldReport, *, width: int = 100) -> str:
         *(wrapped(one, width) for one in sentences(world)),
         ranks_table(world, width),
         spread_table(world),
-        then_table(world, width),
+        first_oom_table(world, width),
         "\n".join(wrapped(note, width, "- ") for note in world.notes),
     ]
     return "\n\n".join(filter(None, parts))
@@ -50,9 +50,9 @@ def render_world_html(world: WorldReport) -> str:
 
     It has no script, no style sheet and no address.
     """
-    named = [(kind.name, kind.rows[0]) for kind in kinds_of_rank(world)]
+    named = [(kind.name, kind.rows[0]) for kind in rank_groups(world)]
     drawn, over_time = ranks_chart(named[:MOST_ROWS]), ranks_over_time(highest(named, MOST_DRAWN))
-    tables = (ranks_table(world, 120), then_table(world, 120))
+    tables = (ranks_table(world, 120), first_oom_table(world, 120))
     parts = [
         element("div", verdict(world), style=style.VERDICT),
         element("div", about(world), style=style.ABOUT),
@@ -71,7 +71,7 @@ def _captioned(caption: str, drawn: Picture) -> list[Markup]:
     return [element("div", caption, style=style.HEADING), drawn.image(style.PICTURE)]
 
 
-class KindOfRank(NamedTuple):
+class RankGroup(NamedTuple):
     """Neighbouring ranks that differ in nothing.
 
     Attributes:
@@ -83,9 +83,9 @@ class KindOfRank(NamedTuple):
     rows: list[RankRow]
 
 
-def kinds_of_rank(world: WorldReport) -> list[KindOfRank]:
+def rank_groups(world: WorldReport) -> list[RankGroup]:
     """Return the groups of equal ranks, with their names."""
-    return [KindOfRank(f"rank {_numbers(rows)}", rows) for _, rows in _alike(world)]
+    return [RankGroup(f"rank {_numbers(rows)}", rows) for _, rows in _equal_ranks(world)]
 
 
 def highest(named: Sequence[tuple[str, RankRow]], most: int) -> list[tuple[str, RankRow]]:
@@ -103,7 +103,7 @@ def ranks_table(world: WorldReport, width: int) -> str:
     hosts, meshed = _shown(world)
     reserved = () if world.on_host else ("reserved",)
     head = ["Rank", *["host"] * hosts, *["mesh"] * meshed]
-    rows = [(_numbers(same), *line) for line, same in _alike(world)]
+    rows = [(_numbers(same), *line) for line, same in _equal_ranks(world)]
     shown, rest = rows[:MOST_ROWS], rows[MOST_ROWS:]
     table = in_columns(
         [(*head, "ended", "peak", *reserved, "process", "peak in"), *shown],
@@ -122,7 +122,7 @@ def _shown(world: WorldReport) -> tuple[bool, bool]:
     return len(hosts) > 1, any(row.rank.mesh for row in world.rows)
 
 
-def _alike(world: WorldReport) -> list[tuple[tuple[str, ...], list[RankRow]]]:
+def _equal_ranks(world: WorldReport) -> list[tuple[tuple[str, ...], list[RankRow]]]:
     """Return the table's lines, each with the neighbouring ranks it is about."""
     hosts, meshed = _shown(world)
     reserves = not world.on_host
@@ -159,7 +159,7 @@ def _coloured(world: WorldReport) -> list[Markup]:
         return []
     head, *lines = table.splitlines()
     spreads = zip(world.spreads, lines, strict=True)
-    return [block([head, *(marked(one.category, line) for one, line in spreads)])]
+    return [block([head, *(with_swatch(one.category, line) for one, line in spreads)])]
 
 
 def spread_table(world: WorldReport) -> str:
@@ -183,7 +183,7 @@ def spread_table(world: WorldReport) -> str:
     return in_columns(table)
 
 
-def then_table(world: WorldReport, width: int) -> str:
+def first_oom_table(world: WorldReport, width: int) -> str:
     """Write what every rank held when the first ran out of memory.
 
     Empty if none did.
@@ -224,7 +224,7 @@ def _before(elapsed_ns: int) -> str:
     return f" ({format_ms(elapsed_ns)} before)" if elapsed_ns else ""
 
 
-def _largest(then: HeldThen) -> str:
+def _largest(then: RankAtFailure) -> str:
     live = [(size, c) for c, size in then.held.items() if size and c <= Category.UNKNOWN]
     told = [f"{format_bytes(size)} {c.label}" for size, c in sorted(live, reverse=True)[:2]]
     return ", ".join(told)

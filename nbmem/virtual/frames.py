@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nbmem.core.runtime.exceptions import behind, set_traceback, traceback_of
+from nbmem.core.runtime.exceptions import linked_exceptions, set_traceback, traceback_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,7 +87,7 @@ def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
         if one is not None and id(one) not in seen:
             seen.add(id(one))
             yield one
-            waiting += behind(one)
+            waiting += linked_exceptions(one)
 
 
 def level_of_user() -> int:

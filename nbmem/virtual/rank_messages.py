@@ -58,7 +58,7 @@ def receive(me: int, peer: int) -> Any:
     _write(place / f"waits-{me}", letter.name.encode())
     try:
         while not letter.exists():
-            gone, stuck = ended(place, peer).exists(), _in_vain(place, me, peer)
+            gone, stuck = ended(place, peer).exists(), _is_deadlock(place, me, peer)
             time.sleep(_PAUSE_S)
             if (gone or stuck) and not letter.exists():
                 raise UsageError((_GONE if gone else _CIRCLE).format(me=me, peer=peer))
@@ -88,7 +88,7 @@ def ended(place: Path, rank: int) -> Path:
     return place / f"ended-{rank}"
 
 
-def _in_vain(place: Path, me: int, peer: int) -> bool:
+def _is_deadlock(place: Path, me: int, peer: int) -> bool:
     """Return whether two ranks wait for each other.
 
     That is so if the peer waits for a message that this rank has not sent.

@@ -163,7 +163,7 @@ def unplanned(region: str, why: str) -> str:
     )
 
 
-def eagerly(nbytes: int, beside: int = 0) -> str:
+def eager_peak(nbytes: int, beside: int = 0) -> str:
     """Format the note on the peak of a compiled run in eager mode.
 
     Args:

@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nbmem.allocator.caching import CachingAllocator
-from nbmem.allocator.recordings.follow import follow
+from nbmem.allocator.recordings.follow import reconstruct
 from nbmem.allocator.recordings.undo_events import undo_with_notes
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.core.session.events import Action, BlockState, Layout
@@ -21,7 +21,7 @@ CURVES = ("allocated", "active", "requested", "reserved", "releasable", "inactiv
 
 
 def followed(rows, start=None, conf=PLAIN):
-    return follow(start or Layout.empty(), events_of(rows), conf)
+    return reconstruct(start or Layout.empty(), events_of(rows), conf)
 
 
 def test_a_value_is_the_one_before_its_event():
@@ -54,9 +54,9 @@ def test_what_lived_before_and_what_never_dies():
     allocator.free(pending)
     start = allocator.layout()
     found = followed([(C, pending, 4 * MIB, 5)], start)
-    assert found.allocations.born.tolist() == [-1, -1]
+    assert found.allocations.allocated_at.tolist() == [-1, -1]
     assert found.allocations.freed.tolist() == [1, -1]
-    assert found.allocations.died.tolist() == [1, 0]
+    assert found.allocations.completed_at.tolist() == [1, 0]
     assert found.allocations.stream.tolist() == [5, 5]
     assert found.allocations.addr.tolist() == [old, pending]
     assert found.allocated.tolist() == [3 * MIB, 3 * MIB]
@@ -65,7 +65,7 @@ def test_what_lived_before_and_what_never_dies():
 
 def test_frees_with_one_entry_only():
     found = followed([(SEG, BASE, 2 * MIB, 0), (A, BASE, 512, 0), (C, BASE, 512, 0)])
-    assert found.allocations.freed.tolist() == found.allocations.died.tolist() == [2]
+    assert found.allocations.freed.tolist() == found.allocations.completed_at.tolist() == [2]
     assert found.notes == ()
 
 
@@ -135,7 +135,7 @@ EVENTS = st.tuples(
 def test_nonsense_is_followed_without_an_exception(rows, conf):
     conf = AllocatorSettings.parse(conf)
     events = events_of(rows)
-    found = follow(Layout.empty(), events, conf)
+    found = reconstruct(Layout.empty(), events, conf)
     for name in CURVES:
         assert len(getattr(found, name)) == len(rows) + 1
     assert (found.active >= found.allocated).all()
@@ -144,7 +144,7 @@ def test_nonsense_is_followed_without_an_exception(rows, conf):
     allocator.malloc(3 * MIB)
     for final in (Layout.empty(), allocator.layout()):
         start, _ = undo_with_notes(final, events, conf)
-        follow(start, events, conf)
+        reconstruct(start, events, conf)
 
 
 def test_undo_leaves_what_had_no_events():

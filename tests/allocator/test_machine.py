@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.heap import AllocatorOOM
 from nbmem.allocator.recordings.compare import layout_difference
-from nbmem.allocator.recordings.follow import follow
+from nbmem.allocator.recordings.follow import reconstruct
 from nbmem.allocator.recordings.predict import Assumptions, Prediction
 from nbmem.allocator.recordings.recorded_driver import NOWHERE
 from nbmem.allocator.recordings.undo_events import undo_with_notes
@@ -172,7 +172,7 @@ class Machine(RuleBasedStateMachine):
         if not hasattr(self, "rows"):
             return
         events = events_of(self.rows)
-        found = follow(Layout.empty(), events, self.settings)
+        found = reconstruct(Layout.empty(), events, self.settings)
         assert found.notes == ()
         for at, values in self.curves:
             assert tuple(int(getattr(found, name)[at]) for name in CURVES) == values
@@ -186,7 +186,7 @@ class Machine(RuleBasedStateMachine):
         assert len(undo_with_notes(final, events, self.settings)[0].segments) == 0
         for cut in (len(events) // 3, len(events) // 2):
             start, notes = undo_with_notes(final, events[cut:], self.settings)
-            found = follow(start, events[cut:], self.settings)
+            found = reconstruct(start, events[cut:], self.settings)
             unsure = sum(int(note.split()[0]) for note in notes) * MIB
             last = len(events) - cut
             for name in CURVES[2:4]:  # bytes that frees record, and segments: always exact

@@ -8,7 +8,7 @@ import pytest
 from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.driver import SimulatedDriver
 from nbmem.allocator.recordings.compare import layout_difference
-from nbmem.allocator.recordings.follow import follow
+from nbmem.allocator.recordings.follow import reconstruct
 from nbmem.allocator.recordings.inference import LIKELY_TOTAL, emptied_by_user, pools_of
 from nbmem.allocator.recordings.predict import Assumptions, Prediction
 from nbmem.allocator.recordings.recording import COUNTERS, read_card
@@ -115,7 +115,7 @@ def test_the_model_counts_what_torch_counted(path):
 def test_following_gives_the_curves_that_torch_counted(path):
     recording = read_card(path)
     settings = AllocatorSettings.from_torch(recording.settings, RELEASE)
-    found = follow(Layout.empty(), recording.events, settings)
+    found = reconstruct(Layout.empty(), recording.events, settings)
     assert found.notes == ()
     readings = [(r.position, r.values) for r in recording.readings]
     if path in SNAPSHOTS:
@@ -150,12 +150,12 @@ def test_a_recording_that_began_late_is_followed_from_its_end(path):
     recording = read_card(path)
     settings = AllocatorSettings.from_torch(recording.settings, RELEASE)
     events = recording.events
-    whole = follow(Layout.empty(), events, settings)
+    whole = reconstruct(Layout.empty(), events, settings)
     assert len(undo_with_notes(recording.end, events, settings)[0].segments) == 0
     for part in range(1, 10):
         cut = len(events) * part // 10
         start, notes = undo_with_notes(recording.end, events[cut:], settings)
-        found = follow(start, events[cut:], settings)
+        found = reconstruct(start, events[cut:], settings)
         unsure = sum(int(note.split()[0]) for note in notes) << 20
         for name in CURVES:
             off = np.abs(getattr(found, name) - getattr(whole, name)[cut:]).max()

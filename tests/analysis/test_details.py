@@ -11,14 +11,21 @@ from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.heap import AllocatorOOM
 from nbmem.core.session.categories import LIVE, Category
 from nbmem.core.session.events import Layout
-from nbmem.core.session.session import DeviceInfo, DeviceTrace, Identities, Marks, Samples, Session
+from nbmem.core.session.session import (
+    CardSamples,
+    CounterSamples,
+    DeviceInfo,
+    DeviceTrace,
+    Session,
+    StorageLabels,
+)
 from nbmem.core.units import GIB, KIB, MIB
 from nbmem.report.analysis import build_report
 from nbmem.report.analysis.lifetimes import LIVES
-from nbmem.report.analysis.moment_details import closeup, position_at
+from nbmem.report.analysis.moment_details import moment_details, position_at
 from nbmem.report.analysis.pool_history import pool_history
 from nbmem.report.exploration import RELEASABLE, STUCK
-from nbmem.report.ledger.card_ledger import Books
+from nbmem.report.ledger.card_ledger import CardLedger
 from tests.allocator.programs import events_of
 from tests.recorded import NAMES, load, session_of
 
@@ -28,11 +35,11 @@ RUNS = ("gpt2_b4s512_adamw", "resnet50_b32_sgdm_expandable", "cudagraph_mlp_b512
 @pytest.fixture(scope="module", params=RUNS)
 def run(request):
     session = session_of(load(request.param))
-    return Books(session), build_report(session)
+    return CardLedger(session), build_report(session)
 
 
 def test_lives_and_the_rest_add_up_at_every_moment(run):
-    books, report = run
+    card_ledger, report = run
     found = report.details
     assert len(found.lives) <= LIVES
     born = np.array([life.born for life in found.lives])
@@ -41,7 +48,7 @@ def test_lives_and_the_rest_add_up_at_every_moment(run):
     category = np.array([life.category for life in found.lives])
     for row, position in enumerate(report.timeline.event.tolist()):
         here = (born < position) & (freed >= position)
-        assert found.live[row].sum() == len(books.live(position))
+        assert found.live[row].sum() == len(card_ledger.live(position))
         for kind in LIVE:
             told = here & (category == kind)
             rest = int(report.timeline.held[row, kind]) - int(size[told].sum())
@@ -52,11 +59,11 @@ def test_lives_and_the_rest_add_up_at_every_moment(run):
 
 
 def test_the_largest_at_the_peak_and_at_the_end_are_told(run):
-    books, report = run
+    card_ledger, report = run
     told = {(life.born, life.requested) for life in report.details.lives}
-    for position in (report.peak.at.event, books.events):
-        rows = books.live(position)
-        a = books.allocations
+    for position in (report.peak.at.event, card_ledger.events):
+        rows = card_ledger.live(position)
+        a = card_ledger.allocations
         largest = rows[np.argsort(-a.requested[rows], kind="stable")][:50]
         assert {(int(a.born[row]), int(a.requested[row])) for row in largest} <= told
 
@@ -74,31 +81,31 @@ def sums(history, row):
     return used, releasable, stuck
 
 
-def check_pool(books, history):
+def check_pool(card_ledger, history):
     """At each of its moments the map says what the ledger says, to the byte."""
-    held = books.held(history.event)
+    held = card_ledger.held(history.event)
     active = held[:, : Category.PENDING + 1].sum(axis=1)
     for row, event in enumerate(history.event.tolist()):
         used, releasable, stuck = sums(history, row)
         assert used == active[row]
         assert releasable == held[row, Category.CACHED_RELEASABLE]
         assert stuck == held[row, Category.CACHED_STUCK]
-        assert used + releasable + stuck == books.ledger(event).reserved
+        assert used + releasable + stuck == card_ledger.ledger(event).reserved
 
 
 def test_the_pool_says_what_the_ledger_says_at_every_moment(run):
-    books, report = run
+    card_ledger, report = run
     history = report.details.pool
     assert (history.event == report.timeline.event).all()
-    check_pool(books, history)
-    check_pool(books, pool_history(books, history.event[::50]))
+    check_pool(card_ledger, history)
+    check_pool(card_ledger, pool_history(card_ledger, history.event[::50]))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_pool_at_the_peak_of_every_recorded_run(name):
-    books = Books(session_of(load(name)))
-    peak = books.peak(0, books.events)
-    check_pool(books, pool_history(books, np.array([peak, books.events])))
+    card_ledger = CardLedger(session_of(load(name)))
+    peak = card_ledger.peak(0, card_ledger.events)
+    check_pool(card_ledger, pool_history(card_ledger, np.array([peak, card_ledger.events])))
 
 
 SIZES = st.one_of(st.integers(1, 4 * KIB), st.integers(MIB, 30 * MIB), st.just(20 * MIB))
@@ -136,9 +143,9 @@ def ran(steps, conf):
         events=events_of(rows),
         end=allocator.layout(),
         dropped=0,
-        marks=_none(Marks),
-        samples=_none(Samples),
-        identities=_none(Identities),
+        marks=_none(CounterSamples),
+        samples=_none(CardSamples),
+        identities=_none(StorageLabels),
     )
     return Session(name="steps", created_ns=0, devices=(trace,), spans=())
 
@@ -158,29 +165,29 @@ def _none(columns):
     data=st.data(),
 )
 def test_the_pool_at_any_moments_of_any_program(steps, conf, data):
-    books = Books(ran(steps, conf))
-    some = data.draw(st.sets(st.integers(0, books.events), min_size=1, max_size=12))
-    exact = pool_history(books, np.array(sorted(some), np.int64))
-    check_pool(books, exact)
-    check_pool(books, pool_history(books, exact.event, most=1))
-    a = books.allocations
+    card_ledger = CardLedger(ran(steps, conf))
+    some = data.draw(st.sets(st.integers(0, card_ledger.events), min_size=1, max_size=12))
+    exact = pool_history(card_ledger, np.array(sorted(some), np.int64))
+    check_pool(card_ledger, exact)
+    check_pool(card_ledger, pool_history(card_ledger, exact.event, most=1))
+    a = card_ledger.allocations
     for row, event in enumerate(exact.event.tolist()):
         blocks = sum(int(pieces[:, 2].sum()) for _, pieces in exact.at(row))
-        assert blocks == ((a.born < event) & (a.died >= event)).sum()
+        assert blocks == ((a.allocated_at < event) & (a.completed_at >= event)).sum()
 
 
 def test_a_closeup_of_any_event_is_what_the_books_say(run):
-    books, report = run
+    card_ledger, report = run
     event = int(report.timeline.event[5]) + 1
-    found = closeup(books, event, 0, tensors=[0])
+    found = moment_details(card_ledger, event, 0, tensors=[0])
     assert found.event.tolist() == [0, event]
-    assert (found.held == books.held(found.event)).all()
-    assert found.live[1].sum() == len(books.live(event))
+    assert (found.held == card_ledger.held(found.event)).all()
+    assert found.live[1].sum() == len(card_ledger.live(event))
     lives = {life.number for life in found.lives}
-    assert lives <= {0, *books.live(event).tolist()}
+    assert lives <= {0, *card_ledger.live(event).tolist()}
     assert 0 in lives
-    check_pool(books, found.pool)
-    start = books.session.spans[0].t0_ns
-    for position in (0, event, books.events):
-        t_ns = int(books.times(np.array([position]))[0]) - start
-        assert books.times(np.array([position_at(books, t_ns)])) == t_ns + start
+    check_pool(card_ledger, found.pool)
+    start = card_ledger.session.spans[0].t0_ns
+    for position in (0, event, card_ledger.events):
+        t_ns = int(card_ledger.times(np.array([position]))[0]) - start
+        assert card_ledger.times(np.array([position_at(card_ledger, t_ns)])) == t_ns + start

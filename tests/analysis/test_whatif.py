@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import nbmem.api.tracing as nbmem
-from nbmem.report.analysis import books_of
-from nbmem.report.analysis.cache_releases import emptied, released_by_need
+from nbmem.report.analysis import card_ledger_of
+from nbmem.report.analysis.cache_releases import releases_by_user, releases_for_requests
 from nbmem.report.analysis.what_if import try_again, try_freeing, try_more, try_settings, with_conf
 from tests.recorded import load, session_of
 from tests.tips.measure import running
@@ -18,64 +18,64 @@ SCENARIOS = ["cache_then_empty", "variable_lengths", "fragmentation", "streams",
 
 
 def recorded(name):
-    return books_of(nbmem.open(SNAPSHOTS / f"{name}.pickle.xz").session)
+    return card_ledger_of(nbmem.open(SNAPSHOTS / f"{name}.pickle.xz").session)
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_replay_is_the_recording_to_the_byte(name):
-    books = books_of(session_of(load(name)))
-    outcome = try_settings(books)
-    assert outcome.peak_reserved == books.reserved.max()
-    assert outcome.peak_allocated == books.allocated.max()
-    assert outcome.reserved == books.reserved[-1]
+    card_ledger = card_ledger_of(session_of(load(name)))
+    outcome = try_settings(card_ledger)
+    assert outcome.peak_reserved == card_ledger.reserved.max()
+    assert outcome.peak_allocated == card_ledger.allocated.max()
+    assert outcome.reserved == card_ledger.reserved[-1]
     assert (outcome.refused, outcome.retries) == (None, 0)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_so_is_that_of_a_snapshot_but_for_the_release_that_it_does_not_name(name):
-    books = recorded(name)
-    outcome = try_settings(books)
-    assert outcome.peak_reserved == books.reserved.max()
-    assert outcome.reserved == books.reserved[-1]
-    assert outcome.peak_allocated == pytest.approx(books.allocated.max(), rel=0.001)
+    card_ledger = recorded(name)
+    outcome = try_settings(card_ledger)
+    assert outcome.peak_reserved == card_ledger.reserved.max()
+    assert outcome.reserved == card_ledger.reserved[-1]
+    assert outcome.peak_allocated == pytest.approx(card_ledger.allocated.max(), rel=0.001)
 
 
 def test_a_limit_is_met_by_a_retry_as_in_the_recording():
-    books = recorded("retry")
-    outcome = try_settings(books, limit=2_000 << 20)
+    card_ledger = recorded("retry")
+    outcome = try_settings(card_ledger, limit=2_000 << 20)
     assert outcome.retries == 1
-    assert outcome.peak_reserved == books.reserved.max()
-    assert released_by_need(books.trace)
-    assert not emptied(books.trace)
+    assert outcome.peak_reserved == card_ledger.reserved.max()
+    assert releases_for_requests(card_ledger.trace)
+    assert not releases_by_user(card_ledger.trace)
 
 
 def test_an_empty_cache_of_the_users_is_none_of_the_allocators():
-    books = recorded("cache_then_empty")
-    assert len(emptied(books.trace)) == 1
-    assert not released_by_need(books.trace)
+    card_ledger = recorded("cache_then_empty")
+    assert len(releases_by_user(card_ledger.trace)) == 1
+    assert not releases_for_requests(card_ledger.trace)
 
 
 def test_a_request_that_failed_fails_again_under_its_limit_and_not_without():
-    books = recorded("oom")
-    limit = int(books.reserved.max())
-    assert try_settings(books, limit=limit).refused is not None
-    assert try_settings(books).refused is None
+    card_ledger = recorded("oom")
+    limit = int(card_ledger.reserved.max())
+    assert try_settings(card_ledger, limit=limit).refused is not None
+    assert try_settings(card_ledger).refused is None
 
 
 def test_requests_behind_the_end_take_what_the_cache_has():
-    books = recorded("reserved_unused")
-    assert try_more(books, [30 << 20]) == (30 << 20, 0)
-    assert try_more(books, [1000 << 20]) == (1000 << 20, 1000 << 20)
+    card_ledger = recorded("reserved_unused")
+    assert try_more(card_ledger, [30 << 20]) == (30 << 20, 0)
+    assert try_more(card_ledger, [1000 << 20]) == (1000 << 20, 1000 << 20)
 
 
 def test_an_iteration_again_takes_no_more_than_the_same_one():
-    books = books_of(session_of(load("gpt2_b4s512_adamw")))
-    last = [span for _, span in books.phases.spans if span.step == 2]
+    card_ledger = card_ledger_of(session_of(load("gpt2_b4s512_adamw")))
+    last = [span for _, span in card_ledger.phases.spans if span.step == 2]
     first, end = last[0].first[0], last[-1].last[0]
-    a = books.allocations
-    kept = a.born[(a.born >= first) & (a.freed >= end)].tolist()
-    again = try_again(books, first, end, once=kept, instead={})
-    assert again.peak_reserved == books.reserved.max()
+    a = card_ledger.allocations
+    kept = a.allocated_at[(a.allocated_at >= first) & (a.freed >= end)].tolist()
+    again = try_again(card_ledger, first, end, once=kept, instead={})
+    assert again.peak_reserved == card_ledger.reserved.max()
 
 
 def test_what_is_freed_sooner_lets_the_next_block_be_cut_to_size():
@@ -86,21 +86,24 @@ def test_what_is_freed_sooner_lets_the_next_block_be_cut_to_size():
             "first = mib(9)\nsecond = mib(10.5)  # all that is left of a segment of 20\ndel first",
             before="import torch",
         )
-        books = books_of(trace.session)
-    assert books.allocated.max() == 20 << 20
-    a = books.allocations
-    first, second = np.flatnonzero(a.requested == 9 << 20), int(a.born[a.requested > 9 << 20][0])
-    assert try_freeing(books, first, np.array([second])) == (20 << 20) - int(10.5 * (1 << 20))
+        card_ledger = card_ledger_of(trace.session)
+    assert card_ledger.allocated.max() == 20 << 20
+    a = card_ledger.allocations
+    first, second = (
+        np.flatnonzero(a.requested == 9 << 20),
+        int(a.allocated_at[a.requested > 9 << 20][0]),
+    )
+    assert try_freeing(card_ledger, first, np.array([second])) == (20 << 20) - int(10.5 * (1 << 20))
 
 
 def test_a_replay_that_is_not_the_recording_promises_nothing():
-    books = recorded("variable_lengths")
-    assert try_settings(books).peak_allocated != books.allocated.max()
-    assert try_freeing(books, np.array([], int), np.array([], int)) is None
+    card_ledger = recorded("variable_lengths")
+    assert try_settings(card_ledger).peak_allocated != card_ledger.allocated.max()
+    assert try_freeing(card_ledger, np.array([], int), np.array([], int)) is None
 
 
 def test_a_setting_replaces_its_own_old_value_and_keeps_the_others():
-    books = recorded("max_split")
-    assert with_conf(books.trace, "max_split_size_mb:64") == "max_split_size_mb:64"
-    both = with_conf(books.trace, "expandable_segments:True")
+    card_ledger = recorded("max_split")
+    assert with_conf(card_ledger.trace, "max_split_size_mb:64") == "max_split_size_mb:64"
+    both = with_conf(card_ledger.trace, "expandable_segments:True")
     assert both == "max_split_size_mb:128,expandable_segments:True"

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 import bokeh
 import numpy as np
 
-from nbmem.report.analysis import books_of, report_of
-from nbmem.report.analysis.moment_details import closeup
+from nbmem.report.analysis import card_ledger_of, report_of
+from nbmem.report.analysis.moment_details import moment_details
 from nbmem.views.explorer import explorer_output
 from nbmem.views.explorer.data import VERSION, closeup_data
 from nbmem.views.explorer.output import packed
@@ -120,13 +120,13 @@ def in_a_page(browser, values: dict, told: list) -> tuple[float, list[float], li
     return float(first), redraws, learned
 
 
-def told_of(books) -> tuple[list[tuple[int, dict]], list[float]]:
+def told_of(card_ledger) -> tuple[list[tuple[int, dict]], list[float]]:
     """What a live widget is told of some moments, and the milliseconds that each takes."""
     found, times = [], []
     for part in range(1, ASKED + 1):
-        event = books.events * part // (ASKED + 1) + 1
+        event = card_ledger.events * part // (ASKED + 1) + 1
         began = time.perf_counter()
-        data = packed(closeup_data(closeup(books, event)))
+        data = packed(closeup_data(moment_details(card_ledger, event)))
         times.append(1000 * (time.perf_counter() - began))
         found.append((event, {"version": VERSION, "data": data}))
     return found, times
@@ -147,12 +147,12 @@ def measure(chromium: str | None) -> None:
         for events in SIZES:
             recorded = session(events)
             began = time.perf_counter()
-            books = books_of(recorded)
-            report = report_of(books)
+            card_ledger = card_ledger_of(recorded)
+            report = report_of(card_ledger)
             read = time.perf_counter()
             output = explorer_output(report)
             written = time.perf_counter()
-            told, asked = told_of(books)
+            told, asked = told_of(card_ledger)
             sent = max(len(closeup["data"]) for _, closeup in told) / 1024
             print(
                 f"{report.events:9,}  {read - began:6.2f} s {written - read:6.3f} s "

@@ -12,7 +12,7 @@ from pathlib import Path
 from nbmem.estimates.card_choice import card_for
 from nbmem.estimates.programs import programs
 from nbmem.estimates.runs.probe_run import Request, probe
-from nbmem.estimates.runs.subprocess_client import Apart
+from nbmem.estimates.runs.subprocess_client import EstimateProcess
 
 SCRIPT = """
 import sys
@@ -41,7 +41,7 @@ def main() -> None:
         path = Path(folder, "llama.py")
         path.write_text(SCRIPT)
         begin = time.perf_counter()
-        with Apart(programs.script(str(path), (str(layers),))) as apart:
+        with EstimateProcess(programs.script(str(path), (str(layers),))) as apart:
             found = apart.ask(probe, Request(card=card_for("H100"))).probe
         seconds = time.perf_counter() - begin
     if found.failure is not None:

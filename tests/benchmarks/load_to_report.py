@@ -15,12 +15,12 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.events import Events, Layout
 from nbmem.core.session.session import (
     NOT_KNOWN,
+    CardSamples,
+    CounterSamples,
     DeviceInfo,
     DeviceTrace,
-    Identities,
-    Marks,
-    Samples,
     Session,
+    StorageLabels,
 )
 from nbmem.core.session.spans import Span
 from nbmem.core.units import GIB, MIB
@@ -114,21 +114,21 @@ class Training:
             ),
             end=self.allocator.layout(),
             dropped=0,
-            marks=Marks(
+            marks=CounterSamples(
                 t_ns=begin + position * EVENT_NS,
                 position=position,
                 **dict(
                     zip(("allocated", "active", "requested", "reserved"), counters, strict=True)
                 ),
             ),
-            samples=Samples(
+            samples=CardSamples(
                 t_ns=begin + position * EVENT_NS,
                 used=counters[3] + CONTEXT,
                 process=counters[3] + CONTEXT,
                 reserved=counters[3],
                 host=np.full(len(position), NOT_KNOWN),
             ),
-            identities=Identities(
+            identities=StorageLabels(
                 position=where,
                 addr=tagged,
                 size=held,

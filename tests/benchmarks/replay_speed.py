@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from nbmem.allocator.caching import CachingAllocator
-from nbmem.allocator.recordings.follow import follow
+from nbmem.allocator.recordings.follow import reconstruct
 from nbmem.allocator.recordings.recording import read_card
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.core.session.events import Action, Events, Layout
@@ -110,7 +110,7 @@ def main() -> None:
 def _follow_seconds(events: Events, settings: object) -> float:
     parsed = AllocatorSettings.from_torch(settings)  # type: ignore[arg-type]
     begin = time.perf_counter()
-    follow(Layout.empty(), events, parsed)
+    reconstruct(Layout.empty(), events, parsed)
     return time.perf_counter() - begin
 
 

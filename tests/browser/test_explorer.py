@@ -8,7 +8,7 @@ import re
 import pytest
 
 import nbmem
-from nbmem.report.analysis.lifetimes import life_of
+from nbmem.report.analysis.lifetimes import lifetime_of
 from tests.browser.pages import KERNEL, LOAD, expect, expect_read, picture
 
 TRAIN = """\
@@ -69,12 +69,12 @@ def open_explorer(page):
     page.locator(DRAWN).first.wait_for()
 
 
-def books_of(server):
+def card_ledger_of(server):
     """What Python reads in the recording that the cell saved."""
-    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.ledger.card_ledger import CardLedger
 
     trace = nbmem.open(server._notebooks / "run.nbmem")
-    return Books(trace.session), trace.report()
+    return CardLedger(trace.session), trace.report()
 
 
 def ledger_of(page):
@@ -91,14 +91,14 @@ def pool_of(page):
     return rows.evaluate_all("rows => rows.map(row => Number(row.dataset.bytes))")
 
 
-def pool_at(books, event):
-    used, releasable = int(books.active[event]), int(books.releasable[event])
-    reserved = int(books.reserved[event])
+def pool_at(card_ledger, event):
+    used, releasable = int(card_ledger.active[event]), int(card_ledger.releasable[event])
+    reserved = int(card_ledger.reserved[event])
     return [used, releasable, reserved - used - releasable, reserved]
 
 
-def held_at(books, event):
-    return {key: count for key, count in books.ledger(event).to_json().items() if count}
+def held_at(card_ledger, event):
+    return {key: count for key, count in card_ledger.ledger(event).to_json().items() if count}
 
 
 def event_of(page):
@@ -131,10 +131,10 @@ def traced(notebook, page):
 
 @pytest.mark.cells(LOAD, TRAIN)
 def test_every_part_follows_and_says_what_python_says(traced, page, lab, pictures):
-    books, report = books_of(lab)
+    card_ledger, report = card_ledger_of(lab)
     peak = report.peak.at.event
     expect_read(page, event_of, peak)
-    expect_read(page, ledger_of, held_at(books, peak))
+    expect_read(page, ledger_of, held_at(card_ledger, peak))
     active = page.locator("[data-testid=nbx-ledger] [data-sum=active]")
     expect(active).to_have_attribute("data-bytes", str(report.peak.allocated))
     page.get_by_role("button", name="events", exact=True).click()
@@ -153,8 +153,8 @@ def test_every_part_follows_and_says_what_python_says(traced, page, lab, picture
     moved = event_of(page)
     box = page.get_by_test_id("nbx-timeline").bounding_box()
     assert moved != peak
-    expect_read(page, ledger_of, held_at(books, moved))
-    assert page.locator(LARGEST).count() <= len(books.live(moved))
+    expect_read(page, ledger_of, held_at(card_ledger, moved))
+    assert page.locator(LARGEST).count() <= len(card_ledger.live(moved))
 
     page.mouse.move(box["x"] + 300, box["y"] + 200)
     page.mouse.down()
@@ -162,7 +162,7 @@ def test_every_part_follows_and_says_what_python_says(traced, page, lab, picture
     page.mouse.up()
     page.get_by_test_id("nbx-where").get_by_text("The selection, events").wait_for()
     inside = event_of(page)
-    assert ledger_of(page).keys() >= held_at(books, inside).keys()
+    assert ledger_of(page).keys() >= held_at(card_ledger, inside).keys()
     page.get_by_role("button", name="clear selection").click()
 
     page.get_by_test_id("nbx-timeline").focus()
@@ -174,7 +174,7 @@ def test_every_part_follows_and_says_what_python_says(traced, page, lab, picture
     assert "allocated" in spoken
     press_keys_of_the_notebook(traced, page)
     find_a_tensor(page, report)
-    follow_a_tensor(traced, page, books)
+    follow_a_tensor(traced, page, card_ledger)
     insert_a_tip(traced, page)
     look_at_lines(traced, page, report)
 
@@ -205,11 +205,11 @@ def press_keys_of_the_notebook(traced, page):
     assert page.evaluate("() => document.activeElement.textContent") == "time"
 
 
-def follow_a_tensor(traced, page, books):
+def follow_a_tensor(traced, page, card_ledger):
     """From the table to its birth, its stack and the line that made it."""
     number = int(page.locator(LARGEST).first.get_attribute("data-tensor"))
     page.locator(LARGEST).first.locator("button").click()
-    told = life_of(books, number)
+    told = lifetime_of(card_ledger, number)
     expect(page.locator(TENSOR)).to_contain_text(f"event {told.born:,}")
     said = page.locator(TENSOR).inner_text()
     assert told.born_in in said
@@ -311,16 +311,16 @@ def test_it_is_small_and_opens_again_without_a_kernel(traced, page, lab, context
         page.locator(f"{EXPLORER} [data-tab={tab}]").click()
         page.locator(f"{EXPLORER} [role=tabpanel][data-drawn=true]:not([hidden])").wait_for()
         shown_whole(page, pictures, f"explorer-{tab}")
-    books, report = books_of(lab)
+    card_ledger, report = card_ledger_of(lab)
     page.locator(f"{EXPLORER} [data-tab=pool]").click()
-    expect_read(page, pool_of, pool_at(books, report.peak.at.event))
+    expect_read(page, pool_of, pool_at(card_ledger, report.peak.at.event))
     page.get_by_role("button", name="end", exact=True).click()
-    expect_read(page, pool_of, pool_at(books, books.events))
+    expect_read(page, pool_of, pool_at(card_ledger, card_ledger.events))
     page.get_by_test_id("nbx-timeline").focus()
     for _ in range(3):
         page.keyboard.press("Shift+ArrowLeft")
-        assert pool_of(page) == pool_at(books, event_of(page))
-    assert event_of(page) < books.events
+        assert pool_of(page) == pool_at(card_ledger, event_of(page))
+    assert event_of(page) < card_ledger.events
     traced.save()
     outputs = lab.saved(traced.name).cells[1].outputs
     (data,) = [output.data for output in outputs if "data" in output]
@@ -340,7 +340,7 @@ def test_it_is_small_and_opens_again_without_a_kernel(traced, page, lab, context
     fresh.locator(".nbx-Expand").dispatch_event("click")
     fresh.locator(DRAWN).wait_for()
     expect_read(fresh, event_of, report.peak.at.event)
-    expect_read(fresh, ledger_of, held_at(books, report.peak.at.event))
+    expect_read(fresh, ledger_of, held_at(card_ledger, report.peak.at.event))
     assert all(url.startswith((lab.url, "data:", "blob:")) for url in asked)
     convert(lab.saved(traced.name), lab, context)
 
@@ -384,7 +384,7 @@ def wait_event(page, event):
 
 @pytest.mark.cells(LOAD, TRAIN, WIDGET)
 def test_the_users_own_controls_move_the_widget_and_it_moves_them(traced, live, page, lab):
-    books, report = books_of(lab)
+    card_ledger, report = card_ledger_of(lab)
     said = page.locator(".widget-label").last
     timeline = live.get_by_test_id("nbx-timeline")
     expect(page.locator(".widget-hbox .nbx-Explorer")).to_have_count(1)
@@ -392,7 +392,7 @@ def test_the_users_own_controls_move_the_widget_and_it_moves_them(traced, live, 
     slider.focus()
     page.keyboard.press("ArrowRight")
     wait_event(page, report.peak.at.event + 1)
-    expect_read(live, ledger_of, held_at(books, report.peak.at.event + 1))
+    expect_read(live, ledger_of, held_at(card_ledger, report.peak.at.event + 1))
     timeline.focus()
     page.keyboard.press("Home")
     said.get_by_text("moment 0,").wait_for()
@@ -417,23 +417,23 @@ def test_the_users_own_controls_move_the_widget_and_it_moves_them(traced, live, 
 
 @pytest.mark.cells(LOAD, TRAIN, WIDGET)
 def test_a_live_kernel_tells_of_events_that_the_output_has_not(traced, live, page, lab):
-    books, report = books_of(lab)
-    between = sorted(set(range(books.events)) - set(report.timeline.event.tolist()))
+    card_ledger, report = card_ledger_of(lab)
+    between = sorted(set(range(card_ledger.events)) - set(report.timeline.event.tolist()))
     event = between[len(between) // 2]
     traced.execute(f"w.moment = {event}")
     wait_event(page, event)
-    expect_read(live, ledger_of, held_at(books, event))
+    expect_read(live, ledger_of, held_at(card_ledger, event))
     live.locator("[data-tab=pool]").click()
     live.get_by_test_id("nbx-pool").wait_for()
-    expect_read(live, pool_of, pool_at(books, event))
+    expect_read(live, pool_of, pool_at(card_ledger, event))
     live.get_by_test_id("nbx-timeline").focus()
     page.keyboard.press(".")
     wait_event(page, event + 1)
-    expect_read(live, pool_of, pool_at(books, event + 1))
+    expect_read(live, pool_of, pool_at(card_ledger, event + 1))
 
     first, last = between[0], between[-1]
     traced.execute(f"w.span = ({first}, {last})")
-    wait_event(page, books.peak(first, last))
+    wait_event(page, card_ledger.peak(first, last))
     live.locator("[data-tab=phases]").click()
     live.get_by_text("Phases in the selection").wait_for()
     box = live.get_by_test_id("nbx-timeline").bounding_box()
@@ -445,7 +445,7 @@ def test_a_live_kernel_tells_of_events_that_the_output_has_not(traced, live, pag
     while True:  # what was dragged over comes to the kernel first, then where its peak is
         text = said.inner_text()
         moment, start, end = map(int, re.findall(r"\d+", text)[:3])
-        if (start, end) != (first, last) and moment == books.peak(start, end):
+        if (start, end) != (first, last) and moment == card_ledger.peak(start, end):
             break
         page.wait_for_function(
             "old => document.querySelector('.widget-label:last-of-type').textContent !== old",

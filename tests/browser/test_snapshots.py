@@ -11,7 +11,7 @@ import pytest
 
 from nbmem.core.files.snapshot_session import session_of_snapshot
 from nbmem.core.session.categories import LIVE, Category
-from nbmem.report.analysis import books_of
+from nbmem.report.analysis import card_ledger_of
 
 ROOT = Path(__file__).parents[2]
 RECORDINGS = ROOT / "tests" / "recordings" / "snapshots"
@@ -50,14 +50,14 @@ def test_every_moment_has_the_bytes_that_python_counts(tmp_path):
     told = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     assert len(told) == len(NAMES)
     for one in told:
-        books = books_of(session_of_snapshot(one["path"]), one["card"])
-        table = books.held(np.array(one["event"], np.int64))
+        card_ledger = card_ledger_of(session_of_snapshot(one["path"]), one["card"])
+        table = card_ledger.held(np.array(one["event"], np.int64))
         held = {key: np.array(column) for key, column in one["held"].items()}
         # Which live category it is needs nbmem: the page says unknown, and of how many bytes.
         assert (held["unknown"] == table[:, list(LIVE)].sum(axis=1)).all(), one["path"]
         for category in ONE_BY_ONE:
             assert (held[category.key] == table[:, category]).all(), (one["path"], category)
-        followed = books
-        assert one["peak"]["event"] == books.peak(0, books.events)
+        followed = card_ledger
+        assert one["peak"]["event"] == card_ledger.peak(0, card_ledger.events)
         assert one["peak"]["allocated"] == followed.allocated.max()
         assert one["peak"]["reserved"] == one["total"] == followed.reserved.max()

@@ -17,7 +17,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 from nbmem import virtual
-from nbmem.capture.devices.nvml_readings import unowned
+from nbmem.capture.devices.nvml_readings import unattributed_bytes
 from nbmem.virtual.card_names import find_card
 from nbmem.virtual.hardware.cudnn import client
 from tests.card import atlas
@@ -55,7 +55,7 @@ def test_what_is_nobodys_is_told_apart_with_any_number_of_processes(recorded):
         if held:
             held[0] = row["listed"]
         in_use = row["total"] - row["free"] - row["reserved"]
-        assert unowned(in_use, held) == row["nobody"], row["label"]
+        assert unattributed_bytes(in_use, held) == row["nobody"], row["label"]
 
 
 def convolved(name):

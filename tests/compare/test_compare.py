@@ -9,7 +9,7 @@ from nbmem import virtual
 from nbmem.core.errors import UsageError
 from nbmem.core.runtime.data_size import held_bytes
 from nbmem.core.units import format_bytes
-from nbmem.frontends.notebook.trace_history import MOST_BYTES, KeptTraces
+from nbmem.frontends.notebook.trace_history import MOST_BYTES, TraceHistory
 from nbmem.report.analysis import build_report
 from nbmem.report.analysis.peak_limit import over_limit
 from nbmem.views.comparison import comparison_json
@@ -164,7 +164,7 @@ def test_without_a_card_an_assertion_does_not_pass_in_silence():
 
 
 def test_kept_traces_are_bounded_and_found_by_number_and_name(monkeypatch):
-    kept = KeptTraces()
+    kept = TraceHistory()
     traces = [traced(f"In [{n}]", x=n) for n in (1, 2, 3)]
     each = max(held_bytes(trace.session) for trace in traces)
     assert 0 < each < MOST_BYTES
@@ -182,7 +182,7 @@ def test_kept_traces_are_bounded_and_found_by_number_and_name(monkeypatch):
 
 
 def test_of_kept_traces_the_newest_alone_keeps_its_report():
-    kept, older, newer = KeptTraces(), traced("older", x=1), traced("newer", x=2)
+    kept, older, newer = TraceHistory(), traced("older", x=1), traced("newer", x=2)
     kept.add(older)
     first = older.report()
     assert older.report().ledger_at_end is first.ledger_at_end
@@ -192,7 +192,7 @@ def test_of_kept_traces_the_newest_alone_keeps_its_report():
 
 def test_numbers_of_cells_go_with_their_traces(monkeypatch):
     monkeypatch.setattr("nbmem.frontends.notebook.trace_history.MOST_CELLS", 2)
-    kept = KeptTraces()
+    kept = TraceHistory()
     for number in (1, 2, 3):
         trace = traced("mine")
         kept.add(trace)

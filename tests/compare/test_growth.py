@@ -5,8 +5,8 @@ import pytest
 import nbmem
 from nbmem import virtual
 from nbmem.core.session.categories import Category
-from nbmem.report.analysis.growth import growth
-from nbmem.report.ledger.card_ledger import Books
+from nbmem.report.analysis.growth import find_growth
+from nbmem.report.ledger.card_ledger import CardLedger
 
 pytestmark = pytest.mark.torch
 FEATURES, BATCH = 100, 64
@@ -32,7 +32,7 @@ def train(body, steps=6):
             body(loss, names)
             optimizer.step()
             optimizer.zero_grad()
-    return growth(Books(trace.session))
+    return find_growth(CardLedger(trace.session))
 
 
 def test_a_healthy_loop_grows_nothing():

@@ -12,7 +12,7 @@ import pytest
 
 from nbmem.capture.record.recorder import Recorder
 from nbmem.core.runtime.entry_points import entry
-from nbmem.frontends.notebook.error_boundary import guest
+from nbmem.frontends.notebook.error_boundary import error_boundary
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def faulty():
 
 
 SWALLOWS = {
-    "guest": guest,
+    "guest": error_boundary,
     "guard": functools.partial(Recorder.guard, SimpleNamespace(_lost=lambda *_: None)),
     "_kept": functools.partial(Recorder._kept, SimpleNamespace(_lost=lambda *_: None)),
 }

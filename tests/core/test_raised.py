@@ -26,7 +26,7 @@ def test_what_an_exception_says_of_itself_is_not_asked():
     assert exceptions.is_raised(error, Exception)
     assert not exceptions.is_raised(error, KeyboardInterrupt)
     assert exceptions.words_of(error) == "first"
-    assert exceptions.behind(error) == (cause, None)
+    assert exceptions.linked_exceptions(error) == (cause, None)
     assert exceptions.traceback_of(error).tb_frame.f_code is thrown.__code__
     assert oom.oom_in(error) is cause
     assert interrupts.signal_of(error) is None
@@ -35,7 +35,7 @@ def test_what_an_exception_says_of_itself_is_not_asked():
 def test_a_group_leads_to_its_members():
     inner = RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
     group = ExceptionGroup("two", [ValueError(), ExceptionGroup("one", [inner])])
-    assert exceptions.behind(group)[2:] == group.exceptions
+    assert exceptions.linked_exceptions(group)[2:] == group.exceptions
     assert oom.oom_in(group) is inner
 
 

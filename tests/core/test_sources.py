@@ -4,7 +4,7 @@ import queue
 
 import pytest
 
-from nbmem.core.session.source_files import is_library, is_packages, is_stdlib
+from nbmem.core.session.source_files import is_in_package, is_library, is_stdlib
 
 PACKAGES = (
     "/usr/local/lib/python3.12/dist-packages/torch/nn/modules/linear.py",
@@ -38,7 +38,7 @@ USERS = (
 
 @pytest.mark.parametrize("file", PACKAGES)
 def test_an_installed_package(file):
-    assert is_packages(file)
+    assert is_in_package(file)
     assert not is_stdlib(file)
     assert is_library(file)
 
@@ -46,7 +46,7 @@ def test_an_installed_package(file):
 @pytest.mark.parametrize("file", STDLIB)
 def test_pythons_own_library(file):
     assert is_stdlib(file)
-    assert not is_packages(file)
+    assert not is_in_package(file)
     assert is_library(file)
 
 

@@ -17,7 +17,7 @@ def here():
     apart = importlib.import_module("nbmem.estimates.runs.subprocess_client")
     estimates = importlib.import_module("nbmem.estimates")
 
-    class Here(apart.Apart):
+    class Here(apart.EstimateProcess):
         def __enter__(self):
             self._main = sys.modules["__main__"]
             return self
@@ -30,7 +30,7 @@ def here():
             return question(program, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(estimates, "Apart", Here)
+        patch.setattr(estimates, "EstimateProcess", Here)
         yield estimates
 
 

@@ -36,7 +36,7 @@ def test_what_the_cell_writes_is_replaced(name, cell):
     bound = variable_binding.in_cell(name, cell, {}, ())
     assert bound.value == 4
     names = {"SimpleNamespace": SimpleNamespace, "cfg": SimpleNamespace()}
-    exec(variable_binding.compiled(cell, "<cell>", bound, 7), names)
+    exec(variable_binding.compile_with_value(cell, "<cell>", bound, 7), names)
     held = names["loader"]["batch_size"] if "loader" in names else eval(bound.name, names)
     assert held == 7
 
@@ -85,7 +85,7 @@ def test_what_cannot_be_varied_says_what_to_write(name, cell, sentence):
 def test_an_argument_of_a_script_is_a_variable(name, words):
     bound = variable_binding.in_script(name, "import argparse", words)
     assert (bound.name, bound.value) == ("batch_size", 4)
-    assert words[bound.word].endswith("4")
+    assert words[bound.argument_index].endswith("4")
 
 
 def test_an_argument_that_is_not_given_is_a_sentence():

@@ -17,7 +17,7 @@ from nbmem.estimates.programs import programs
 from nbmem.estimates.questions import fit, planner
 from nbmem.estimates.remedies import compiled as ways
 from nbmem.estimates.remedies.activations import Autocast
-from nbmem.estimates.remedies.compiled import ALREADY, Compile, HalfKept
+from nbmem.estimates.remedies.compiled import ALREADY, ActivationBudget, Compile
 from nbmem.estimates.remedies.optimizers import PlainSGD
 from nbmem.estimates.runs.probe_run import Request, probe
 from nbmem.report.estimate_results import Failure
@@ -194,7 +194,7 @@ def test_a_budget_of_activations_holds_what_its_lines_do_and_goes_with_its_run()
 
 
 def test_a_program_that_compiles_nothing_gets_no_budget(here, monkeypatch):
-    monkeypatch.setattr(planner, "REMEDIES", (HalfKept,))
+    monkeypatch.setattr(planner, "REMEDIES", (ActivationBudget,))
     found = here.plan(programs.cell(SOURCE, {}), "T4", every=True)
     assert {o.key: o.why_not for o in found.options}["budget"] == "The program compiles nothing."
 

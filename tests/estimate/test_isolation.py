@@ -22,7 +22,7 @@ from nbmem import virtual
 from nbmem.estimates.programs import environment, programs
 from nbmem.estimates.programs.serialization import pack
 from nbmem.estimates.runs.probe_run import Request, probe
-from nbmem.estimates.runs.subprocess_client import Apart, EstimateError
+from nbmem.estimates.runs.subprocess_client import EstimateError, EstimateProcess
 
 
 @pytest.fixture
@@ -104,7 +104,9 @@ def test_nothing_of_the_notebook_changes(notebook):
 
 
 def test_the_copy_holds_the_same_bytes(notebook):
-    with Apart(programs.cell("model.train()\ntorch.zeros(1, device='cuda')", notebook)) as apart:
+    with EstimateProcess(
+        programs.cell("model.train()\ntorch.zeros(1, device='cuda')", notebook)
+    ) as apart:
         found = apart.ask(probe, Request(card=virtual.find_card("T4"))).probe
     model = notebook["model"]
     weights = sum(p.nbytes for p in model.parameters())  # tied ones once
@@ -164,7 +166,7 @@ def test_what_a_library_wrapped_travels_as_code(monkeypatch):
 def test_a_process_that_dies_is_a_sentence(tmp_path):
     path = tmp_path / "die.py"
     path.write_text("import os\nos._exit(3)\n")
-    apart = Apart(programs.script(str(path)))
+    apart = EstimateProcess(programs.script(str(path)))
     with pytest.raises(EstimateError, match=r"ended by itself \(exit code 3\)"), apart:
         apart.ask(probe, Request(card=virtual.find_card("T4")))
 
@@ -182,7 +184,7 @@ torch.zeros(8, device="cuda")
 def test_threads_and_processes_of_the_program_end_with_the_estimate(tmp_path):
     path = tmp_path / "pid.txt"
     program = programs.cell(LEAVES_ALL_RUNNING.format(path=str(path)), {"torch": torch})
-    with Apart(program) as apart:
+    with EstimateProcess(program) as apart:
         assert apart.ask(probe, Request(card=virtual.find_card("T4"))).probe.fits
         pid = int(path.read_text())
         os.kill(pid, 0)
@@ -224,7 +226,7 @@ torch.zeros(1, device="cuda")
 def test_every_run_begins_as_the_notebook_stands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NBMEM_WORD", "as it was")
-    before = environment.taken()
+    before = environment.capture_state()
     virtual.activate("T4")
     try:
         torch.set_default_dtype(torch.float64)
@@ -235,7 +237,7 @@ def test_every_run_begins_as_the_notebook_stands(tmp_path, monkeypatch):
         torch.backends.cuda.enable_flash_sdp(enabled=False)
         torch.use_deterministic_algorithms(mode=True)
         torch.set_autocast_dtype("cuda", torch.bfloat16)
-        with Apart(programs.cell(SURROUNDED, {"torch": torch})) as apart:
+        with EstimateProcess(programs.cell(SURROUNDED, {"torch": torch})) as apart:
             request = Request(card=virtual.find_card("T4"))
             assert [apart.ask(probe, request).probe.failure for _ in range(2)] == [None, None]
         numbers = random.random(), np.random.rand(), torch.rand(1, device="cpu").item()  # noqa: NPY002
@@ -269,14 +271,14 @@ def test_a_program_reads_its_own_visible_cards_and_sees_none(tmp_path, monkeypat
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if own is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", own)
-    with Apart(programs.cell(VISIBLE, {"torch": torch})) as apart:
+    with EstimateProcess(programs.cell(VISIBLE, {"torch": torch})) as apart:
         request = Request(card=virtual.find_card("T4"))
         assert [apart.ask(probe, request).probe.failure for _ in range(2)] == [None, None]
     assert (tmp_path / "seen").read_text().splitlines() == [f"{own!r} '-1'"] * 2
 
 
 def test_an_interrupt_ends_the_process(notebook):
-    apart = Apart(programs.cell("batch = 1", notebook, vary="batch")).__enter__()
+    apart = EstimateProcess(programs.cell("batch = 1", notebook, vary="batch")).__enter__()
     process = apart._process
     apart.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert process.returncode in {-9, -15, 1}  # 1: it ended its fork first

@@ -83,7 +83,7 @@ def test_after_an_interrupt_what_was_known_stays(monkeypatch, capsys):
     handle = SimpleNamespace(update=lambda bundle, **_: put.append(bundle["text/plain"]))
     monkeypatch.setattr("IPython.display.display", lambda *_, **__: handle)
     answer = SimpleNamespace(_repr_mimebundle_=lambda: {"text/plain": "so far", "text/html": ""})
-    progress = estimates.Progress(SimpleNamespace(kernel=object()), "plan")
+    progress = estimates.EstimateProgress(SimpleNamespace(kernel=object()), "plan")
     with progress:
         progress.tell("as it is")
         progress.partial(answer, "1 run, at most 3 more, about 4 s")

@@ -60,8 +60,8 @@ def asked(source, ranks, *keys, gpu="H100", **more):
 
 @pytest.fixture
 def whole(here, monkeypatch):
-    monkeypatch.setattr(world_sizes, "Apart", here.Apart)
-    monkeypatch.setattr(parallel_variants, "Apart", here.Apart)
+    monkeypatch.setattr(world_sizes, "EstimateProcess", here.EstimateProcess)
+    monkeypatch.setattr(parallel_variants, "EstimateProcess", here.EstimateProcess)
     return here
 
 
@@ -249,11 +249,11 @@ def test_layers_that_cannot_be_cut_are_left(wide, act, why):
 def test_in_a_row_of_layers_what_lies_between_must_take_each_number_by_itself():
     from torch import nn
 
-    from nbmem.estimates.remedies.tensor_parallel import seen_plan
+    from nbmem.estimates.remedies.tensor_parallel import inferred_plan
 
     def row(between):
         return nn.Sequential(nn.Sequential(nn.Linear(4, 16), between, nn.Linear(16, 4)))
 
-    assert seen_plan(row(nn.GELU())) == {"*.0": "colwise", "*.2": "rowwise"}
-    assert not seen_plan(row(nn.Softmax(-1)))
-    assert not seen_plan(row(nn.LayerNorm(16)))
+    assert inferred_plan(row(nn.GELU())) == {"*.0": "colwise", "*.2": "rowwise"}
+    assert not inferred_plan(row(nn.Softmax(-1)))
+    assert not inferred_plan(row(nn.LayerNorm(16)))

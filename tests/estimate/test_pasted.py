@@ -170,5 +170,5 @@ def test_the_difference_has_the_programs_own_names():
 def test_what_is_not_certain_is_not_changed():
     twice = Edit.of(OTHERS + OTHERS)
     assert not twice.with_keyword("fused", "True")
-    assert not twice.around_the_forward("torch.no_grad()")
+    assert not twice.wrap_forward("torch.no_grad()")
     assert twice.own.model == "net"

@@ -12,7 +12,7 @@ from nbmem import virtual
 from nbmem.core.units import MIB, format_bytes
 from nbmem.estimates.programs import programs
 from nbmem.estimates.questions import planner
-from nbmem.estimates.questions.predicted_savings import foresee
+from nbmem.estimates.questions.predicted_savings import predict
 from nbmem.estimates.remedies import BY_KEY, REMEDIES, exclude_each_other
 from nbmem.estimates.remedies.blocks import repeated_blocks
 from nbmem.estimates.remedies.compiled import Compile
@@ -139,7 +139,7 @@ def test_no_run_goes_below_what_is_foreseen_as_the_least(path, options):
     base = probe(programs.script(path), Request(card=virtual.find_card("T4")))
     for key, option in options.items():
         if option.probe is not None and option.probe is not options["as it is"].probe:
-            assert foresee(base, key.split("+")).least <= option.probe.need, key
+            assert predict(base, key.split("+")).least <= option.probe.need, key
 
 
 def test_what_fits_is_run_once(here, path):
@@ -165,7 +165,7 @@ def test_the_cheapest_is_certain_with_fewer_runs(here, path, options):
             continue
         dearer = order.index(option.key) > order.index(cheapest.key)
         base = probe(programs.script(path), Request(card=virtual.find_card("T4")))
-        assert dearer or foresee(base, [option.key]).least > target
+        assert dearer or predict(base, [option.key]).least > target
     assert cheapest.probe.fits
     assert 1 < len(told) < len([o for o in options.values() if o.probe is not None])
     assert "not run yet is foreseen" in shown[0][0]

@@ -15,7 +15,7 @@ from nbmem.core.units import MIB
 from nbmem.estimates.programs import programs
 from nbmem.estimates.runs import worker_processes
 from nbmem.estimates.runs.probe_run import Request, probe
-from nbmem.estimates.runs.subprocess_client import Apart, EstimateError
+from nbmem.estimates.runs.subprocess_client import EstimateError, EstimateProcess
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="elsewhere each question has a process of its own"
@@ -45,7 +45,7 @@ def _none_waits():
 
 def asked(path):
     """A run's peak, and the process that answered."""
-    with Apart(programs.script(str(path))) as apart:
+    with EstimateProcess(programs.script(str(path))) as apart:
         found = apart.ask(probe, Request(card=virtual.find_card("T4"))).probe
         assert found.failure is None
         return found.allocated, apart._process.pid
@@ -76,7 +76,7 @@ def test_a_program_that_ends_its_process_is_told_and_the_next_has_another(tmp_pa
     (tmp_path / "dying.py").write_text(DYING)
     with (
         pytest.raises(EstimateError, match=r"ended by itself \(exit code 7\)"),
-        Apart(programs.script(str(tmp_path / "dying.py"))) as apart,
+        EstimateProcess(programs.script(str(tmp_path / "dying.py"))) as apart,
     ):
         apart.ask(probe, Request(card=virtual.find_card("T4")))
     assert worker_processes._waiting == []

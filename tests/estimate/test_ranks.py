@@ -14,9 +14,9 @@ from nbmem.core.session.categories import Category
 from nbmem.estimates.programs import programs
 from nbmem.estimates.questions import world_sizes
 from nbmem.estimates.runs.probe_run import Request, probe, record
-from nbmem.estimates.world_choice import NO_GROUP, of_world, said_of, world_for
+from nbmem.estimates.world_choice import NO_GROUP, of_world, rank_sentences, world_for
 from nbmem.frontends.cli import main
-from nbmem.report.ledger.card_ledger import Books
+from nbmem.report.ledger.card_ledger import CardLedger
 
 WIDTH, LAYERS = 512, 3
 WHOLE = LAYERS * WIDTH * WIDTH * 4
@@ -55,8 +55,8 @@ def test_a_rank_has_its_shards(gpu, ranks):
     program, request = rank_of(TRAIN, ranks, gpu)
     assert program.title == f"cell, rank 0 of {ranks}"
     session = record(program, request)
-    books = Books(session)
-    held = books.ledger(books.events)
+    card_ledger = CardLedger(session)
+    held = card_ledger.ledger(card_ledger.events)
     assert held[Category.WEIGHTS] == WHOLE // ranks
     assert held[Category.OPTIMIZER_STATE] == 2 * WHOLE // ranks
     assert (session.rank.number, session.rank.world) == (0, ranks)
@@ -91,7 +91,7 @@ optimizer.step()
 def test_who_makes_no_group_is_told_that_its_rank_holds_all():
     program, request = rank_of(ALONE, 8)
     found = probe(program, request).probe
-    assert said_of(program, found)[1:] == [NO_GROUP]
+    assert rank_sentences(program, found)[1:] == [NO_GROUP]
 
 
 def test_a_search_is_of_a_rank(here):
@@ -102,7 +102,7 @@ def test_a_search_is_of_a_rank(here):
 
 
 def test_the_fewest_cards_and_what_they_communicate(here, monkeypatch):
-    monkeypatch.setattr(world_sizes, "Apart", here.Apart)
+    monkeypatch.setattr(world_sizes, "EstimateProcess", here.EstimateProcess)
     card, source, held = virtual.find_card("T4"), TRAIN.replace(f"{WIDTH}", "4096"), 64 * WHOLE
     two, shared = (probe(*rank_of(source, ranks, card)).probe for ranks in (2, 8))
     least = two.allocated + two.process - two.reserved

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from nbmem import virtual
 from nbmem.core.units import MIB
-from nbmem.report.analysis import books_of
+from nbmem.report.analysis import card_ledger_of
 from nbmem.report.analysis.what_if import try_settings
 from tests.accuracy.one import Run
 from tests.recorded import load, session_of
@@ -42,12 +42,12 @@ def sized(tensor, rows):
     return tensor[:1].repeat(rows, *[1] * (tensor.dim() - 1))
 
 
-def least(books, most):
+def least(card_ledger, most):
     """Bytes that the recorded requests need reserved, to a MiB."""
     low, high = 0, most // MIB
     while high - low > 1:
         middle = (low + high) // 2
-        served = try_settings(books, limit=middle * MIB).refused is None
+        served = try_settings(card_ledger, limit=middle * MIB).refused is None
         low, high = (low, middle) if served else (middle, high)
     return high * MIB
 
@@ -59,7 +59,9 @@ def least(books, most):
 def test_it_is_the_recorded_batch_within_one_step(here, name, batch):
     raw = load(name)
     context = max(bound["process"] - bound["reserved"] for bound in raw["bounds"])
-    reserved = least(books_of(session_of(raw)), max(b["peak_reserved"] for b in raw["bounds"]))
+    reserved = least(
+        card_ledger_of(session_of(raw)), max(b["peak_reserved"] for b in raw["bounds"])
+    )
     total = context + reserved
     card = dataclasses.replace(virtual.find_card("H100 80GB"), total_bytes=total, nvml_total=total)
     near = (batch - 3, batch + 3)

@@ -101,9 +101,9 @@ def test_a_long_run_is_small(run):
     ],
 )
 def test_a_name_is_taken_apart(name, group, shape, dtype):
-    from nbmem.report.exploration import Life
+    from nbmem.report.exploration import Lifetime
 
-    life = Life(
+    life = Lifetime(
         number=0,
         born=0,
         freed=1,

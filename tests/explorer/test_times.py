@@ -6,7 +6,7 @@ import numpy as np
 
 from nbmem.views.explorer.data import explorer_data
 from nbmem.views.explorer.output import explorer_output, unpacked
-from nbmem.views.explorer.recorded_times import US, apart
+from nbmem.views.explorer.recorded_times import US, split_times
 from tests.views import sample
 
 
@@ -43,5 +43,5 @@ def test_times_are_microseconds_whose_sum_does_not_drift():
 def test_the_data_that_is_taken_apart_stays_as_it_was():
     data = explorer_data(sample.cnn())
     before = str(data)
-    apart(data)
+    split_times(data)
     assert str(data) == before

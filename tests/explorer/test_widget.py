@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nbmem.core.errors import UsageError
-from nbmem.report.analysis import books_of, report_of
+from nbmem.report.analysis import card_ledger_of, report_of
 from nbmem.views.explorer.output import unpacked
 from nbmem.views.widget import explorer_widget
 from tests.recorded import load, session_of
@@ -14,14 +14,14 @@ pytest.importorskip("bokeh", reason="Bokeh is not installed")
 
 
 @pytest.fixture(scope="module", params=["cudagraph_mlp_b512_sgd", "resnet50_b32_sgdm"])
-def books(request):
-    return books_of(session_of(load(request.param)))
+def card_ledger(request):
+    return card_ledger_of(session_of(load(request.param)))
 
 
 @pytest.fixture
-def widget(books):
+def widget(card_ledger):
     try:
-        made = explorer_widget(report_of(books), books)
+        made = explorer_widget(report_of(card_ledger), card_ledger)
     except UsageError as err:
         pytest.skip(str(err))
     yield made
@@ -36,30 +36,30 @@ def told(widget):
     return data, events, held
 
 
-def test_it_opens_at_the_peak_and_goes_to_any_event(widget, books):
-    assert widget.moment == books.peak(0, books.events)
+def test_it_opens_at_the_peak_and_goes_to_any_event(widget, card_ledger):
+    assert widget.moment == card_ledger.peak(0, card_ledger.events)
     seen = []
     widget.observe(lambda change: seen.append(change.new), "moment")
-    for event in (0, 1, 17, books.events // 2 + 1):
+    for event in (0, 1, 17, card_ledger.events // 2 + 1):
         widget.moment = event
         data, events, held = told(widget)
         assert data["pool_event"] == event
         assert events == [event]
-        ledger = books.ledger(event)
+        ledger = card_ledger.ledger(event)
         assert {c: sums[0] for c, sums in held.items()} == {
             c: size for c, size in enumerate(ledger.held[:-1]) if size
         }
     widget.moment = 10**9
-    assert seen[-1] == books.events == widget.moment
+    assert seen[-1] == card_ledger.events == widget.moment
 
 
-def test_a_tensor_is_one_of_the_recording(widget, books):
+def test_a_tensor_is_one_of_the_recording(widget, card_ledger):
     import traitlets
 
-    last = len(books.allocations) - 1
+    last = len(card_ledger.allocations) - 1
     widget.tensor = last
     assert widget.life.number == last
-    assert widget.life.requested == books.allocations.requested[last]
+    assert widget.life.requested == card_ledger.allocations.requested[last]
     numbers = np.cumsum(told(widget)[0]["lives"]["number"])
     assert last in numbers.tolist()
     with pytest.raises(traitlets.TraitError, match=f"0 to {last}, and no 100000"):
@@ -68,11 +68,11 @@ def test_a_tensor_is_one_of_the_recording(widget, books):
     assert widget.life is None
 
 
-def test_a_span_leads_to_its_peak(widget, books):
-    first, last = books.events // 3, books.events // 2
+def test_a_span_leads_to_its_peak(widget, card_ledger):
+    first, last = card_ledger.events // 3, card_ledger.events // 2
     widget.span = (last, first)
     assert widget.span == (first, last)
-    assert widget.moment == books.peak(first, last)
+    assert widget.moment == card_ledger.peak(first, last)
     assert told(widget)[1] == sorted({first, widget.moment, last})
     widget.moment = first
     assert widget.span == (first, last)
@@ -80,23 +80,23 @@ def test_a_span_leads_to_its_peak(widget, books):
     assert widget.moment == first
 
 
-def test_a_page_knows_only_times(widget, books):
-    start = books.session.spans[0].t0_ns
-    events = [books.events // 4, books.events // 3]
-    times = (books.times(np.array(events)) - start).tolist()
+def test_a_page_knows_only_times(widget, card_ledger):
+    start = card_ledger.session.spans[0].t0_ns
+    events = [card_ledger.events // 4, card_ledger.events // 3]
+    times = (card_ledger.times(np.array(events)) - start).tolist()
     widget._answer(widget, {"kind": "times", "times": times[:1]}, [])
-    assert books.times(np.array([widget.moment]))[0] == start + times[0]
+    assert card_ledger.times(np.array([widget.moment]))[0] == start + times[0]
     assert widget.span is None
     widget._answer(widget, {"kind": "times", "times": times}, [])
-    assert (books.times(np.array(widget.span)) == start + np.array(times)).all()
+    assert (card_ledger.times(np.array(widget.span)) == start + np.array(times)).all()
 
 
-def test_everything_that_lives_as_a_frame(widget, books):
+def test_everything_that_lives_as_a_frame(widget, card_ledger):
     pytest.importorskip("pandas", reason="pandas is not installed")
-    for event in (widget.moment, books.events // 2 + 1):
+    for event in (widget.moment, card_ledger.events // 2 + 1):
         widget.moment = event
         frame = widget.to_frame()
         assert (frame["bytes"].diff().dropna() <= 0).all()
-        live = books.live(event)
+        live = card_ledger.live(event)
         assert sorted(frame.index) == live.tolist()
-        assert frame["bytes"].sum() == books.allocations.requested[live].sum()
+        assert frame["bytes"].sum() == card_ledger.allocations.requested[live].sum()

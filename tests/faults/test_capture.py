@@ -51,7 +51,7 @@ def test_any_function_may_fail(targets, part):
         "nbmem.capture.record.recorder.Recorder.look",
         "nbmem.capture.record.recorder.Recorder.freeze",
         "nbmem.capture.record.recording.Recording.runs",
-        "nbmem.capture.record.hook_event_log.TurnLog.forward_ends",
+        "nbmem.capture.record.hook_event_log.HookEventLog.forward_ends",
         "nbmem.capture.hooks.training_hooks.TrainingHooks.install",
         "nbmem.capture.torch_memory.allocator_history.HistoryProbe.take",
     ],

@@ -24,10 +24,10 @@ from nbmem.capture.record.card_sampler import Sampler
 from nbmem.capture.torch_cuda import Counters
 from nbmem.core.errors import ProbeUnavailableError
 from nbmem.core.session.categories import Category
-from nbmem.core.session.session import NOT_KNOWN, Samples
+from nbmem.core.session.session import NOT_KNOWN, CardSamples
 from nbmem.core.units import MIB
 from nbmem.frontends.sidebar.card_reader import CardReader
-from nbmem.report.ledger.card_ledger import Books
+from nbmem.report.ledger.card_ledger import CardLedger
 from tests.faults.nvml import (
     DRIVER,
     FUNCTIONS,
@@ -116,10 +116,10 @@ def books_with(found):
         info=replace(trace.info, total_bytes=total, driver_bytes=driver),
         samples=replace(samples, t_ns=times),
     )
-    books = Books(replace(session, devices=(trace,)))
-    for position in range(0, books.events + 1, 41):
-        books.ledger(position)  # it checks itself
-    return books
+    card_ledger = CardLedger(replace(session, devices=(trace,)))
+    for position in range(0, card_ledger.events + 1, 41):
+        card_ledger.ledger(position)  # it checks itself
+    return card_ledger
 
 
 @pytest.mark.parametrize("when", ["always", "once in the middle", "from the middle on"])
@@ -139,7 +139,7 @@ def test_whatever_nvml_does_its_figures_are_right_or_unknown(fake, when, request
         found, notes = recorded(fresh)
         took = time.monotonic() - begin
         samples = found.samples(0)
-        books = books_with(found)
+        card_ledger = books_with(found)
         checks = {
             "used": set(samples.used) <= {USED, BY_CUDA, NOT_KNOWN} or name in BELIEVED,
             "process": set(samples.process) <= {PROCESS, NOT_KNOWN},
@@ -154,7 +154,7 @@ def test_whatever_nvml_does_its_figures_are_right_or_unknown(fake, when, request
             "sentences": all(note.endswith((".", "asks it again")) for note in notes),
             "once": len(notes) == len(set(notes)) <= 3,
             "threads": threading.active_count() == threads,
-            "peak": books.peak_process() is None or books.peak_process() >= PROCESS,
+            "peak": card_ledger.peak_process() is None or card_ledger.peak_process() >= PROCESS,
         }
         if when == "once in the middle" and function == "nvmlDeviceGetMemoryInfo":
             checks["it goes on"] = samples.used[-1] in {USED, BY_CUDA}
@@ -357,7 +357,7 @@ def test_the_ledger_takes_the_last_context_that_was_known():
     (trace,) = session.devices
     t_ns = np.linspace(trace.events.t_ns[0], trace.events.t_ns[-1], 5).astype(np.int64)
     reserved = np.full(5, 100, np.int64)
-    samples = Samples(
+    samples = CardSamples(
         t_ns=t_ns,
         used=np.array([1000, 2000, 3000, NOT_KNOWN, 5000]),
         process=np.array([300, NOT_KNOWN, 500, NOT_KNOWN, NOT_KNOWN]),
@@ -365,16 +365,18 @@ def test_the_ledger_takes_the_last_context_that_was_known():
         host=np.full(5, NOT_KNOWN),
     )
     info = replace(trace.info, total_bytes=TOTAL, driver_bytes=50)
-    books = Books(replace(session, devices=(replace(trace, info=info, samples=samples),)))
-    assert books.process_known
-    *frameworks, context, others, driver = books._outside.at(t_ns, reserved)
+    card_ledger = CardLedger(
+        replace(session, devices=(replace(trace, info=info, samples=samples),))
+    )
+    assert card_ledger.process_known
+    *frameworks, context, others, driver = card_ledger._outside.at(t_ns, reserved)
     assert [one.tolist() for one in frameworks] == [[0] * 5] * 2
     assert context.tolist() == [200, 200, 400, 400, 400]
     assert others.tolist() == [650, 1650, 2450, 2450, 4450]
     assert driver.tolist() == [50] * 5
-    assert books._outside.highest_read(int(t_ns[0]), int(t_ns[-1])) == 500
-    for position in range(books.events + 1):
-        ledger = books.ledger(position)
+    assert card_ledger._outside.highest_read(int(t_ns[0]), int(t_ns[-1])) == 500
+    for position in range(card_ledger.events + 1):
+        ledger = card_ledger.ledger(position)
         assert ledger[Category.CONTEXT] in {200, 400}
 
 
@@ -382,9 +384,9 @@ def test_where_nobody_ever_said_what_this_process_holds_it_is_unknown():
     session = a_session()
     (trace,) = session.devices
     samples = replace(trace.samples, process=np.full(len(trace.samples), NOT_KNOWN))
-    books = Books(replace(session, devices=(replace(trace, samples=samples),)))
-    assert not books.process_known
-    assert books.peak_process() is None
+    card_ledger = CardLedger(replace(session, devices=(replace(trace, samples=samples),)))
+    assert not card_ledger.process_known
+    assert card_ledger.peak_process() is None
 
 
 @pytest.mark.torch

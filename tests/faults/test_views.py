@@ -59,7 +59,7 @@ def test_without_a_ledger_the_counters_stand():
     lost = {
         trial.target.name: why
         for trial in views.trials(*views.BOOKS)[:: 3 * RARELY]
-        if (why := views.attempt(trial, Fault(trial.target, MemoryError), books=True))
+        if (why := views.attempt(trial, Fault(trial.target, MemoryError), card_ledger=True))
     }
     assert not lost
     found = views.healthy("oom")

@@ -110,11 +110,11 @@ def show_beside(found: Healthy) -> list[dict[str, str]]:
     return bundles
 
 
-def trouble(found: Healthy, shown: tuple[dict[str, Any], str], *, books: bool) -> str | None:
+def trouble(found: Healthy, shown: tuple[dict[str, Any], str], *, card_ledger: bool) -> str | None:
     """Why a report was lost; None if it has survived."""
     forms, text = shown
     for name, one in ((TEXT, forms.get(TEXT, "")), ("str()", text)):
-        figures = (found.block, found.plain, *([found.counters] if books else []))
+        figures = (found.block, found.plain, *([found.counters] if card_ledger else []))
         if not any(figure in one for figure in figures):
             return f"{name} has no figures"
     html = forms.get(HTML)
@@ -167,7 +167,7 @@ def trials(*packages: str) -> list[Trial]:
     return found
 
 
-def attempt(trial: Trial, fault: Fault, *, books: bool = False) -> str | None:
+def attempt(trial: Trial, fault: Fault, *, card_ledger: bool = False) -> str | None:
     """Show a recording with a fault; why it was lost, or None."""
     found = healthy(trial.recording)
     try:
@@ -177,7 +177,7 @@ def attempt(trial: Trial, fault: Fault, *, books: bool = False) -> str | None:
             shown = show(found)
     except BaseException as err:  # noqa: BLE001 - what a user would meet
         return f"{type(err).__name__} came through"
-    return trouble(found, shown, books=books) if fault.hits else None
+    return trouble(found, shown, card_ledger=card_ledger) if fault.hits else None
 
 
 def main() -> int:
@@ -200,7 +200,7 @@ def main() -> int:
             for trial in chosen:
                 at: Any = "entry" if seed is None else "line"
                 fault = Fault(trial.target, make, at=at, seed=seed or 0)
-                why = attempt(trial, fault, books=packages is BOOKS)
+                why = attempt(trial, fault, card_ledger=packages is BOOKS)
                 count["tried"] += bool(fault.hits)
                 count["failed"] += why is not None
                 if why is not None:

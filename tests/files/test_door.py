@@ -19,7 +19,7 @@ from nbmem.core.files.recording import read_recording
 from nbmem.core.files.safe_pickle import load_plain
 from nbmem.core.files.session import open_session, save_session
 from nbmem.core.files.size_limits import Limits
-from nbmem.core.files.untrusted_input import content
+from nbmem.core.files.untrusted_input import read_content
 from nbmem.core.units import MIB
 from tests.fuzz import bases
 
@@ -68,10 +68,10 @@ def test_the_limit_for_size_is_said_and_can_be_raised(tmp_path):
 def test_what_is_packed_to_burst_is_refused(tmp_path, pack):
     path = written(tmp_path, pack(bytes(64 * MIB)))
     with pytest.raises(FileFormatError, match=r"unpacks to more than .* which no recording does"):
-        content(path, Limits())
-    assert len(content(written(tmp_path, pack(bytes(1000)) * 2), Limits())) == 2000
+        read_content(path, Limits())
+    assert len(read_content(written(tmp_path, pack(bytes(1000)) * 2), Limits())) == 2000
     with pytest.raises(FileFormatError, match="more than 64 pieces"):
-        content(written(tmp_path, pack(b"") * 100), Limits())
+        read_content(written(tmp_path, pack(b"") * 100), Limits())
 
 
 @pytest.mark.parametrize(

@@ -27,13 +27,13 @@ from nbmem.core.session.oom import Refusal
 from nbmem.core.session.ranks import Coordinate, Rank
 from nbmem.core.session.session import (
     Calls,
+    CardSamples,
+    CounterSamples,
     DeviceInfo,
     DeviceTrace,
     Holders,
-    Identities,
-    Marks,
-    Samples,
     Session,
+    StorageLabels,
 )
 from nbmem.core.session.spans import Span
 from tests.fuzz.bases import session as fuzzed
@@ -117,9 +117,9 @@ devices = st.builds(
     events=tables(Events, EVENTS, EVENTS),
     end=layouts(),
     dropped=big,
-    marks=tables(Marks),
-    samples=tables(Samples),
-    identities=tables(Identities),
+    marks=tables(CounterSamples),
+    samples=tables(CardSamples),
+    identities=tables(StorageLabels),
     other_processes=st.dictionaries(text, big, max_size=3),
     holders=st.none() | tables(Holders),
     calls=st.none() | tables(Calls),

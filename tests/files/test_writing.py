@@ -7,8 +7,9 @@ import pytest
 
 from nbmem.core.errors import NotWrittenError
 from nbmem.core.files import atomic_write
-from nbmem.core.files.atomic_write import replacing, write_text
-from nbmem.core.session.tensor_names import NAME, shown
+from nbmem.core.files.atomic_write import atomic_write as replacing
+from nbmem.core.files.atomic_write import write_text
+from nbmem.core.session.tensor_names import NAME, printable_text
 
 
 def test_a_file_is_replaced_when_it_is_whole(tmp_path):
@@ -98,6 +99,6 @@ def test_half_a_surrogate_pair_is_no_reason_to_fail(tmp_path):
     ],
 )
 def test_texts_are_shown_as_they_may_be(text, is_shown):
-    assert shown(text) == is_shown
-    assert shown(shown(text)) == is_shown
-    assert len(shown("\x1b" * 5_000)) <= NAME
+    assert printable_text(text) == is_shown
+    assert printable_text(printable_text(text)) == is_shown
+    assert len(printable_text("\x1b" * 5_000)) <= NAME

@@ -19,7 +19,14 @@ from nbmem.core.files.snapshot_session import session_of_snapshot
 from nbmem.core.session.categories import Category
 from nbmem.core.session.events import Action, Frame
 from nbmem.core.session.oom import Refusal
-from nbmem.core.session.session import Calls, Holders, Identities, Marks, Samples, Session
+from nbmem.core.session.session import (
+    Calls,
+    CardSamples,
+    CounterSamples,
+    Holders,
+    Session,
+    StorageLabels,
+)
 from nbmem.core.session.spans import Span
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "snapshots"
@@ -63,14 +70,14 @@ def session(name: str) -> Session:
         trace,
         info=replace(trace.info, total_bytes=total, capability=(9, 0)),
         settings={"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128", "expandable_segments": False},
-        identities=Identities(
+        identities=StorageLabels(
             position=births + 1,
             addr=trace.events.addr[births],
             size=trace.events.size[births],
             category=(one % (Category.UNKNOWN + 1)).astype(np.uint8),
             name=one % 8,
         ),
-        marks=Marks(
+        marks=CounterSamples(
             t_ns=times[np.minimum(places, count - 1)],
             position=places,
             allocated=reserved // 2,
@@ -78,7 +85,7 @@ def session(name: str) -> Session:
             requested=reserved // 3,
             reserved=reserved,
         ),
-        samples=Samples(
+        samples=CardSamples(
             t_ns=times[np.minimum(places, count - 1)],
             used=reserved * 20,
             process=reserved * 10,

@@ -24,15 +24,15 @@ ALLOWED = {
     "nbmem.frontends.notebook.magics._nbmem.<locals>.nbmem": BY_NAME,
     "nbmem.capture.heap.heap_walk.walk": "the tests call it by name",
     "nbmem.capture.record.recorder.Recorder.so_far": "the tests call it by name",
-    "nbmem.capture.hooks.data_writes.LentData.": ONLY_LOOKS_UP,
-    "nbmem.capture.patches.method_patches.LentAttribute.": ONLY_LOOKS_UP,
-    "nbmem.capture.patches.method_patches.LentMethod.": ONLY_LOOKS_UP,
-    "nbmem.capture.patches.name_patches.Wrapped.lend.<locals>.wrapper": ONLY_LOOKS_UP,
-    "nbmem.capture.patches.method_patches.telling": "a guard itself: it has its own try",
-    "nbmem.core.runtime.interrupts.Interrupts.take": "called for Ctrl-C: an assignment",
+    "nbmem.capture.hooks.data_writes.DataPatch.": ONLY_LOOKS_UP,
+    "nbmem.capture.patches.method_patches.AttributePatch.": ONLY_LOOKS_UP,
+    "nbmem.capture.patches.method_patches.MethodPatch.": ONLY_LOOKS_UP,
+    "nbmem.capture.patches.name_patches.FunctionPatch.lend.<locals>.wrapper": ONLY_LOOKS_UP,
+    "nbmem.capture.patches.method_patches.report_end": "a guard itself: it has its own try",
+    "nbmem.core.runtime.interrupts.HeldSignals.take": "called for Ctrl-C: an assignment",
     "nbmem.capture.record.card_sampler.Sampler._run": A_THREAD,
     "nbmem.frontends.sidebar.hub.Hub._run": A_THREAD,
-    "nbmem.capture.timeouts.patiently.<locals>.run": A_THREAD,
+    "nbmem.capture.timeouts.call_with_timeout.<locals>.run": A_THREAD,
 }
 CELLS = (
     f"%%memtrace\n{capture.TRAIN}",
@@ -95,7 +95,7 @@ def test_nothing_is_called_from_outside_without_a_guard(scenario):
     with finder.on():
         scenario()
     assert (
-        "nbmem.capture.patches.method_patches.LentMethod.__get__" in finder.found
+        "nbmem.capture.patches.method_patches.MethodPatch.__get__" in finder.found
     )  # or it finds nothing
     new = {
         name: caller

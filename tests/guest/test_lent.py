@@ -5,8 +5,8 @@ import traceback
 
 import pytest
 
-from nbmem.capture.patches.method_patches import LentAttribute, LentMethod
-from nbmem.capture.patches.name_patches import LentName, Wrapped
+from nbmem.capture.patches.method_patches import AttributePatch, MethodPatch
+from nbmem.capture.patches.name_patches import FunctionPatch, NamePatch
 
 
 class Told:
@@ -49,10 +49,10 @@ def told():
 
 @pytest.fixture
 def lent(owner, told):
-    part = LentMethod(owner, "call", told.begins, told.note)
-    part.lend()
+    part = MethodPatch(owner, "call", told.begins, told.note)
+    part.apply()
     yield part
-    part.give_back()
+    part.revert()
 
 
 BOTH = ["begins Owner in test_a_call_is_told_with_its_end", "ends"]
@@ -132,16 +132,16 @@ def test_a_replacement_of_the_users_stays(owner, lent, told):
     owner.call = mine
     lent.give_back()
     assert vars(owner)["call"] is mine
-    lent.lend()
+    lent.apply()
     assert vars(owner)["call"] is mine
 
 
 def test_what_comes_back_after_the_end_goes_with_the_next_call(owner, told):
     original = vars(owner)["call"]
-    part = LentMethod(owner, "call", told.begins, told.note)
-    part.lend()
+    part = MethodPatch(owner, "call", told.begins, told.note)
+    part.apply()
     found = vars(owner)["call"]  # as unittest.mock keeps it
-    part.give_back()
+    part.revert()
     owner.call = found
     assert owner().call(8) == 8
     assert vars(owner)["call"] is original
@@ -150,11 +150,11 @@ def test_what_comes_back_after_the_end_goes_with_the_next_call(owner, told):
 
 def test_a_fault_of_ours_costs_nothing_but_the_word(owner):
     told = Told(fails=True)
-    part = LentMethod(owner, "call", told.begins, told.note)
-    part.lend()
+    part = MethodPatch(owner, "call", told.begins, told.note)
+    part.apply()
     value = owner().call(9)
     assert value == 9
-    part.give_back()
+    part.revert()
     assert told.lost == [("the phases from here on", "ValueError")]
 
 
@@ -164,12 +164,12 @@ def test_an_attribute_is_there_read_written_and_deleted_as_without():
             return self.hooks
 
     read = []
-    part = LentAttribute(
+    part = AttributePatch(
         Owner, "hooks", lambda thing, _: read.append(thing), None, (__file__, "read")
     )
     before = Owner()
     before.hooks = 1
-    part.lend()
+    part.apply()
     thing = Owner()
     assert not hasattr(thing, "hooks")
     assert not hasattr(Owner, "hooks")
@@ -181,7 +181,7 @@ def test_an_attribute_is_there_read_written_and_deleted_as_without():
     del thing.hooks
     with pytest.raises(AttributeError, match="'Owner' object has no attribute 'hooks'"):
         thing.read()
-    part.give_back()
+    part.revert()
     assert "hooks" not in vars(Owner)
     assert before.hooks == 1
 
@@ -204,12 +204,12 @@ def test_a_name_in_a_module_answers_as_what_it_stands_for():
         events.append(frame.f_code.co_name)
         return lambda: events.append("ends")
 
-    part = LentName(Module, "name", ("engine", "run"), begins, None)
-    part.lend()
+    part = NamePatch(Module, "name", ("engine", "run"), begins, None)
+    part.apply()
     assert Module.name.other == "other"
     assert Module.name.engine.run(1) == 2
     assert events == ["test_a_name_in_a_module_answers_as_what_it_stands_for", "ends"]
-    part.give_back()
+    part.revert()
     assert Module.name is Variable
 
 
@@ -220,9 +220,11 @@ def test_a_function_is_told_before_it_is_called():
             return value + more
 
     original, told = Module.record, []
-    part = Wrapped(Module, "record", lambda *args, **kwargs: told.append((args, kwargs)), None)
-    part.lend()
+    part = FunctionPatch(
+        Module, "record", lambda *args, **kwargs: told.append((args, kwargs)), None
+    )
+    part.apply()
     assert Module.record(1, more=2) == 3
-    part.give_back()
+    part.revert()
     assert Module.record is original
     assert told == [((1,), {"more": 2})]

@@ -16,12 +16,12 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import nbmem
 from nbmem.api.tracing import Trace
-from nbmem.capture.record.hook_event_log import TurnLog
+from nbmem.capture.record.hook_event_log import HookEventLog
 from nbmem.capture.record.recorder import Recorder
 from nbmem.capture.record.recording import running
 from nbmem.core.errors import NbmemError
 from nbmem.core.runtime.entry_points import entry
-from nbmem.core.runtime.interrupts import held_back, let_pass, signal_of
+from nbmem.core.runtime.interrupts import hold_signals, reraise_if_from_signal, signal_of
 from nbmem.frontends.notebook.tracer import Tracer
 from tests.guest.left import left, state
 
@@ -105,7 +105,7 @@ def train(steps=3):
 )
 @pytest.mark.parametrize("hook", ["forward_begins", "forward_ends", "backward_begins"])
 def test_what_a_users_handler_raises_in_a_hook_reaches_the_user(monkeypatch, handler, hook):
-    monkeypatch.setattr(TurnLog, hook, then(getattr(TurnLog, hook), ALARM))
+    monkeypatch.setattr(HookEventLog, hook, then(getattr(HookEventLog, hook), ALARM))
     with nbmem.trace(namespace={}) as trace, handled(handler):
         with pytest.raises(TooLongError) as raised:
             train()
@@ -198,7 +198,7 @@ def test_what_is_let_pass_keeps_no_frame_alive():
         try:
             signal.raise_signal(ALARM)
         except TooLongError as err:
-            let_pass(err)
+            reraise_if_from_signal(err)
 
     gc.disable()
     try:
@@ -216,8 +216,8 @@ def test_signals_are_held_back_and_handed_on():
         calls.append(number)
 
     with handled(note):
-        with held_back() as outer:
-            with held_back() as inner:
+        with hold_signals() as outer:
+            with hold_signals() as inner:
                 signal.raise_signal(signal.SIGINT)
                 for _ in range(3):
                     signal.raise_signal(ALARM)
@@ -231,7 +231,7 @@ def test_signals_are_held_back_and_handed_on():
 
 def test_handlers_are_put_back_though_one_raises():
     with handled(too_long):
-        with pytest.raises(TooLongError), held_back():
+        with pytest.raises(TooLongError), hold_signals():
             signal.raise_signal(ALARM)
         assert signal.getsignal(ALARM) is too_long
 
@@ -305,7 +305,7 @@ def test_an_interrupt_while_an_interrupt_is_noted_prints_no_traceback(monkeypatc
     def interrupted():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("nbmem.frontends.notebook.cell_hooks.running_cells", interrupted)
+    monkeypatch.setattr("nbmem.frontends.notebook.cell_hooks.cell_depth", interrupted)
     shell.run_cell(CELL)
     monkeypatch.undo()
     assert "Error in callback" not in "".join(capsys.readouterr())

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from nbmem.capture.interpreter.object_members import entries_of, first_of
-from nbmem.capture.tensors.tensor_paths import leaves
+from nbmem.capture.tensors.tensor_paths import reachable_tensors
 
 READINGS = 4_000
 
@@ -76,4 +76,4 @@ def test_what_a_name_leads_to(others):
 
     others(change)
     for _ in range(READINGS // 8):
-        assert [name for name, _ in leaves([("inner", inner)])] == ["inner['tensor']"]
+        assert [name for name, _ in reachable_tensors([("inner", inner)])] == ["inner['tensor']"]

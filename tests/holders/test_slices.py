@@ -14,8 +14,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="the heap is searched for torch's tensors")
 
 
-from nbmem.capture.heap import incremental, reachability, reached, walk, walk_in_pieces
-from nbmem.capture.interpreter.busy_threads import at_work
+from nbmem.capture.heap import incremental, reachability, reachable_storages, walk, walk_in_pieces
+from nbmem.capture.interpreter.busy_threads import threads_using_tensors
 from nbmem.capture.tensors.autograd_graphs import Graphs
 
 walking = importlib.import_module(
@@ -281,7 +281,7 @@ def test_nothing_is_read_while_a_thread_works(monkeypatch, tmp_path):
 @pytest.mark.parametrize("source", ["done.wait()", "while not done.is_set(): time.sleep(0.05)"])
 def test_a_thread_that_waits_or_sleeps_takes_nothing_away(source, tmp_path):
     with a_thread(source, tmp_path):
-        while at_work():
+        while threads_using_tensors():
             time.sleep(0.001)
         found = walk({"x": kib(1)})
     assert "x" in rows(found)[1024]
@@ -344,7 +344,7 @@ def test_a_metaclass_has_no_say():
     object.__setattr__(plain, "inner", [kib(1)])
     found = walk({"plain": plain, "row": [plain] * 3, "data": {1: (plain, Box(plain))}})
     assert "plain.inner[0]" in rows(found)[1024]
-    assert reached({"plain": plain})
+    assert reachable_storages({"plain": plain})
 
 
 def test_a_metaclass_of_a_tensor_has_no_say():

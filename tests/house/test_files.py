@@ -170,16 +170,20 @@ def test_a_class_has_a_name_of_its_own():
 @pytest.mark.parametrize(
     ("inside", "home", "instead"),
     [
-        (r"\bbooks\._?followed\b", "report/ledger/card_ledger.py", "its curves and allocations"),
-        (r"\bdevices\.index\(", "nowhere", "Books.bounds(span)"),
         (
-            r"\brecorder(\(\))?\.(turns|identities|marks)\b",
+            r"\bcard_ledger\._?followed\b",
+            "report/ledger/card_ledger.py",
+            "its curves and allocations",
+        ),
+        (r"\bdevices\.index\(", "nowhere", "CardLedger.bounds(span)"),
+        (
+            r"\brecorder(\(\))?\.(hook_events|identities|marks)\b",
             "capture/record/",
             "Recorder.progress()",
         ),
     ],
 )
-def test_books_and_recorders_are_asked_and_not_looked_into(inside, home, instead):
+def test_ledgers_and_recorders_are_used_by_their_interface(inside, home, instead):
     found = [
         f"{relative(path)}:{number}"
         for path in ROOT.glob("nbmem/**/*.py")

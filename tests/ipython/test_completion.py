@@ -124,7 +124,7 @@ def test_other_lines_are_ipythons(shell):
 def test_a_fault_leaves_the_line_to_ipython(shell, monkeypatch):
     shell.Completer.use_jedi = False
     nbmem.load_ipython_extension(shell)
-    monkeypatch.setattr("nbmem.frontends.notebook.completion.find", None)
+    monkeypatch.setattr("nbmem.frontends.notebook.completion.find_completions", None)
     shell.user_ns["value_of_mine"] = 1
     assert tab(shell, "value_of") == {"value_of_mine"}
 

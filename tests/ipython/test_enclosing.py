@@ -19,8 +19,8 @@ def test_ipython_calls_them_so(owner, name):
 
 
 def test_cells_that_enclose_the_caller_are_counted_at_any_depth(shell):
-    shell.user_ns.update(count=caller_context.running_cells, run=shell.run_cell)
-    assert caller_context.running_cells() == 0
+    shell.user_ns.update(count=caller_context.cell_depth, run=shell.run_cell)
+    assert caller_context.cell_depth() == 0
     shell.run_cell("outer = count(); deeper = (lambda: (lambda: count())())()")
     shell.run_cell("run('inner = count()')")
     assert [shell.user_ns[name] for name in ("outer", "deeper", "inner")] == [1, 1, 2]
@@ -28,8 +28,8 @@ def test_cells_that_enclose_the_caller_are_counted_at_any_depth(shell):
 
 def test_a_reload_is_seen_at_any_depth():
     def reload_extension(depth):
-        return caller_context.reloads() if not depth else reload_extension(depth - 1)
+        return caller_context.is_reloading() if not depth else reload_extension(depth - 1)
 
-    assert not caller_context.reloads()
+    assert not caller_context.is_reloading()
     assert reload_extension(0)
     assert reload_extension(5)

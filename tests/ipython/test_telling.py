@@ -25,7 +25,7 @@ def shell(monkeypatch, tmp_path):
 
 
 def said():
-    place = kernel_status.folder() / f"{os.getpid()}.json"
+    place = kernel_status.status_folder() / f"{os.getpid()}.json"
     return json.loads(place.read_text()) if place.exists() else None
 
 

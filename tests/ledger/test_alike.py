@@ -7,8 +7,8 @@ import numpy as np
 from nbmem.core.session.spans import Span
 from nbmem.report.ledger.gradients import _matched
 from nbmem.report.ledger.phase_map import PhaseMap
-from nbmem.report.ledger.repeated_steps import alike
-from nbmem.report.ledger.retained_results import kept
+from nbmem.report.ledger.repeated_steps import find_repeats
+from nbmem.report.ledger.retained_results import select_outliving_results
 
 
 def loop(*phases):
@@ -34,7 +34,7 @@ def loop(*phases):
 
 def like(sizes, born_in, phases, within=None, counts=None):
     n = len(sizes)
-    return alike(
+    return find_repeats(
         _Sizes(sizes),
         np.array(born_in, np.int64),
         phases,
@@ -89,9 +89,9 @@ def test_what_outlives_the_next_pass_is_kept_and_the_last_pass_follows_it():
         born=np.array([1, 2, 11, 12, 21, 22]), freed=np.array([15, 30, 25, 30, 30, 30])
     )
     born_in = np.array([0, 0, 1, 1, 2, 2], np.int64)
-    found = kept(allocations, born_in, phases, np.array([0, 1, 0, 1, 0, 1]), 30)
+    found = select_outliving_results(allocations, born_in, phases, np.array([0, 1, 0, 1, 0, 1]), 30)
     assert found.tolist() == [False, True, False, True, False, True]
-    alone = kept(allocations, born_in, phases, np.arange(6), 30)
+    alone = select_outliving_results(allocations, born_in, phases, np.arange(6), 30)
     assert alone.tolist() == [False, True, False, True, False, False]
 
 

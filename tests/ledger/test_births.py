@@ -6,8 +6,8 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.core.session.session import NOT_KNOWN, Calls
-from nbmem.core.session.tensor_names import as_typed
-from nbmem.report.ledger.allocation_sites import Birthplaces, within_steps
+from nbmem.core.session.tensor_names import as_source
+from nbmem.report.ledger.allocation_sites import AllocationSites, step_temporaries
 from nbmem.report.ledger.observations import NO_NAME
 from tests.ledger.test_alike import loop
 
@@ -37,7 +37,7 @@ def said(*born, names=None, category=Category.UNKNOWN, of=CALLS, within=True):
         allocations=SimpleNamespace(born=births),
     )
     known = np.array([NO_NAME] * len(born) if names is None else names, np.int64)
-    found = Birthplaces(facts, known, TEXTS, np.full(len(born), category, np.uint8), of)
+    found = AllocationSites(facts, known, TEXTS, np.full(len(born), category, np.uint8), of)
     return [found.name(row) for row in range(len(born))]
 
 
@@ -84,15 +84,15 @@ def test_without_calls_only_neighbours_tell():
 def test_a_step_lets_go_of_what_it_made_before_it_returns():
     born = np.array([62, 72, 75, 95])
     allocations = _Rows(born=born, freed=np.array([80, 89, 95, 99]))
-    found = within_steps(allocations, PHASES.of(born), PHASES, CALLS, TEXTS)
+    found = step_temporaries(allocations, PHASES.of(born), PHASES, CALLS, TEXTS)
     assert found.tolist() == [False, True, False, False]
 
 
 def test_what_pyg_keeps_is_written_as_it_is_typed():
-    assert as_typed("data._store._mapping['x'] (4, 2) float32") == "data.x (4, 2) float32"
+    assert as_source("data._store._mapping['x'] (4, 2) float32") == "data.x (4, 2) float32"
     inner = "graph._node_store_dict['paper']._mapping['y']"
-    assert as_typed(inner) == "graph['paper'].y"
-    assert as_typed("mine._mapping['x']") == "mine._mapping['x']"
+    assert as_source(inner) == "graph['paper'].y"
+    assert as_source("mine._mapping['x']") == "mine._mapping['x']"
 
 
 class _Rows(SimpleNamespace):

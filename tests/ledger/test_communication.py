@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from nbmem.core.session.categories import Category
-from nbmem.core.session.session import Identities
-from nbmem.report.ledger.card_ledger import Books
+from nbmem.core.session.session import StorageLabels
+from nbmem.report.ledger.card_ledger import CardLedger
 from tests.recorded import load, session_of
 
 RESNET50 = 4 * 25_557_032
@@ -29,11 +29,11 @@ def claimed(session, total):
         for name, value in more.items()
     }
     names = ("model: gradients' buckets", *session.names[1:])
-    told = replace(trace, identities=Identities(**columns))
-    books = Books(replace(session, devices=(told,), names=names))
-    rows = np.flatnonzero(books.category == Category.COMMUNICATION)
-    assert {books.name(row) for row in rows.tolist()} <= {names[0]}
-    return books.allocations.requested[rows].tolist()
+    told = replace(trace, identities=StorageLabels(**columns))
+    card_ledger = CardLedger(replace(session, devices=(told,), names=names))
+    rows = np.flatnonzero(card_ledger.category == Category.COMMUNICATION)
+    assert {card_ledger.name(row) for row in rows.tolist()} <= {names[0]}
+    return card_ledger.allocations.requested[rows].tolist()
 
 
 def test_the_bucket_of_the_first_pass_and_those_of_the_rest(session):

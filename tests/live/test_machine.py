@@ -86,7 +86,7 @@ def test_a_card_that_torch_could_use_comes_first(monkeypatch):
 
 def test_the_host_stands_for_no_accelerator(reader, monkeypatch):
     assert reader.read() is not None
-    monkeypatch.setattr(machine, "accelerator", lambda _torch: object())
+    monkeypatch.setattr(machine, "accelerator_in_use", lambda _torch: object())
     assert reader.read() is None
 
 

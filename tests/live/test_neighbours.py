@@ -15,14 +15,16 @@ import pytest
 from nbmem.api.live_tensors import in_use_now
 from nbmem.capture.processes import gpu_processes, jupyter_kernels, jupyter_servers
 from nbmem.core.files import kernel_status
-from nbmem.core.gpu_processes import Neighbour, OccupiedCard, Told
+from nbmem.core.gpu_processes import GpuProcess, KernelStatus, OccupiedCard
 from nbmem.core.units import GIB, MIB
 from nbmem.frontends.cli import main
-from nbmem.views.gpu_processes import render_neighbours
+from nbmem.views.gpu_processes import render_gpu_processes
 from tests.faults.nvml import OTHER, OTHER_PID, FakeNvml
 
 KERNEL = "0f2d9a52-3c0e-4ac0-9f2b-5c1f8b7e4a11"
-TELLS = Told(cell="In [12]", held=(("weights", 2 * GIB),), allocated=3 * GIB, reserved=4 * GIB)
+TELLS = KernelStatus(
+    cell="In [12]", held=(("weights", 2 * GIB),), allocated=3 * GIB, reserved=4 * GIB
+)
 
 
 @pytest.fixture(autouse=True)
@@ -86,11 +88,11 @@ def server(tmp_path):
 
 def test_a_kernel_has_its_notebooks_name_and_tells_what_it_holds(server, kernel_process):
     process = psutil.Process(kernel_process.pid)
-    place = kernel_status.folder() / f"{process.pid}.json"
-    kernel_status.tell(TELLS, began=0.0)
-    raw = json.loads((kernel_status.folder() / f"{os.getpid()}.json").read_text())
+    place = kernel_status.status_folder() / f"{process.pid}.json"
+    kernel_status.write_status(TELLS, began=0.0)
+    raw = json.loads((kernel_status.status_folder() / f"{os.getpid()}.json").read_text())
     place.write_text(json.dumps(raw | {"pid": process.pid, "began": process.create_time()}))
-    found = gpu_processes.neighbour(process.pid, OTHER, jupyter_servers.kernels())
+    found = gpu_processes.describe_process(process.pid, OTHER, jupyter_servers.kernels())
     assert (found.notebook, found.busy, found.kernel) == ("work/train.ipynb", True, KERNEL)
     assert found.own
     assert found.told == TELLS
@@ -107,32 +109,32 @@ def test_a_server_elsewhere_is_not_asked():
 
 
 def test_a_file_is_this_users_alone_and_goes():
-    kernel_status.tell(TELLS, began=psutil.Process().create_time())
-    place = kernel_status.folder() / f"{os.getpid()}.json"
+    kernel_status.write_status(TELLS, began=psutil.Process().create_time())
+    place = kernel_status.status_folder() / f"{os.getpid()}.json"
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
-    assert stat.S_IMODE(kernel_status.folder().stat().st_mode) == 0o700
-    assert kernel_status.heard(os.getpid(), began=psutil.Process().create_time()) == TELLS
-    assert [file.name for file in kernel_status.folder().iterdir()] == [place.name]
-    kernel_status.fall_silent()
+    assert stat.S_IMODE(kernel_status.status_folder().stat().st_mode) == 0o700
+    assert kernel_status.read_status(os.getpid(), began=psutil.Process().create_time()) == TELLS
+    assert [file.name for file in kernel_status.status_folder().iterdir()] == [place.name]
+    kernel_status.remove_status()
     assert not place.exists()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"pid": 1, "began": 1}', "\x00", '{"pid": "x"'])
 def test_a_file_of_anything_says_nothing(text):
-    (kernel_status.folder() / f"{os.getpid()}.json").write_text(text)
-    assert kernel_status.heard(os.getpid(), began=1.0) is None
+    (kernel_status.status_folder() / f"{os.getpid()}.json").write_text(text)
+    assert kernel_status.read_status(os.getpid(), began=1.0) is None
 
 
 def test_who_has_an_old_number_says_nothing():
-    kernel_status.tell(TELLS, began=psutil.Process().create_time() - 60)
-    assert kernel_status.heard(os.getpid(), began=psutil.Process().create_time()) is None
+    kernel_status.write_status(TELLS, began=psutil.Process().create_time() - 60)
+    assert kernel_status.read_status(os.getpid(), began=psutil.Process().create_time()) is None
 
 
 def test_a_folder_of_somebody_elses_is_not_used():
-    kernel_status.folder().chmod(0o777)
-    assert kernel_status.folder() is None
-    kernel_status.tell(TELLS, began=0.0)
-    assert kernel_status.heard(os.getpid(), began=0.0) is None
+    kernel_status.status_folder().chmod(0o777)
+    assert kernel_status.status_folder() is None
+    kernel_status.write_status(TELLS, began=0.0)
+    assert kernel_status.read_status(os.getpid(), began=0.0) is None
 
 
 def test_every_card_is_read_with_who_is_on_it(monkeypatch):
@@ -162,8 +164,8 @@ def test_a_driver_that_is_not_there_is_a_sentence(monkeypatch):
 
 
 def test_what_cannot_be_known_is_one_sentence_each():
-    mps = Neighbour(pid=7, used=30 * MIB, user="root", command="nvidia-cuda-mps-server")
-    text = render_neighbours((
+    mps = GpuProcess(pid=7, used=30 * MIB, user="root", command="nvidia-cuda-mps-server")
+    text = render_gpu_processes((
         OccupiedCard(index=0, name="A", total=80 * GIB, used=9 * GIB, neighbours=(mps,)),
         OccupiedCard(index=1, name="B", total=80 * GIB, used=9 * GIB, mig=True),
         OccupiedCard(index=2, name="C", total=80 * GIB, used=40 * MIB),

@@ -10,9 +10,9 @@ import pytest
 
 from nbmem.core.errors import FileFormatError
 from nbmem.core.files.rank_folder import journal_name, session_name
-from nbmem.core.files.rank_journal import CardNow, Entry, JournalFile
+from nbmem.core.files.rank_journal import CardState, Entry, JournalFile
 from nbmem.core.files.rank_journal_reader import JournalTail
-from nbmem.core.files.session import rank_in, save_session
+from nbmem.core.files.session import read_rank, save_session
 from nbmem.core.session.events import Frame
 from nbmem.core.session.ranks import Rank, as_one_world
 from nbmem.frontends.notebook.engines import ranks_folders
@@ -38,7 +38,7 @@ def begin(folder, one):
 
 
 def entry(allocated, step=0, known=None, place=()):
-    card = CardNow(
+    card = CardState(
         index=0, allocated=allocated, reserved=2 * GIB, peak=allocated + 512, known=known or {}
     )
     return Entry(t_ns=BEGUN, phase="forward", step=step, cards=(card,), place=place)
@@ -93,7 +93,7 @@ def test_an_end_is_told_with_its_error(tmp_path, reader):
         whole = replace(SESSION, rank=rank(number, ended=ended), error=error)
         save_session(whole, tmp_path / session_name(rank(number)))
         (tmp_path / journal_name(rank(number))).unlink()
-        assert rank_in(tmp_path / session_name(rank(number))) == (whole.rank, error)
+        assert read_rank(tmp_path / session_name(rank(number))) == (whole.rank, error)
     told = [(row.number, row.state, row.error) for row in reader().ranks]
     assert told == ends
     assert reader() is None
@@ -176,14 +176,14 @@ def test_half_a_line_waits_for_its_end(tmp_path):
     seen = []
     for end in range(len(whole) + 1):
         grows.write_bytes(whole[:end])
-        now = tail.now()
+        now = tail.latest()
         seen.append(None if now is None else len(now.entries))
     assert seen[-1] == 1
     assert seen[-2] == 0
     assert seen[0] is None
     grows.write_bytes(whole + b"{\n")
     with pytest.raises(FileFormatError, match="not the journal of a rank"):
-        tail.now()
+        tail.latest()
 
 
 @pytest.mark.parametrize(

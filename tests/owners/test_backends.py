@@ -129,7 +129,7 @@ def managed_rmm(monkeypatch, put_in, *, managed):
 def test_where_rmm_hands_it_out_its_figures_are_torchs(chosen, monkeypatch, put_in):
     chosen("pluggable")
     managed_rmm(monkeypatch, put_in, managed=False)
-    assert rmm.of_torch(0) == (24 * MIB, 40 * MIB)
+    assert rmm.torch_bytes(0) == (24 * MIB, 40 * MIB)
     assert rmm.read(0) is None  # or each byte would count twice
     end = traced().report().ledger_at_end
     end.check()
@@ -142,7 +142,7 @@ def test_where_rmm_hands_it_out_its_figures_are_torchs(chosen, monkeypatch, put_
 def test_managed_memory_may_be_larger_than_the_card(chosen, monkeypatch, put_in):
     chosen("pluggable")
     managed_rmm(monkeypatch, put_in, managed=True)
-    monkeypatch.setattr(rmm, "of_torch", lambda _: (24 * MIB, 40 << 30))
+    monkeypatch.setattr(rmm, "torch_bytes", lambda _: (24 * MIB, 40 << 30))
     t = traced()
     end = t.report().ledger_at_end
     end.check()
@@ -154,7 +154,7 @@ def test_rmm_that_is_not_torchs_is_an_owner(chosen, monkeypatch, put_in):
     chosen("pluggable")
     managed_rmm(monkeypatch, put_in, managed=False)
     monkeypatch.setattr(torch._C, "_cuda_getAllocator", object, raising=False)
-    assert rmm.of_torch(0) is None
+    assert rmm.torch_bytes(0) is None
     assert rmm.read(0).held == 40 * MIB
 
 

@@ -27,7 +27,7 @@ ELSEWHERE = 0x302000000
 def trace(cupy):
     with virtual.activated("H100 80GB") as card:
         torch.empty(1, device="cuda")
-        card.beside = cupy.held = cupy.used = GIB
+        card.library_bytes = cupy.held = cupy.used = GIB
         names = {}
         with nbmem.trace("train", namespace=names) as t:
             names["kept"] = torch.empty(8 * MIB, dtype=torch.uint8, device="cuda")

@@ -12,9 +12,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="a card is read once torch has it")
 
 from nbmem import virtual
-from nbmem.capture.frameworks import OWNERS, Owner, OwnerReading, readings
-from nbmem.capture.frameworks.readings import Owners
-from nbmem.capture.timeouts import patiently
+from nbmem.capture.frameworks import OWNERS, Framework, FrameworkReading, readings
+from nbmem.capture.frameworks.readings import FrameworkQueries
+from nbmem.capture.timeouts import call_with_timeout
 from nbmem.core.session.frameworks import LABELS, Share
 from tests.owners.conftest import AsyncPool, Pool
 from tests.owners.recorded import (
@@ -35,11 +35,11 @@ def notes():
 
 @pytest.fixture
 def owners(notes):
-    return Owners(notes.append)
+    return FrameworkQueries(notes.append)
 
 
 def one(name, read):
-    return (Owner(name=name, modules=(), read=read),)
+    return (Framework(name=name, modules=(), read=read),)
 
 
 def test_every_owner_has_a_name_for_people():
@@ -226,16 +226,18 @@ def test_numbas_arrays_and_those_that_wait(put_in, owners):
 @pytest.mark.parametrize(
     ("reading", "said"),
     [
-        (OwnerReading(held=1, used=2), "holds 1 B and uses 2 B"),
-        (OwnerReading(held=-1), "holds -1 B"),
-        (OwnerReading(held="many"), "holds many B"),
-        (OwnerReading(held=1, managed=1.5), "holds 1 B"),
-        (OwnerReading(held=1 << 64), "which cannot be"),
+        (FrameworkReading(held=1, used=2), "holds 1 B and uses 2 B"),
+        (FrameworkReading(held=-1), "holds -1 B"),
+        (FrameworkReading(held="many"), "holds many B"),
+        (FrameworkReading(held=1, managed=1.5), "holds 1 B"),
+        (FrameworkReading(held=1 << 64), "which cannot be"),
     ],
 )
 def test_what_cannot_be_so_is_unknown_and_said_once(notes, reading, said):
     asked = []
-    owners = Owners(notes.append, one("jax", lambda device: asked.append(device) or reading))
+    owners = FrameworkQueries(
+        notes.append, one("jax", lambda device: asked.append(device) or reading)
+    )
     assert owners.read(0) == owners.read(0) == ()
     assert asked == [0, 0]  # once more, for a pool that was in the middle of a change
     (note,) = notes
@@ -244,8 +246,8 @@ def test_what_cannot_be_so_is_unknown_and_said_once(notes, reading, said):
 
 
 def test_a_pool_that_shrank_between_its_figures_is_asked_again(notes):
-    told = iter([OwnerReading(held=1, used=2), OwnerReading(held=2, used=1)])
-    owners = Owners(notes.append, one("cupy", lambda device: next(told)))
+    told = iter([FrameworkReading(held=1, used=2), FrameworkReading(held=2, used=1)])
+    owners = FrameworkQueries(notes.append, one("cupy", lambda device: next(told)))
     assert owners.read(0) == (Share(name="cupy", held=2, used=1),)
     assert not notes
 
@@ -270,8 +272,8 @@ def test_whatever_a_library_raises_costs_its_line_and_prints_nothing(
     def read(device):
         raise fault
 
-    second = Owner(name="jax", modules=(), read=lambda _: OwnerReading(held=MIB))
-    asked = Owners(notes.append, (*one("cupy", read), second))
+    second = Framework(name="jax", modules=(), read=lambda _: FrameworkReading(held=MIB))
+    asked = FrameworkQueries(notes.append, (*one("cupy", read), second))
     printed = []
     monkeypatch.setattr(threading, "excepthook", printed.append)
     assert [share.name for share in asked.read_in_time(0)] == ["jax"]
@@ -299,16 +301,19 @@ def test_what_ends_a_thread_that_is_waited_for_is_raised_as_an_error(fault):
         raise fault
 
     with pytest.raises(RuntimeError, match=type(fault).__name__):
-        patiently(call, 10)
+        call_with_timeout(call, 10)
 
 
 def test_one_that_hangs_costs_nobody_more_than_its_limit(notes, monkeypatch):
     monkeypatch.setattr(readings, "LIMIT_S", 0.01)
     done = threading.Event()
     try:
-        assert Owners(notes.append, one("jax", lambda device: done.wait())).read_in_time(0) == ()
-        again = one("jax", lambda device: OwnerReading(held=1))
-        assert Owners(notes.append, again).read_in_time(0) == ()
+        assert (
+            FrameworkQueries(notes.append, one("jax", lambda device: done.wait())).read_in_time(0)
+            == ()
+        )
+        again = one("jax", lambda device: FrameworkReading(held=1))
+        assert FrameworkQueries(notes.append, again).read_in_time(0) == ()
     finally:
         done.set()
         readings._hung.clear()
@@ -321,14 +326,14 @@ def test_one_that_hangs_is_named_and_left(notes):
         entered.set()
         done.wait()
 
-    owners = Owners(notes.append, one("numba", read))
-    assert owners.give_up() is None
+    owners = FrameworkQueries(notes.append, one("numba", read))
+    assert owners.disable_hanging() is None
     thread = threading.Thread(target=owners.read, args=(0,))
     thread.start()
     entered.wait()
     try:
-        assert "Numba did not say within a second" in owners.give_up()
-        assert Owners(notes.append, one("numba", read)).read(0) == ()
+        assert "Numba did not say within a second" in owners.disable_hanging()
+        assert FrameworkQueries(notes.append, one("numba", read)).read(0) == ()
     finally:
         done.set()
         thread.join()

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from nbmem.capture.frameworks.readings import Owners
+from nbmem.capture.frameworks.readings import FrameworkQueries
 from nbmem.core.session.frameworks import Share
 from tests.owners.recorded import CUDA_12_9_10_ATTRIBUTES, CUPY_14_2_0_POOL, JAX_0_10_2_CPU
 
@@ -20,7 +20,7 @@ def asked():
 
     def ask(name):
         notes = []
-        found = [share for share in Owners(notes.append).read(0) if share.name == name]
+        found = [share for share in FrameworkQueries(notes.append).read(0) if share.name == name]
         return found, [note for note in notes if name in note.lower()]
 
     return ask

@@ -19,9 +19,9 @@ from nbmem.capture.record.framework_log import STRIKES, OwnerLog
 from nbmem.core.errors import FileFormatError
 from nbmem.core.files.session import open_session, save_session
 from nbmem.core.session.categories import Category
-from nbmem.core.session.frameworks import OwnerReadings, Share
+from nbmem.core.session.frameworks import FrameworkReadings, Share
 from nbmem.core.session.session import NOT_KNOWN
-from nbmem.report.ledger.card_ledger import Books
+from nbmem.report.ledger.card_ledger import CardLedger
 from nbmem.views.explorer.data import explorer_data
 from nbmem.views.exports.report import report_json
 from nbmem.views.text import render_text
@@ -82,7 +82,7 @@ def test_a_file_has_them_and_an_older_one_is_read(trace, tmp_path):
     ):
         assert np.array_equal(column, other), name
     older = replace(session, devices=(replace(session.devices[0], owners=None),))
-    ledger = Books(open_session(save_session(older, tmp_path / "b"))).ledger(0)
+    ledger = CardLedger(open_session(save_session(older, tmp_path / "b"))).ledger(0)
     assert ledger.owners == ()
     assert ledger[C.CONTEXT] == trace.report().ledger_at_end[C.CONTEXT] + 6 * GIB
 
@@ -179,18 +179,18 @@ def test_the_books_balance_whatever_they_say(base, said):
         "used": used,
         "managed": [managed for *_, managed in said],
     }
-    readings = OwnerReadings(
+    readings = FrameworkReadings(
         t_ns=times, **{name: np.array(column, np.int64) for name, column in columns.items()}
     )
-    books = Books(with_owners(base, readings, "cupy", "rmm", "jax", "numba"))
-    for position, ledger in enumerate(books.ledgers(range(books.events + 1))):
-        ledger.check(allocated=int(books.allocated[position]))
+    card_ledger = CardLedger(with_owners(base, readings, "cupy", "rmm", "jax", "numba"))
+    for position, ledger in enumerate(card_ledger.ledgers(range(card_ledger.events + 1))):
+        ledger.check(allocated=int(card_ledger.allocated[position]))
         assert ledger[C.FREE] >= 0
 
 
 def test_managed_memory_is_told_and_not_counted(base):
     one = {"t_ns": [0], "owner": [0], "held": [0], "used": [0], "managed": [40 * GIB]}
-    readings = OwnerReadings(**{name: np.array(column) for name, column in one.items()})
+    readings = FrameworkReadings(**{name: np.array(column) for name, column in one.items()})
     report = read(with_owners(base, readings, "rmm"), None).report
     before = read(base, None).report
     assert report.ledger_at_end.held == before.ledger_at_end.held

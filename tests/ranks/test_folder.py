@@ -11,7 +11,7 @@ import pytest
 import nbmem
 from nbmem.core.errors import FileFormatError, UsageError
 from nbmem.core.files.rank_folder import journal_file, journal_name, session_name
-from nbmem.core.files.rank_journal import CardNow, Entry, JournalFile
+from nbmem.core.files.rank_journal import CardState, Entry, JournalFile
 from nbmem.core.files.rank_journal_reader import read_journal
 from nbmem.core.files.session import save_session
 from nbmem.core.session.categories import Category
@@ -48,7 +48,7 @@ def journal(folder, one, *entries):
 
 
 def entry(t_ns, allocated, **more):
-    card = CardNow(
+    card = CardState(
         index=0, allocated=allocated, reserved=2 * GIB, peak=allocated, known={"weights": 7}
     )
     return Entry(t_ns=t_ns, phase="forward", step=3, cards=(card,), **more)
@@ -214,7 +214,7 @@ def test_a_journal_is_read_as_far_as_it_came(tmp_path):
     one = rank(0, 1, ended=None, ended_ns=None, host="elsewhere")
     file = journal(tmp_path, one, entry(1, GIB), entry(2, GIB // 2, place=(line,)))
     file.add_refusal(Refusal(t_ns=3, device=0, wanted=9, free=8))
-    file.say(replace(one, ended="failed", ended_ns=4), "RuntimeError: no")
+    file.write_rank(replace(one, ended="failed", ended_ns=4), "RuntimeError: no")
     file.close(remove=False)
     with file.path.open("a") as more:
         more.write('{"t_ns": 9, "ca')  # killed within a line

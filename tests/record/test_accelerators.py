@@ -95,7 +95,7 @@ CASES = {
 @pytest.mark.parametrize("kind", CASES)
 def test_each_is_found_and_read(kind):
     made_up, reading, total = CASES[kind]
-    device = accelerators.accelerator(made_up)
+    device = accelerators.accelerator_in_use(made_up)
     assert device.kind == kind
     assert device.count(made_up) == 1
     assert device.read(made_up, 0, whole=True) == reading
@@ -118,8 +118,8 @@ def test_the_fakes_have_torchs_own_signatures(part):
 
 def test_none_is_brought_up_by_asking():
     down = fake(xpu=xpu(up=False), mps=mps(allocated=0))
-    assert accelerators.accelerator(down) is None
-    assert accelerators.accelerator(torch) is None
+    assert accelerators.accelerator_in_use(down) is None
+    assert accelerators.accelerator_in_use(torch) is None
 
 
 class Counted(Host):
@@ -137,7 +137,7 @@ class Counted(Host):
 def test_counters_and_objects_make_one_ledger(monkeypatch):
     device = Counted()
     monkeypatch.setattr(
-        "nbmem.capture.record.storage_registry_log.accelerator", lambda _torch: device
+        "nbmem.capture.record.storage_registry_log.accelerator_in_use", lambda _torch: device
     )
     with nbmem.trace("counted", namespace=(names := {})) as t:
         names["kept"] = kept = torch.ones(MIB)
@@ -168,10 +168,11 @@ def test_a_driver_that_does_not_tell_what_is_in_use_costs_that_figure_alone(monk
             return intel.read(fake(xpu=made_up), index, whole=whole)
 
     monkeypatch.setattr(
-        "nbmem.capture.record.storage_registry_log.accelerator", lambda _torch: Integrated()
+        "nbmem.capture.record.storage_registry_log.accelerator_in_use", lambda _torch: Integrated()
     )
     monkeypatch.setattr(
-        "nbmem.capture.record.storage_registry_log.uncounted", lambda _torch: Integrated()
+        "nbmem.capture.record.storage_registry_log.device_without_history",
+        lambda _torch: Integrated(),
     )
     with nbmem.trace("integrated", namespace=(names := {})) as t:
         names["kept"] = torch.ones(1 << 16)

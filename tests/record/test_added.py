@@ -10,7 +10,7 @@ import nbmem
 from nbmem import virtual
 from nbmem.capture.graphs.saved_tensors import why_unreadable
 from nbmem.core.session.categories import Category
-from nbmem.report.ledger.card_ledger import Books
+from nbmem.report.ledger.card_ledger import CardLedger
 
 nn = torch.nn
 MIB = 1 << 20
@@ -45,15 +45,17 @@ def cast(model):
 
 def made(step, model):
     """Rows as large as a weight that the backwards made, by name: how many, in each step."""
-    books = Books(trained(step, model.cuda()).session)
-    sizes = books.allocations.requested
+    card_ledger = CardLedger(trained(step, model.cuda()).session)
+    sizes = card_ledger.allocations.requested
     found = [Counter() for _ in range(STEPS)]
     for row in range(len(sizes)):
-        phase = books.phases.of(books.allocations.born[row : row + 1])[0]
+        phase = card_ledger.phases.of(card_ledger.allocations.allocated_at[row : row + 1])[0]
         if phase >= 0 and sizes[row] in (MIB, MIB // 2):
-            span = books.phases.spans[int(phase)][1]
+            span = card_ledger.phases.spans[int(phase)][1]
             if span.name == "backward":
-                found[span.step][books.name(row), Category(int(books.category[row]))] += 1
+                found[span.step][
+                    card_ledger.name(row), Category(int(card_ledger.category[row]))
+                ] += 1
     return found
 
 

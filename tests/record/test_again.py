@@ -8,10 +8,10 @@ from torch import nn
 
 from nbmem import virtual
 from nbmem.capture.devices.host import Host
-from nbmem.capture.tensors.active_registry import following
-from nbmem.capture.tensors.gradient_refresh import look_again
-from nbmem.capture.tensors.storage_registry import Roll
-from nbmem.capture.tensors.tensors import see
+from nbmem.capture.tensors.active_registry import activate_registry
+from nbmem.capture.tensors.gradient_refresh import gradient_reader
+from nbmem.capture.tensors.storage_registry import StorageRegistry
+from nbmem.capture.tensors.tensors import observe
 from nbmem.core.session.categories import Category
 
 SIZE = 1 << 18
@@ -28,21 +28,21 @@ def met():
     """A parameter with a gradient, and that as it was seen."""
     parameter = nn.Parameter(torch.zeros(SIZE, device="cuda"))
     parameter.grad = torch.zeros_like(parameter)
-    seen = see(parameter.grad, Category.GRADIENTS, "weight.grad")
+    seen = observe(parameter.grad, Category.GRADIENTS, "weight.grad")
     assert seen is not None
     return parameter, seen
 
 
 def test_a_gradient_that_is_where_it_was_is_the_same(met):
     parameter, seen = met
-    assert look_again()(parameter, seen) is seen
+    assert gradient_reader()(parameter, seen) is seen
 
 
 def test_a_gradient_that_is_elsewhere_has_all_but_its_address(met):
     parameter, seen = met
     kept, parameter.grad = parameter.grad, torch.ones_like(parameter)
-    found = look_again()(parameter, seen)
-    assert found == see(parameter.grad, Category.GRADIENTS, "weight.grad")
+    found = gradient_reader()(parameter, seen)
+    assert found == observe(parameter.grad, Category.GRADIENTS, "weight.grad")
     assert found.addr != seen.addr
     del kept
 
@@ -59,7 +59,7 @@ def _sparse(parameter):
 def test_what_is_not_as_it_was_is_looked_at_as_a_whole(met, make):
     parameter, seen = met
     parameter.grad = make(parameter)
-    assert look_again()(parameter, seen) is None
+    assert gradient_reader()(parameter, seen) is None
 
 
 def test_a_gradient_on_another_card_is_looked_at_as_a_whole(met):
@@ -67,18 +67,18 @@ def test_a_gradient_on_another_card_is_looked_at_as_a_whole(met):
     with virtual.activated("2xT4"):
         parameter = nn.Parameter(torch.zeros(SIZE, device="cuda:1"))
         parameter.grad = torch.zeros_like(parameter)
-        assert look_again()(parameter, seen) is None
+        assert gradient_reader()(parameter, seen) is None
 
 
 def test_on_a_roll_a_gradient_is_met_again():
     parameter = nn.Parameter(torch.zeros(SIZE))
-    roll = Roll(torch, Host())
-    with following(roll):
+    registry = StorageRegistry(torch, Host())
+    with activate_registry(registry):
         parameter.grad = torch.zeros_like(parameter)
-        seen = see(parameter.grad, Category.GRADIENTS, ".weight.grad")
-        assert look_again()(parameter, seen) is seen
+        seen = observe(parameter.grad, Category.GRADIENTS, ".weight.grad")
+        assert gradient_reader()(parameter, seen) is seen
         first = parameter.grad
         parameter.grad = torch.ones_like(parameter)
-        again = look_again()(parameter, seen)
+        again = gradient_reader()(parameter, seen)
     assert again.addr == parameter.grad.data_ptr() != first.data_ptr()
-    assert roll.living == {0: 2 * seen.size}
+    assert registry.live_bytes == {0: 2 * seen.size}

@@ -166,7 +166,7 @@ def test_nothing_changes_for_nvidias_cards(monkeypatch):
     nvidias = SimpleNamespace(version=SimpleNamespace(hip=None, cuda="13.0"))
     for torch in (None, nvidias, SimpleNamespace()):
         monkeypatch.setattr(amd, "loaded_torch", lambda torch=torch: torch)
-        assert not amd.is_here()
+        assert not amd.is_rocm()
 
 
 def test_the_functions_are_the_packages_own():

@@ -9,7 +9,7 @@ from torch import nn
 import nbmem.api.tracing as nbmem
 from nbmem import virtual
 from nbmem.capture.record import used_forwards as asked_module
-from nbmem.capture.record.used_forwards import MOST_ROWS, PATIENCE, AskedForwards
+from nbmem.capture.record.used_forwards import MOST_ROWS, PATIENCE, UsedForwards
 
 
 class Normalize(nn.Module):
@@ -155,7 +155,7 @@ class TestRows:
 
         real = asked_module.numbers_behind
         monkeypatch.setattr(asked_module, "numbers_behind", numbers)
-        log, net, x = AskedForwards(), nn.Linear(4, 4), torch.ones(4)
+        log, net, x = UsedForwards(), nn.Linear(4, 4), torch.ones(4)
         for step in range(2 * PATIENCE + 4):
             log.begins(2 * step, 1)
             net(x)
@@ -165,7 +165,7 @@ class TestRows:
         assert len(reads) == PATIENCE
 
     def test_a_large_graph_asks_for_all(self, monkeypatch):
-        log, net, x = AskedForwards(), nn.Linear(4, 4), torch.ones(4)
+        log, net, x = UsedForwards(), nn.Linear(4, 4), torch.ones(4)
         monkeypatch.setattr(asked_module, "MAX_NODES", 1)
         for mark in range(2):
             log.begins(mark, 1)
@@ -174,7 +174,7 @@ class TestRows:
         assert log.waiting(failed=False) == set()
 
     def test_after_so_many_kinds_all_count_as_asked_for(self):
-        log, net, x = AskedForwards(), nn.Linear(4, 4), torch.ones(4)
+        log, net, x = UsedForwards(), nn.Linear(4, 4), torch.ones(4)
         log._rows = {((0, kind),): frozenset() for kind in range(MOST_ROWS)}
         for mark in range(2):
             log.begins(mark, 1)

@@ -7,9 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="names are those of tensors")
 
-from nbmem.capture.tensors.frames import modules_in
-from nbmem.capture.tensors.tensor_paths import MAX_OF_ONE, Budget, leaves
-from nbmem.capture.tensors.tensors import Names, in_frames
+from nbmem.capture.tensors.frames import report_modules
+from nbmem.capture.tensors.tensor_paths import MAX_OF_ONE, Budget, reachable_tensors
+from nbmem.capture.tensors.tensors import NameCallbacks, in_frames
 
 DATA = {"samples": [(f"{i}.jpg", i) for i in range(100_000)]}
 MESS = {"samples": [[i] for i in range(100_000)]}
@@ -27,7 +27,7 @@ def test_half_is_kept_for_those_to_come():
 
 def test_a_long_list_costs_what_is_looked_at():
     budget = Budget()
-    assert list(leaves(list(DATA.items()), budget)) == []
+    assert list(reachable_tensors(list(DATA.items()), budget)) == []
     assert 10_000 - budget.left == 1 + MAX_OF_ONE // 16  # rows of plain values lead nowhere
 
 
@@ -36,10 +36,12 @@ def test_a_callers_modules_are_found_behind_a_data_set(data):
     net, seen = torch.nn.Linear(2, 2), []
     running = [(f" of inner{i}()", {"data": data}) for i in range(3)]
     outer = (" of run()", {"nets": [net], "held": torch.ones(3)})
-    modules_in([*running, outer], lambda way, module: seen.append((way, module)))
+    report_modules([*running, outer], lambda way, module: seen.append((way, module)))
     assert seen == [("local nets[0] of run()", net)]
     ways, called = [], []
-    names = Names(module=lambda way, _: ways.append(way), call=lambda name, _: called.append(name))
+    names = NameCallbacks(
+        module=lambda way, _: ways.append(way), call=lambda name, _: called.append(name)
+    )
     list(in_frames([*running, outer], names))
     assert (ways, called) == (["local nets[0] of run()"], ["local held of run()"])
 
@@ -49,4 +51,4 @@ def test_a_modules_names_are_no_path_of_what_keeps_them():
     names = {"launch": types.SimpleNamespace(), "held": held}
     names["__builtins__"] = builtins
     names["launch"].__globals__ = names  # as a kernel of Triton's keeps those of its function
-    assert [name for name, _ in leaves(list(names.items()))] == ["held"]
+    assert [name for name, _ in reachable_tensors(list(names.items()))] == ["held"]

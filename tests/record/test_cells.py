@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nbmem.capture.interpreter.notebook_cells import files_of_cells, lines_of, with_cells
+from nbmem.capture.interpreter.notebook_cells import files_of_cells, lines_of, number_cell_files
 from nbmem.core.session.events import Frame
 from nbmem.report.analysis.source_lines import users_line
 
@@ -24,22 +24,22 @@ def kernel(monkeypatch):
 
 
 def test_a_line_of_a_cell_has_the_cells_number(kernel):
-    (stack,) = with_cells([STACK])
+    (stack,) = number_cell_files([STACK])
     assert users_line(stack) == "In [2], line 9 in step"
     assert stack[1] is STACK[1]
 
 
 def test_a_cell_that_is_not_known_stays_the_cell(kernel):
     kernel.compile._filename_map.clear()
-    assert with_cells([STACK]) == (STACK,)
+    assert number_cell_files([STACK]) == (STACK,)
     del kernel.compile._filename_map  # IPython 7
-    (stack,) = with_cells([STACK])
+    (stack,) = number_cell_files([STACK])
     assert users_line(stack) == "line 9 of the cell in step"
 
 
 def test_outside_of_ipython_there_are_no_cells(monkeypatch):
     monkeypatch.delitem(sys.modules, "IPython.core.interactiveshell", raising=False)
-    assert with_cells([STACK]) == (STACK,)
+    assert number_cell_files([STACK]) == (STACK,)
 
 
 def test_the_text_of_a_cell_is_that_of_the_code_within_it_that_ran(kernel, monkeypatch):
@@ -49,5 +49,5 @@ def test_the_text_of_a_cell_is_that_of_the_code_within_it_that_ran(kernel, monke
         kernel.compile._filename_map[file] = 2
         monkeypatch.setitem(linecache.cache, file, (len(text), None, [text], file))
     stacks = [(Frame(within, 1, "<module>"), *STACK)]
-    ((frame, *_),) = with_cells(stacks)
+    ((frame, *_),) = number_cell_files(stacks)
     assert lines_of(frame.file, files_of_cells(stacks)) == ["x = 1"]

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch", reason="the recorder watches torch")
 import nbmem
 from nbmem import virtual
 from nbmem.core.session.categories import Category
-from nbmem.core.session.tensor_names import without_form
-from nbmem.report.ledger.card_ledger import Books
+from nbmem.core.session.tensor_names import without_shape
+from nbmem.report.ledger.card_ledger import CardLedger
 
 nn, C, RANKS = torch.nn, Category, 4
 pytestmark = [
@@ -55,17 +55,17 @@ def born(model, phase, step=1):
             model(torch.randn(8, 512, device="cuda")).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-    books = Books(trace.session)
+    card_ledger = CardLedger(trace.session)
     spans = [s for s in trace.session.spans if (s.name, s.step) == (phase, step)]
-    found = books.allocations.born
+    found = card_ledger.allocations.allocated_at
     mine = [
         row for row in range(len(found)) if any(s.first[0] <= found[row] < s.last[0] for s in spans)
     ]
     made = Counter()
     for row in mine:
-        name = without_form(books.name(row) or "")
-        kind = C(int(books.category[row]))
-        made[kind, _any_layer(name)] += int(books.allocations.requested[row])
+        name = without_shape(card_ledger.name(row) or "")
+        kind = C(int(card_ledger.category[row]))
+        made[kind, _any_layer(name)] += int(card_ledger.allocations.requested[row])
     return made
 
 

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="the recorder watches torch")
 import nbmem
 from nbmem import virtual
 from nbmem.core.session.categories import Category
-from nbmem.report.ledger.card_ledger import Books
+from nbmem.report.ledger.card_ledger import CardLedger
 
 nn, C = torch.nn, Category
 NAME = "model: gradients' buckets"
@@ -45,13 +45,13 @@ def train(model, steps=3):
             time.sleep(0.3)
 
 
-def communication(books, name, step):
+def communication(card_ledger, name, step):
     """Where a step's phase ends: bytes, blocks, names."""
-    spans = books.session.spans
+    spans = card_ledger.session.spans
     at = next(s.last[0] for s in spans if (s.kind, s.name, s.step) == ("phase", name, step))
-    rows = [r for r in books.live(at).tolist() if books.category[r] == C.COMMUNICATION]
-    sizes = [int(books.allocations.requested[r]) for r in rows]
-    return sum(sizes), len(sizes), {books.name(r) for r in rows}
+    rows = [r for r in card_ledger.live(at).tolist() if card_ledger.category[r] == C.COMMUNICATION]
+    sizes = [int(card_ledger.allocations.requested[r]) for r in rows]
+    return sum(sizes), len(sizes), {card_ledger.name(r) for r in rows}
 
 
 @pytest.mark.parametrize("unused", [False, True])
@@ -62,10 +62,10 @@ def test_the_buckets_are_communication_in_every_step(unused):
         ema = {name: p.detach().clone() for name, p in names["model"].named_parameters()}
         train(names["model"])
         del ema
-    books = Books(trace.session)
-    assert communication(books, "backward", 0) == (WEIGHTS, 2 if unused else 1, {NAME})
-    assert communication(books, "backward", 1) == (WEIGHTS, 2, {NAME})
-    assert communication(books, "zero_grad", 2) == (WEIGHTS, 2, {NAME})
+    card_ledger = CardLedger(trace.session)
+    assert communication(card_ledger, "backward", 0) == (WEIGHTS, 2 if unused else 1, {NAME})
+    assert communication(card_ledger, "backward", 1) == (WEIGHTS, 2, {NAME})
+    assert communication(card_ledger, "zero_grad", 2) == (WEIGHTS, 2, {NAME})
 
 
 def test_those_of_an_earlier_cell_are_known_by_their_sum():
@@ -73,7 +73,7 @@ def test_those_of_an_earlier_cell_are_known_by_their_sum():
     train(model)
     with nbmem.trace("cell", namespace={"model": model}) as trace:
         train(model)
-    assert communication(Books(trace.session), "backward", 0) == (WEIGHTS, 2, {NAME})
+    assert communication(CardLedger(trace.session), "backward", 0) == (WEIGHTS, 2, {NAME})
 
 
 def test_gradients_that_are_views_of_the_buckets_stay_gradients():
@@ -97,14 +97,14 @@ def at_the_end_of_forward(model):
             model(torch.randn(8, 512, device="cuda")).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-    books = Books(trace.session)
+    card_ledger = CardLedger(trace.session)
     spans = [s for s in trace.session.spans if (s.kind, s.name, s.step) == ("phase", "forward", 1)]
-    live = books.live(spans[0].last[0]).tolist()
+    live = card_ledger.live(spans[0].last[0]).tolist()
     held = {}
     for row in live:
-        category = C(int(books.category[row]))
-        held[category] = held.get(category, 0) + int(books.allocations.requested[row])
-    return held, {books.name(r) for r in live if books.category[r] == C.COMMUNICATION}
+        category = C(int(card_ledger.category[row]))
+        held[category] = held.get(category, 0) + int(card_ledger.allocations.requested[row])
+    return held, {card_ledger.name(r) for r in live if card_ledger.category[r] == C.COMMUNICATION}
 
 
 @pytest.mark.skipif(torch.__version__ < "2.11", reason="fully_shard was another one before")

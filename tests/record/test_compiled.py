@@ -10,7 +10,7 @@ import nbmem
 from nbmem import virtual
 from nbmem.capture.graphs import compiled_regions, inductor_wrapper
 from nbmem.core.session.categories import Category
-from nbmem.report.ledger.card_ledger import Books
+from nbmem.report.ledger.card_ledger import CardLedger
 from nbmem.virtual.patches.compiled.compiler import PLANNED
 
 nn = torch.nn
@@ -40,15 +40,15 @@ def names(model, batches, category=None):
             model(torch.randn(rows, SIDE, device="cuda")).sum().backward()
             for parameter in model.parameters():
                 parameter.grad = None
-    books = Books(trace.session)
+    card_ledger = CardLedger(trace.session)
     found = {}
     last = [s.step for s in trace.session.spans if s.name == "backward"][-1]
-    for row, phase in enumerate(books.born_in.tolist()):
-        span = books.phases.spans[phase][1] if phase >= 0 else None
-        if span is None or span.step != last or books.allocations.requested[row] < 64 * 1024:
+    for row, phase in enumerate(card_ledger.born_in.tolist()):
+        span = card_ledger.phases.spans[phase][1] if phase >= 0 else None
+        if span is None or span.step != last or card_ledger.allocations.requested[row] < 64 * 1024:
             continue
-        kind = Category(books.category[row])
-        name = books.name(row) or "nothing"
+        kind = Category(card_ledger.category[row])
+        name = card_ledger.name(row) or "nothing"
         found.setdefault(kind, []).append(name.replace("model._orig_mod", "model"))
     return found
 
@@ -105,7 +105,7 @@ def test_symbols_are_learned_from_what_is_saved():
 
 @pytest.mark.usefixtures("_card")
 def test_without_notes_in_the_text_the_parameters_tell_the_module(monkeypatch):
-    monkeypatch.setattr(inductor_wrapper, "told_by", lambda _line: None)
+    monkeypatch.setattr(inductor_wrapper, "parse_annotation", lambda _line: None)
     compiled_regions._read.cache_clear()
     model = torch.compile(nn.Sequential(Block(), Block()).cuda())
     found = names(model, [512] * 3)

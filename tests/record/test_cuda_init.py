@@ -6,7 +6,7 @@ import nbmem
 from nbmem import virtual
 from nbmem.capture.hooks import oom_observer
 from nbmem.capture.torch_memory import cuda_initialization
-from nbmem.capture.torch_memory.cuda_initialization import when_initialized
+from nbmem.capture.torch_memory.cuda_initialization import on_cuda_initialized
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -40,7 +40,7 @@ def test_a_trace_leaves_nothing_queued(queue):
 
 def test_one_call_is_queued_for_all_who_wait(queue):
     called, before = [], len(queue)
-    cancels = [when_initialized(lambda name=name: called.append(name)) for name in "abc"]
+    cancels = [on_cuda_initialized(lambda name=name: called.append(name)) for name in "abc"]
     assert len(queue) == before + 1
     cancels[1]()
     initialize(queue)
@@ -52,12 +52,12 @@ def test_one_call_is_queued_for_all_who_wait(queue):
 
 def test_while_torch_goes_through_its_queue_nobody_waits_for_it(queue):
     called = []
-    cancel = when_initialized(lambda: called.append(1))
+    cancel = on_cuda_initialized(lambda: called.append(1))
     with torch.cuda._initialization_lock:
         cancel()
         initialize(queue)
     assert called == []
-    when_initialized(list)()  # takes out what could not be taken out then
+    on_cuda_initialized(list)()  # takes out what could not be taken out then
 
 
 def test_one_observer_is_attached_for_the_process(queue, monkeypatch):
@@ -67,7 +67,7 @@ def test_one_observer_is_attached_for_the_process(queue, monkeypatch):
         attached.append(observer)
 
     monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", attach, raising=False)
-    monkeypatch.setattr(oom_observer, "backend", lambda: "native")
+    monkeypatch.setattr(oom_observer, "allocator_backend", lambda: "native")
     before = len(queue)
     for _ in range(3):
         oom_observer.listen([].append, {})()

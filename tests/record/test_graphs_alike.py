@@ -7,11 +7,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="graphs are torch's")
 
 from nbmem.capture.devices.host import Host
-from nbmem.capture.graphs.graph_matching import Pattern
-from nbmem.capture.graphs.saved_tensors import GraphWalk, Module, saved_tensors, why_unreadable
-from nbmem.capture.tensors.active_registry import following
+from nbmem.capture.graphs.graph_matching import GraphPattern
+from nbmem.capture.graphs.saved_tensors import GraphWalk, ModulePath, saved_tensors, why_unreadable
+from nbmem.capture.tensors.active_registry import activate_registry
 from nbmem.capture.tensors.autograd_graphs import edges_of
-from nbmem.capture.tensors.storage_registry import Roll
+from nbmem.capture.tensors.storage_registry import StorageRegistry
 
 pytestmark = pytest.mark.skipif(why_unreadable() is not None, reason="this torch shows no graphs")
 ROWS, WIDE = 4, 8
@@ -38,13 +38,13 @@ def model():
 @pytest.fixture
 def read(model):
     """Reads a graph as a whole; what it saves, and the walk."""
-    members = {id(p): Module("model", f".{n}") for n, p in model.named_parameters()}
+    members = {id(p): ModulePath("model", f".{n}") for n, p in model.named_parameters()}
 
     def whole(loss):
         walk = GraphWalk([loss], lambda parameter, lookup: members.get(id(parameter)))
         return list(saved_tensors(walk)), walk
 
-    with following(Roll(torch, Host())):
+    with activate_registry(StorageRegistry(torch, Host())):
         yield whole
 
 
@@ -54,7 +54,7 @@ def batch(rows=ROWS):
 
 def test_the_next_step_has_the_names_and_places_that_a_search_finds(model, read):
     first, walk = read(model(batch(), times=2))
-    pattern = Pattern(walk)
+    pattern = GraphPattern(walk)
     del walk
     loss = model(batch(), times=2)
     found = pattern.saved(edges_of([loss]))
@@ -64,7 +64,7 @@ def test_the_next_step_has_the_names_and_places_that_a_search_finds(model, read)
 
 
 def test_another_length_has_its_own_form(model, read):
-    pattern = Pattern(read(model(batch()))[1])
+    pattern = GraphPattern(read(model(batch()))[1])
     loss = model(batch(rows=9))
     found = pattern.saved(edges_of([loss]))
     assert found == read(loss)[0]
@@ -72,14 +72,14 @@ def test_another_length_has_its_own_form(model, read):
 
 
 def test_another_layer_or_another_count_is_no_such_graph(model, read):
-    pattern = Pattern(read(model(batch(), chosen=0))[1])
+    pattern = GraphPattern(read(model(batch(), chosen=0))[1])
     for other in (model(batch(), chosen=1), model(batch(), times=2), batch().sum()):
         assert pattern.saved(edges_of([other])) is None
 
 
 def test_a_pattern_holds_nothing_of_its_graph(model, read):
     loss = model(batch())
-    kept = Pattern(read(loss)[1])
+    kept = GraphPattern(read(loss)[1])
     storage = next(kept._graphs.saved_by(loss.grad_fn.next_functions[0][0]))
     gone = storage.untyped_storage()._weak_ref()
     del loss, storage

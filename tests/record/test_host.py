@@ -15,10 +15,10 @@ from nbmem import virtual
 from nbmem.allocator.recordings.replay import replay
 from nbmem.capture.devices.host import FRESH_NS, Host
 from nbmem.capture.graphs.saved_tensors import why_unreadable
-from nbmem.capture.record.time_budget import ALWAYS, GRACE_S, SHARE, Allowance
-from nbmem.capture.tensors.active_registry import followed, following
-from nbmem.capture.tensors.storage_registry import ALIVE, Roll
-from nbmem.capture.tensors.tensors import see
+from nbmem.capture.record.time_budget import ALWAYS, GRACE_S, SHARE, TimeBudget
+from nbmem.capture.tensors.active_registry import activate_registry, active_registry
+from nbmem.capture.tensors.storage_registry import ALIVE, StorageRegistry
+from nbmem.capture.tensors.tensors import observe
 from nbmem.core.errors import UsageError
 from nbmem.core.session.categories import Category
 from nbmem.views.charts.card_bar import card_bar
@@ -192,14 +192,14 @@ def test_the_call_that_finds_a_card_used_sees_what_is_on_it():
 
 def test_nothing_is_followed_outside_of_a_look(trained):
     assert trained.session is not None
-    assert followed() is None
-    assert see(torch.ones(3), C.USER_TENSORS, "x") is None
+    assert active_registry() is None
+    assert observe(torch.ones(3), C.USER_TENSORS, "x") is None
 
 
 def test_a_fault_costs_the_roll_alone(monkeypatch):
     model = network()
     with nbmem.trace("broken", namespace={"model": model}) as t:
-        monkeypatch.setattr(Roll, "sweep", lambda *_: 1 / 0)
+        monkeypatch.setattr(StorageRegistry, "sweep", lambda *_: 1 / 0)
         train(model, torch.optim.SGD(model.parameters()), 2)
     assert t.session.devices == ()
     assert sum("ZeroDivisionError" in note for note in t.session.notes) == 1
@@ -209,88 +209,88 @@ def test_a_fault_costs_the_roll_alone(monkeypatch):
 
 
 def roll_of(*tensors):
-    roll = Roll(torch, Host())
-    with following(roll):
+    registry = StorageRegistry(torch, Host())
+    with activate_registry(registry):
         for tensor in tensors:
-            see(tensor, C.USER_TENSORS, "x")
-    return roll
+            observe(tensor, C.USER_TENSORS, "x")
+    return registry
 
 
 def test_a_storage_is_followed_until_it_is_gone():
     x, y = torch.ones(256), torch.ones(512)
     view = y[:3]
-    roll = roll_of(x, y, view)
-    assert roll.living == {0: 3072}
+    registry = roll_of(x, y, view)
+    assert registry.live_bytes == {0: 3072}
     del x, y
-    roll.sweep(1)
-    assert roll.living == {0: 2048}
-    assert list(roll.met.gone) == [1, ALIVE]
+    registry.sweep(1)
+    assert registry.live_bytes == {0: 2048}
+    assert list(registry.columns.gone) == [1, ALIVE]
     del view
-    roll.sweep(2)
-    assert roll.living == {0: 0}
-    assert list(roll.met.gone) == [1, 2]
+    registry.sweep(2)
+    assert registry.live_bytes == {0: 0}
+    assert list(registry.columns.gone) == [1, 2]
 
 
 def test_the_roll_keeps_no_tensor_alive():
     x = torch.ones(256)
-    roll = roll_of(x)
+    registry = roll_of(x)
     watch = x.untyped_storage()._weak_ref()
     del x
     assert torch.UntypedStorage._expired(watch)
     torch.UntypedStorage._free_weak_ref(watch)
-    roll.close()
-    assert roll.living == {0: 1024}  # as it was when it was looked at last
+    registry.close()
+    assert registry.live_bytes == {0: 1024}  # as it was when it was looked at last
 
 
 def test_memory_that_two_storages_share_counts_once():
     numpy = pytest.importorskip("numpy")
     array = numpy.ones(1000, numpy.float32)
     whole, again, part = map(torch.from_numpy, (array, array, array[10:]))
-    roll = roll_of(whole, again, part)
-    assert roll.living == {0: 4000}
+    registry = roll_of(whole, again, part)
+    assert registry.live_bytes == {0: 4000}
     del whole
-    roll.sweep(1)
-    assert roll.living == {0: 4000}
+    registry.sweep(1)
+    assert registry.live_bytes == {0: 4000}
     del again, part
     gc.collect()
-    roll.sweep(2)
-    assert roll.living == {0: 0}
+    registry.sweep(2)
+    assert registry.live_bytes == {0: 0}
 
 
 def test_what_is_only_found_again_is_not_new():
     x, y = torch.ones(256), torch.ones(512)
-    roll = roll_of(x)
-    roll.grows = False
-    with following(roll):
-        assert see(y, C.USER_TENSORS, "y").size == 2048
-    assert roll.living == {0: 1024}
+    registry = roll_of(x)
+    registry.grows = False
+    with activate_registry(registry):
+        assert observe(y, C.USER_TENSORS, "y").size == 2048
+    assert registry.live_bytes == {0: 1024}
 
 
 def test_a_storage_that_grew_is_another():
     x = torch.ones(256)
-    roll = roll_of(x)
-    roll.sweep(1)
+    registry = roll_of(x)
+    registry.sweep(1)
     x.untyped_storage().resize_(8192)
-    with following(roll):
-        see(x, C.USER_TENSORS, "x")
-    assert roll.living == {0: 8192}
-    assert list(roll.met.size) == [1024, 8192]
-    assert list(roll.met.gone) == [1, ALIVE]
+    with activate_registry(registry):
+        observe(x, C.USER_TENSORS, "x")
+    assert registry.live_bytes == {0: 8192}
+    assert list(registry.columns.size) == [1024, 8192]
+    assert list(registry.columns.gone) == [1, ALIVE]
 
 
 def test_looks_are_granted_while_they_are_cheap(monkeypatch):
     monkeypatch.setattr("nbmem.capture.record.time_budget.GRACE_S", GRACE_S)
     now = [0.0]
     put_clock(monkeypatch, perf_counter=lambda: now[0], thread_time=lambda: now[0])
-    allowance, granted = Allowance(), []
+    time_budget, granted = TimeBudget(), []
     for _ in range(100):
-        with allowance.spent("a graph") as may:
+        with time_budget.spend("a graph") as may:
             now[0] += 0.01 if may else 0
         granted.append(may)
         now[0] += 0.1
     assert all(granted[:ALWAYS])
     assert (GRACE_S + 10 * SHARE) / 0.01 - 2 <= sum(granted) <= (GRACE_S + 11 * SHARE) / 0.01 + 2
-    assert allowance.refused == {"a graph": granted.count(False)}
+    assert time_budget.refused == {"a graph": granted.count(False)}
 
 
 # --- the machine

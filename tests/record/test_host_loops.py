@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import nbmem.api.tracing as nbmem
-from nbmem.capture.tensors.sequence_numbers import MOST_MARKS, NodeNumbers, made_at
+from nbmem.capture.tensors.sequence_numbers import MOST_MARKS, SequenceNumbers, sequence_nr_of
 from nbmem.core.session.categories import Category
 
 SAVED = 4 * 32 * (512 + 512 + 64)
@@ -186,23 +186,25 @@ def test_the_closure_of_an_optimizer():
 
 
 def test_a_node_was_there_by_the_first_mark_behind_it():
-    numbers, x = NodeNumbers(torch), torch.ones(2, requires_grad=True)
-    assert numbers.mark_behind(0) is None
-    numbers.at_mark(3)
+    numbers, x = SequenceNumbers(torch), torch.ones(2, requires_grad=True)
+    assert numbers.first_sample_after(0) is None
+    numbers.record_sample(3)
     y = x * 2
-    assert numbers.mark_behind(made_at(y.grad_fn)) is None
-    numbers.at_mark(5)
-    numbers.at_mark(8)
-    assert numbers.mark_behind(made_at(y.grad_fn)) == 5
-    assert numbers.mark_behind(made_at(y.grad_fn.next_functions[0][0])) is None  # x's own
+    assert numbers.first_sample_after(sequence_nr_of(y.grad_fn)) is None
+    numbers.record_sample(5)
+    numbers.record_sample(8)
+    assert numbers.first_sample_after(sequence_nr_of(y.grad_fn)) == 5
+    assert (
+        numbers.first_sample_after(sequence_nr_of(y.grad_fn.next_functions[0][0])) is None
+    )  # x's own
     for mark in range(9, MOST_MARKS + 9):
-        numbers.at_mark(mark)
-    oldest = numbers.mark_behind(made_at(y.grad_fn))
+        numbers.record_sample(mark)
+    oldest = numbers.first_sample_after(sequence_nr_of(y.grad_fn))
     assert 8 < oldest < MOST_MARKS
 
 
 def test_a_torch_that_does_not_tell_leaves_it_unknown(monkeypatch):
     monkeypatch.delattr(torch._C._autograd, "_get_sequence_nr")
-    numbers = NodeNumbers(torch)
-    numbers.at_mark(1)
-    assert numbers.mark_behind(0) is None
+    numbers = SequenceNumbers(torch)
+    numbers.record_sample(1)
+    assert numbers.first_sample_after(0) is None

@@ -22,11 +22,11 @@ from nbmem.capture.torch_cuda import Counters
 from nbmem.core.errors import FileFormatError, ProbeUnavailableError, UsageError
 from nbmem.core.files.session import open_session, save_session
 from nbmem.core.session.categories import Category
-from nbmem.core.session.session import NOT_KNOWN, DeviceInfo, Samples
+from nbmem.core.session.session import NOT_KNOWN, CardSamples, DeviceInfo
 from nbmem.core.units import GIB, MIB
 from nbmem.estimates.card_choice import card_for
 from nbmem.frontends.sidebar.card_reader import CardReader
-from nbmem.report.analysis import books_of, build_report
+from nbmem.report.analysis import build_report, card_ledger_of
 from nbmem.views.exports.report import report_json
 from nbmem.views.text import render_text
 from tests.faults.nvml import NOT_AVAILABLE, OTHER, PROCESS, FakeNvml, NVMLError, memory, process
@@ -110,9 +110,9 @@ def session_with(found):
 
 
 def balanced(session):
-    books = books_of(session)
-    for position in range(0, books.events + 1, 41):
-        books.ledger(position)  # it checks itself
+    card_ledger = card_ledger_of(session)
+    for position in range(0, card_ledger.events + 1, 41):
+        card_ledger.ledger(position)  # it checks itself
     return session
 
 
@@ -133,7 +133,7 @@ def test_what_nobody_says_is_missing_by_itself(library):
     library.misbehave("nvmlDeviceGetName", lambda: "NVIDIA Something")
     library.misbehave("nvmlSystemGetDriverVersion", not_supported)
     (card,) = gpu_processes.cards_now(kernels={})
-    assert (card.total, card.used, card.nobody) == (None, None, 0)
+    assert (card.total, card.used, card.unattributed) == (None, None, 0)
     assert {one.used for one in card.neighbours} == {PROCESS, OTHER}
     assert "0  NVIDIA Something: bytes not said" in in_use_now()
     assert "NVIDIA Something  size not said by NVML  driver unknown" in device_selection.table()
@@ -291,7 +291,7 @@ INFO = DeviceInfo(index=0, name="GPU", total_bytes=8 * GIB, virtual=False, torch
 )
 def test_what_the_card_has_no_room_for_is_with_the_host(wddm, most_reserved, spilled):
     column = np.array([0, 0], np.int64)
-    samples = Samples(
+    samples = CardSamples(
         t_ns=column,
         used=np.array([NOT_KNOWN, 5 * GIB]),
         process=column,
@@ -306,7 +306,7 @@ def test_what_the_card_has_no_room_for_is_with_the_host(wddm, most_reserved, spi
 def test_a_run_that_spilled_balances_and_is_told_so(wddm, tmp_path):
     session = session_of(load("cudagraph_mlp_b512_sgd"))
     (trace,) = session.devices
-    reserved = int(books_of(session).reserved.max())
+    reserved = int(card_ledger_of(session).reserved.max())
     small = replace(trace.info, total_bytes=reserved - 64 * MIB, wddm=wddm)
     trace = replace(trace, info=with_spilled(small, reserved, trace.samples))
     session = open_session(save_session(replace(session, devices=(trace,)), tmp_path / "spilled"))

@@ -13,10 +13,10 @@ from torch.utils.checkpoint import checkpoint
 import nbmem.api.tracing as nbmem
 from nbmem import virtual
 from nbmem.capture.record import hook_event_log as turns_module
-from nbmem.capture.record.counter_samples import MarkLog
-from nbmem.capture.record.hook_event_log import TurnLog
+from nbmem.capture.record.counter_samples import CounterLog
+from nbmem.capture.record.hook_event_log import HookEventLog
 from nbmem.capture.record.program_log import ProgramLog
-from nbmem.capture.record.tensor_labels import IdentityLog
+from nbmem.capture.record.tensor_labels import TensorLabelLog
 
 STEPS = 2
 
@@ -259,7 +259,7 @@ def test_a_second_model_has_a_load_and_steps_of_its_own():
 
 
 def test_a_step_in_the_engines_thread_is_told_by_the_thread_that_waits(monkeypatch):
-    log = TurnLog(MarkLog(None), IdentityLog(), ProgramLog())
+    log = HookEventLog(CounterLog(None), TensorLabelLog(), ProgramLog())
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
 
     def engine():
@@ -275,6 +275,6 @@ def test_a_step_in_the_engines_thread_is_told_by_the_thread_that_waits(monkeypat
     thread.join()
     assert log.phase == "backward"
     log.backward_ends()
-    assert {turn.thread for turn in log.turns.part()} == {0}
-    kinds = [turn.kind for turn in log.turns.part()]
+    assert {hook_event.thread for hook_event in log.hook_events.part()} == {0}
+    kinds = [hook_event.kind for hook_event in log.hook_events.part()]
     assert kinds == ["backward", *["optimizer"] * 2, *["zero_grad"] * 2, "backward"]

@@ -14,10 +14,10 @@ from torch import nn
 
 import nbmem.api.tracing as nbmem
 from nbmem.capture.devices.host import Host
-from nbmem.capture.tensors.active_registry import following
+from nbmem.capture.tensors.active_registry import activate_registry
 from nbmem.capture.tensors.module_tree import ModuleTree, forget_trees, tree_of
-from nbmem.capture.tensors.storage_registry import ALIVE, Roll
-from nbmem.capture.tensors.tensors import of_module, see
+from nbmem.capture.tensors.storage_registry import ALIVE, StorageRegistry
+from nbmem.capture.tensors.tensors import observe, storages_of_module
 from nbmem.core.session.categories import Category
 
 KEPT = []
@@ -114,7 +114,7 @@ def test_a_tree_ends_with_its_module_and_keeps_no_part_of_it():
     model = build()
     tree = tree_of(model)
     parts = [weakref.ref(model), *(weakref.ref(p) for p in model.parameters())]
-    list(of_module(model))
+    list(storages_of_module(model))
     del model
     gc.collect()
     assert not any(part() is not None for part in parts)
@@ -191,16 +191,16 @@ def test_a_storage_at_the_place_of_one_that_is_gone_counts():
 # --- on a roll
 
 
-def met(roll):
-    return [column.tolist() for column in roll.met]
+def met(registry):
+    return [column.tolist() for column in registry.met]
 
 
 def one_by_one(tree):
-    roll = Roll(torch, Host())
-    with following(roll):
+    registry = StorageRegistry(torch, Host())
+    with activate_registry(registry):
         for tensor in tree.tensors():
-            see(tensor, 0, "x")
-    return roll
+            observe(tensor, 0, "x")
+    return registry
 
 
 @settings(max_examples=30, deadline=None)
@@ -220,53 +220,53 @@ def test_a_tree_is_put_on_a_roll_as_its_tensors_are_one_by_one(kinds):
         model.append(last)
     forget_trees()
     tree = tree_of(model)
-    at_once = Roll(torch, Host())
-    at_once.meet_tree(tree)
+    at_once = StorageRegistry(torch, Host())
+    at_once.register_tree(tree)
     apart = one_by_one(tree)
     assert sorted(zip(*met(at_once), strict=True)) == sorted(zip(*met(apart), strict=True))
-    assert at_once.living == apart.living
-    with following(at_once):  # and each is known by then
+    assert at_once.live_bytes == apart.live_bytes
+    with activate_registry(at_once):  # and each is known by then
         for tensor in tree.tensors():
-            see(tensor, 0, "x")
-    assert len(at_once.met.addr) == len(apart.met.addr)
-    for roll in (at_once, apart):
-        roll.close()
+            observe(tensor, 0, "x")
+    assert len(at_once.columns.addr) == len(apart.columns.addr)
+    for registry in (at_once, apart):
+        registry.close()
 
 
 def test_what_a_model_lets_go_of_is_gone_at_the_next_mark(model):
-    roll = Roll(torch, Host())
-    roll.meet_tree(tree_of(model))
-    roll.sweep(1)
-    before = roll.living[0]
+    registry = StorageRegistry(torch, Host())
+    registry.register_tree(tree_of(model))
+    registry.sweep(1)
+    before = registry.live_bytes[0]
     model[0].weight = None
-    roll.sweep(2)
-    assert roll.living[0] == before - 48
-    assert sorted(roll.met.gone)[-2:] == [ALIVE, 2]
+    registry.sweep(2)
+    assert registry.live_bytes[0] == before - 48
+    assert sorted(registry.columns.gone)[-2:] == [ALIVE, 2]
 
 
 def test_what_no_reference_tells_is_found_by_asking_all(model):
-    roll = Roll(torch, Host())
-    roll.meet_tree(tree_of(model))
-    roll.sweep(1)
+    registry = StorageRegistry(torch, Host())
+    registry.register_tree(tree_of(model))
+    registry.sweep(1)
     model[0].weight.data = torch.zeros(0)
-    roll.ask_all()
-    roll.sweep(2)
-    assert max(roll.met.gone) == 2
+    registry.check_all_next()
+    registry.sweep(2)
+    assert max(registry.columns.gone) == 2
 
 
 def test_a_tree_beside_what_is_on_the_roll_already_counts_once(model):
-    roll = Roll(torch, Host())
-    with following(roll):
-        see(model[0].weight, 0, "w")
-    roll.meet_tree(tree_of(model))
-    assert len(set(roll.met.addr)) == len(roll.met.addr) == 7
-    roll.close()
+    registry = StorageRegistry(torch, Host())
+    with activate_registry(registry):
+        observe(model[0].weight, 0, "w")
+    registry.register_tree(tree_of(model))
+    assert len(set(registry.columns.addr)) == len(registry.columns.addr) == 7
+    registry.close()
 
 
 def test_the_references_of_a_tree_outlast_a_roll(model):
     for _ in range(2):
-        roll = Roll(torch, Host())
-        roll.meet_tree(tree_of(model))
-        roll.sweep(1)
-        assert set(roll.met.gone) == {ALIVE}
-        roll.close()
+        registry = StorageRegistry(torch, Host())
+        registry.register_tree(tree_of(model))
+        registry.sweep(1)
+        assert set(registry.columns.gone) == {ALIVE}
+        registry.close()

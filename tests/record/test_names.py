@@ -14,8 +14,8 @@ from nbmem import virtual
 from nbmem.capture.graphs.saved_tensors import why_unreadable
 from nbmem.capture.tensors import modules
 from nbmem.core.session.categories import Category
-from nbmem.core.session.tensor_names import without_form
-from nbmem.report.ledger.card_ledger import Books
+from nbmem.core.session.tensor_names import without_shape
+from nbmem.report.ledger.card_ledger import CardLedger
 
 nn, F, C = torch.nn, torch.nn.functional, Category
 C_OF_A_MODEL = (C.WEIGHTS, C.GRADIENTS, C.OPTIMIZER_STATE)
@@ -40,33 +40,33 @@ def rows(rows=256):
     return torch.randn(rows, 512, device="cuda")
 
 
-def books_of(cell, **names):
+def card_ledger_of(cell, **names):
     """What a cell's recording says; the names are the notebook's."""
     with nbmem.trace("cell", namespace=names) as trace:
         cell()
-    return Books(trace.session)
+    return CardLedger(trace.session)
 
 
-def at(books, position, least=64 * 1024):
+def at(card_ledger, position, least=64 * 1024):
     """(name, category) -> bytes of what lives at a position."""
-    sizes = books.allocations.requested
+    sizes = card_ledger.allocations.requested
     found = {}
-    for row in books.live(position).tolist():
+    for row in card_ledger.live(position).tolist():
         if sizes[row] >= least:
-            key = books.name(row), C(int(books.category[row]))
+            key = card_ledger.name(row), C(int(card_ledger.category[row]))
             found[key] = found.get(key, 0) + int(sizes[row])
     return found
 
 
-def at_end(books, least=64 * 1024):
-    return at(books, books.events, least)
+def at_end(card_ledger, least=64 * 1024):
+    return at(card_ledger, card_ledger.events, least)
 
 
-def in_step(books, phase, step):
+def in_step(card_ledger, phase, step):
     """What lives where a step's phase ends, by name and category."""
-    spans = books.session.spans
+    spans = card_ledger.session.spans
     last = next(s.last[0] for s in spans if (s.kind, s.name, s.step) == ("phase", phase, step))
-    return at(books, last)
+    return at(card_ledger, last)
 
 
 class OwnAdam:
@@ -111,11 +111,11 @@ def test_an_optimizer_of_the_users_own_keeps_optimizer_state_and_nothing_else():
             optimizer.step()
             optimizer.zero_grad()
 
-    books = books_of(cell, model=model, optimizer=optimizer)
-    ledger = books.ledger(books.events)
+    card_ledger = card_ledger_of(cell, model=model, optimizer=optimizer)
+    ledger = card_ledger.ledger(card_ledger.events)
     assert ledger[C.OPTIMIZER_STATE] == ledger[C.WEIGHTS] == (2 * 512 * 1024 + 1536) * 4
     assert ledger[C.UNKNOWN] == 0
-    found = at_end(books)
+    found = at_end(card_ledger)
     assert found["optimizer.moments[0] (1024, 512) float32", C.OPTIMIZER_STATE] == 2 * MIB
 
 
@@ -141,9 +141,9 @@ def test_an_optimizer_that_keeps_state_by_its_parameters_is_one():
             model(rows()).sum().backward()
             optimizer.step()
 
-    books = books_of(cell, model=model, optimizer=optimizer)
+    card_ledger = card_ledger_of(cell, model=model, optimizer=optimizer)
 
-    ledger = books.ledger(books.events)
+    ledger = card_ledger.ledger(card_ledger.events)
     assert ledger[C.OPTIMIZER_STATE] == ledger[C.WEIGHTS]
     assert ledger[C.USER_TENSORS] == ledger[C.UNKNOWN] == 0
 
@@ -157,7 +157,7 @@ def test_a_class_with_a_method_step_that_holds_no_parameters_is_no_optimizer():
             pass
 
     schedule = Schedule()
-    found = at_end(books_of(lambda: rows(1).sum(), schedule=schedule))
+    found = at_end(card_ledger_of(lambda: rows(1).sum(), schedule=schedule))
     assert found == {("schedule.table (1024, 512) float32", C.USER_TENSORS): 2 * MIB}
 
 
@@ -167,7 +167,7 @@ def test_objects_slots_and_closures_have_names():
         return lambda: table
 
     names = {"batch": Batch(rows(1024), rows(512)), "buffer": Buffer(), "lookup": lookup()}
-    found = at_end(books_of(lambda: rows(1).sum(), **names))
+    found = at_end(card_ledger_of(lambda: rows(1).sum(), **names))
     assert found == {
         ("batch.x (1024, 512) float32", C.USER_TENSORS): 2 * MIB,
         ("batch.target (512, 512) float32", C.USER_TENSORS): MIB,
@@ -188,11 +188,11 @@ def test_the_variables_of_a_function_that_trains_have_its_name():
             ((model(batch.x) - batch.target) * weight).mean().backward()
             optimizer.step()
 
-    books = books_of(train)
-    found = in_step(books, "backward", 1)
+    card_ledger = card_ledger_of(train)
+    found = in_step(card_ledger, "backward", 1)
     for name in ("x", "batch.target"):
         assert found[f"local {name} of train() (512, 512) float32", C.USER_TENSORS] == MIB
-    assert books.ledger(books.peak(0, books.events))[C.UNKNOWN] == 0
+    assert card_ledger.ledger(card_ledger.peak(0, card_ledger.events))[C.UNKNOWN] == 0
 
 
 def test_what_nothing_shows_is_unknown_and_the_report_says_what_would_name_it():
@@ -213,8 +213,8 @@ def test_what_nothing_shows_is_unknown_and_the_report_says_what_would_name_it():
         patch.setattr("nbmem.capture.record.tensor_labels.tensors.in_frames", nothing)
         with nbmem.trace("cell", namespace={"model": model}) as trace:
             cell()
-    books = Books(trace.session)
-    ledger = books.ledger(books.peak(0, books.events))
+    card_ledger = CardLedger(trace.session)
+    ledger = card_ledger.ledger(card_ledger.peak(0, card_ledger.events))
     assert ledger[C.UNKNOWN] == 8192 * 512 * 4
     assert ledger[C.INPUTS] == 8192 * 512 * 4
     (note,) = [n for n in trace.report().notes if "are unknown" in n]
@@ -238,13 +238,13 @@ def test_steps_that_do_the_same_look_the_same():
 
     with nbmem.trace("cell", namespace=names) as trace:
         cell()
-    books = Books(trace.session)
-    steps = [in_step(books, "backward", step) for step in (1, 2, 3)]
+    card_ledger = CardLedger(trace.session)
+    steps = [in_step(card_ledger, "backward", step) for step in (1, 2, 3)]
     assert steps[0] == steps[1] == steps[2]
     assert steps[0]["logits (256, 512) float32", C.ACTIVATIONS] == 256 * 512 * 4
     # Kept by a list: as that, in the last step, too. The last logits are nobody's to keep.
-    assert books.ledger(books.events)[C.USER_TENSORS] == 4 * 4
-    assert books.ledger(books.events)[C.ACTIVATIONS] == 256 * 512 * 4
+    assert card_ledger.ledger(card_ledger.events)[C.USER_TENSORS] == 4 * 4
+    assert card_ledger.ledger(card_ledger.events)[C.ACTIVATIONS] == 256 * 512 * 4
 
 
 def test_state_and_gradients_have_the_names_of_their_parameters():
@@ -255,7 +255,7 @@ def test_state_and_gradients_have_the_names_of_their_parameters():
         model(rows()).sum().backward()
         optimizer.step()
 
-    found = at_end(books_of(cell, net=model, optimizer=optimizer))
+    found = at_end(card_ledger_of(cell, net=model, optimizer=optimizer))
     form = "(1024, 512) float32"
     assert found[f"net.0.weight: exp_avg {form}", C.OPTIMIZER_STATE] == 2 * MIB
     assert found[f"net.0.weight: exp_avg_sq {form}", C.OPTIMIZER_STATE] == 2 * MIB
@@ -282,10 +282,10 @@ def test_state_that_lies_in_a_group_or_is_replaced_is_optimizer_state():
             optimizer.step()
             optimizer.zero_grad()
 
-    books = books_of(cell, model=model, optimizer=optimizer)
+    card_ledger = card_ledger_of(cell, model=model, optimizer=optimizer)
     state = (2 * 512 * 1024 + 1536) * 4 + MIB
-    assert books.ledger(books.events)[C.OPTIMIZER_STATE] == state
-    found = at_end(books)
+    assert card_ledger.ledger(card_ledger.events)[C.OPTIMIZER_STATE] == state
+    found = at_end(card_ledger)
     assert found["model.2.weight: Q[0] (512, 1024) float32", C.OPTIMIZER_STATE] == 2 * MIB
     assert found["optimizer.param_groups[0]['update'] (1048576,) uint8", C.OPTIMIZER_STATE] == MIB
 
@@ -307,21 +307,21 @@ def test_gradients_of_results_are_where_the_engine_puts_them():
             watched(rows()).sum().backward()
             model.zero_grad()
 
-    books = books_of(cell, model=model)
-    last = [s for s in books.session.spans if s.name == "backward"][-1]
-    a = books.allocations
-    born = np.flatnonzero((a.born >= last.first[0]) & (a.born < last.last[0]))
+    card_ledger = card_ledger_of(cell, model=model)
+    last = [s for s in card_ledger.session.spans if s.name == "backward"][-1]
+    a = card_ledger.allocations
+    born = np.flatnonzero((a.allocated_at >= last.first[0]) & (a.allocated_at < last.last[0]))
     for path, place in places.items():
-        names = {books.name(row) for row in born.tolist() if a.addr[row] == place}
+        names = {card_ledger.name(row) for row in born.tolist() if a.addr[row] == place}
         assert f"gradient of {path} (256, 512) float32" in names
     assert len(places) == 3
 
 
 def test_a_bare_product_has_its_workspace():
     a, b = rows(512), rows(512)
-    books = books_of(lambda: a @ b, a=a, b=b)
-    assert books.ledger(books.events)[C.WORKSPACE] == 8519680
-    assert books.ledger(books.events)[C.UNKNOWN] == 0
+    card_ledger = card_ledger_of(lambda: a @ b, a=a, b=b)
+    assert card_ledger.ledger(card_ledger.events)[C.WORKSPACE] == 8519680
+    assert card_ledger.ledger(card_ledger.events)[C.UNKNOWN] == 0
 
 
 def test_workspaces_that_are_cleared_behind_an_error_are_workspaces():
@@ -338,8 +338,8 @@ def test_workspaces_that_are_cleared_behind_an_error_are_workspaces():
     with pytest.raises(KeyError), nbmem.trace("cell") as trace:
         cell()
 
-    books = Books(trace.session)
-    sizes = books.allocations.requested[books.category == C.WORKSPACE].tolist()
+    card_ledger = CardLedger(trace.session)
+    sizes = card_ledger.allocations.requested[card_ledger.category == C.WORKSPACE].tolist()
     assert sizes == [8519680, 8519680]
 
 
@@ -397,7 +397,7 @@ def test_looking_into_objects_runs_nothing_of_theirs_and_holds_nothing():
             return ()
 
     names = {"touchy": Touchy(), "mapping": Mapping(y=rows(512))}
-    found = at_end(books_of(lambda: rows(1).sum(), **names))
+    found = at_end(card_ledger_of(lambda: rows(1).sum(), **names))
     assert found["touchy.x (1024, 512) float32", C.USER_TENSORS] == 2 * MIB
     assert found["mapping['y'] (512, 512) float32", C.USER_TENSORS] == MIB
     assert not ran
@@ -418,7 +418,7 @@ def test_a_gradient_is_its_modules_though_a_list_has_the_parameter():
             with torch.no_grad():
                 params[0].sub_(0.1 * params[0].grad)
 
-    kept = in_step(books_of(cell), "backward", 1)
+    kept = in_step(card_ledger_of(cell), "backward", 1)
     assert kept["model.weight.grad (1024, 512) float32", C.GRADIENTS] == 2 * MIB
 
 
@@ -438,11 +438,13 @@ def test_what_torch_func_wraps_is_looked_at_inside():
         return x, weights
 
     kept = {}
-    books = books_of(lambda: kept.update(cell=cell()), model=model, kept=kept)
+    card_ledger = card_ledger_of(lambda: kept.update(cell=cell()), model=model, kept=kept)
 
     updated = ("model.2.weight (512, 1024) float32", C.WEIGHTS)
-    assert at_end(books)[updated] == 2 * 2 * MIB, "the module's own, and those that it was lent"
-    assert at_end(books)["kept['cell'][0] (256, 512) float32", C.INPUTS] == MIB // 2
+    assert at_end(card_ledger)[updated] == 2 * 2 * MIB, (
+        "the module's own, and those that it was lent"
+    )
+    assert at_end(card_ledger)["kept['cell'][0] (256, 512) float32", C.INPUTS] == MIB // 2
 
 
 def test_weights_that_are_lent_in_turn_are_weights_while_others_live():
@@ -455,8 +457,8 @@ def test_weights_that_are_lent_in_turn_are_weights_while_others_live():
         return lent
 
     kept = {}
-    books = books_of(lambda: kept.update(cell=cell()), model=model, kept=kept)
-    assert at_end(books)["model.2.weight (512, 1024) float32", C.WEIGHTS] == 4 * 2 * MIB
+    card_ledger = card_ledger_of(lambda: kept.update(cell=cell()), model=model, kept=kept)
+    assert at_end(card_ledger)["model.2.weight (512, 1024) float32", C.WEIGHTS] == 4 * 2 * MIB
 
 
 def test_gradients_that_the_loop_assigns_are_gradients():
@@ -472,13 +474,13 @@ def test_gradients_that_the_loop_assigns_are_gradients():
             optimizer.step()
             optimizer.zero_grad()
 
-    books = books_of(cell, model=model, optimizer=optimizer)
+    card_ledger = card_ledger_of(cell, model=model, optimizer=optimizer)
 
-    sizes = books.allocations.requested
-    born = books.phases.named(books.born_in, "optimizer")
+    sizes = card_ledger.allocations.requested
+    born = card_ledger.phases.named(card_ledger.born_in, "optimizer")
     halved = born & (sizes == 2 * MIB)
     assert halved.sum() == 3 * 2
-    assert {C(int(c)) for c in books.category[halved]} == {C.GRADIENTS}
+    assert {C(int(c)) for c in card_ledger.category[halved]} == {C.GRADIENTS}
 
 
 def test_the_noise_that_is_made_between_two_calls_is_an_input():
@@ -491,11 +493,11 @@ def test_the_noise_that_is_made_between_two_calls_is_an_input():
             fake = second(noise)
             (real.sum() + first(fake.detach()).sum()).backward()
 
-    books = books_of(cell, first=first, second=second)
+    card_ledger = card_ledger_of(cell, first=first, second=second)
 
-    sizes = books.allocations.requested
-    in_forward = books.phases.named(books.born_in, "forward") & (sizes == MIB // 4)
-    inputs = in_forward & (books.category == C.INPUTS)
+    sizes = card_ledger.allocations.requested
+    in_forward = card_ledger.phases.named(card_ledger.born_in, "forward") & (sizes == MIB // 4)
+    inputs = in_forward & (card_ledger.category == C.INPUTS)
     assert inputs.sum() == 2, "the noise of each pass"
     assert in_forward.sum() > 2, "and what comes out of the other network, detached, is none"
 
@@ -507,7 +509,7 @@ def test_an_input_has_the_name_that_the_program_gives_it():
         for _ in range(2):
             model(images).sum().backward()
 
-    found = at_end(books_of(cell, model=model, images=images))
+    found = at_end(card_ledger_of(cell, model=model, images=images))
 
     assert found["images (256, 512) float32", C.INPUTS] == MIB // 2
 
@@ -521,13 +523,17 @@ def test_a_tensor_that_grows_is_one_variable_in_every_pass():
             seen = torch.cat([seen, model(rows())])
         return seen
 
-    books = books_of(lambda: kept.update(seen=cell()), model=model, kept=(kept := {}))
+    card_ledger = card_ledger_of(lambda: kept.update(seen=cell()), model=model, kept=(kept := {}))
 
-    joined = books.allocations.requested % (MIB // 2) == 0
-    in_loop = joined & (books.allocations.born > 0) & (books.category == C.USER_TENSORS)
-    sizes = sorted((books.allocations.requested[in_loop] // (MIB // 2)).tolist())
+    joined = card_ledger.allocations.requested % (MIB // 2) == 0
+    in_loop = (
+        joined
+        & (card_ledger.allocations.allocated_at > 0)
+        & (card_ledger.category == C.USER_TENSORS)
+    )
+    sizes = sorted((card_ledger.allocations.requested[in_loop] // (MIB // 2)).tolist())
     assert sizes == [1, 2, 3, 4, 5, 6]
-    names = {books.name(row).partition(" (")[0] for row in in_loop.nonzero()[0].tolist()}
+    names = {card_ledger.name(row).partition(" (")[0] for row in in_loop.nonzero()[0].tolist()}
     assert names == {"kept['seen']", "local seen of cell()"}
 
 
@@ -538,9 +544,9 @@ def test_what_is_replaced_by_something_larger_now_and_then_is_not_one_variable()
             del x
         return rows(64 * 16)
 
-    books = books_of(lambda: kept.update(last=cell()), kept=(kept := {}))
+    card_ledger = card_ledger_of(lambda: kept.update(last=cell()), kept=(kept := {}))
 
-    assert (books.category == C.USER_TENSORS).sum() == 1
+    assert (card_ledger.category == C.USER_TENSORS).sum() == 1
 
 
 class Parts(nn.Module):
@@ -573,9 +579,11 @@ def test_a_part_that_is_called_by_itself_is_named_within_the_whole(first):
         kept["model"] = Parts().cuda()
         kept["optimizers"] = [steps_of(run, kept["model"]) for run in order]
 
-    books = books_of(cell, kept=(kept := {}))
+    card_ledger = card_ledger_of(cell, kept=(kept := {}))
 
-    names = {name for (name, category), _ in at_end(books).items() if category in C_OF_A_MODEL}
+    names = {
+        name for (name, category), _ in at_end(card_ledger).items() if category in C_OF_A_MODEL
+    }
     assert {name.partition(".")[0] for name in names} == {"kept['model']"}
     assert "kept['model'].decoder.0.weight (1024, 512) float32" in names
     assert "kept['model'].decoder.0.weight.grad (1024, 512) float32" in names
@@ -584,9 +592,13 @@ def test_a_part_that_is_called_by_itself_is_named_within_the_whole(first):
 def test_a_part_has_the_name_that_the_notebook_gives_the_whole():
     model = Parts().cuda()
 
-    books = books_of(lambda: steps_of(lambda m, x: m.decoder(m.encoder(x)), model), model=model)
+    card_ledger = card_ledger_of(
+        lambda: steps_of(lambda m, x: m.decoder(m.encoder(x)), model), model=model
+    )
 
-    names = {name for (name, category), _ in at_end(books).items() if category in C_OF_A_MODEL}
+    names = {
+        name for (name, category), _ in at_end(card_ledger).items() if category in C_OF_A_MODEL
+    }
     assert {name.partition(".")[0] for name in names} == {"model"}
     assert "model.encoder.0.weight.grad (512, 512) float32" in names
 
@@ -594,9 +606,13 @@ def test_a_part_has_the_name_that_the_notebook_gives_the_whole():
 def test_of_two_names_for_one_model_the_first_is_its_own():
     model = network()
 
-    books = books_of(lambda: steps_of(lambda m, x: m(x), model), model=model, best=model)
+    card_ledger = card_ledger_of(
+        lambda: steps_of(lambda m, x: m(x), model), model=model, best=model
+    )
 
-    names = {name for (name, category), _ in at_end(books).items() if category in C_OF_A_MODEL}
+    names = {
+        name for (name, category), _ in at_end(card_ledger).items() if category in C_OF_A_MODEL
+    }
     assert {name.partition(".")[0] for name in names} == {"model"}
 
 
@@ -608,9 +624,9 @@ def test_what_a_loop_calls_a_tensor_goes_before_what_it_calls_a_part_of_it():
             model(part).sum().backward()
 
     model = network()
-    books = books_of(cell, model=model)
+    card_ledger = card_ledger_of(cell, model=model)
 
-    names = {name for row in range(len(books.category)) if (name := books.name(row))}
+    names = {name for row in range(len(card_ledger.category)) if (name := card_ledger.name(row))}
     assert any(name.startswith("local whole of cell() (512, 512)") for name in names)
     assert not any("parts[" in name for name in names)
 
@@ -625,9 +641,9 @@ def test_what_the_first_batch_is_made_of_is_no_more_unknown_than_that_of_the_sec
             model(batch).sum().backward()
 
     model = network()
-    books = books_of(cell, model=model)
+    card_ledger = card_ledger_of(cell, model=model)
 
-    assert all(int(one) != C.UNKNOWN for one in books.category)
+    assert all(int(one) != C.UNKNOWN for one in card_ledger.category)
 
 
 @reads_graphs
@@ -639,9 +655,9 @@ def test_a_gradient_as_large_as_a_workspace_is_told_from_it():
     def cell():
         model(rows(4160)).sum().backward()  # 8.125 MiB, as a workspace of cuBLAS's
 
-    books = books_of(cell, model=model)
+    card_ledger = card_ledger_of(cell, model=model)
 
-    found = [at(books, position, 8 << 20) for position in range(books.events + 1)]
+    found = [at(card_ledger, position, 8 << 20) for position in range(card_ledger.events + 1)]
     names = {name for live in found for name, category in live if category is C.OUTPUT_GRADIENTS}
     assert {"gradient of model.2.0 (4160, 512) float32"} <= names
     assert all("backward of" not in name for name in names)
@@ -669,12 +685,16 @@ def test_layers_that_only_a_method_calls_are_named_within_their_module():
         steps_of(lambda policy, x: policy.act(x), agent.policy)
 
     (agent := Agent()).policy = Policy().cuda()
-    kept = books_of(lambda: steps_of(lambda policy, x: policy.act(x), agent.policy), agent=agent)
-    gone = books_of(train)
+    kept = card_ledger_of(
+        lambda: steps_of(lambda policy, x: policy.act(x), agent.policy), agent=agent
+    )
+    gone = card_ledger_of(train)
 
     expected = {"agent.policy.actor.weight (512, 512) float32"}
-    for books in (kept, gone):
-        names = {books.name(r) for r in np.flatnonzero(books.category == C.WEIGHTS).tolist()}
+    for card_ledger in (kept, gone):
+        names = {
+            card_ledger.name(r) for r in np.flatnonzero(card_ledger.category == C.WEIGHTS).tolist()
+        }
         assert {name for name in names if "weight" in name} == expected
 
 
@@ -693,9 +713,11 @@ def test_two_functions_that_call_two_models_alike():
         model = network()
         fit(model)
 
-    books = books_of(main)
+    card_ledger = card_ledger_of(main)
 
-    named = {books.name(r) for r in np.flatnonzero(books.category == C.WEIGHTS).tolist()}
+    named = {
+        card_ledger.name(r) for r in np.flatnonzero(card_ledger.category == C.WEIGHTS).tolist()
+    }
     found = {name for name in named if "2.weight" in name}
     assert found == {f"{m}.2.weight (512, 1024) float32" for m in ("model", "average")}
 
@@ -728,10 +750,10 @@ def test_a_model_has_the_programs_name_and_not_that_of_the_library_that_trains_i
         trainer = library["Trainer"](2)
         trainer.fit(net, rows())
 
-    books = books_of(main)
+    card_ledger = card_ledger_of(main)
 
-    weights = np.flatnonzero(books.category == C.WEIGHTS).tolist()
-    names = {without_form(books.name(row)) for row in weights}
+    weights = np.flatnonzero(card_ledger.category == C.WEIGHTS).tolist()
+    names = {without_shape(card_ledger.name(row)) for row in weights}
     assert names == {f"net.{part}" for part in ("0.weight", "0.bias", "2.weight", "2.bias")}
 
 
@@ -748,12 +770,12 @@ def test_a_model_that_an_error_came_before_has_the_names_of_the_functions_that_i
     with pytest.raises(KeyError), nbmem.trace("cell") as trace:
         main()
 
-    books = Books(trace.session)
-    rows = np.flatnonzero(books.category == C.WEIGHTS).tolist()
-    assert {books.name(r) for r in rows if "2.weight" in books.name(r)} == {
+    card_ledger = CardLedger(trace.session)
+    rows = np.flatnonzero(card_ledger.category == C.WEIGHTS).tolist()
+    assert {card_ledger.name(r) for r in rows if "2.weight" in card_ledger.name(r)} == {
         f"{model}.2.weight (512, 1024) float32" for model in ("trainer.model", "average")
     }
-    assert len(rows) == len(books.allocations)
+    assert len(rows) == len(card_ledger.allocations)
 
 
 def test_a_model_that_was_tried_on_the_host_has_its_first_forward_on_the_card():
@@ -778,9 +800,9 @@ def test_weights_of_a_model_that_is_gone_keep_its_name():
     def cell():
         kept["optimizer"] = steps_of(lambda m, x: m(x), network())  # as a script's main() does
 
-    books = books_of(cell, kept=(kept := {}))
+    card_ledger = card_ledger_of(cell, kept=(kept := {}))
 
-    weights = {name for (name, category), _ in at_end(books).items() if category == C.WEIGHTS}
+    weights = {name for (name, category), _ in at_end(card_ledger).items() if category == C.WEIGHTS}
     assert weights == {
         "model.0.weight (1024, 512) float32",
         "model.2.weight (512, 1024) float32",
@@ -795,9 +817,9 @@ def test_one_storage_of_several_weights_is_named_after_all_of_them():
         model(torch.randn(4, 2, 64, device="cuda"))[0].sum().backward()
         optimizer.step()
 
-    books = books_of(cell, model=model, optimizer=optimizer)
+    card_ledger = card_ledger_of(cell, model=model, optimizer=optimizer)
 
-    weights = {name for (name, category), _ in at_end(books).items() if category == C.WEIGHTS}
+    weights = {name for (name, category), _ in at_end(card_ledger).items() if category == C.WEIGHTS}
     assert weights == {"model.* of 8 tensors"}
 
 
@@ -814,10 +836,12 @@ def test_a_graph_that_a_variable_keeps_and_no_backward_runs_has_names():
                 sample = model(noise)  # without no_grad
         del sample
 
-    books = books_of(cell, model=model, judge=judge, noise=noise)
+    card_ledger = card_ledger_of(cell, model=model, judge=judge, noise=noise)
 
-    made = books.phases.named(books.born_in, "forward") & (books.allocations.requested == MIB)
-    names = {books.name(row) for row in made.nonzero()[0].tolist()}
+    made = card_ledger.phases.named(card_ledger.born_in, "forward") & (
+        card_ledger.allocations.requested == MIB
+    )
+    names = {card_ledger.name(row) for row in made.nonzero()[0].tolist()}
     assert "saved by model.2 (256, 1024) float32" in names
 
 
@@ -832,10 +856,10 @@ def test_a_model_is_not_walked_for_each_part_that_is_called_by_itself(monkeypatc
         for layer in layers:
             x = layer(x)
 
-    books = books_of(cell, layers=layers)
+    card_ledger = card_ledger_of(cell, layers=layers)
 
     assert sum(module is layers for module in walked) < len(layers)
-    assert "layers.29.weight (512, 512) float32" in {name for name, _ in at_end(books)}
+    assert "layers.29.weight (512, 512) float32" in {name for name, _ in at_end(card_ledger)}
 
 
 def test_what_a_view_keeps_is_not_said_to_be_its_shape():
@@ -844,9 +868,9 @@ def test_what_a_view_keeps_is_not_said_to_be_its_shape():
     def cell():
         kept.append(rows(512)[:2])
 
-    [(name, category)] = at_end(books_of(cell, kept=kept))
+    [(name, category)] = at_end(card_ledger_of(cell, kept=kept))
     assert (name, category) == ("kept[0] (2, 512) float32, a view", C.USER_TENSORS)
-    assert without_form(name) == "kept[0]"
+    assert without_shape(name) == "kept[0]"
 
 
 @reads_graphs
@@ -865,7 +889,7 @@ def test_what_a_list_of_parameters_is_used_for_is_saved_by_the_module_that_has_t
         loss = net(rows()).sum()
         seen.append(loss)
 
-    found = at_end(books_of(cell, net=net))
+    found = at_end(card_ledger_of(cell, net=net))
     assert {name for name, category in found if category is C.ACTIVATIONS} == {
         "saved by net (256, 512) float32"
     }
@@ -892,12 +916,12 @@ def test_what_a_module_had_at_its_first_call_is_its_own_though_the_call_replaced
         for _ in range(2):
             model(rows()).sum().backward()
 
-    books = books_of(cell)
-    (load,) = (span for _, span in books.phases.spans if span.name == "load")
-    first = at(books, books.bounds(load)[1])
+    card_ledger = card_ledger_of(cell)
+    (load,) = (span for _, span in card_ledger.phases.spans if span.name == "load")
+    first = at(card_ledger, card_ledger.bounds(load)[1])
     assert sorted((int(c), b) for (_, c), b in first.items()) == [
         (C.WEIGHTS, MIB),
         (C.WEIGHTS, MIB),
         (C.BUFFERS, MIB),
     ]
-    assert not (books.category == C.UNKNOWN).any()
+    assert not (card_ledger.category == C.UNKNOWN).any()

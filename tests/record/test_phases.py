@@ -5,11 +5,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from nbmem.capture.record.hook_events import Turn
+from nbmem.capture.record.hook_events import HookEvent
 from nbmem.capture.record.phase_builder import PhaseBuilder
-from nbmem.capture.record.unhooked_intervals import Births, Gaps
+from nbmem.capture.record.unhooked_intervals import ObservedAllocations, UnhookedIntervals
 from nbmem.core.session.events import Action, Events
-from nbmem.core.session.session import Marks
+from nbmem.core.session.session import CounterSamples
 
 MODEL, OTHER, ADAM, SGD = 1, 2, 3, 4
 
@@ -18,7 +18,7 @@ class Loop:
     """Writes a run down: `take` allocates, the rest are the hooks' words."""
 
     def __init__(self):
-        self.sizes, self.births, self.turns, self.positions = [], [], [], [0]
+        self.sizes, self.births, self.hook_events, self.positions = [], [], [], [0]
         self.weights, self.actions, self.addrs = [], [], []
 
     def take(self, size=1024, *, is_input=False, is_weight=False, dies=False):
@@ -36,15 +36,15 @@ class Loop:
         self.sizes.append(size)
         return self
 
-    def turn(self, kind, *, begins, key=0, closure=False):
+    def hook_event(self, kind, *, begins, key=0, closure=False):
         self.positions.append(len(self.sizes))
-        self.turns.append(Turn(kind, begins, len(self.positions) - 1, key, closure))
+        self.hook_events.append(HookEvent(kind, begins, len(self.positions) - 1, key, closure))
 
     def around(self, kind, count=1, key=0, size=1024):
-        self.turn(kind, begins=True, key=key)
+        self.hook_event(kind, begins=True, key=key)
         for _ in range(count):
             self.take(size)
-        self.turn(kind, begins=False, key=key)
+        self.hook_event(kind, begins=False, key=key)
         return self
 
     def forward(self, key=MODEL, kind="forward"):
@@ -71,13 +71,17 @@ class Loop:
             stack=column - 1,
         )
         positions = np.array(self.positions, np.int64)
-        marks = Marks(
+        marks = CounterSamples(
             t_ns=positions * 10,
             position=positions,
             **dict.fromkeys(("allocated", "active", "requested", "reserved"), positions),
         )
-        births = Births(inputs=np.array(self.births, int), weights=np.array(self.weights, int))
-        return PhaseBuilder(events, marks, Gaps(events, births)).build(self.turns)
+        births = ObservedAllocations(
+            inputs=np.array(self.births, int), weights=np.array(self.weights, int)
+        )
+        return PhaseBuilder(events, marks, UnhookedIntervals(events, births)).build(
+            self.hook_events
+        )
 
 
 def told(phases):
@@ -170,9 +174,9 @@ def test_two_optimizers_make_one_step():
 def test_a_step_that_runs_the_whole_pass_in_its_closure():
     loop = Loop().take(9)
     for _ in range(2):  # Lightning's
-        loop.take(is_input=True).turn("optimizer", begins=True, key=ADAM, closure=True)
+        loop.take(is_input=True).hook_event("optimizer", begins=True, key=ADAM, closure=True)
         loop.forward().around("zero_grad", 0).backward()
-        loop.take().turn("optimizer", begins=False, key=ADAM)
+        loop.take().hook_event("optimizer", begins=False, key=ADAM)
     phases = loop.phases()
     assert told(phases) == (
         "load input0 forward0 zero_grad0 backward0 optimizer0 "
@@ -185,10 +189,10 @@ def test_a_step_that_runs_the_whole_pass_in_its_closure():
 def test_a_step_that_calls_its_closure_twice_is_one_step():
     loop = Loop().take(9)
     for _ in range(2):  # LBFGS with a search along its line
-        loop.turn("optimizer", begins=True, key=ADAM, closure=True)
+        loop.hook_event("optimizer", begins=True, key=ADAM, closure=True)
         for _ in range(2):
             loop.take().around("zero_grad", 0).forward().backward()
-        loop.turn("optimizer", begins=False, key=ADAM)
+        loop.hook_event("optimizer", begins=False, key=ADAM)
     names = "optimizer{0} zero_grad{0} forward{0} backward{0} " * 2 + "optimizer{0} "
     assert told(loop.phases()).removeprefix("load ") == (names.format(0) + names.format(1)).strip()
 
@@ -225,8 +229,8 @@ def test_a_loss_of_what_was_only_looked_at_begins_its_step():
     loop = Loop().take()
     for _ in range(3):
         loop.take(is_input=True).forward(OTHER, "inference").around("zero_grad", 0)
-        loop.turn("backward", begins=True)
-        loop.turn("backward", begins=False)
+        loop.hook_event("backward", begins=True)
+        loop.hook_event("backward", begins=False)
         loop.step(SGD)
         loop.forward().around("zero_grad", 0).backward().step()
     phases = [(p.name, p.step) for p in loop.phases() if p.name != "load"]
@@ -278,14 +282,14 @@ def test_inference_alone_counts_its_calls():
 def test_a_criterion_module_goes_on_with_the_forward():
     loop = Loop().take(is_input=True)
     loop.around("forward", 3, MODEL)
-    loop.turn("forward", begins=False, key=OTHER)  # TurnLog tells only that it returned
+    loop.hook_event("forward", begins=False, key=OTHER)  # TurnLog tells only that it returned
     loop.backward()
     assert told(loop.phases()) == "input0 forward0 backward0"
 
 
 def test_a_step_that_raised_ends_where_the_next_phase_begins():
     loop = Loop().take(is_input=True).forward().backward()
-    loop.turn("optimizer", begins=True, key=ADAM)
+    loop.hook_event("optimizer", begins=True, key=ADAM)
     loop.take().take(is_input=True).forward()
     phases = loop.phases()
     assert told(phases).startswith("input0 forward0 backward0 optimizer0 ")
@@ -294,9 +298,9 @@ def test_a_step_that_raised_ends_where_the_next_phase_begins():
 
 def test_recompute_lies_inside_its_backward():
     loop = Loop().take(is_input=True).forward()
-    loop.turn("backward", begins=True)
+    loop.hook_event("backward", begins=True)
     loop.around("recompute", 2)
-    loop.turn("backward", begins=False)
+    loop.hook_event("backward", begins=False)
     phases = loop.phases()
     assert told(phases) == "input0 forward0 backward0 recompute0"
     assert phases[-1].parent == 2
@@ -388,8 +392,8 @@ def test_updates_of_an_inner_loop_end_no_step():
     for _ in range(2):  # MAML's: one optimizer, and fast weights by hand
         loop.around("zero_grad", 0)
         for _ in range(2):
-            loop.take(is_input=True).forward().turn("backward", begins=True)
-            loop.take(70).take(80).turn("backward", begins=False)
+            loop.take(is_input=True).forward().hook_event("backward", begins=True)
+            loop.take(70).take(80).hook_event("backward", begins=False)
             loop.take(70).take(80)
         loop.take(is_input=True).forward().backward().step()
     inner = "forward{0} backward{0} optimizer{0} "
@@ -425,8 +429,8 @@ def test_an_update_by_hand_is_an_optimizer():
     loop = Loop().take(70, is_weight=True).take(80, is_weight=True)
     for _ in range(2):
         loop.take(is_input=True).forward()
-        loop.take(4).turn("backward", begins=True)
-        loop.take(70).take(80).turn("backward", begins=False)
+        loop.take(4).hook_event("backward", begins=True)
+        loop.take(70).take(80).hook_event("backward", begins=False)
         loop.take(70, dies=True).take(80, dies=True)  # lr * p.grad
     phases = loop.phases()
     names = "input{0} forward{0} backward{0} optimizer{0} "
@@ -439,8 +443,8 @@ def test_the_update_of_an_average_belongs_to_the_optimizer_before_it():
     loop = Loop().take(70, is_weight=True).take(80, is_weight=True)
     for _ in range(2):
         loop.take(60).take(is_input=True).forward()
-        loop.turn("backward", begins=True)
-        loop.take(70).take(80).turn("backward", begins=False)
+        loop.hook_event("backward", begins=True)
+        loop.take(70).take(80).hook_event("backward", begins=False)
         loop.step().take(70, dies=True).take(80, dies=True)
     phases = loop.phases()
     names = "input{0} forward{0} backward{0} optimizer{0} "
@@ -453,8 +457,8 @@ def test_what_is_as_large_as_no_gradient_is_no_update():
     loop = Loop().take(70, is_weight=True).take(80, is_weight=True)
     for _ in range(2):
         loop.take(90, is_input=True).forward()
-        loop.take(4).turn("backward", begins=True)
-        loop.take(70).take(80).turn("backward", begins=False)
+        loop.take(4).hook_event("backward", begins=True)
+        loop.take(70).take(80).hook_event("backward", begins=False)
         loop.take(4, dies=True)  # an accuracy
     names = "input{0} forward{0} backward{0} "
     assert told(loop.phases()) == ("load " + names.format(0) + names.format(1)).strip()
@@ -467,10 +471,10 @@ def test_a_loop_without_modules_has_forwards():
         if first:
             loop.take(8_519_680)  # cuBLAS's workspace
         loop.take(73).take(4)
-        loop.turn("backward", begins=True)
+        loop.hook_event("backward", begins=True)
         if first:
             loop.take(70).take(80)
-        loop.turn("backward", begins=False)
+        loop.hook_event("backward", begins=False)
         loop.take(70, dies=True).take(80, dies=True)
     phases = loop.phases()
     assert told(phases) == "load forward0 backward0 optimizer0 forward1 backward1 optimizer1"
@@ -504,8 +508,8 @@ def test_calls_of_one_pass_that_follow_each_other_are_one_forward():
 def test_a_step_in_a_hook_of_the_engines_lies_inside_its_backward():
     loop = Loop()
     for _ in range(2):
-        loop.take(is_input=True).forward().turn("backward", begins=True)
-        loop.step().around("zero_grad", 0).take(5).turn("backward", begins=False)
+        loop.take(is_input=True).forward().hook_event("backward", begins=True)
+        loop.step().around("zero_grad", 0).take(5).hook_event("backward", begins=False)
     phases = loop.phases()
     assert told([p for p in phases if p.parent is None]) == (
         "input0 forward0 backward0 input1 forward1 backward1"

@@ -197,13 +197,13 @@ def test_evaluation_between_steps_is_inference():
 def test_an_update_by_hand_that_allocates_nothing_is_an_optimizers(zero_grad_at):
     model, live = network().cuda(), []
     with nbmem.trace("hand", namespace={"model": model}) as t:
-        turns = nbmem.running_recorder().turns
+        hook_events = nbmem.running_recorder().hook_events
         for _ in range(3):
             x, y = batch()
             if zero_grad_at == "head":
                 model.zero_grad()
             loss = F.cross_entropy(model(x), y)
-            live.append(turns.step_now())
+            live.append(hook_events.step_now())
             loss.backward()
             with torch.no_grad():
                 for p in model.parameters():
@@ -224,21 +224,21 @@ def test_an_update_by_hand_that_allocates_nothing_is_an_optimizers(zero_grad_at)
 def test_loops_without_an_optimizer_count_as_the_report_does():
     model, steps = nn.Linear(8, 8).cuda(), []
     with nbmem.trace("cell", namespace={"model": model}) as trace:
-        turns = nbmem.running_recorder().turns
+        hook_events = nbmem.running_recorder().hook_events
         for _ in range(3):
             with torch.no_grad():
                 model(torch.ones(2, 8, device="cuda"))
-            steps.append(turns.step_now())
+            steps.append(hook_events.step_now())
     assert steps == [p.step for p in trace.report().phases if p.name == "inference"] == [0, 1, 2]
     steps.clear()
     with nbmem.trace("cell", namespace={"model": model}) as trace:
-        turns = nbmem.running_recorder().turns
+        hook_events = nbmem.running_recorder().hook_events
         for _ in range(3):
             model.zero_grad()
             model(torch.ones(2, 8, device="cuda")).sum().backward()
             for p in model.parameters():
                 p.data.add_(p.grad, alpha=-0.1)
-            steps.append(turns.step_now())
+            steps.append(hook_events.step_now())
     assert steps == [p.step for p in trace.report().phases if p.name == "backward"] == [0, 1, 2]
 
 
@@ -475,12 +475,12 @@ def test_threads_that_allocate_are_in_the_books():
 
 
 def test_a_probe_that_fails_leaves_one_note(monkeypatch):
-    from nbmem.capture.record.hook_event_log import TurnLog
+    from nbmem.capture.record.hook_event_log import HookEventLog
 
     def broken(*_args, **_kwargs):
         raise KeyError("broken probe")
 
-    monkeypatch.setattr(TurnLog, "backward_begins", broken)
+    monkeypatch.setattr(HookEventLog, "backward_begins", broken)
     model = network().cuda()
     with nbmem.trace("t", namespace={"model": model}) as t:
         for _ in range(2):

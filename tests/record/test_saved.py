@@ -11,7 +11,7 @@ from nbmem import virtual
 from nbmem.capture.graphs import saved_tensors
 from nbmem.capture.record import tensor_labels
 from nbmem.core.session.categories import Category
-from nbmem.report.ledger.card_ledger import Books
+from nbmem.report.ledger.card_ledger import CardLedger
 
 nn = torch.nn
 pytestmark = [
@@ -54,13 +54,15 @@ def train(model, *batches):
 def activations(trace, step):
     """Names and bytes of the activations that live when a step's backward begins."""
     session = trace.session
-    books = Books(session)
+    card_ledger = CardLedger(session)
     begin = next(
         s.first[0] for s in session.spans if (s.kind, s.name, s.step) == ("phase", "backward", step)
     )
-    rows = [row for row in books.live(begin) if books.category[row] == Category.ACTIVATIONS]
-    sizes = books.allocations.requested
-    return sorted((books.name(row), int(sizes[row])) for row in rows if sizes[row] > 512)
+    rows = [
+        row for row in card_ledger.live(begin) if card_ledger.category[row] == Category.ACTIVATIONS
+    ]
+    sizes = card_ledger.allocations.requested
+    return sorted((card_ledger.name(row), int(sizes[row])) for row in rows if sizes[row] > 512)
 
 
 def test_each_activation_has_its_module_and_its_bytes():
@@ -143,8 +145,11 @@ def test_what_lives_at_the_end_is_named_by_its_graph_without_a_backward():
     model.head = nn.Linear(65536, 10, device="cuda")
     with nbmem.trace("run", namespace={"model": model}) as trace:
         kept = model(x)
-    books = Books(trace.session)
-    names = {books.name(row): books.category[row] for row in books.live(books.events)}
+    card_ledger = CardLedger(trace.session)
+    names = {
+        card_ledger.name(row): card_ledger.category[row]
+        for row in card_ledger.live(card_ledger.events)
+    }
     assert names["saved by model.norm (64, 16, 64, 64) float32"] == Category.ACTIVATIONS
     del kept
 
@@ -160,7 +165,7 @@ def test_reading_a_graph_runs_no_hook_and_holds_nothing(card):
     x = torch.randn(4, 3, 8, 8, device="cuda")
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, unpack):
         loss = model(x).square().mean()
-    modules = {id(p): saved_tensors.Module(None, "") for p in model.parameters()}
+    modules = {id(p): saved_tensors.ModulePath(None, "") for p in model.parameters()}
 
     def of(parameter, lookup):
         return modules.get(id(parameter))

@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbmem.capture.record.hook_events import _KINDS, Turn, Turns
+from nbmem.capture.record.hook_events import _KINDS, HookEvent, HookEvents
 
 TURNS = st.builds(
-    Turn,
+    HookEvent,
     kind=st.sampled_from(_KINDS),
     begins=st.booleans(),
     mark=st.integers(0, 1 << 40),
@@ -20,10 +20,10 @@ TURNS = st.builds(
 
 @given(st.lists(TURNS), st.integers(0, 20))
 def test_turns_are_read_as_they_were_told(told, dropped):
-    turns = Turns()
-    for turn in told:
-        turns.append(turn)
-    assert turns.part() == told
-    turns.drop(dropped)
-    assert (len(turns), turns.part()) == (len(told[dropped:]), told[dropped:])
-    assert turns.part(1) == told[dropped:][1:]
+    hook_events = HookEvents()
+    for hook_event in told:
+        hook_events.append(hook_event)
+    assert hook_events.part() == told
+    hook_events.drop(dropped)
+    assert (len(hook_events), hook_events.part()) == (len(told[dropped:]), told[dropped:])
+    assert hook_events.part(1) == told[dropped:][1:]

@@ -8,7 +8,7 @@ import nbmem
 from nbmem import virtual
 from nbmem.core.files.session import open_session, save_session
 from nbmem.core.session.categories import Category
-from nbmem.report.ledger.card_ledger import Books
+from nbmem.report.ledger.card_ledger import CardLedger
 
 nn, F = torch.nn, torch.nn.functional
 MIB = 1 << 20
@@ -21,18 +21,18 @@ def card():
         yield gpu
 
 
-def books_of(cell, names):
+def card_ledger_of(cell, names):
     with nbmem.trace("cell", namespace=names) as trace:
         cell()
-    return Books(trace.session)
+    return CardLedger(trace.session)
 
 
-def of_category(books, category, least=MIB):
+def of_category(card_ledger, category, least=MIB):
     """The names of what was of a category, whenever."""
-    sizes = books.allocations.requested
-    rows = range(len(books.allocations))
-    mine = [row for row in rows if sizes[row] >= least and books.category[row] == category]
-    return {books.name(row) for row in mine}
+    sizes = card_ledger.allocations.requested
+    rows = range(len(card_ledger.allocations))
+    mine = [row for row in rows if sizes[row] >= least and card_ledger.category[row] == category]
+    return {card_ledger.name(row) for row in mine}
 
 
 def test_temporaries_say_which_call_made_them(tmp_path):
@@ -47,13 +47,15 @@ def test_temporaries_say_which_call_made_them(tmp_path):
         with torch.no_grad():
             net(torch.randn(1024, 512, device="cuda"))
 
-    books = books_of(cell, {"net": net, "adamw": adamw})
-    found = of_category(books, Category.TEMPORARIES)
+    card_ledger = card_ledger_of(cell, {"net": net, "adamw": adamw})
+    found = of_category(card_ledger, Category.TEMPORARIES)
     assert {"temporary of adamw.step()", "temporary of net"} <= found
     assert None not in found
-    save_session(books.session, tmp_path / "cell.nbmem")
-    again = Books(open_session(tmp_path / "cell.nbmem"))
-    assert of_category(again, Category.TEMPORARIES) == of_category(books, Category.TEMPORARIES)
+    save_session(card_ledger.session, tmp_path / "cell.nbmem")
+    again = CardLedger(open_session(tmp_path / "cell.nbmem"))
+    assert of_category(again, Category.TEMPORARIES) == of_category(
+        card_ledger, Category.TEMPORARIES
+    )
 
 
 def test_a_picture_that_is_optimized_has_its_variables_name_and_its_model_none_of_it():
@@ -75,13 +77,13 @@ def test_a_picture_that_is_optimized_has_its_variables_name_and_its_model_none_o
         for _ in range(2):
             lbfgs.step(closure)
 
-    books = books_of(cell, names)
+    card_ledger = card_ledger_of(cell, names)
     form = "(1, 3, 512, 512) float32"
-    assert of_category(books, Category.WEIGHTS) == {f"img {form}"}
-    assert of_category(books, Category.INPUTS) == {f"content {form}"}
-    assert f"img.grad {form}" in of_category(books, Category.GRADIENTS)
-    assert "img: d (786432,) float32" in of_category(books, Category.OPTIMIZER_STATE)
-    assert not of_category(books, Category.UNKNOWN), "what a step's own lists hold is its own"
+    assert of_category(card_ledger, Category.WEIGHTS) == {f"img {form}"}
+    assert of_category(card_ledger, Category.INPUTS) == {f"content {form}"}
+    assert f"img.grad {form}" in of_category(card_ledger, Category.GRADIENTS)
+    assert "img: d (786432,) float32" in of_category(card_ledger, Category.OPTIMIZER_STATE)
+    assert not of_category(card_ledger, Category.UNKNOWN), "what a step's own lists hold is its own"
 
 
 def test_a_method_that_is_called_to_play_and_to_learn_is_looked_at_in_both():
@@ -99,9 +101,9 @@ def test_a_method_that_is_called_to_play_and_to_learn_is_looked_at_in_both():
             act(memory[torch.arange(512, device="cuda")]).sum().backward()
             net.zero_grad()
 
-    books = books_of(cell, {"net": net})
-    assert "local x of act() (512, 4096) float32" in of_category(books, Category.USER_TENSORS)
-    assert not of_category(books, Category.UNKNOWN)
+    card_ledger = card_ledger_of(cell, {"net": net})
+    assert "local x of act() (512, 4096) float32" in of_category(card_ledger, Category.USER_TENSORS)
+    assert not of_category(card_ledger, Category.UNKNOWN)
 
 
 class Net(nn.Module):
@@ -126,12 +128,14 @@ def test_nets_of_one_class_have_the_names_of_the_function_that_runs():
 
     with nbmem.trace("cell", namespace={}) as trace:
         main()
-    books, form = Books(trace.session), "(1024, 1024) float32"
+    card_ledger, form = CardLedger(trace.session), "(1024, 1024) float32"
     paths = ("student.first.weight", "student.last.weight")
     others = ("teacher.first.weight", "teacher.last.weight")
-    assert of_category(books, Category.WEIGHTS) == {f"{path} {form}" for path in paths + others}
+    assert of_category(card_ledger, Category.WEIGHTS) == {
+        f"{path} {form}" for path in paths + others
+    }
     state = {f"{path}: momentum_buffer {form}" for path in paths}
-    assert of_category(books, Category.OPTIMIZER_STATE) == state
+    assert of_category(card_ledger, Category.OPTIMIZER_STATE) == state
     assert all(fact["name"] == "Net" for fact in trace.session.facts["modules"]), "none to type"
 
 
@@ -146,7 +150,7 @@ def test_a_loops_variable_is_no_layers_name():
 
     with nbmem.trace("cell", namespace={}) as trace:
         main(layers)
-    names = of_category(Books(trace.session), Category.WEIGHTS)
+    names = of_category(CardLedger(trace.session), Category.WEIGHTS)
     assert not [name for name in names if name.startswith("layer.")]
 
 
@@ -176,8 +180,10 @@ def test_a_learners_own_optimizer_keeps_state_by_its_parameters():
                 self.opt.step()
 
     learn = Learner()
-    books = books_of(learn.fit, {"learn": learn})
+    card_ledger = card_ledger_of(learn.fit, {"learn": learn})
     form = "(1024, 1024) float32"
-    assert of_category(books, Category.WEIGHTS) == {f"learn.model.weight {form}"}
-    assert of_category(books, Category.OPTIMIZER_STATE) == {f"learn.model.weight: average {form}"}
-    assert None not in of_category(books, Category.TEMPORARIES)
+    assert of_category(card_ledger, Category.WEIGHTS) == {f"learn.model.weight {form}"}
+    assert of_category(card_ledger, Category.OPTIMIZER_STATE) == {
+        f"learn.model.weight: average {form}"
+    }
+    assert None not in of_category(card_ledger, Category.TEMPORARIES)

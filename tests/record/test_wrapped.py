@@ -7,8 +7,8 @@ torch = pytest.importorskip("torch", reason="the recorder watches torch")
 from torch import nn
 
 from nbmem import virtual
-from nbmem.capture.tensors.optimizers import of_optimizer
-from nbmem.capture.tensors.tensors import of_module, see_parts
+from nbmem.capture.tensors.optimizers import state_of_optimizer
+from nbmem.capture.tensors.tensors import observe_parts, storages_of_module
 from nbmem.core.session.categories import Category
 
 
@@ -45,7 +45,7 @@ def told(found):
 def test_a_wrapped_weight_is_a_weight(wrapped):
     module = nn.Module()
     module.register_parameter("weight", nn.Parameter(wrapped, requires_grad=False))
-    assert told(of_module(module)) == [
+    assert told(storages_of_module(module)) == [
         (Category.WEIGHTS, ".weight.codes (64, 8) uint8"),
         (Category.WEIGHTS, ".weight.scale (64,) float32"),
     ]
@@ -55,7 +55,7 @@ def test_wrapped_state_is_state(wrapped):
     parameter = nn.Parameter(torch.zeros(64, 8, device="cuda"))
     optimizer = torch.optim.SGD([parameter], lr=0.1)
     optimizer.state[parameter]["exp_avg"] = wrapped
-    assert told(of_optimizer(optimizer)) == [
+    assert told(state_of_optimizer(optimizer)) == [
         (Category.OPTIMIZER_STATE, ".state[0]['exp_avg'].codes (64, 8) uint8"),
         (Category.OPTIMIZER_STATE, ".state[0]['exp_avg'].scale (64,) float32"),
     ]
@@ -63,4 +63,4 @@ def test_wrapped_state_is_state(wrapped):
 
 def test_wrappers_that_hold_each_other_end(wrapped):
     wrapped.codes = wrapped
-    assert told(see_parts(wrapped, Category.WEIGHTS, "w"))[-1][1] == "w.scale (64,) float32"
+    assert told(observe_parts(wrapped, Category.WEIGHTS, "w"))[-1][1] == "w.scale (64,) float32"

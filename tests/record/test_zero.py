@@ -8,7 +8,7 @@ import nbmem
 from nbmem import virtual
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import ZERO_BUCKET
-from nbmem.report.ledger.card_ledger import Books
+from nbmem.report.ledger.card_ledger import CardLedger
 from tests import deepspeed
 from tests.deepspeed import DeepSpeedZeroOptimizer, Engine, Kept
 
@@ -30,12 +30,12 @@ def card(monkeypatch):
 
 def held(trace):
     """The bytes of each category at the end, and the names of what is communication."""
-    books = Books(trace.session)
+    card_ledger = CardLedger(trace.session)
     at = len(trace.session.devices[0].events)
     named = {}
-    for row in books.live(at).tolist():
-        name, size = books.name(row), int(books.allocations.requested[row])
-        named.setdefault(C(books.category[row]), {}).setdefault(name, size)
+    for row in card_ledger.live(at).tolist():
+        name, size = card_ledger.name(row), int(card_ledger.allocations.requested[row])
+        named.setdefault(C(card_ledger.category[row]), {}).setdefault(name, size)
     return named
 
 
@@ -77,10 +77,12 @@ def test_a_bucket_stays_communication_while_gradients_are_slices_of_it():
             torch.optim.SGD(model.parameters()).step()
             model.weight.grad = buffer = None
             optimizer.ipg_buckets[torch.float32].buffer = []
-    books = Books(trace.session)
-    (rows,) = (books.allocations.requested == 4 * BUCKET).nonzero()
-    assert [C(books.category[row]) for row in rows] == [C.COMMUNICATION] * 2
-    assert {books.name(row) for row in rows.tolist()} == {f"{ZERO_BUCKET} ({BUCKET},) float32"}
+    card_ledger = CardLedger(trace.session)
+    (rows,) = (card_ledger.allocations.requested == 4 * BUCKET).nonzero()
+    assert [C(card_ledger.category[row]) for row in rows] == [C.COMMUNICATION] * 2
+    assert {card_ledger.name(row) for row in rows.tolist()} == {
+        f"{ZERO_BUCKET} ({BUCKET},) float32"
+    }
 
 
 def test_a_model_of_another_package_keeps_its_names():

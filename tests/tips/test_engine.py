@@ -7,7 +7,7 @@ import pytest
 import nbmem.api.tracing as nbmem
 from nbmem.api.render import unmuted
 from nbmem.core.errors import UsageError
-from nbmem.report.analysis import books_of, report_of
+from nbmem.report.analysis import card_ledger_of, report_of
 from nbmem.report.model import Finding
 from nbmem.report.tips import engine, mutes
 from nbmem.report.tips.engine import advise, rule_named
@@ -22,8 +22,8 @@ from tests.tips.test_scenarios import SNAPSHOTS
 
 @pytest.fixture(scope="module")
 def idle():
-    books = books_of(nbmem.open(SNAPSHOTS / "reserved_unused.pickle.xz").session)
-    return books.session, books, report_of(books)
+    card_ledger = card_ledger_of(nbmem.open(SNAPSHOTS / "reserved_unused.pickle.xz").session)
+    return card_ledger.session, card_ledger, report_of(card_ledger)
 
 
 def finding(rule="made_up", low=1, high=1, **more):
@@ -69,8 +69,8 @@ def test_what_has_a_price_waits_until_memory_is_short(idle, rules_are):
     assert advise(*idle).findings == ()
     everything = advise(*idle, everything=True)
     assert {f.rule for f in everything.findings} == {"short", "asked"}
-    books = books_of(nbmem.open(SNAPSHOTS / "oom.pickle.xz").session)
-    oom = advise(books.session, books, report_of(books))
+    card_ledger = card_ledger_of(nbmem.open(SNAPSHOTS / "oom.pickle.xz").session)
+    oom = advise(card_ledger.session, card_ledger, report_of(card_ledger))
     assert [f.rule for f in oom.findings] == ["short"]
 
 

@@ -7,7 +7,7 @@ import types
 import pytest
 
 from nbmem.capture.graphs.saved_tensors import why_unreadable
-from nbmem.report.analysis.program_names import blocks_of, expression, items_of, typed
+from nbmem.report.analysis.program_names import blocks_of, code_name, is_expression, items_of
 from tests.tips.programs import FREEING, MODEL, REWRITING
 
 torch = pytest.importorskip("torch", reason="the programs are torch programs")
@@ -171,9 +171,9 @@ def test_an_old_optimizer_is_found_with_its_state(run):
 
 def test_what_is_no_code_is_not_pasted():
     named = {"name": "nets['a'].body", "class": "Net"}
-    assert typed(named) == "nets['a'].body"
-    assert typed({"name": "Net", "class": "Net"}) is None
-    assert not expression("local x of train()")
+    assert code_name(named) == "nets['a'].body"
+    assert code_name({"name": "Net", "class": "Net"}) is None
+    assert not is_expression("local x of train()")
     assert blocks_of(named, "layers.blocks") == "nets['a'].body.layers.blocks"
     assert blocks_of(named, "0.1") == "nets['a'].body.get_submodule(\"0.1\")"
     assert items_of("kept", ["kept[1]", "kept[0]"]) == 2

@@ -12,10 +12,10 @@ from nbmem.capture.graphs.saved_tensors import why_unreadable
 from nbmem.capture.record.spilled_memory import with_spilled
 from nbmem.core.session.categories import Category
 from nbmem.core.units import MIB, parse_bytes
-from nbmem.report.analysis import books_of, report_of
-from nbmem.report.analysis.cache_releases import had_room, released_by_need
-from nbmem.report.analysis.growth import growth, step_ends
-from nbmem.report.ledger.card_ledger import Books
+from nbmem.report.analysis import card_ledger_of, report_of
+from nbmem.report.analysis.cache_releases import had_room, releases_for_requests
+from nbmem.report.analysis.growth import find_growth, step_ends
+from nbmem.report.ledger.card_ledger import CardLedger
 from nbmem.report.tips.engine import advise
 from tests.tips.measure import freed, saved
 from tests.tips.programs import FREEING, MODEL, REWRITING
@@ -231,9 +231,9 @@ def test_a_cache_that_goes_back_while_the_card_has_room_was_no_refusal():
             torch._C._cuda_emptyCache()
             torch.empty(size << 20, dtype=torch.uint8, device="cuda")
     (card,) = trace.session.devices
-    given_back = released_by_need(card)
+    given_back = releases_for_requests(card)
     assert given_back
-    assert all(had_room(Books(trace.session), at) for at in given_back)
+    assert all(had_room(CardLedger(trace.session), at) for at in given_back)
 
 
 STUCK = """
@@ -286,12 +286,12 @@ def test_another_process_on_a_full_card_is_named_with_its_bytes(run):
 def test_what_windows_put_into_the_hosts_memory_is_told_with_its_bytes(run, wddm):
     trace, _ = run(TOO_LARGE.format(rows=8192), before=MODEL)
     (card,) = trace.session.devices
-    reserved = int(books_of(trace.session).reserved.max())
+    reserved = int(card_ledger_of(trace.session).reserved.max())
     small = replace(card.info, total_bytes=reserved - 64 * MIB, driver_bytes=0, wddm=wddm)
     spilled = replace(card, info=with_spilled(small, reserved, card.samples[:0]))
     session = replace(trace.session, devices=(spilled,))
-    books = books_of(session)
-    findings = advise(session, books, report_of(books)).findings
+    card_ledger = card_ledger_of(session)
+    findings = advise(session, card_ledger, report_of(card_ledger)).findings
     mine = found(findings, "spilled_memory")  # a card of another system never does so
     assert [(one.low, one.high) for one in mine] == [(64 * MIB, 64 * MIB)] * wddm
 
@@ -356,8 +356,8 @@ DISTRIBUTED = {
 def advice_with(trace, **facts):
     """What would be said of a recording with other facts."""
     session = replace(trace.session, facts={**trace.session.facts, **facts})
-    books = books_of(session)
-    return advise(session, books, report_of(books)).findings
+    card_ledger = card_ledger_of(session)
+    return advise(session, card_ledger, report_of(card_ledger)).findings
 
 
 def test_buckets_of_ddp_are_as_large_as_the_gradients(run):
@@ -491,15 +491,15 @@ for _ in range(3):
 def test_beside_what_grows_each_step_has_the_names_of_the_others(run):
     program = next(p for p in FREEING if "register_buffer" in p.code)
     trace, _ = run(program.code, before=program.before)
-    books = Books(trace.session)
-    large = books.allocations.requested >= 8 << 20
-    in_forward = large & books.phases.named(books.born_in, "forward")
-    kept = in_forward & (books.category == Category.BUFFERS)
+    card_ledger = CardLedger(trace.session)
+    large = card_ledger.allocations.requested >= 8 << 20
+    in_forward = large & card_ledger.phases.named(card_ledger.born_in, "forward")
+    kept = in_forward & (card_ledger.category == Category.BUFFERS)
     assert kept.sum() == 8, "one for each step, under the buffer's name"
-    gone_in = books.phases.of(books.allocations.freed)
-    saved = in_forward & ~kept & books.phases.named(gone_in, "backward")
+    gone_in = card_ledger.phases.of(card_ledger.allocations.freed)
+    saved = in_forward & ~kept & card_ledger.phases.named(gone_in, "backward")
     assert saved.sum() >= 8 * 4
-    assert (books.names[saved] >= 0).all()
+    assert (card_ledger.names[saved] >= 0).all()
 
 
 def test_larger_blocks_for_the_same_tensors_are_no_growth(run):
@@ -510,13 +510,15 @@ def test_larger_blocks_for_the_same_tensors_are_no_growth(run):
         "o, x = torch.optim.SGD(m.parameters(), 0.1), torch.ones(8, 1024, device='cuda')\n"
     )
     trace, _ = run(f"for _ in range(5):\n    {train}", before=before + train)
-    books = Books(trace.session)
-    assert growth(books) == ()
-    allocations = books.allocations
-    gradients = np.flatnonzero(books.category == Category.GRADIENTS)
+    card_ledger = CardLedger(trace.session)
+    assert find_growth(card_ledger) == ()
+    allocations = card_ledger.allocations
+    gradients = np.flatnonzero(card_ledger.category == Category.GRADIENTS)
     wider = np.zeros(len(allocations), np.int64)
-    wider[gradients] = 512 * np.searchsorted(step_ends(books), allocations.born[gradients])
+    wider[gradients] = 512 * np.searchsorted(
+        step_ends(card_ledger), allocations.allocated_at[gradients]
+    )
     for columns, slopes in (("block",), []), (("block", "requested"), [512, 512]):
         more = {name: getattr(allocations, name) + wider for name in columns}
-        books.allocations = replace(allocations, **more)
-        assert [line.slope for line in growth(books)] == slopes
+        card_ledger.allocations = replace(allocations, **more)
+        assert [line.slope for line in find_growth(card_ledger)] == slopes

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import nbmem.api.tracing as nbmem
-from nbmem.report.analysis import books_of, report_of
+from nbmem.report.analysis import card_ledger_of, report_of
 from nbmem.report.tips.engine import advise
 
 SNAPSHOTS = Path(__file__).parents[1] / "recordings" / "snapshots"
@@ -37,8 +37,8 @@ def session(name):
 
 
 def advice(recorded, **options):
-    books = books_of(recorded)
-    return advise(recorded, books, report_of(books), **options)
+    card_ledger = card_ledger_of(recorded)
+    return advise(recorded, card_ledger, report_of(card_ledger), **options)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -66,13 +66,13 @@ def test_empty_cache_was_predicted_to_the_byte():
     """Cut before the user's own empty_cache(): what would be said is what it then brought."""
     recorded = session("cache_then_empty")
     device = recorded.devices[0]
-    books = books_of(recorded)
+    card_ledger = card_ledger_of(recorded)
     gives = np.isin(device.events.action, (4, 6))
     at = int(np.flatnonzero(gives)[0])
     end = at + int(np.flatnonzero(~gives[at:])[0])
     measured = int(device.events.size[at:end].sum())
     assert measured == 1_027_604_480 - 331_350_016, "torch's own counters, before and after"
-    assert books.releasable[at] == measured
+    assert card_ledger.releasable[at] == measured
 
 
 def test_the_remedies_for_variable_lengths_are_simulated_not_believed():

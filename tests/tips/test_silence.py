@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from nbmem.report.analysis import books_of, report_of
+from nbmem.report.analysis import card_ledger_of, report_of
 from nbmem.report.tips.engine import advise
 from tests.recorded import NAMES, load, session_of
 from tests.tips.programs import MODEL
@@ -13,8 +13,8 @@ from tests.tips.programs import MODEL
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_plain_run_of_a_real_card_gets_no_tip(name):
-    books = books_of(session_of(load(name)))
-    advice = advise(books.session, books, report_of(books))
+    card_ledger = card_ledger_of(session_of(load(name)))
+    advice = advise(card_ledger.session, card_ledger, report_of(card_ledger))
     assert [f.title for f in advice.findings] == []
     assert advice.notes == ()
 

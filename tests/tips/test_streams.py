@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from nbmem.report.analysis import books_of, report_of
+from nbmem.report.analysis import card_ledger_of, report_of
 from nbmem.report.tips.engine import advise
 from tests.tips.programs import MODEL
 
@@ -26,13 +26,13 @@ def as_on_a_card(trace, **facts):
     session = trace.session
     devices = tuple(replace(d, info=replace(d.info, virtual=False)) for d in session.devices)
     session = replace(session, devices=devices, facts={**session.facts, **facts})
-    books = books_of(session)
-    findings = advise(session, books, report_of(books), everything=True).findings
+    card_ledger = card_ledger_of(session)
+    findings = advise(session, card_ledger, report_of(card_ledger), everything=True).findings
     return [finding for finding in findings if finding.rule == "late_stream"]
 
 
 def reserved(trace):
-    return int(books_of(trace.session).reserved.max())
+    return int(card_ledger_of(trace.session).reserved.max())
 
 
 def test_what_waits_is_told_with_what_would_be_reserved(run):

@@ -15,7 +15,7 @@ from nbmem.core.errors import NotWrittenError, UsageError
 from nbmem.core.files.torch_snapshot import load_snapshot
 from nbmem.core.session.categories import LIVE, Category
 from nbmem.frontends.cli import main
-from nbmem.report.analysis import books_of
+from nbmem.report.analysis import card_ledger_of
 from nbmem.views.exports import FORMATS
 from tests.recorded import load, session_of
 
@@ -29,8 +29,8 @@ def run():
 
 
 @pytest.fixture(scope="module")
-def books(run):
-    return books_of(run.session)
+def card_ledger(run):
+    return card_ledger_of(run.session)
 
 
 def test_every_format_is_written(run, tmp_path):
@@ -38,53 +38,53 @@ def test_every_format_is_written(run, tmp_path):
         assert run.export(known.name, tmp_path / known.name).stat().st_size > 1000
 
 
-def test_a_snapshot_leads_back_to_the_same_bytes(run, books, tmp_path):
+def test_a_snapshot_leads_back_to_the_same_bytes(run, card_ledger, tmp_path):
     again = nbmem.open(run.export("snapshot", tmp_path / "run.pickle"))
-    found = books_of(again.session)
+    found = card_ledger_of(again.session)
     for curve in ("allocated", "active", "requested", "reserved"):
-        assert np.array_equal(getattr(found, curve), getattr(books, curve)), curve
+        assert np.array_equal(getattr(found, curve), getattr(card_ledger, curve)), curve
     for _, column in again.session.devices[0].end.blocks.columns():
-        assert len(column) == len(books.trace.end.blocks)
+        assert len(column) == len(card_ledger.trace.end.blocks)
 
 
-def test_the_tools_of_torch_read_the_snapshot(run, books, tmp_path):
+def test_the_tools_of_torch_read_the_snapshot(run, card_ledger, tmp_path):
     viz = pytest.importorskip("torch.cuda._memory_viz", reason="torch brings the tools")
     snapshot = load_snapshot(run.export("snapshot", tmp_path / "run.pickle"))
     assert "total_reserved: 3.4GiB" in viz.segsum(snapshot)
-    assert f"{len(books.trace.events)} entries" in viz.trace(snapshot)
+    assert f"{len(card_ledger.trace.events)} entries" in viz.trace(snapshot)
     assert "Active Memory Timeline" in viz.trace_plot(snapshot)
 
 
-def test_an_allocation_says_what_it_is(run, books, tmp_path):
+def test_an_allocation_says_what_it_is(run, card_ledger, tmp_path):
     trace = load_snapshot(run.export("snapshot", tmp_path / "run.pickle"))["device_traces"][0]
-    a = books.allocations
+    a = card_ledger.allocations
     for row in range(0, len(a), 50):
-        entry, label = trace[a.born[row]], Category(books.category[row]).label
+        entry, label = trace[a.born[row]], Category(card_ledger.category[row]).label
         assert (entry["action"], entry["size"]) == ("alloc", a.requested[row])
         assert entry["category"] == label
         assert entry["frames"][-1]["name"].startswith(label)
         assert label in entry["user_metadata"]
     assert any(entry["category"] == "unknown" for entry in trace)  # memory_viz relies on it
-    forward = next(s for _, s in books.phases.spans if (s.name, s.step) == ("forward", 1))
+    forward = next(s for _, s in card_ledger.phases.spans if (s.name, s.step) == ("forward", 1))
     inside = trace[forward.first[0] : forward.last[0]]
     assert all("forward, step 1" in entry["user_metadata"] for entry in inside)
 
 
-def test_the_allocations_add_up_to_the_ledger(run, books, tmp_path):
+def test_the_allocations_add_up_to_the_ledger(run, card_ledger, tmp_path):
     with run.export("csv", tmp_path / "run.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    a = books.allocations
+    a = card_ledger.allocations
     assert len(rows) == len(a)
-    peak = books.peak(0, books.events)
+    peak = card_ledger.peak(0, card_ledger.events)
     held = Counter()
-    for row in books.live(peak).tolist():
+    for row in card_ledger.live(peak).tolist():
         held[rows[row]["category"]] += int(rows[row]["bytes"])
-    ledger = books.ledger(peak)
+    ledger = card_ledger.ledger(peak)
     assert {c.key: ledger[c] for c in LIVE if ledger[c]} == dict(held)
-    assert sum(row["freed_us"] == "" for row in rows) == (a.freed == books.events).sum()
+    assert sum(row["freed_us"] == "" for row in rows) == (a.freed == card_ledger.events).sum()
 
 
-def test_the_counters_of_every_moment_add_up(run, books, tmp_path):
+def test_the_counters_of_every_moment_add_up(run, card_ledger, tmp_path):
     trace = json.loads(run.export("perfetto", tmp_path / "run.json").read_text())
     counters = [e for e in trace["traceEvents"] if e["ph"] == "C"]
     sums, parts = counters[::2], counters[1::2]
@@ -92,8 +92,8 @@ def test_the_counters_of_every_moment_add_up(run, books, tmp_path):
     for whole, split in zip(sums, parts, strict=True):
         assert whole["ts"] == split["ts"]
         assert sum(split["args"].values()) == whole["args"]["reserved"]
-    assert max(e["args"]["allocated"] for e in sums) == books.allocated.max()
-    assert max(e["args"]["reserved"] for e in sums) == books.reserved.max()
+    assert max(e["args"]["allocated"] for e in sums) == card_ledger.allocated.max()
+    assert max(e["args"]["reserved"] for e in sums) == card_ledger.reserved.max()
 
 
 def test_the_slices_are_the_phases(run, tmp_path):

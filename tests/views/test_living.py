@@ -36,14 +36,14 @@ def test_the_page_holds_the_still_form_and_the_data(name):
 
 def test_no_report_ends_the_script_that_it_stands_in():
     output = {"version": 2, "data": "</script><script>alert(1)</script>", "times": "<!--"}
-    (read,) = data_of(interactive_page.living("", output))
+    (read,) = data_of(interactive_page.interactive_report("", output))
     assert read == output
-    assert interactive_page.living("", output).count("<script") == 1
+    assert interactive_page.interactive_report("", output).count("<script") == 1
 
 
 @pytest.mark.skipif(not BUILT.is_file(), reason="the explorer is not compiled")
 def test_the_explorer_stands_once_and_asks_nobody():
-    player = interactive_page.player()
+    player = interactive_page.explorer_script()
     packed = re.search(r'id="nbmem-explorer">([^<]*)<', player)[1]
     assert zlib.decompress(base64.b64decode(packed)) == BUILT.read_bytes()
     assert not re.search(r'(src|href)="', player)
@@ -54,11 +54,11 @@ def test_the_explorer_stands_once_and_asks_nobody():
 
 def test_what_was_not_built_is_said(monkeypatch, tmp_path):
     monkeypatch.setattr(interactive_page, "files", lambda _: tmp_path)
-    interactive_page.player.cache_clear()
+    interactive_page.explorer_script.cache_clear()
     try:
         assert "This page is a picture" in living_page(sample.cnn())
     finally:
-        interactive_page.player.cache_clear()
+        interactive_page.explorer_script.cache_clear()
 
 
 @pytest.mark.parametrize(

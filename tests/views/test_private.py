@@ -29,7 +29,7 @@ from nbmem.core.session.privacy import private_session
 from nbmem.core.session.ranks import Rank
 from nbmem.core.session.session import Session, Source
 from nbmem.frontends.cli import main
-from nbmem.report.analysis import books_of, build_report
+from nbmem.report.analysis import build_report, card_ledger_of
 from nbmem.views.exports import FORMATS
 from tests.recorded import load, session_of
 
@@ -215,7 +215,7 @@ def test_figures_and_names_of_what_tells_stay_too(told, tmp_path):
 
 
 def same_books(session, other):
-    one, two = books_of(session), books_of(other)
+    one, two = card_ledger_of(session), card_ledger_of(other)
     positions = np.arange(0, one.events + 1, 7)
     assert np.array_equal(one.held(positions), two.held(positions))
     assert np.array_equal(one.category, two.category)

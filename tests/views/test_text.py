@@ -9,7 +9,7 @@ import pytest
 
 from nbmem.core.units import MIB, format_bytes
 from nbmem.report.model import Moment
-from nbmem.views.rows import alike, ledger_rows
+from nbmem.views.rows import group_holdings, ledger_rows
 from nbmem.views.steps import Gap, peak_row, shorten
 from nbmem.views.text import render_text
 from tests.views import sample
@@ -54,14 +54,14 @@ def test_a_small_report_to_the_letter():
 def test_repeated_layers_share_a_line_that_says_where_they_differ():
     one = sample.small().holdings[1]
     names = ["m.h.0.fc.weight (8, 8) float32", "m.h.11.fc.weight (8, 8) float32", "m.fc (0.5)"]
-    rows = alike([replace(one, name=name) for name in names])
+    rows = group_holdings([replace(one, name=name) for name in names])
     assert [(row.count, row.held.name) for row in rows] == [
         (2, "m.h.*.fc.weight (8, 8) float32"),
         (1, "m.fc (0.5)"),
     ]
-    rows = alike([replace(one, name=f"losses[{i}]") for i in range(3)])
+    rows = group_holdings([replace(one, name=f"losses[{i}]") for i in range(3)])
     assert [(row.size(), row.held.name) for row in rows] == [("3 x 7.8 MiB", "losses[...]")]
-    assert alike([replace(one, name="losses[7]")] * 2)[0].held.name == "losses[7]"
+    assert group_holdings([replace(one, name="losses[7]")] * 2)[0].held.name == "losses[7]"
 
 
 def test_a_report_left_on_a_line_does_not_fill_the_screen():

@@ -107,7 +107,7 @@ def test_a_package_is_loaded_on_another_card(tmp_path):
     gpu = virtual.activate("T4")
     compiled = inductor.aoti_load_package(path, device_index=0)
     assert compiled(torch.zeros(64, 512, device="cuda")).device == torch.device("cuda:0")
-    assert gpu.beside == 10_485_760
+    assert gpu.library_bytes == 10_485_760
     del compiled
     virtual.deactivate()
 

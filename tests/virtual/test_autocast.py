@@ -31,7 +31,7 @@ def test_every_operator_that_torch_casts_is_known():
             4 << 18,
             (8 << 18) + 1024,  # a float32 copy and the factors of 256 rows
             marks=pytest.mark.skipif(
-                not autocast.casts(torch.ops.aten.rms_norm.default),
+                not autocast.has_autocast_kernel(torch.ops.aten.rms_norm.default),
                 reason="this torch does not cast it",
             ),
         ),

@@ -17,7 +17,7 @@ from nbmem.virtual.cards import CARDS
 from nbmem.virtual.hardware.cudnn import client
 from nbmem.virtual.hardware.cudnn.problem import Answer, Problem, Tiling
 from nbmem.virtual.operators.convolution import workspace as convolution_workspace
-from nbmem.virtual.operators.convolution.sums import Product, partial_sums
+from nbmem.virtual.operators.convolution.sums import ConvolutionProduct, partial_sums
 
 H100 = find_card("H100")
 
@@ -48,7 +48,7 @@ def cudnn_version():
 
 @pytest.fixture
 def asked():
-    made = client.Client(H100)
+    made = client.CudnnClient(H100)
     yield made
     made.close()
 
@@ -79,7 +79,7 @@ def test_a_library_that_does_not_load_is_no_answer_and_no_error(monkeypatch, ask
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.key)
 def test_every_card_can_be_described(card):
-    facts = json.loads(client.facts_of(card))
+    facts = json.loads(client.device_properties(card))
     assert facts["deviceVer"] == 100 * card.capability[0] + 10 * card.capability[1]
 
 
@@ -169,18 +169,38 @@ def test_windows_of_one_are_products(real, kind, dtype, rows, channels, side, re
 @pytest.mark.parametrize(
     ("product", "tiling", "tiles"),
     [  # the last: partial sums beyond the copies in the H100's workspaces, in tiles
-        (Product(256, 256, 9, 6272, 4), Tiling(), 108),  # resnet50_b32_sgdm: 36 tiles, 3 parts
-        (Product(512, 512, 9, 1568, 4), Tiling(), 84),  # the same: 12 of 144 are left, 7 parts
-        (Product(512, 512, 9, 784, 4), Tiling(), 24),  # resnet152_b16_sgdm: 12, 2
         (
-            Product(128, 128, 9, 12800, 4),
+            ConvolutionProduct(256, 256, 9, 6272, 4),
+            Tiling(),
+            108,
+        ),  # resnet50_b32_sgdm: 36 tiles, 3 parts
+        (
+            ConvolutionProduct(512, 512, 9, 1568, 4),
+            Tiling(),
+            84,
+        ),  # the same: 12 of 144 are left, 7 parts
+        (ConvolutionProduct(512, 512, 9, 784, 4), Tiling(), 24),  # resnet152_b16_sgdm: 12, 2
+        (
+            ConvolutionProduct(128, 128, 9, 12800, 4),
             Tiling(128, 64, (1, 2)),
             126,
         ),  # deeplabv3_resnet50_b8_sgdm
-        (Product(64, 128, 9, 524288, 4), Tiling(64, 128, (1, 2)), 130),  # unet_b8_adam: 5 pairs, 13
-        (Product(2048, 1024, 1, 4608, 4), Tiling(64, 256, (4, 1)), 120),  # the same, forward
-        (Product(32768, 128, 1, 2304, 4), Tiling(256, 128, (4, 1)), 120),  # the same, for the input
-        (Product(448, 2048, 1, 2048, 4), Tiling(splits=False), 0),
+        (
+            ConvolutionProduct(64, 128, 9, 524288, 4),
+            Tiling(64, 128, (1, 2)),
+            130,
+        ),  # unet_b8_adam: 5 pairs, 13
+        (
+            ConvolutionProduct(2048, 1024, 1, 4608, 4),
+            Tiling(64, 256, (4, 1)),
+            120,
+        ),  # the same, forward
+        (
+            ConvolutionProduct(32768, 128, 1, 2304, 4),
+            Tiling(256, 128, (4, 1)),
+            120,
+        ),  # the same, for the input
+        (ConvolutionProduct(448, 2048, 1, 2048, 4), Tiling(splits=False), 0),
     ],
 )
 def test_partial_sums_fill_the_card(product, tiling, tiles):
@@ -211,7 +231,7 @@ def test_sums_of_half_types_are_divided_where_that_is_shorter(
 ):
     size = tiling.cluster[0] * tiling.cluster[1]
     for dtype, (clusters, parts) in (("bfloat16", in_bfloat16), ("float16", in_float16)):
-        assert Product(*sizes, 2, dtype).parts(tiling, H100) == (clusters * size, parts)
+        assert ConvolutionProduct(*sizes, 2, dtype).parts(tiling, H100) == (clusters * size, parts)
 
 
 def test_channels_last_kernels_keep_partial_sums_beside_their_descriptor():

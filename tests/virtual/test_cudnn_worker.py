@@ -45,7 +45,7 @@ def starts(monkeypatch, tmp_path):
 
 @pytest.fixture
 def asked(starts):
-    made = client.Client(find_card("H100"))
+    made = client.CudnnClient(find_card("H100"))
     yield made
     made.close()
 
@@ -134,8 +134,8 @@ def test_python_s_own_modules_come_before_the_program_s(monkeypatch, tmp_path):
 def test_cudnn_s_log_is_no_answer(monkeypatch):
     monkeypatch.setenv("CUDNN_LOGDEST_DBG", "stdout")
     monkeypatch.setenv("CUDNN_LOGLEVEL_DBG", "3")
-    asked = client.Client(find_card("H100"))
+    asked = client.CudnnClient(find_card("H100"))
     try:
-        assert asked.ask(images(8)) is not None
+        assert asked.first_kernel(images(8)) is not None
     finally:
         asked.close()

@@ -8,7 +8,7 @@ from torch import nn
 
 from nbmem import virtual
 from nbmem.core.units import MIB
-from nbmem.virtual.patches.distributed.ddp_buckets import Buckets
+from nbmem.virtual.patches.distributed.ddp_buckets import ReducerBuckets
 
 if not torch.distributed.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)
@@ -56,7 +56,7 @@ def test_the_hooks_of_a_wrapped_model_run_on_the_stream_on_which_it_was_wrapped(
 def test_a_bucket_closes_once_it_has_reached_its_limit():
     parameters = [nn.Parameter(torch.zeros(n * MIB // 4)) for n in (2, 20, 10, 1)]
     with virtual.activated("H100"):
-        buckets = Buckets(parameters, None, views=False, unused=False)
+        buckets = ReducerBuckets(parameters, None, views=False, unused=False)
         for number in (3, 2, 1, 0):
             buckets.ready(number)
         buckets.rebuild()
@@ -87,7 +87,7 @@ def test_limits_of_buckets_are_those_that_the_program_names(options, made, rebui
             nn.Parameter(torch.zeros(256, 256 * width, dtype=dtype, device="cuda"))
             for width, dtype in LAYERS
         ]
-        buckets = Buckets(parameters, views=False, **{"unused": False, **options})
+        buckets = ReducerBuckets(parameters, views=False, **{"unused": False, **options})
         first = kib(buckets)
         for number in range(6):
             buckets.ready(number)

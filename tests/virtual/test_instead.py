@@ -11,10 +11,10 @@ from nbmem import virtual
 from nbmem.api import tracing
 from nbmem.core.runtime.garbage_collector import without_collector
 from nbmem.core.units import format_bytes
-from nbmem.virtual.hardware.eager_references import Lasting
+from nbmem.virtual.hardware.eager_references import SavedStorages
 from nbmem.virtual.patches.compiled.compiler import PLANNED
 from nbmem.virtual.patches.eager_baseline import captured_graphs as replayed
-from nbmem.virtual.warnings import eagerly
+from nbmem.virtual.warnings import eager_peak
 
 pytestmark = pytest.mark.skipif(not PLANNED, reason="this release's compiler is not planned")
 SIDE = 512
@@ -60,7 +60,7 @@ def peaks(act):
         true = act()
     with virtual.activated("T4") as gpu:
         compiled = act()
-        return true, compiled, gpu.instead.now()
+        return true, compiled, gpu.eager_estimate.now()
 
 
 @pytest.mark.parametrize("saves", [False, True])
@@ -123,7 +123,7 @@ def test_the_card_and_its_history_know_nothing_of_it(monkeypatch):
             return [(e["action"], e["addr"], e["size"]) for e in told], drawn, gpu.notes
 
     with_it = events()
-    monkeypatch.setattr(replayed.Captured, "__init__", lambda *_: 1 / 0)
+    monkeypatch.setattr(replayed.CapturedRegion, "__init__", lambda *_: 1 / 0)
     assert events() == with_it
 
 
@@ -134,7 +134,7 @@ def test_a_report_says_it_of_what_it_reports(gpu):
     del net.first.weight.grad, net.second.weight.grad
     with tracing.trace("smaller") as trace:
         compiled(x).backward()
-    assert eagerly(gpu.instead.now()) in trace.report().notes
+    assert eager_peak(gpu.instead.now()) in trace.report().notes
     with tracing.trace("without a region") as trace:
         x.sum()
     assert not any("torch.compile" in note for note in trace.report().notes)
@@ -190,8 +190,8 @@ def test_blocks_that_are_compiled_one_by_one_are_what_eager_mode_takes(activatio
         true = act(planned=False)
     with virtual.activated("T4") as gpu:
         compiled = act(planned=True)
-        assert gpu.instead.now() == true != compiled
-        assert gpu.instead.sentences() == [eagerly(true)]
+        assert gpu.eager_estimate.now() == true != compiled
+        assert gpu.eager_estimate.sentences() == [eager_peak(true)]
 
 
 def test_what_the_plan_alone_keeps_may_be_the_programs_and_what_eager_mode_alone_keeps_is_more():
@@ -203,18 +203,18 @@ def test_what_the_plan_alone_keeps_may_be_the_programs_and_what_eager_mode_alone
             return self.gone
 
     mine, plans, both = Storage(1), Storage(2), Storage(3)
-    lasting = Lasting()
+    lasting = SavedStorages()
     end = lasting.hold(kept=[(mine, 10), (both, 1)], planned=[(plans, 100), (both, 1)])
     again = lasting.hold(kept=[(mine, 10)], planned=[])
-    assert (lasting.more, lasting.unsure) == (0, 0)
-    lasting.passed([mine, plans, both])
-    assert (lasting.more, lasting.unsure) == (0, 100)
+    assert (lasting.eager_only_bytes, lasting.uncertain_bytes) == (0, 0)
+    lasting.mark_used([mine, plans, both])
+    assert (lasting.eager_only_bytes, lasting.uncertain_bytes) == (0, 100)
     mine.gone = True
-    assert (lasting.more, lasting.unsure) == (10, 100)
+    assert (lasting.eager_only_bytes, lasting.uncertain_bytes) == (10, 100)
     end()
-    assert (lasting.more, lasting.unsure) == (10, 0)
+    assert (lasting.eager_only_bytes, lasting.uncertain_bytes) == (10, 0)
     again()
-    assert (lasting.more, lasting.unsure) == (0, 0)
+    assert (lasting.eager_only_bytes, lasting.uncertain_bytes) == (0, 0)
 
 
 def test_a_compiled_optimizer_takes_what_its_own_step_does():
@@ -234,7 +234,7 @@ def test_a_compiled_optimizer_takes_what_its_own_step_does():
         true = act(planned=False)
     with virtual.activated("T4") as gpu:
         assert act(planned=True) < true
-        assert gpu.instead.sentences() == [eagerly(true)]
+        assert gpu.eager_estimate.sentences() == [eager_peak(true)]
 
 
 def test_a_region_that_does_not_run_alone_costs_a_sentence(gpu, monkeypatch):
@@ -269,7 +269,7 @@ def test_what_a_compiled_optimizer_held_goes_with_it_and_waits_for_no_collection
 def test_a_region_that_is_not_run_again_holds_nothing_of_the_programs(gpu):
     def capture():
         layer = torch.fx.symbolic_trace(nn.Linear(SIDE, SIDE, device="cuda"))
-        return replayed.Captured(layer, [torch.zeros(SIDE, SIDE, device="cuda")])
+        return replayed.CapturedRegion(layer, [torch.zeros(SIDE, SIDE, device="cuda")])
 
     before = torch.cuda.memory_allocated()
     captured = without_collector(capture)

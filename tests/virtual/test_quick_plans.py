@@ -23,14 +23,14 @@ def ways():
     """Inductor's sizes, with a way to answer by the shorter ones."""
     from torch._inductor.sizevars import SizeVarAllocator
 
-    from nbmem.virtual.patches.compiled.inductor_shortcuts import quick_patches
+    from nbmem.virtual.patches.compiled.inductor_shortcuts import shortcut_patches
 
     patches = Patches()
 
     def answered(ask):
         sizes = SizeVarAllocator()
         own = ask(sizes)
-        patches.apply(quick_patches())
+        patches.apply(shortcut_patches())
         try:
             return own, [ask(sizes), ask(SizeVarAllocator())]
         finally:
@@ -66,11 +66,11 @@ def test_an_expression_is_simplified_anew_once_a_size_is_known(ways):
     import sympy
     from torch._inductor.sizevars import SizeVarAllocator
 
-    from nbmem.virtual.patches.compiled.inductor_shortcuts import quick_patches
+    from nbmem.virtual.patches.compiled.inductor_shortcuts import shortcut_patches
 
     size, x = sympy.symbols("s0 i0", integer=True, nonnegative=True)
     patches = Patches()
-    patches.apply(quick_patches())
+    patches.apply(shortcut_patches())
     try:
         sizes = SizeVarAllocator()
         assert sizes.simplify(size * x) == size * x
@@ -81,11 +81,11 @@ def test_an_expression_is_simplified_anew_once_a_size_is_known(ways):
 
 
 def test_a_graph_is_written_where_torch_keeps_a_trace_of_it(monkeypatch):
-    from nbmem.virtual.patches.compiled.inductor_shortcuts import quick_patches
+    from nbmem.virtual.patches.compiled.inductor_shortcuts import shortcut_patches
 
     graph = torch.fx.symbolic_trace(lambda x: x + 1)
     patches = Patches()
-    patches.apply(quick_patches())
+    patches.apply(shortcut_patches())
     try:
         trace = logging.getLogger("torch.__trace")
         monkeypatch.setattr(trace, "handlers", [])
@@ -115,8 +115,8 @@ def test_a_plan_is_written_to_the_letter_as_without_them(monkeypatch):
         return larger.flatten(1)[:, :512].sum() + (words * (places.long() + 1)[:, None]).sum()
 
     monkeypatch.setattr(GraphLowering, "codegen", codegen)
-    for patches in (quick.quick_patches, list):
-        monkeypatch.setattr(quick, "quick_patches", patches)
+    for patches in (quick.shortcut_patches, list):
+        monkeypatch.setattr(quick, "shortcut_patches", patches)
         with virtual.activated("H100") as gpu:
             table = torch.randn(64, 32, device="cuda", requires_grad=True)
             picture = torch.randn(2, 4, 20, 20, device="cuda", requires_grad=True)

@@ -10,7 +10,7 @@ from torch import nn
 
 from nbmem import virtual
 from nbmem.core.errors import UsageError
-from nbmem.virtual.patches.distributed.spawn import Ranks
+from nbmem.virtual.patches.distributed.spawn import RankState
 
 dist = torch.distributed
 if not dist.is_available() or torch.__version__ < "2.11":
@@ -211,7 +211,7 @@ def test_nothing_of_it_stays():
     with virtual.activated("H100"):
         assert dist.is_nccl_available()
     assert vars(dist.distributed_c10d)["init_process_group"] is before
-    assert not Ranks.apart
+    assert not RankState.apart
 
 
 def test_a_group_that_is_bound_to_a_card_is_split_for_a_mesh():

@@ -10,7 +10,7 @@ from torch import nn
 import nbmem.api.tracing as nbmem
 from nbmem import virtual
 from nbmem.core.session.categories import Category
-from nbmem.report.analysis import books_of
+from nbmem.report.analysis import card_ledger_of
 
 if torch.__version__ < "2.13" or not torch.distributed.is_available():
     pytest.skip("as torch 2.13 redistributes", allow_module_level=True)
@@ -36,11 +36,11 @@ def made(run, **names):
     """(name, phase, bytes) of each allocation that is communication."""
     with nbmem.trace("cell", namespace=names) as trace:
         run()
-    books = books_of(trace.session)
-    rows = np.flatnonzero(books.category == Category.COMMUNICATION)
-    phases = [books.phases.spans[books.born_in[row]][1].name for row in rows]
-    sizes = books.allocations.requested[rows].tolist()
-    return [(books.name(row), *told) for row, *told in zip(rows, phases, sizes, strict=True)]
+    card_ledger = card_ledger_of(trace.session)
+    rows = np.flatnonzero(card_ledger.category == Category.COMMUNICATION)
+    phases = [card_ledger.phases.spans[card_ledger.born_in[row]][1].name for row in rows]
+    sizes = card_ledger.allocations.requested[rows].tolist()
+    return [(card_ledger.name(row), *told) for row, *told in zip(rows, phases, sizes, strict=True)]
 
 
 def layers(mesh, rows):
@@ -80,10 +80,10 @@ def test_what_is_gathered_for_a_name_is_the_users(mesh):
     names = {"part": part}
     with nbmem.trace("cell", namespace=names) as trace:
         names["state"] = {"weight": part.full_tensor()}
-    books = books_of(trace.session)
-    (row,) = np.flatnonzero(books.allocations.requested == RANKS * WHOLE)
-    assert books.category[row] == Category.USER_TENSORS
-    assert books.name(row) == f"state['weight'] ({RANKS * ROWS}, {WIDTH}) float32"
+    card_ledger = card_ledger_of(trace.session)
+    (row,) = np.flatnonzero(card_ledger.allocations.requested == RANKS * WHOLE)
+    assert card_ledger.category[row] == Category.USER_TENSORS
+    assert card_ledger.name(row) == f"state['weight'] ({RANKS * ROWS}, {WIDTH}) float32"
 
 
 def test_torch_has_its_names_back(mesh):

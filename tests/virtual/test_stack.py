@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from nbmem.virtual.patches.compiled.stack_size import with_room
+from nbmem.virtual.patches.compiled.stack_size import with_large_stack
 
 CALLS = 500
 
@@ -28,10 +28,10 @@ def most_pages(depth):
 @pytest.mark.skipif(sys.platform != "linux", reason="counts pages as Linux does")
 def test_no_depth_is_a_pieces_end():
     assert most_pages(300) >= CALLS
-    assert with_room(lambda: most_pages(300)) < CALLS / 2
+    assert with_large_stack(lambda: most_pages(300)) < CALLS / 2
 
 
 def test_what_work_returns_and_raises_comes_through():
-    assert with_room(lambda: 3) == 3
+    assert with_large_stack(lambda: 3) == 3
     with pytest.raises(KeyError):
-        with_room(lambda: {}["no such"])
+        with_large_stack(lambda: {}["no such"])

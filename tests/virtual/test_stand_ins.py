@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from nbmem import virtual
-from nbmem.virtual.operators.elementwise.value_signs import LOOKS
+from nbmem.virtual.operators.elementwise.value_signs import SIGN_RULES
 from nbmem.virtual.patches import activation
 
 LARGE = (1 << 10, 1 << 10)
@@ -178,5 +178,5 @@ def test_a_large_copy_is_written_once_somebody_reads_it(defer):
 
 def test_each_listed_operator_is_one_of_torch(gpu):
     aten = torch.ops.aten
-    plain = {name.removesuffix("_") for name in LOOKS}
+    plain = {name.removesuffix("_") for name in SIGN_RULES}
     assert not {name for name in plain if not (hasattr(aten, name) or hasattr(aten, f"{name}_"))}

@@ -16,7 +16,7 @@ with contextlib.suppress(ImportError):  # before a stand-in has the name of one 
     importlib.import_module("triton.testing")
 
 from nbmem import virtual
-from nbmem.virtual.patches.triton.compiled_kernels import PATIENCE_S, PassedKernel, Scratch
+from nbmem.virtual.patches.triton.compiled_kernels import PATIENCE_S, LazyKernel, Scratch
 from nbmem.virtual.patches.triton.launches import COLD_CACHE
 from nbmem.virtual.warnings import TRITON, unknown_scratch
 
@@ -181,7 +181,7 @@ def test_scratch_is_taken_from_the_programs_allocator(compiler, triton, gpu, mon
 
 def test_compiling_for_scratch_ends(compiler):
     notes = []
-    scratch, kernel = Scratch(notes.append), PassedKernel("copy", Compiled, loaded=True)
+    scratch, kernel = Scratch(notes.append), LazyKernel("copy", Compiled, loaded=True)
     assert scratch.of(copy_kernel, kernel, [None, 3]).num_ctas == 2
     scratch._spent_s = PATIENCE_S
     assert scratch.of(copy_kernel, kernel, [None, 4]).num_ctas == 2

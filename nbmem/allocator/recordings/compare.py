@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nbmem.allocator.caching import CachingAllocator
-    from nbmem.allocator.recordings.follow import Followed
+    from nbmem.allocator.recordings.follow import MemoryCurves
     from nbmem.allocator.recordings.recording import CardRecording, Reading
     from nbmem.core.session.events import Layout
 
@@ -30,7 +30,7 @@ class Checks:
         peaks: The model's highest values so far, by their names in `recording.PEAKS`.
     """
 
-    def __init__(self, recording: CardRecording, followed: Followed) -> None:
+    def __init__(self, recording: CardRecording, followed: MemoryCurves) -> None:
         self.peaks = dict.fromkeys(PEAKS, 0)
         self._readings: dict[int, list[Reading]] = {}
         for reading in recording.readings:
@@ -80,7 +80,7 @@ def _counters_of(allocator: CachingAllocator) -> dict[str, int]:
     }
 
 
-def _place(reading: Reading, followed: Followed) -> int:
+def _place(reading: Reading, followed: MemoryCurves) -> int:
     """Return the index of a reading among the events.
 
     One that is known by its time can be some events off: torch converts its clock when the history

@@ -36,14 +36,14 @@ def curves_of(
     whole = _at(pieces.whole_changes, count)
     pages = _at(pieces.page_changes, count)
     whole_start = pieces.whole_at_start
-    active = _living(allocations, allocations.block, allocations.died, count)
-    active_plain = _living(allocations, allocations.block * inside, allocations.died, count)
+    active = _living(allocations, allocations.block, allocations.completed_at, count)
+    active_plain = _living(allocations, allocations.block * inside, allocations.completed_at, count)
     releasable_plain = _curve(whole_start, whole)
     split = reserved_plain - active_plain - releasable_plain
     return {
         "allocated": _living(allocations, allocations.block, allocations.freed, count),
         "active": active,
-        "requested": _living(allocations, allocations.requested, allocations.died, count),
+        "requested": _living(allocations, allocations.requested, allocations.completed_at, count),
         "reserved": reserved,
         "releasable": releasable_plain + _curve(pieces.pages_at_start, pages),
         "inactive_split": np.maximum(split, 0),
@@ -65,8 +65,8 @@ def _at(changes: list[tuple[int, int]], count: int) -> Ints:
 def _living(allocations: Allocations, amount: Ints, ended: Ints, count: int) -> Ints:
     """Sum `amount` over the live allocations before each event."""
     change = np.zeros(count, np.int64)
-    born = allocations.born >= 0
-    change[allocations.born[born]] = amount[born]
+    born = allocations.allocated_at >= 0
+    change[allocations.allocated_at[born]] = amount[born]
     over = (ended >= 0) & (ended < count)
     np.subtract.at(change, ended[over], amount[over])
     return _curve(int(amount[~born & (ended >= 0)].sum()), change)

@@ -45,9 +45,9 @@ class Allocations(Columns):
         stack: Index into the session's stacks, or -1.
     """
 
-    born: Ints
+    allocated_at: Ints
     freed: Ints
-    died: Ints
+    completed_at: Ints
     addr: Ints
     requested: Ints
     block: Ints
@@ -56,7 +56,7 @@ class Allocations(Columns):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Followed:
+class MemoryCurves:
     """Memory at every moment, reconstructed from recorded events.
 
     Each curve has n + 1 values: index i is before event i, index n after the last one; bytes.
@@ -82,7 +82,7 @@ class Followed:
     notes: tuple[str, ...]
 
 
-def follow(start: Layout, events: Events, settings: AllocatorSettings) -> Followed:
+def reconstruct(start: Layout, events: Events, settings: AllocatorSettings) -> MemoryCurves:
     """Reconstruct block sizes, lifetimes and curves from recorded events.
 
     Args:
@@ -107,9 +107,9 @@ def follow(start: Layout, events: Events, settings: AllocatorSettings) -> Follow
     segment = np.searchsorted(start.segments.addr, old.addr, "right") - 1
     streams = start.segments.stream[segment] if len(start.segments) else np.zeros(len(held), int)
     allocations = Allocations(
-        born=np.concatenate([np.full(len(held), -1, np.int64), born]),
+        allocated_at=np.concatenate([np.full(len(held), -1, np.int64), born]),
         freed=np.array(freed, np.int64),
-        died=np.array(died, np.int64),
+        completed_at=np.array(died, np.int64),
         addr=np.concatenate([old.addr, events.addr[born]]),
         requested=np.concatenate([old.requested, events.size[born]]),
         block=np.array(blocks, np.int64),
@@ -117,7 +117,7 @@ def follow(start: Layout, events: Events, settings: AllocatorSettings) -> Follow
         stack=np.concatenate([old.stack, events.stack[born]]),
     )
     curves = curves_of(start, events, allocations, pieces)
-    return Followed(**curves, allocations=allocations, notes=pieces.notes())
+    return MemoryCurves(**curves, allocations=allocations, notes=pieces.notes())
 
 
 def _run(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one pass, all names local
@@ -157,7 +157,7 @@ def _run(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one pass, all name
                 if action == _ALLOC:
                     piece = size_at.pop(addr, 0)
                     if piece < wanted:
-                        blocks.append(pieces.mend_alloc(i, addr, piece, wanted))
+                        blocks.append(pieces.repair_allocation(i, addr, piece, wanted))
                     else:
                         end = addr + piece
                         rest = piece - wanted

@@ -233,7 +233,7 @@ class FreeMemory:
             if stop > end:
                 self._add(event, end, stop - end)
 
-    def mend_alloc(self, event: int, addr: int, piece: int, wanted: int) -> int:
+    def repair_allocation(self, event: int, addr: int, piece: int, wanted: int) -> int:
         """Repair the state for an allocation without a sufficient free piece.
 
         The result is the bytes of its block. Three causes are tried in order. Another block is

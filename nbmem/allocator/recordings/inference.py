@@ -10,7 +10,7 @@ from nbmem.allocator.rounding import LARGE_STEP, segment_bytes
 from nbmem.core.session.events import TAKES, Action
 
 if TYPE_CHECKING:
-    from nbmem.allocator.recordings.follow import Followed
+    from nbmem.allocator.recordings.follow import MemoryCurves
     from nbmem.allocator.recordings.recording import CardRecording
     from nbmem.allocator.settings import AllocatorSettings
 
@@ -50,7 +50,7 @@ def pools_of(recording: CardRecording) -> dict[int, int]:
 
 
 def limit_bounds(
-    recording: CardRecording, followed: Followed, settings: AllocatorSettings
+    recording: CardRecording, followed: MemoryCurves, settings: AllocatorSettings
 ) -> tuple[int, int]:
     """Return the bounds of the limit in bytes that a memory fraction sets.
 

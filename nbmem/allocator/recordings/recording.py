@@ -16,11 +16,11 @@ from nbmem.core.files.session import open_session
 from nbmem.core.files.session_checks import check_card
 from nbmem.core.files.size_limits import Limits
 from nbmem.core.files.torch_snapshot import device_history, snapshot_from_bytes
-from nbmem.core.files.untrusted_input import content
+from nbmem.core.files.untrusted_input import read_content
 from nbmem.core.runtime.garbage_collector import without_collector
 from nbmem.core.session.cards import highest_reserved
 from nbmem.core.session.events import Action, Events, Layout
-from nbmem.core.session.tensor_names import shown
+from nbmem.core.session.tensor_names import printable_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -100,7 +100,7 @@ def read_card(
     limits = limits or Limits()
     if is_session(path, limits):
         return _from_session(path, device, limits)
-    name, data = shown(Path(path).name), content(path, limits)
+    name, data = printable_text(Path(path).name), read_content(path, limits)
     if data.lstrip()[:1] == b"{":
         return _checked(_from_trace(data, name, limits), path)
     return without_collector(lambda: _checked(_from_snapshot(data, path, device, limits), path))
@@ -135,7 +135,7 @@ def _from_snapshot(
     history = histories[chosen]
     if history.skipped:
         notes = (*notes, f"{history.skipped} entries of kinds that nbmem does not know.")
-    return _from_history(history, shown(Path(path).name), chosen, notes)
+    return _from_history(history, printable_text(Path(path).name), chosen, notes)
 
 
 def _from_history(
@@ -231,13 +231,13 @@ def _from_trace(data: bytes, name: str, limits: Limits) -> CardRecording:
         segments = raw.get("segments")
         end = device_history({"segments": segments}, 0).layout_at_end if segments else None
         return CardRecording(
-            name=shown(str(raw.get("name", name))),
+            name=printable_text(str(raw.get("name", name))),
             device=0,
             events=events,
             start=None if end else Layout.empty(),
             end=end,
             settings=plain_settings(raw.get("settings") or {}),
-            release=None if raw.get("torch") is None else shown(str(raw["torch"])),
+            release=None if raw.get("torch") is None else printable_text(str(raw["torch"])),
             total_bytes=raw.get("total_memory") and int(raw["total_memory"]),
             readings=_bounds(raw.get("bounds") or (), events),
         )

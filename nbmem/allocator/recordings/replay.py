@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nbmem.allocator.recordings.compare import Checks, layout_difference
-from nbmem.allocator.recordings.follow import follow
+from nbmem.allocator.recordings.follow import reconstruct
 from nbmem.allocator.recordings.inference import (
     LIKELY_TOTAL,
     emptied_by_user,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nbmem.allocator.caching import CachingAllocator
-    from nbmem.allocator.recordings.follow import Followed
+    from nbmem.allocator.recordings.follow import MemoryCurves
     from nbmem.allocator.recordings.recording import CardRecording
     from nbmem.core.files.size_limits import Limits
 
@@ -145,7 +145,7 @@ def replay_recording(recording: CardRecording) -> ReplayResult:
     release = recording.release or NEWEST
     settings = AllocatorSettings.from_torch(recording.settings, release)
     start, notes = _start(recording, settings)
-    followed = follow(start, recording.events, settings)
+    followed = reconstruct(start, recording.events, settings)
     runner = _Runner(recording, start, settings, release, followed)
     difference = runner.run()
     recorded = _recorded_peaks(recording, followed)
@@ -172,7 +172,7 @@ def _start(recording: CardRecording, settings: AllocatorSettings) -> tuple[Layou
     return undo_with_notes(recording.end, recording.events, settings)
 
 
-def _recorded_peaks(recording: CardRecording, followed: Followed) -> dict[str, int]:
+def _recorded_peaks(recording: CardRecording, followed: MemoryCurves) -> dict[str, int]:
     """Return torch's own peak counters, or else the peaks of the events."""
     peaks = {}
     for name in PEAKS:
@@ -191,7 +191,7 @@ class _Runner:
         start: Layout,
         settings: AllocatorSettings,
         release: str,
-        followed: Followed,
+        followed: MemoryCurves,
     ) -> None:
         self.recording = recording
         self.start = start

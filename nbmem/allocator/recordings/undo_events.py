@@ -51,7 +51,7 @@ def undo_with_notes(
             int(events.stream[row]),
         )
     segments = stretches.segments()
-    addr, requested, state, stack, exact = _living_before(final, events)
+    addr, requested, state, stack, exact = _blocks_before(final, events)
     starts, ends = segments.addr, segments.addr + segments.size
     home = np.searchsorted(starts, addr, "right") - 1
     inside = (home >= 0) & (addr < ends[home]) if len(starts) else np.zeros(len(addr), np.bool_)
@@ -72,7 +72,7 @@ def undo_with_notes(
         oversize = unsure & (size >= settings.max_split_size)
         size = np.where(oversize, ends[home] - addr, size)
         unsure &= ~oversize
-    size, guessed = _grown(addr, size, limit, unsure, events)
+    size, guessed = _with_surplus(addr, size, limit, unsure, events)
     size = np.minimum(size, limit - addr)
     blocks = tiled(segments.addr, segments.size, addr, size, (requested, state, stack))
     notes = []
@@ -85,7 +85,7 @@ def undo_with_notes(
     return Layout(segments=segments, blocks=blocks), tuple(notes)
 
 
-def _living_before(final: Layout, events: Events) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+def _blocks_before(final: Layout, events: Events) -> tuple[Ints, Ints, Ints, Ints, Ints]:
     """Return the blocks in use before the first event, as columns.
 
     The columns are address, requested bytes, state, stack and block bytes, which are 0 if
@@ -123,7 +123,7 @@ def _skips_requests(events: Events) -> bool:
     return bool(counts[Action.FREE_REQUESTED] == 0 and counts[Action.FREE_COMPLETED] > _FEW)
 
 
-def _grown(
+def _with_surplus(
     addr: Ints, size: Ints, limit: Ints, unsure: NDArray[np.bool_], events: Events
 ) -> tuple[Ints, int]:
     """Add the surplus that large blocks kept to their sizes, where it shows.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.allocator.recordings.follow import follow
+from nbmem.allocator.recordings.follow import reconstruct
 from nbmem.core.session.events import Layout
 
 if TYPE_CHECKING:
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nbmem.allocator.recordings.follow import Followed
+    from nbmem.allocator.recordings.follow import MemoryCurves
     from nbmem.allocator.settings import AllocatorSettings
     from nbmem.core.session.events import Events, Segments
 
     Ints = NDArray[np.int64]
 
 
-def follow_used(
+def reconstruct_with_pools(
     start: Layout,
     events: Events,
     settings: AllocatorSettings,
     end: Segments,
     kept_pools: Sequence[int],
-) -> Followed:
+) -> MemoryCurves:
     """Reconstruct memory over time where pools in use release nothing.
 
     Events do not name a pool, segments do: what lies where such a pool's segments are at the end is
@@ -44,7 +44,7 @@ def follow_used(
         end: Every segment after the last event.
         kept_pools: The pools (`Segments.pool`) that a graph or a MemPool uses then.
     """
-    followed = follow(start, events, settings)
+    followed = reconstruct(start, events, settings)
     kept = end[np.isin(end.pool, kept_pools)]
     if not len(kept):
         return followed
@@ -57,7 +57,7 @@ def _releasable_in(
 ) -> Ints:
     """Return the releasable bytes in some segments at every moment."""
     inside = _in(kept, events.addr)
-    part = follow(
+    part = reconstruct(
         Layout(
             segments=start.segments[_in(kept, start.segments.addr)],
             blocks=start.blocks[_in(kept, start.blocks.addr)],

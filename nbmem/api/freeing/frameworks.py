@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.capture.frameworks import OWNERS
-from nbmem.capture.frameworks.readings import Owners
+from nbmem.capture.frameworks.readings import FrameworkQueries
 from nbmem.capture.torch_cuda import device_count, is_used
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def shares(notes: list[str]) -> list[Share]:
 
     `notes` takes the reason why one is left out.
     """
-    owners = Owners(notes.append)
+    owners = FrameworkQueries(notes.append)
     return [share for device in _devices() for share in owners.read_in_time(device)]
 
 

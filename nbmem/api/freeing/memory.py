@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbmem.api.live_tensors import following_uncounted, histories
+from nbmem.api.live_tensors import histories, tracking_uncounted
 from nbmem.capture.record.cell_deltas import DeltaReader
 from nbmem.capture.torch_cuda import loaded_torch
 from nbmem.core.freed_memory import Totals
@@ -21,10 +21,10 @@ from nbmem.core.session.events import BlockState
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.capture.tensors.storage_registry import Roll
+    from nbmem.capture.tensors.storage_registry import StorageRegistry
 
 
-class OfCards:
+class CardTotals:
     """Totals of CUDA's cards, by torch's counters."""
 
     def __init__(self) -> None:
@@ -47,21 +47,21 @@ class OfCards:
         return found
 
 
-class OfRoll:
+class HostTotals:
     """Totals of memory whose allocator keeps no history.
 
     Only storages that were looked at count.
     """
 
-    def __init__(self, torch: Any, roll: Roll) -> None:
-        self._torch, self._roll = torch, roll
+    def __init__(self, torch: Any, registry: StorageRegistry) -> None:
+        self._torch, self._roll = torch, registry
 
     def now(self) -> Totals:
         """Return the live bytes of registered storages, and the process's."""
-        self._roll.ask_all()
+        self._roll.check_all_next()
         self._roll.sweep(0)
         process = self._roll.device.read(self._torch, 0, whole=False).process
-        return Totals(sum(self._roll.living.values()), None, process)
+        return Totals(sum(self._roll.live_bytes.values()), None, process)
 
     def blocks(self) -> dict[tuple[int, int], int]:
         """Return the bytes of each live storage, by device and address.
@@ -72,7 +72,7 @@ class OfRoll:
 
 
 @contextmanager
-def memory() -> Iterator[OfCards | OfRoll]:
+def choose_totals() -> Iterator[CardTotals | HostTotals]:
     """Choose the totals for the memory that torch uses."""
-    with following_uncounted() as roll:
-        yield OfCards() if roll is None else OfRoll(loaded_torch(), roll)
+    with tracking_uncounted() as registry:
+        yield CardTotals() if registry is None else HostTotals(loaded_torch(), registry)

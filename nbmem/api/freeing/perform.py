@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nbmem.api.freeing import cache, frameworks, names, results, tracebacks
-from nbmem.api.freeing.memory import OfCards, OfRoll, memory
-from nbmem.capture.heap import reached, walk
+from nbmem.api.freeing.memory import CardTotals, HostTotals, choose_totals
+from nbmem.capture.heap import reachable_storages, walk
 from nbmem.capture.interpreter.notebook_cells import running_shell, user_names
 from nbmem.capture.record.cell_deltas import DeltaReader
 from nbmem.core.errors import UsageError
@@ -52,7 +52,7 @@ def perform(command: Command) -> list[Freed]:
         return [_free_frameworks()]
     shell, namespace = running_shell(), user_names()
     single = {"traceback": tracebacks.target, "out": results.target}.get(word)
-    with memory() as lent:
+    with choose_totals() as lent:
         if single is not None:
             return [_free(namespace, single(shell, namespace), lent)]
         wanted = names.targets(shell, namespace, word)
@@ -92,8 +92,8 @@ def _free_frameworks() -> Freed:
     )
 
 
-def _free(namespace: Mapping[str, Any], target: Target, lent: OfCards | OfRoll) -> Freed:
-    goes = reached(namespace) - reached(namespace, target.cut)
+def _free(namespace: Mapping[str, Any], target: Target, lent: CardTotals | HostTotals) -> Freed:
+    goes = reachable_storages(namespace) - reachable_storages(namespace, target.cut)
     blocks = lent.blocks()
     before = lent.now()
     notes = target.release()

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nbmem.api.freeing.target import Target
-from nbmem.capture.heap import Cut, reached
+from nbmem.capture.heap import Cut, reachable_storages
 from nbmem.core.errors import UsageError
 from nbmem.core.session.holders import HolderKind
 
@@ -30,7 +30,7 @@ def target(shell: Any | None, namespace: dict[str, Any]) -> Target:
     return Target(
         what="Out",
         cut=Cut(place=_is_result),
-        reached=reached(namespace, others),
+        reached=reachable_storages(namespace, others),
         release=partial(_release, shell),
     )
 

@@ -19,7 +19,7 @@ from types import CellType, FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from nbmem.api.freeing.target import Target
-from nbmem.capture.heap import Cut, reached
+from nbmem.capture.heap import Cut, reachable_storages
 from nbmem.capture.interpreter.roots import kept_exceptions
 from nbmem.core.session.holders import HolderKind
 
@@ -44,7 +44,7 @@ def target(shell: Any | None, namespace: dict[str, Any]) -> Target:
     return Target(
         what="the traceback",
         cut=Cut(place=_is_traceback),
-        reached=reached(namespace, others),
+        reached=reachable_storages(namespace, others),
         release=partial(_release, shell),
     )
 

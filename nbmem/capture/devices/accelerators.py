@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem.capture.devices import DeviceReading
 from nbmem.capture.devices.host import Host
 from nbmem.capture.devices.other_allocators import OtherAllocator
-from nbmem.core.runtime.interrupts import let_pass
+from nbmem.core.runtime.interrupts import reraise_if_from_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,7 +51,7 @@ class _MayBeSilent:
         try:
             free, total = ask(index)
         except Exception as err:  # noqa: BLE001 - each backend has its own
-            let_pass(err)
+            reraise_if_from_signal(err)
             self._silent = True
             return None
         return max(0, int(total) - int(free))
@@ -173,7 +173,7 @@ class Accelerator(_MayBeSilent):
 ACCELERATORS: tuple[Device, ...] = (OtherAllocator(), Xpu(), Mps(), Accelerator())
 
 
-def accelerator(torch: Any) -> Device | None:
+def accelerator_in_use(torch: Any) -> Device | None:
     """Return the accelerator in use; None if there is none of these.
 
     It is in use once the user's code has initialized it. A CUDA GPU counts if its allocator is not
@@ -182,9 +182,9 @@ def accelerator(torch: Any) -> Device | None:
     return next((device for device in ACCELERATORS if device.in_use(torch)), None)
 
 
-def uncounted(torch: Any) -> Device:
+def device_without_history(torch: Any) -> Device:
     """Return the accelerator in use, else the host: both lack a history."""
-    return accelerator(torch) or Host()
+    return accelerator_in_use(torch) or Host()
 
 
 def _current(stats: Mapping[str, Any], name: str) -> int | None:

@@ -26,7 +26,7 @@ class VramFigures(NamedTuple):
     free: int
 
 
-class OnCard(NamedTuple):
+class AmdProcess(NamedTuple):
     """A process on a GPU, with the fields of NVML's structure."""
 
     pid: Any
@@ -93,15 +93,15 @@ class Amdsmi:
         used = self._amdsmi.amdsmi_get_gpu_memory_usage(handle, kind)
         return VramFigures(total, used, total - used)
 
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[OnCard]:  # noqa: N802
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[AmdProcess]:  # noqa: N802
         """List the processes on a GPU with the VRAM that each holds."""
         return [
-            OnCard(one["pid"], one["memory_usage"]["vram_mem"])
+            AmdProcess(one["pid"], one["memory_usage"]["vram_mem"])
             for one in self._amdsmi.amdsmi_get_gpu_process_list(handle)
         ]
 
 
-def is_here() -> bool:
+def is_rocm() -> bool:
     """Return True if the loaded torch is built for ROCm."""
     version: Any = getattr(loaded_torch(), "version", None)
     return getattr(version, "hip", None) is not None

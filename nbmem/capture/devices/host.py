@@ -146,7 +146,7 @@ def total_bytes() -> int:
     return total if box is None else min(total, box.limit)
 
 
-class _Box(NamedTuple):
+class _ControlGroup(NamedTuple):
     """The limit and usage of a control group.
 
     Attributes:
@@ -160,7 +160,7 @@ class _Box(NamedTuple):
     cold: int
 
 
-def _container() -> _Box | None:
+def _container() -> _ControlGroup | None:
     """Read the control group of this process; None without a limit.
 
     https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files
@@ -177,7 +177,7 @@ def _container() -> _Box | None:
         highest, used = _number(_CGROUP / limit), _number(_CGROUP / current)
         if highest is not None and used is not None and highest < _UNLIMITED:
             dropped = min(used, _row(_CGROUP / stat, cold) or 0)
-            return _Box(highest, used - dropped, dropped)
+            return _ControlGroup(highest, used - dropped, dropped)
     return None
 
 

@@ -24,12 +24,12 @@ from nbmem.capture.devices.nvml_readings import (
     is_wddm,
     name_of,
     processes_of,
-    supported,
-    unowned,
+    query_or_default,
+    unattributed_bytes,
 )
-from nbmem.capture.timeouts import COLD_S, LIMIT_S, HungError, patiently
+from nbmem.capture.timeouts import COLD_S, LIMIT_S, HungError, call_with_timeout
 from nbmem.capture.torch_cuda import initialized_torch
-from nbmem.capture.validation import doubt, shown, text_of, whole_bytes
+from nbmem.capture.validation import format_excess, format_value, text_of, whole_bytes
 from nbmem.core.errors import ProbeUnavailableError
 from nbmem.core.runtime.fault_isolation import error_of
 
@@ -61,7 +61,7 @@ class NvmlProbe:
     def cards(self) -> tuple[NvmlCard, ...]:
         """Return every working GPU of the machine, visible to torch or not."""
         load()
-        return ask(self._cards, COLD_S)
+        return call_nvml(self._cards, COLD_S)
 
     def read(self, ordinal: int, *, others: bool = False) -> CardReading:
         """Read the memory figures of one GPU.
@@ -76,7 +76,7 @@ class NvmlProbe:
             ImpossibleReadingError: A figure that was read is impossible.
         """
         load()
-        return ask(lambda: self._read(ordinal, others=others), LIMIT_S)
+        return call_nvml(lambda: self._read(ordinal, others=others), LIMIT_S)
 
     def other_processes(self, ordinal: int) -> dict[int, int]:
         """Return the bytes of other processes on a GPU by PID.
@@ -84,7 +84,7 @@ class NvmlProbe:
         Processes whose bytes the driver hides are left out.
         """
         load()
-        held = ask(lambda: processes_of(self._open(), self._handle(ordinal)), LIMIT_S)
+        held = call_nvml(lambda: processes_of(self._open(), self._handle(ordinal)), LIMIT_S)
         return {pid: size for pid, size in held.items() if size and pid != os.getpid()}
 
     def close(self) -> None:
@@ -93,13 +93,13 @@ class NvmlProbe:
             nvml, self._nvml = self._nvml, None
             self._handles.clear()
             try:
-                ask(nvml.nvmlShutdown, LIMIT_S)
+                call_nvml(nvml.nvmlShutdown, LIMIT_S)
             except ProbeUnavailableError:  # nobody reads any more, so nobody misses anything
                 logger.debug("NVML could not be closed", exc_info=True)
 
     def _cards(self) -> tuple[NvmlCard, ...]:
         nvml = self._open()
-        driver = text_of(supported(nvml.nvmlSystemGetDriverVersion, None))
+        driver = text_of(query_or_default(nvml.nvmlSystemGetDriverVersion, None))
         count = whole_bytes(nvml.nvmlDeviceGetCount())
         if count is None or count > _MOST_CARDS:
             raise ProbeUnavailableError(_NO_COUNT)
@@ -136,14 +136,14 @@ class NvmlProbe:
             doubts["memory"] = _BY_CUDA
         driver = whole_bytes(found.driver)
         if driver is None or driver > used:
-            doubts["driver"] = doubt("the driver keeps", found.driver, used)
+            doubts["driver"] = format_excess("the driver keeps", found.driver, used)
             driver = 0
         held = processes_of(self._nvml, handle)
         if not found.shared:  # of the host's bytes most are no process's on the card
-            driver += unowned(used - driver, held)
+            driver += unattributed_bytes(used - driver, held)
         process = held.pop(os.getpid(), None) or None
         if process is not None and process > used:
-            doubts["process"] = doubt("this process holds", process, used)
+            doubts["process"] = format_excess("this process holds", process, used)
             process = None
         return CardReading(
             total=found.total,
@@ -199,7 +199,7 @@ def load() -> Any:
     Raises:
         ProbeUnavailableError: The package is not installed, or only in part.
     """
-    if amd.is_here():
+    if amd.is_rocm():
         return amd.load()
     try:
         import pynvml
@@ -239,13 +239,14 @@ def _answering() -> Any:
 
 def _unavailable(err: Exception) -> ProbeUnavailableError:
     return ProbeUnavailableError(
-        f"NVML cannot be read ({shown(err) or error_of(err)}). The process and device figures of "
+        f"NVML cannot be read ({format_value(err) or error_of(err)}). The process and device "
+        "figures of "
         "nvidia-smi are missing; torch's own counters still work. Check that nvidia-smi runs in "
         "this environment."
     )
 
 
-def ask(
+def call_nvml(
     call: Callable[[], Answer],
     limit_s: float,
     unreadable: Callable[[Exception], ProbeUnavailableError] = _unavailable,
@@ -263,7 +264,7 @@ def ask(
     if (why := hung()) is not None:
         raise ProbeUnavailableError(why)
     try:
-        return patiently(call, limit_s)
+        return call_with_timeout(call, limit_s)
     except ProbeUnavailableError:
         raise
     except HungError as err:

@@ -120,7 +120,7 @@ def card_bytes(
         ImpossibleReadingError: The figures are impossible.
         Exception: What NVML raises for a card that should have these figures.
     """
-    memory: Any = supported(lambda: memory_of(library, handle), _NO_MEMORY)
+    memory: Any = query_or_default(lambda: memory_of(library, handle), _NO_MEMORY)
     if memory is not _NO_MEMORY and whole_bytes(memory.total) != 0:
         shared = is_shared(name or "", () if ordinal is None else (ordinal,))
         return CardBytes(*total_and_free(memory), getattr(memory, "reserved", 0), shared)
@@ -136,7 +136,7 @@ def card_bytes(
 
 def name_of(library: Any, handle: Any) -> str:
     """Read a GPU's name; "unknown" where the driver does not report it."""
-    return text_of(supported(lambda: library.nvmlDeviceGetName(handle), None))
+    return text_of(query_or_default(lambda: library.nvmlDeviceGetName(handle), None))
 
 
 def is_wddm(library: Any, handle: Any) -> bool:
@@ -153,7 +153,7 @@ def is_wddm(library: Any, handle: Any) -> bool:
         return False
 
 
-def supported(ask: Callable[[], Any], otherwise: Answer) -> Any | Answer:
+def query_or_default(ask: Callable[[], Any], otherwise: Answer) -> Any | Answer:
     """Query one figure of NVML; return `otherwise` if it is unsupported.
 
     Raises:
@@ -180,7 +180,7 @@ def processes_of(library: Any, handle: Any) -> dict[int, int | None]:
     return held
 
 
-def unowned(used: int, held: Mapping[int, int | None]) -> int:
+def unattributed_bytes(used: int, held: Mapping[int, int | None]) -> int:
     """Return the bytes in use that the driver assigns to no process.
 
     They can be known only while the bytes of every process are visible.

@@ -35,15 +35,19 @@ class OtherAllocator:
         """The limits of a recording with this allocator, and its backend."""
         return (
             "torch takes its memory from another allocator here "
-            f"({torch_cuda.backend()}) and keeps no "
+            f"({torch_cuda.allocator_backend()}) and keeps no "
             "history of it: what lived was looked at where phases begin and end, and peaks are "
             "those of these moments. What the allocator counts beyond the tensors that were seen "
-            f"is unknown or cache; {_WHAT_IS_COUNTED[torch_cuda.backend() == 'pluggable']}."
+            "is unknown or cache; "
+            f"{_WHAT_IS_COUNTED[torch_cuda.allocator_backend() == 'pluggable']}."
         )
 
     def in_use(self, _torch: Any) -> bool:
         """Return True if CUDA is initialized with another allocator."""
-        return torch_cuda.initialized_torch() is not None and torch_cuda.backend() != "native"
+        return (
+            torch_cuda.initialized_torch() is not None
+            and torch_cuda.allocator_backend() != "native"
+        )
 
     def count(self, _torch: Any) -> int:
         """Return the number of GPUs that torch uses or could use."""
@@ -54,12 +58,13 @@ class OtherAllocator:
         counters = torch_cuda.read_counters(index)
         if counters is not None:
             return DeviceReading(counters.allocated, counters.reserved)
-        return DeviceReading(*(rmm.of_torch(index) or ()))
+        return DeviceReading(*(rmm.torch_bytes(index) or ()))
 
     def info(self, _torch: Any, index: int) -> DeviceInfo:
         """Return the name, bytes and allocator backend of a GPU."""
         return replace(
-            torch_cuda.device_info(index, None, virtual=False), allocator=torch_cuda.backend()
+            torch_cuda.device_info(index, None, virtual=False),
+            allocator=torch_cuda.allocator_backend(),
         )
 
 

@@ -16,10 +16,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.distributed import dtensor, fsdp, zero
-from nbmem.capture.distributed.fsdp import Held
+from nbmem.capture.distributed.fsdp import CollectiveTensor
 from nbmem.capture.interpreter.object_members import locals_of
-from nbmem.capture.patches.method_patches import LentMethod
-from nbmem.capture.patches.name_patches import LentName
+from nbmem.capture.patches.method_patches import MethodPatch
+from nbmem.capture.patches.name_patches import NamePatch
 from nbmem.core.runtime.entry_points import entry
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import DTENSOR, ZERO_BUCKET
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from nbmem.capture.patches.method_patches import Ended, Lost
 
-    Reader = Callable[[Any, Mapping[str, Any]], Iterable[Held]]
+    Reader = Callable[[Any, Mapping[str, Any]], Iterable[CollectiveTensor]]
     """Finds what is held, given the object whose method is called and the caller's variables."""
-    Part = LentMethod | LentName
+    Part = MethodPatch | NamePatch
 
 _SECOND = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 _BETWEEN = "torch.distributed.fsdp._fully_shard._fsdp_collectives"
@@ -53,14 +53,14 @@ class Collectives:
         lost: Leaves a note of a fault; nothing more is reported then.
     """
 
-    def __init__(self, held: Callable[[Iterable[Held]], None], lost: Lost) -> None:
+    def __init__(self, held: Callable[[Iterable[CollectiveTensor]], None], lost: Lost) -> None:
         self._held = held
         self.lost = lost
         self._left = {
-            _SECOND: self._of_second,
-            _FIRST: self._of_first,
-            dtensor.MODULE: self._of_dtensor,
-            _ZERO: self._of_zero,
+            _SECOND: self._fsdp2_patches,
+            _FIRST: self._fsdp1_patches,
+            dtensor.MODULE: self._dtensor_patches,
+            _ZERO: self._zero_patches,
         }
         self._deaf = False
 
@@ -76,41 +76,44 @@ class Collectives:
         there = [name for name in self._left if name in sys.modules]
         return [part for name in there for part in self._left.pop(name)()]
 
-    def _of_second(self) -> list[Part]:
+    def _fsdp2_patches(self) -> list[Part]:
         group = ((_SECOND, "FSDPParamGroup"),)
         room = tuple((_BETWEEN, name) for name in _MAKES_ROOM)
         reduce = tuple((_BETWEEN, name) for name in _REDUCES)
         code = getattr(vars(sys.modules[_BETWEEN]).get("foreach_reduce"), "__wrapped__", None)
         return [
-            *self._methods(group, "unshard", after=fsdp.gathering),
-            *self._methods(group, "wait_for_unshard", after=fsdp.gathered),
-            *self._methods(group, "reshard", after=fsdp.kept_by_fewer),
-            *self._methods(group, "post_backward", after=fsdp.left_by_backward),
-            *self._methods(room, "allocate", before=fsdp.sent),
+            *self._methods(group, "unshard", after=fsdp.all_gather_buffer),
+            *self._methods(group, "wait_for_unshard", after=fsdp.unsharded_parameters),
+            *self._methods(group, "reshard", after=fsdp.post_forward_shards),
+            *self._methods(group, "post_backward", after=fsdp.waiting_gradients),
+            *self._methods(room, "allocate", before=fsdp.collective_inputs),
             *self._methods(
-                reduce, "__call__", before=fsdp.reduced, by=getattr(code, "__code__", None)
+                reduce,
+                "__call__",
+                before=fsdp.reduce_scatter_buffers,
+                by=getattr(code, "__code__", None),
             ),
         ]
 
-    def _of_first(self) -> list[Part]:
+    def _fsdp1_patches(self) -> list[Part]:
         handle = ((_FLAT_PARAMETERS, "FlatParamHandle"),)
         dist = vars(sys.modules[_FIRST]).get("dist")
         name = next((name for name in _REDUCES_FLAT if hasattr(dist, name)), None)
-        parts = self._methods(handle, "unshard", after=fsdp.gathered_flat)
+        parts = self._methods(handle, "unshard", after=fsdp.flat_gathered_buffers)
         if name is not None:
             where = sys.modules[_FIRST]
-            parts.append(LentName(where, "dist", (name,), self._reduces_flat, self._fault))
+            parts.append(NamePatch(where, "dist", (name,), self._reduces_flat, self._fault))
         return parts
 
-    def _of_dtensor(self) -> list[Part]:
+    def _dtensor_patches(self) -> list[Part]:
         where = sys.modules[dtensor.MODULE]
         return [
-            LentName(where, name, (wanted,), self._redistributes, self._fault)
+            NamePatch(where, name, (wanted,), self._redistributes, self._fault)
             for name, wanted in dtensor.LOOK_UPS
             if hasattr(vars(where).get(name), wanted)
         ]
 
-    def _of_zero(self) -> list[Part]:
+    def _zero_patches(self) -> list[Part]:
         return self._methods(((_ZERO, "DeepSpeedZeroOptimizer"),), "average_tensor", before=_sends)
 
     def _methods(
@@ -131,13 +134,13 @@ class Collectives:
 
         classes = (vars(sys.modules[module]).get(owner) for module, owner in owners)
         return [
-            LentMethod(owner, name, begins, self._fault, by)
+            MethodPatch(owner, name, begins, self._fault, by)
             for owner in classes
             if owner is not None and name in vars(owner)
         ]
 
     def _reduces_flat(self, frame: FrameType) -> None:
-        self._look(fsdp.reduced_flat, None, locals_of(frame))
+        self._look(fsdp.flat_reduce_scatter, None, locals_of(frame))
 
     def _redistributes(self, frame: FrameType) -> None:
         self._look(_made, None, locals_of(frame))
@@ -154,21 +157,21 @@ class Collectives:
 # --- of DTensor's redistributions
 
 
-def _made(_nothing: Any, given: Mapping[str, Any]) -> Iterator[Held]:
+def _made(_nothing: Any, given: Mapping[str, Any]) -> Iterator[CollectiveTensor]:
     """Yield the tensor that a DTensor collective has produced."""
-    found = dtensor.made(given)
+    found = dtensor.collective_result(given)
     if found is not None:
         what = f"{DTENSOR} {found.kind}"
-        yield Held(found.tensor, Category.COMMUNICATION, None, "", "", what)
+        yield CollectiveTensor(found.tensor, Category.COMMUNICATION, None, "", "", what)
 
 
 # --- of DeepSpeed's ZeRO
 
 
-def _sends(optimizer: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
+def _sends(optimizer: Any, _given: Mapping[str, Any]) -> Iterator[CollectiveTensor]:
     """Yield the buckets that ZeRO sends gradients from.
 
     ZeRO-1 and ZeRO-2 have them during a backward only.
     """
     for bucket in zero.buckets(optimizer):
-        yield Held(bucket, Category.COMMUNICATION, None, "", "", ZERO_BUCKET)
+        yield CollectiveTensor(bucket, Category.COMMUNICATION, None, "", "", ZERO_BUCKET)

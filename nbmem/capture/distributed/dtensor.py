@@ -32,14 +32,14 @@ _PLACEMENTS = "torch.distributed.tensor.placement_types"
 _FUNCTIONAL = "torch.distributed._functional_collectives"
 
 
-class Made(NamedTuple):
+class CollectiveResult(NamedTuple):
     """A collective's result, held during one call, and the collective's kind."""
 
     tensor: Any
     kind: str
 
 
-def made(given: Mapping[str, Any]) -> Made | None:
+def collective_result(given: Mapping[str, Any]) -> CollectiveResult | None:
     """Return a redistribution's result from its variables, or None.
 
     None where nothing was communicated.
@@ -57,7 +57,11 @@ def made(given: Mapping[str, Any]) -> Made | None:
     result = _waited_for(result)
     if not kinds or not is_tensor(result) or not is_tensor(source):
         return None
-    return None if address_of(result) == address_of(local_of(source)) else Made(result, kinds[-1])
+    return (
+        None
+        if address_of(result) == address_of(local_of(source))
+        else CollectiveResult(result, kinds[-1])
+    )
 
 
 def _kind(current: Any, target: Any) -> str | None:

@@ -26,7 +26,7 @@ _FLAT_NAME, _WRAPPED = "_flat_param", "_fsdp_wrapped_module"
 _OWN = ("_sharded_param_data", "_sharded_post_forward_param_data")
 
 
-class Held(NamedTuple):
+class CollectiveTensor(NamedTuple):
     """A tensor that is held for a collective now, and how to name it.
 
     Attributes:
@@ -50,20 +50,20 @@ class Held(NamedTuple):
 # --- of FSDP2's parameter groups
 
 
-def gathering(group: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
+def all_gather_buffer(group: Any, _given: Mapping[str, Any]) -> Iterator[CollectiveTensor]:
     """Yield the buffer that all ranks' shards are gathered into."""
     result = items_of(_of(group, "_all_gather_result"))
     return _of_unit(items_of(_of(group, "fsdp_params")), result[:1], ALL_GATHER)
 
 
-def gathered(group: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
+def unsharded_parameters(group: Any, _given: Mapping[str, Any]) -> Iterator[CollectiveTensor]:
     """Yield each unsharded parameter, and the parts of a float8 one."""
     for parameter in items_of(_of(group, "fsdp_params")):
         for name in ("all_gather_outputs", "_unsharded_inner_tensors"):
             yield from _of_one(parameter, items_of(_of(parameter, name)), GATHERED)
 
 
-def kept_by_fewer(group: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
+def post_forward_shards(group: Any, _given: Mapping[str, Any]) -> Iterator[CollectiveTensor]:
     """Yield the larger shards of parameters after forward.
 
     They are kept until backward with `reshard_after_forward=8`.
@@ -73,7 +73,7 @@ def kept_by_fewer(group: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
         yield from _of_one(parameter, kept, KEPT)
 
 
-def left_by_backward(group: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
+def waiting_gradients(group: Any, _given: Mapping[str, Any]) -> Iterator[CollectiveTensor]:
     """Yield the buffer still being reduced, and waiting gradients.
 
     The buffer is the input of a reduce-scatter. The gradients wait for the last micro-batch.
@@ -90,7 +90,7 @@ def left_by_backward(group: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
         yield from _of_one(parameter, waiting, "whole gradient", Category.GRADIENTS)
 
 
-def sent(_comm: Any, given: Mapping[str, Any]) -> Iterator[Held]:
+def collective_inputs(_comm: Any, given: Mapping[str, Any]) -> Iterator[CollectiveTensor]:
     """Yield what will be copied into the buffer that is about to be made."""
     parameters = items_of(given.get("fsdp_params"))
     gradients = items_of(given.get("unsharded_grads"))
@@ -103,7 +103,7 @@ def sent(_comm: Any, given: Mapping[str, Any]) -> Iterator[Held]:
         yield from _of_one(parameter, cast, f"{ALL_GATHER} input")
 
 
-def reduced(_comm: Any, given: Mapping[str, Any]) -> Iterator[Held]:
+def reduce_scatter_buffers(_comm: Any, given: Mapping[str, Any]) -> Iterator[CollectiveTensor]:
     """Yield the input and the output of a reduce-scatter."""
     parameters = items_of(given.get("fsdp_params"))
     yield from _of_unit(parameters, [given.get("reduce_scatter_input")], "reduce-scatter input")
@@ -112,13 +112,15 @@ def reduced(_comm: Any, given: Mapping[str, Any]) -> Iterator[Held]:
 
 def _of_one(
     parameter: Any, tensors: Iterable[Any], what: str, category: Category = Category.COMMUNICATION
-) -> Iterator[Held]:
+) -> Iterator[CollectiveTensor]:
     path = _path(parameter)
     for tensor in filter(is_tensor, tensors):
-        yield Held(tensor, category, _of(parameter, "sharded_param"), path, path, what)
+        yield CollectiveTensor(tensor, category, _of(parameter, "sharded_param"), path, path, what)
 
 
-def _of_unit(parameters: list[Any], tensors: Iterable[Any], what: str) -> Iterator[Held]:
+def _of_unit(
+    parameters: list[Any], tensors: Iterable[Any], what: str
+) -> Iterator[CollectiveTensor]:
     """Yield tensors that belong to all parameters of an FSDP unit.
 
     They are named by the common part of the parameters' paths.
@@ -137,13 +139,13 @@ def _path(parameter: Any) -> str:
 # --- of FSDP1's flat parameters
 
 
-def gathered_flat(handle: Any, _given: Mapping[str, Any]) -> Iterator[Held]:
+def flat_gathered_buffers(handle: Any, _given: Mapping[str, Any]) -> Iterator[CollectiveTensor]:
     """Yield a flat parameter's gathered buffers and its cast shard."""
     told = attributes_of(_of(handle, "flat_param")) or {}
     return _of_flat(handle, [told.get(name) for name in FLAT], GATHERED)
 
 
-def reduced_flat(_nothing: Any, given: Mapping[str, Any]) -> Iterator[Held]:
+def flat_reduce_scatter(_nothing: Any, given: Mapping[str, Any]) -> Iterator[CollectiveTensor]:
     """Yield a gradient, its padded copy and its reduce-scatter output."""
     handle = given.get("handle")
     whole = [given.get("unsharded_grad")]
@@ -155,7 +157,7 @@ def reduced_flat(_nothing: Any, given: Mapping[str, Any]) -> Iterator[Held]:
     yield from _of_flat(handle, [shard], "reduce-scatter output")
 
 
-def _of_flat(handle: Any, tensors: Iterable[Any], what: str) -> Iterator[Held]:
+def _of_flat(handle: Any, tensors: Iterable[Any], what: str) -> Iterator[CollectiveTensor]:
     flat = _of(handle, "flat_param")
     told = attributes_of(flat) or {}
     originals = [one for one in items_of(told.get("_params")) if is_tensor(one)]
@@ -163,7 +165,7 @@ def _of_flat(handle: Any, tensors: Iterable[Any], what: str) -> Iterator[Held]:
     path = f"{_WRAPPED}.{paths[0]}"
     for tensor in filter(is_tensor, tensors):
         of = (originals or [flat])[0]
-        yield Held(tensor, Category.COMMUNICATION, of, path, _FLAT_NAME, what)
+        yield CollectiveTensor(tensor, Category.COMMUNICATION, of, path, _FLAT_NAME, what)
 
 
 def _of(thing: Any, name: str) -> Any:

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any
 from nbmem.capture.distributed import zero
 from nbmem.capture.interpreter.object_members import attributes_of, entries_of, is_a
 from nbmem.capture.tensors.modules import is_tensor, named_modules, named_parameters
-from nbmem.capture.tensors.tensors import Seen, address_of, of_module, requires_grad, see
+from nbmem.capture.tensors.tensors import (
+    ObservedStorage,
+    address_of,
+    observe,
+    requires_grad,
+    storages_of_module,
+)
 from nbmem.capture.torch_cuda import loaded_torch
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import GATHERED
@@ -37,7 +43,7 @@ FLAT = ("_full_param_padded", "_full_prec_full_param_padded", "_mp_shard")
 """What FSDP1's flat parameter gathers into, and its shard in the type that is gathered."""
 
 
-def parts_of(module: Any, tree: ModuleTree | None = None) -> Sequence[Seen]:
+def weights_and_buffers(module: Any, tree: ModuleTree | None = None) -> Sequence[ObservedStorage]:
     """Return a module's weights and buffers, also of FSDP and ZeRO.
 
     What is gathered counts as communication; the shards count as weights.
@@ -48,20 +54,20 @@ def parts_of(module: Any, tree: ModuleTree | None = None) -> Sequence[Seen]:
         module: The module.
         tree: Its current tree; None to read the module.
     """
-    own = list(sharded(module))
+    own = list(shards_and_gathered(module))
     if not own:
-        return of_module(module, tree)
+        return storages_of_module(module, tree)
     known = {(seen.device, seen.addr) for seen in own}
-    return [*own, *(s for s in of_module(module, tree) if (s.device, s.addr) not in known)]
+    return [*own, *(s for s in storages_of_module(module, tree) if (s.device, s.addr) not in known)]
 
 
-def sharded(module: Any) -> Iterator[Seen]:
+def shards_and_gathered(module: Any) -> Iterator[ObservedStorage]:
     """Yield a module's shards of FSDP or ZeRO, and gathered parameters.
 
     The shards are those that this rank keeps, the gathered parameters those of this moment. ZeRO's
     gradient shards and send buckets are among them.
     """
-    yield from zero.shards(module)
+    yield from zero.zero_storages(module)
     for root, parameter in _parameters(module):
         told = attributes_of(parameter) or {}
         path = told.get("_param_fqn")
@@ -101,7 +107,7 @@ def _handles(module: Any) -> Iterator[tuple[str, Any]]:
             yield path, handle
 
 
-def faces_of(module: Any) -> Iterator[list[Any]]:
+def fsdp2_substitutes(module: Any) -> Iterator[list[Any]]:
     """Yield the tensors that FSDP2 substitutes for each parameter.
 
     One list for each parameter, with its shard first.
@@ -178,13 +184,13 @@ def _list(thing: Any, *names: str) -> list[Any]:
     return items_of(found) if type(found) in (list, tuple) else [found]
 
 
-def _seen(tensor: Any, category: Category, name: str) -> Iterator[Seen]:
-    seen = see(tensor, category, name) if is_tensor(tensor) else None
+def _seen(tensor: Any, category: Category, name: str) -> Iterator[ObservedStorage]:
+    seen = observe(tensor, category, name) if is_tensor(tensor) else None
     if seen is not None:
         yield seen
 
 
-def buckets_of(module: Any) -> Iterator[Seen]:
+def ddp_buckets(module: Any) -> Iterator[ObservedStorage]:
     """Yield the size of DDP's gradient buckets, per device and dtype.
 
     Their address is 0. Yields nothing where gradients are views of the buckets: a bucket is a
@@ -201,4 +207,4 @@ def buckets_of(module: Any) -> Iterator[Seen]:
             size = torch.Tensor.numel(parameter) * torch.Tensor.element_size(parameter)
             sizes[key] = sizes.get(key, 0) + size
     for (device, _), size in sizes.items():
-        yield Seen(device, 0, size, Category.COMMUNICATION, ": gradients' buckets")
+        yield ObservedStorage(device, 0, size, Category.COMMUNICATION, ": gradients' buckets")

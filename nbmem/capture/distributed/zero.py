@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.interpreter.object_members import attributes_of, entries_of, is_a
 from nbmem.capture.tensors.modules import is_tensor, named_parameters
-from nbmem.capture.tensors.tensors import address_of, requires_grad, see
+from nbmem.capture.tensors.tensors import address_of, observe, requires_grad
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import GATHERED, ZERO_BUCKET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.capture.tensors.tensors import Seen
+    from nbmem.capture.tensors.tensors import ObservedStorage
 
 PACKAGE = "deepspeed"
 FLAT_GRADIENTS = "grad_partitions_flat_buffer"
 
 
-def shards(module: Any) -> Iterator[Seen]:
+def zero_storages(module: Any) -> Iterator[ObservedStorage]:
     """Yield the tensors that ZeRO keeps beside a module's own.
 
     They are the shards of its parameters, the parts gathered now, the shards of its gradients,
@@ -47,7 +47,7 @@ def shards(module: Any) -> Iterator[Seen]:
         yield from _seen(bucket, Category.COMMUNICATION, f": {ZERO_BUCKET}")
 
 
-def sent_by(module: Any) -> dict[str, int] | None:
+def bucket_sizes(module: Any) -> dict[str, int] | None:
     """Return the elements of a ZeRO bucket and of all gradients.
 
     None without ZeRO.
@@ -93,7 +93,7 @@ def _elements(parameter: Any) -> int:
     return whole if type(whole) is int else int(parameter.numel())
 
 
-def _seen(tensor: Any, category: Category, name: str) -> Iterator[Seen]:
-    seen = see(tensor, category, name) if is_tensor(tensor) else None
+def _seen(tensor: Any, category: Category, name: str) -> Iterator[ObservedStorage]:
+    seen = observe(tensor, category, name) if is_tensor(tensor) else None
     if seen is not None:
         yield seen

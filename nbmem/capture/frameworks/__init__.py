@@ -8,11 +8,11 @@ query takes microseconds.
 from __future__ import annotations
 
 from nbmem.capture.frameworks import cuda_pool, cupy, jax, numba, rmm, tensorflow
-from nbmem.capture.frameworks.framework import Owner, OwnerReading
+from nbmem.capture.frameworks.framework import Framework, FrameworkReading
 
-__all__ = ["OWNERS", "Owner", "OwnerReading"]
+__all__ = ["OWNERS", "Framework", "FrameworkReading"]
 
-OWNERS: tuple[Owner, ...] = (
+OWNERS: tuple[Framework, ...] = (
     cupy.OWNER,
     rmm.OWNER,
     jax.OWNER,

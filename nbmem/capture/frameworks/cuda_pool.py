@@ -13,19 +13,19 @@ import sys
 from typing import Any
 
 from nbmem.capture.frameworks import cupy
-from nbmem.capture.frameworks.framework import Owner, OwnerReading
-from nbmem.capture.torch_cuda import backend, initialized_torch
+from nbmem.capture.frameworks.framework import Framework, FrameworkReading
+from nbmem.capture.torch_cuda import allocator_backend, initialized_torch
 
 _RUNTIME = "cuda.bindings.runtime"
 
 
-def read(device: int) -> OwnerReading | None:
+def read(device: int) -> FrameworkReading | None:
     """Read what the pool reserves and uses on a GPU, or return None.
 
     None before CUDA is initialized, where torch does not use its native allocator, where CuPy
     counts the pool, and where there is none.
     """
-    if initialized_torch() is None or backend() != "native":
+    if initialized_torch() is None or allocator_backend() != "native":
         return None
     if cupy.OWNER.is_loaded and cupy.is_asynchronous():
         return None
@@ -38,7 +38,7 @@ def read(device: int) -> OwnerReading | None:
     used = cuda.cudaMemPoolGetAttribute(pool, kinds.cudaMemPoolAttrUsedMemCurrent)
     if int(held[0]) or int(used[0]):
         return None
-    return OwnerReading(held=int(held[1]), used=int(used[1]))
+    return FrameworkReading(held=int(held[1]), used=int(used[1]))
 
 
-OWNER = Owner(name="cuda_pool", modules=(_RUNTIME,), read=read)
+OWNER = Framework(name="cuda_pool", modules=(_RUNTIME,), read=read)

@@ -13,8 +13,8 @@ import sys
 from contextlib import nullcontext
 from typing import Any
 
-from nbmem.capture.frameworks.framework import Owner, OwnerReading
-from nbmem.capture.torch_cuda import backend
+from nbmem.capture.frameworks.framework import Framework, FrameworkReading
+from nbmem.capture.torch_cuda import allocator_backend
 
 
 def pools() -> list[Any]:
@@ -43,10 +43,10 @@ def _torchs(pool: Any) -> bool:
 
     Its cudaMallocAsync backend takes from the same pool.
     """
-    return _takes_from_cudas(pool) and backend() == "cudaMallocAsync"
+    return _takes_from_cudas(pool) and allocator_backend() == "cudaMallocAsync"
 
 
-def read(device: int) -> OwnerReading | None:
+def read(device: int) -> FrameworkReading | None:
     """Read CuPy's pools on a GPU.
 
     A pool answers for the device that is current in the thread.
@@ -58,7 +58,9 @@ def read(device: int) -> OwnerReading | None:
         return None
     with _current(device):
         found = [(pool.used_bytes(), pool.total_bytes()) for pool in pools() if not _torchs(pool)]
-    return OwnerReading(held=sum(held for _, held in found), used=sum(used for used, _ in found))
+    return FrameworkReading(
+        held=sum(held for _, held in found), used=sum(used for used, _ in found)
+    )
 
 
 def give_back(device: int) -> None:
@@ -75,4 +77,4 @@ def _current(device: int) -> Any:
     return nullcontext() if there else cupy.cuda.Device(device)
 
 
-OWNER = Owner(name="cupy", modules=("cupy", "cupy.cuda"), read=read, give_back=give_back)
+OWNER = Framework(name="cupy", modules=("cupy", "cupy.cuda"), read=read, give_back=give_back)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnerReading:
+class FrameworkReading:
     """A framework's report of its memory, before it is checked.
 
     `FrameworkQueries` checks it.
@@ -29,7 +29,7 @@ class OwnerReading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
+class Framework:
     """A framework that allocates GPU memory beside torch.
 
     Attributes:
@@ -43,7 +43,7 @@ class Owner:
 
     name: str
     modules: tuple[str, ...]
-    read: Callable[[int], OwnerReading | None]
+    read: Callable[[int], FrameworkReading | None]
     give_back: Callable[[int], None] | None = None
 
     @property

@@ -13,12 +13,12 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from nbmem.capture.frameworks.framework import Owner, OwnerReading
+from nbmem.capture.frameworks.framework import Framework, FrameworkReading
 
 _BACKENDS = "jax._src.xla_bridge"
 
 
-def read(device: int) -> OwnerReading | None:
+def read(device: int) -> FrameworkReading | None:
     """Read JAX's pool on a GPU; None before it has used any GPU."""
     backends = getattr(sys.modules[_BACKENDS], "_backends", {})
     for client in tuple(backends.values()):
@@ -27,7 +27,7 @@ def read(device: int) -> OwnerReading | None:
                 stats = one.memory_stats() or {}
                 used = stats.get("bytes_in_use")
                 held = stats.get("pool_bytes", used)
-                return None if used is None else OwnerReading(held=held, used=used)
+                return None if used is None else FrameworkReading(held=held, used=used)
     return None
 
 
@@ -40,4 +40,4 @@ def _ordinal(device: Any) -> Any:
     return device.id if local is None else local
 
 
-OWNER = Owner(name="jax", modules=("jax", _BACKENDS), read=read)
+OWNER = Framework(name="jax", modules=("jax", _BACKENDS), read=read)

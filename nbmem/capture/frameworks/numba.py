@@ -12,12 +12,12 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from nbmem.capture.frameworks.framework import Owner, OwnerReading
+from nbmem.capture.frameworks.framework import Framework, FrameworkReading
 
 _DRIVER = "numba.cuda.cudadrv.driver"
 
 
-def read(device: int) -> OwnerReading | None:
+def read(device: int) -> FrameworkReading | None:
     """Sum the bytes of Numba's arrays on a GPU; None without a context."""
     manager = _manager(device)
     if manager is None:
@@ -31,7 +31,7 @@ def read(device: int) -> OwnerReading | None:
         elif not issubclass(kind, driver.MappedMemory):  # that is the host's
             used += memory.size
     waiting = manager.deallocations._size  # noqa: SLF001 - no other way
-    return OwnerReading(held=used + int(waiting), used=used, managed=managed)
+    return FrameworkReading(held=used + int(waiting), used=used, managed=managed)
 
 
 def _manager(device: int) -> Any:
@@ -45,4 +45,4 @@ def _manager(device: int) -> Any:
     return getattr(context, "memory_manager", None)
 
 
-OWNER = Owner(name="numba", modules=("numba.cuda", _DRIVER), read=read)
+OWNER = Framework(name="numba", modules=("numba.cuda", _DRIVER), read=read)

@@ -8,21 +8,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.capture.frameworks import OWNERS
-from nbmem.capture.timeouts import LIMIT_S, HungError, patiently
-from nbmem.capture.validation import ImpossibleReadingError, shown, whole_bytes
+from nbmem.capture.timeouts import LIMIT_S, HungError, call_with_timeout
+from nbmem.capture.validation import ImpossibleReadingError, format_value, whole_bytes
 from nbmem.core.runtime.fault_isolation import error_of
 from nbmem.core.session.frameworks import LABELS, Share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nbmem.capture.frameworks import Owner, OwnerReading
+    from nbmem.capture.frameworks import Framework, FrameworkReading
 
 _hung: set[str] = set()
 """Owners that did not answer, for the rest of the process."""
 
 
-class Owners:
+class FrameworkQueries:
     """The other frameworks, queried by one thread at a time.
 
     Only loaded frameworks are queried.
@@ -35,7 +35,7 @@ class Owners:
         asking: The framework that is being queried now; None between two queries.
     """
 
-    def __init__(self, note: Callable[[str], None], owners: Sequence[Owner] = OWNERS) -> None:
+    def __init__(self, note: Callable[[str], None], owners: Sequence[Framework] = OWNERS) -> None:
         self.asking: str | None = None
         self._note = note
         self._owners = list(owners)
@@ -56,9 +56,9 @@ class Owners:
         others' figures of this reading are lost.
         """
         try:
-            return patiently(lambda: self.read(device), LIMIT_S)
+            return call_with_timeout(lambda: self.read(device), LIMIT_S)
         except HungError:
-            self.give_up()
+            self.disable_hanging()
             return ()
 
     def doubt(self, share: Share, most: int) -> None:
@@ -74,7 +74,7 @@ class Owners:
             "torch's allocator",
         )
 
-    def give_up(self) -> str | None:
+    def disable_hanging(self) -> str | None:
         """Stop querying the framework that hangs; return a note, or None.
 
         None if no framework is being queried. In this process it is not queried again.
@@ -88,7 +88,7 @@ class Owners:
             "it again in this process; readings of the whole card are missing from here on."
         )
 
-    def _ask(self, owner: Owner, device: int) -> Share | None:
+    def _ask(self, owner: Framework, device: int) -> Share | None:
         try:
             if not owner.is_loaded:
                 return None
@@ -113,7 +113,7 @@ class Owners:
         )
 
 
-def _share(name: str, reading: OwnerReading | None) -> Share | None:
+def _share(name: str, reading: FrameworkReading | None) -> Share | None:
     """Return a reading as a validated `Share`; None for one of nothing.
 
     Raises:
@@ -126,7 +126,8 @@ def _share(name: str, reading: OwnerReading | None) -> Share | None:
     silent = reading.used is None
     if held is None or managed is None or not (silent or (used is not None and used <= held)):
         raise ImpossibleReadingError(
-            f"it says that it holds {shown(reading.held)} B and uses {shown(reading.used)} B, "
+            f"it says that it holds {format_value(reading.held)} B and uses "
+            f"{format_value(reading.used)} B, "
             "which cannot be"
         )
     share = Share(name=name, held=held, used=used, managed=managed)

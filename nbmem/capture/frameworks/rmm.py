@@ -14,17 +14,17 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from nbmem.capture.frameworks.framework import Owner, OwnerReading
-from nbmem.capture.torch_cuda import hands_out
+from nbmem.capture.frameworks.framework import Framework, FrameworkReading
+from nbmem.capture.torch_cuda import uses_allocator
 from nbmem.capture.validation import whole_bytes
-from nbmem.core.runtime.interrupts import let_pass
+from nbmem.core.runtime.interrupts import reraise_if_from_signal
 
 _DEEPEST = 20
 _HOST = {"PinnedHostMemoryResource", "SystemMemoryResource"}
 _MANAGED = {"ManagedMemoryResource", "SamHeadroomMemoryResource"}
 
 
-def read(device: int) -> OwnerReading | None:
+def read(device: int) -> FrameworkReading | None:
     """Read a GPU's memory resource; None if no part of it counts.
 
     Where torch takes its memory from RMM, only managed bytes are reported here; None without any.
@@ -32,10 +32,10 @@ def read(device: int) -> OwnerReading | None:
     reading = _read(device)
     if reading is None or not _is_torchs():
         return reading
-    return OwnerReading(held=0, used=0, managed=reading.managed) if reading.managed else None
+    return FrameworkReading(held=0, used=0, managed=reading.managed) if reading.managed else None
 
 
-def of_torch(device: int) -> tuple[int, int] | None:
+def torch_bytes(device: int) -> tuple[int, int] | None:
     """Return used and held bytes of a GPU where torch allocates from RMM.
 
     None where it does not, and where RMM does not count. Never raises, as it is called in the
@@ -48,7 +48,7 @@ def of_torch(device: int) -> tuple[int, int] | None:
         held = whole_bytes(reading.managed or reading.held)
         used = held if reading.used is None or reading.managed else whole_bytes(reading.used)
     except Exception as err:  # noqa: BLE001 - of another version, or broken
-        let_pass(err)
+        reraise_if_from_signal(err)
         return None
     return None if held is None or used is None or used > held else (used, held)
 
@@ -57,10 +57,10 @@ def _is_torchs() -> bool:
     """Return True if torch allocates from RMM."""
     border = sys.modules.get("rmm.allocators.torch")
     chosen = getattr(border, "rmm_torch_allocator", None)
-    return hands_out(getattr(chosen, "_allocator", None))
+    return uses_allocator(getattr(chosen, "_allocator", None))
 
 
-def _read(device: int) -> OwnerReading | None:
+def _read(device: int) -> FrameworkReading | None:
     mr: Any = sys.modules["rmm.mr"]
     resource, used, held = mr.get_per_device_resource(device), None, None
     for _ in range(_DEEPEST):
@@ -77,8 +77,8 @@ def _read(device: int) -> OwnerReading | None:
     if held is None or bottom in _HOST:
         return None
     if bottom in _MANAGED:
-        return OwnerReading(held=0, used=0, managed=held)
-    return OwnerReading(held=held, used=used)
+        return FrameworkReading(held=0, used=0, managed=held)
+    return FrameworkReading(held=held, used=used)
 
 
 def _counted(kind: str, resource: Any) -> Any:
@@ -92,4 +92,4 @@ def _counted(kind: str, resource: Any) -> Any:
     return None
 
 
-OWNER = Owner(name="rmm", modules=("rmm", "rmm.mr"), read=read)
+OWNER = Framework(name="rmm", modules=("rmm", "rmm.mr"), read=read)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from nbmem.capture.frameworks.framework import Owner, OwnerReading
+from nbmem.capture.frameworks.framework import Framework, FrameworkReading
 
 _CONTEXT = "tensorflow.python.eager.context"
 
 
-def read(device: int) -> OwnerReading | None:
+def read(device: int) -> FrameworkReading | None:
     """Read what TensorFlow uses of a GPU; None before it was started.
 
     nbmem must not start it.
@@ -28,7 +28,7 @@ def read(device: int) -> OwnerReading | None:
         return None
     tensorflow: Any = sys.modules["tensorflow"]
     used = tensorflow.config.experimental.get_memory_info(name)["current"]
-    return OwnerReading(held=used, used=used)
+    return FrameworkReading(held=used, used=used)
 
 
-OWNER = Owner(name="tensorflow", modules=("tensorflow", _CONTEXT), read=read)
+OWNER = Framework(name="tensorflow", modules=("tensorflow", _CONTEXT), read=read)

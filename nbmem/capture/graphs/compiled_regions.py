@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nbmem.capture.graphs.inductor_wrapper import read_wrapper
 from nbmem.capture.interpreter.notebook_cells import cell_of
 from nbmem.capture.interpreter.object_members import attributes_of, namespace_of
-from nbmem.capture.tensors.tensors import Seen
-from nbmem.core.runtime.interrupts import let_pass
+from nbmem.capture.tensors.tensors import ObservedStorage
+from nbmem.core.runtime.interrupts import reraise_if_from_signal
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import BACKWARD_OF, BUFFER_OF, RECOMPUTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nbmem.capture.graphs.saved_tensors import Module
-    from nbmem.capture.graphs.wrapper_buffers import Buffer, Wrapper
+    from nbmem.capture.graphs.saved_tensors import ModulePath
+    from nbmem.capture.graphs.wrapper_buffers import Buffer, CompiledGraph
 
 NODE = "CompiledFunctionBackward"
 """A compiled region is one node, which takes the parameters of all its modules."""
@@ -44,7 +44,7 @@ _MOST_OBJECTS = 64
 _TEXTS = 256
 
 
-class MadeAt(NamedTuple):
+class StorageOrigin(NamedTuple):
     """The place in the program where a region's storage comes from.
 
     Attributes:
@@ -54,7 +54,7 @@ class MadeAt(NamedTuple):
         line: `net.py:12`; empty if it is unknown.
     """
 
-    module: Module | None
+    module: ModulePath | None
     own: bool
     operator: str
     line: str
@@ -86,9 +86,9 @@ class Region:
 
     def __init__(
         self,
-        forward: Wrapper,
-        backward: Wrapper | None,
-        modules: Sequence[Module | None],
+        forward: CompiledGraph,
+        backward: CompiledGraph | None,
+        modules: Sequence[ModulePath | None],
         first_saved: int,
     ) -> None:
         self._forward, self._backward = forward, backward
@@ -117,7 +117,7 @@ class Region:
                     c: n for c, n in zip(code, shape, strict=True) if c.isidentifier()
                 }
 
-    def saved(self, index: int) -> MadeAt | int | None:
+    def saved(self, index: int) -> StorageOrigin | int | None:
         """Return the origin of a saved tensor, or the index of its argument.
 
         The index is set if the tensor is an argument of the region. None where the wrapper does
@@ -128,12 +128,12 @@ class Region:
             return self._forward.arguments.index(storage)
         return self._place(self._final(storage)) if storage in self._storages else None
 
-    def result(self, index: int) -> MadeAt | None:
+    def result(self, index: int) -> StorageOrigin | None:
         """Return the origin of a result; None for an argument or if unknown."""
         storage = self._forward.results[index] if index < len(self._forward.results) else None
         return self._place(self._final(storage)) if storage in self._storages else None
 
-    def planned(self, card: int) -> Iterator[Seen]:
+    def planned(self, card: int) -> Iterator[ObservedStorage]:
         """Yield the region's buffers: those of its forward, then its backward.
 
         Buffers below `SMALLEST` bytes, and those of unknown size, are left out.
@@ -151,7 +151,7 @@ class Region:
                     again = self._is_forwards(buffer)
                     words = (RECOMPUTED, RECOMPUTED) if again else (BACKWARD_OF, BACKWARD_OF)
                 name = self._place(buffer).named(*words, form[0])
-                yield Seen(card, NOWHERE, form[1], category, *name)
+                yield ObservedStorage(card, NOWHERE, form[1], category, *name)
 
     def _final(self, storage: str) -> Buffer:
         return self._forward.last.get(storage) or self._storages[storage]
@@ -165,7 +165,7 @@ class Region:
             return buffer.told.direction == "forward"
         return bool(buffer.sources) and self._sources.issuperset(buffer.sources)
 
-    def _place(self, buffer: Buffer) -> MadeAt:
+    def _place(self, buffer: Buffer) -> StorageOrigin:
         told = buffer.told
         operator, line = buffer.operators, ""
         module = self._named(told.module) if told is not None else None
@@ -173,10 +173,10 @@ class Region:
             operator = told.operator or operator
             line = f"{cell_of(told.file) or Path(told.file).name}:{told.line}" if told.file else ""
         if module is not None:
-            return MadeAt(module, own=True, operator=operator, line=line)
-        return MadeAt(*self._behind(buffer), operator, line)
+            return StorageOrigin(module, own=True, operator=operator, line=line)
+        return StorageOrigin(*self._behind(buffer), operator, line)
 
-    def _behind(self, buffer: Buffer, deep: int = 0) -> tuple[Module | None, bool]:
+    def _behind(self, buffer: Buffer, deep: int = 0) -> tuple[ModulePath | None, bool]:
         """Return the module of a buffer's parameter, else of its first input.
 
         Also returns whether the buffer is made from the module's parameter itself.
@@ -193,18 +193,18 @@ class Region:
                     return module, False
         return None, False
 
-    def _named(self, path: str) -> Module | None:
+    def _named(self, path: str) -> ModulePath | None:
         """Return the module of a Dynamo path: `L['self'].blocks.0`."""
         root, inner = _split(path)
         outer = self._roots.get(root)
         return outer and outer._replace(path=outer.path + inner, parameter="")
 
-    def _find_roots(self) -> dict[str, Module]:
+    def _find_roots(self) -> dict[str, ModulePath]:
         """Map Dynamo's root names to modules, by votes of their parameters.
 
         A buffer votes for the module whose parameter it takes.
         """
-        votes: dict[str, Counter[Module]] = {}
+        votes: dict[str, Counter[ModulePath]] = {}
         for buffer in _values(self._forward):
             root, inner = _split(buffer.told.module) if buffer.told is not None else ("", "")
             for name in buffer.reads if root else ():
@@ -216,7 +216,7 @@ class Region:
         return {root: found.most_common(1)[0][0] for root, found in votes.items()}
 
 
-def region_of(node: Any, modules: Sequence[Module | None]) -> Region | None:
+def region_of(node: Any, modules: Sequence[ModulePath | None]) -> Region | None:
     """Return the compiled region of a graph node, or None.
 
     None for any other node, and where the text of its wrapper is missing.
@@ -237,12 +237,12 @@ def region_of(node: Any, modules: Sequence[Module | None]) -> Region | None:
         later = None if backward is None else _read(backward)
         return Region(wrapper, later, modules, parts["metadata"].num_forward)
     except Exception as err:  # noqa: BLE001 - another release's regions keep their one name
-        let_pass(err)
+        reraise_if_from_signal(err)
         return None
 
 
 @functools.lru_cache(maxsize=_TEXTS)
-def _read(file: str) -> Wrapper | None:
+def _read(file: str) -> CompiledGraph | None:
     try:
         return read_wrapper(Path(file).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError):
@@ -284,7 +284,7 @@ def _is_filled(cell: Any) -> bool:
         return False
 
 
-def _values(wrapper: Wrapper) -> Iterator[Buffer]:
+def _values(wrapper: CompiledGraph) -> Iterator[Buffer]:
     yield from wrapper.buffers
     yield from wrapper.last.values()
 

@@ -16,10 +16,10 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.capture.tensors.autograd_graphs import is_leaf
-from nbmem.capture.tensors.sequence_numbers import made_at
-from nbmem.capture.tensors.tensors import Seen
+from nbmem.capture.tensors.sequence_numbers import sequence_nr_of
+from nbmem.capture.tensors.tensors import ObservedStorage
 from nbmem.capture.torch_cuda import loaded_torch
-from nbmem.core.runtime.interrupts import let_pass
+from nbmem.core.runtime.interrupts import reraise_if_from_signal
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import ADDED_TO, GRADIENT_IN, GRADIENT_OF
 
@@ -61,7 +61,7 @@ _HANDS_ON = frozenset(
 """Nodes that hand on the gradient that they get, or a view of it: they make none."""
 
 
-def expected_gradients(walk: GraphWalk) -> Iterator[Seen]:
+def expected_gradients(walk: GraphWalk) -> Iterator[ObservedStorage]:
     """Yield the gradients that a graph's backward will make, in order.
 
     They have the address `NOWHERE` yet.
@@ -73,7 +73,7 @@ def expected_gradients(walk: GraphWalk) -> Iterator[Seen]:
     nodes = walk.nodes
     inward = Counter(id(after) for node in nodes for after, _ in node.next_functions)
     place = {id(node): i for i, node in enumerate(nodes)}
-    ready = [(-made_at(node), i) for i, node in enumerate(nodes) if not inward[id(node)]]
+    ready = [(-sequence_nr_of(node), i) for i, node in enumerate(nodes) if not inward[id(node)]]
     heapq.heapify(ready)
     reached: set[tuple[int, int]] = set()
     while ready:
@@ -90,10 +90,10 @@ def expected_gradients(walk: GraphWalk) -> Iterator[Seen]:
             reached.add(result)
             inward[id(after)] -= 1
             if not inward[id(after)]:
-                heapq.heappush(ready, (-made_at(after), place[id(after)]))
+                heapq.heappush(ready, (-sequence_nr_of(after), place[id(after)]))
 
 
-def _gradient(walk: GraphWalk, node: Any, index: int, before: str) -> Iterator[Seen]:
+def _gradient(walk: GraphWalk, node: Any, index: int, before: str) -> Iterator[ObservedStorage]:
     """Yield the gradient of one result of a node's forward.
 
     Yields nothing if it is smaller than `SMALLEST` or on the CPU.
@@ -105,12 +105,12 @@ def _gradient(walk: GraphWalk, node: Any, index: int, before: str) -> Iterator[S
     card = result.device.index or 0
     if walk.ends_in_parameter(node):
         added = _added(walk, node, before, result.dtype)
-        yield Seen(card, NOWHERE, result.size, Category.GRADIENTS, *added)
+        yield ObservedStorage(card, NOWHERE, result.size, Category.GRADIENTS, *added)
         return
     module = walk.result_of(node, index)
     path = module.path if module.owner is not None else f"{before}{module.path}"
     name = f"{path} {result.shape} {result.dtype}"
-    yield Seen(card, NOWHERE, result.size, _RESULTS, name, before, module.owner)
+    yield ObservedStorage(card, NOWHERE, result.size, _RESULTS, name, before, module.owner)
 
 
 def _added(walk: GraphWalk, node: Any, before: str, dtype: str) -> tuple[str, str, Any]:
@@ -146,7 +146,7 @@ def _result(node: Any, index: int) -> _Result | None:
         result = node._input_metadata[index]  # noqa: SLF001 - hasattr would read it, too
         shape, dtype, device = tuple(map(int, result.shape)), result.dtype, result.device
     except Exception as err:  # noqa: BLE001 - another release, a nested tensor, a user's node
-        let_pass(err)
+        reraise_if_from_signal(err)
         return None
     name = str(dtype).removeprefix("torch.")
     return _Result(shape, name, prod(shape) * dtype.itemsize, device)

@@ -11,13 +11,13 @@ import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.capture.graphs.compiled_regions import NODE
-from nbmem.capture.graphs.saved_tensors import Saved
+from nbmem.capture.graphs.saved_tensors import SavedStorage
 from nbmem.capture.interpreter.object_members import name_of
-from nbmem.capture.tensors.active_registry import there_with
+from nbmem.capture.tensors.active_registry import existing_since
 from nbmem.capture.tensors.autograd_graphs import DEEPEST, is_leaf
 from nbmem.capture.tensors.modules import is_tensor
-from nbmem.capture.tensors.tensor_storages import dispatches, place_of
-from nbmem.capture.tensors.tensors import Seen
+from nbmem.capture.tensors.tensor_storages import dispatches, locate_storage
+from nbmem.capture.tensors.tensors import ObservedStorage
 from nbmem.capture.torch_cuda import loaded_torch
 from nbmem.core.session.categories import Category
 
@@ -43,11 +43,11 @@ class _Place(NamedTuple):
     node: int
     which: int
     form: Form
-    seen: Seen
+    seen: ObservedStorage
     owner: Any
 
 
-class Pattern:
+class GraphPattern:
     """The structure of a graph that was read, and its saved-tensor names.
 
     Holds none of its nodes and tensors.
@@ -82,7 +82,7 @@ class Pattern:
             tensor = self._saved_by(node)[index]
             self._places.append(_Place(place[id(node)], index, _form(torch, tensor), seen, owner))
 
-    def saved(self, roots: Sequence[Any]) -> list[Saved] | None:
+    def saved(self, roots: Sequence[Any]) -> list[SavedStorage] | None:
         """Return what another graph has saved; None if it does not match."""
         nodes = list(_flat(roots, self._is_like))
         if len(nodes) != len(self._kinds):
@@ -95,15 +95,15 @@ class Pattern:
             if index >= len(tensors):
                 return None
             now = _form(torch, tensors[index])
-            with there_with(nodes[at]):
-                place = place_of(torch, tensors[index])
+            with existing_since(nodes[at]):
+                place = locate_storage(torch, tensors[index])
             if place is not None and place[1] not in taken:
                 taken.add(place[1])
                 name = before.name
                 if now != form:
                     name = f"{name.removesuffix(_written(form))}{_written(now)}"
-                seen = Seen(*place, Category.ACTIVATIONS, name, before.before)
-                found.append(Saved(seen, owner))
+                seen = ObservedStorage(*place, Category.ACTIVATIONS, name, before.before)
+                found.append(SavedStorage(seen, owner))
         return found
 
     def _is_like(self, at: int, node: Any, edges: int) -> bool:

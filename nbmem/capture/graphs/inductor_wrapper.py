@@ -14,9 +14,9 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from nbmem.capture.graphs.wrapper_buffers import Buffer, Wrapper
-from nbmem.core.runtime.interrupts import let_pass
-from nbmem.core.session.buffer_annotations import told_by
+from nbmem.capture.graphs.wrapper_buffers import Buffer, CompiledGraph
+from nbmem.core.runtime.interrupts import reraise_if_from_signal
+from nbmem.core.session.buffer_annotations import parse_annotation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -54,7 +54,7 @@ _VIEWS = frozenset(
 _MOST_OPERATORS = 4
 
 
-def read_wrapper(text: str) -> Wrapper | None:
+def read_wrapper(text: str) -> CompiledGraph | None:
     """Parse the text of an Inductor wrapper; None for any other text."""
     head = _HEAD.search(text[:4096])
     if head is None or len(text) > MOST_CHARACTERS:
@@ -63,7 +63,7 @@ def read_wrapper(text: str) -> Wrapper | None:
         tree = ast.parse(text)
         return _TextReader(text).read(head[1], tree)
     except (SyntaxError, ValueError, RecursionError, LookupError, AttributeError) as err:
-        let_pass(err)  # another release's text
+        reraise_if_from_signal(err)  # another release's text
         return None
 
 
@@ -72,7 +72,7 @@ class _TextReader:
 
     def __init__(self, text: str) -> None:
         self._lines = text.splitlines()
-        told = (told_by(line) for line in self._lines)
+        told = (parse_annotation(line) for line in self._lines)
         self._told = {one.buffer: one for one in told if one is not None}
         self._dtypes = {name: dtype for name, _, dtype in _FORM.findall(text)}
         self._root: dict[str, str] = {}  # whose storage each name is
@@ -82,7 +82,7 @@ class _TextReader:
         self._arguments: tuple[str, ...] = ()
         self._results: tuple[str | None, ...] = ()
 
-    def read(self, kind: str, tree: ast.Module) -> Wrapper:
+    def read(self, kind: str, tree: ast.Module) -> CompiledGraph:
         functions = [
             node
             for node in ast.walk(tree)
@@ -93,7 +93,7 @@ class _TextReader:
             for statement in _flat(function.body):
                 self._statement(statement, outer=function.name == "call")
         buffers = tuple(map(_with_form, self._buffers.values()))
-        return Wrapper(kind, self._arguments, buffers, self._results, self._last)
+        return CompiledGraph(kind, self._arguments, buffers, self._results, self._last)
 
     def _statement(self, statement: ast.stmt, *, outer: bool) -> None:
         if isinstance(statement, ast.Return) and outer:

@@ -14,11 +14,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from nbmem.capture.graphs.compiled_regions import NODE, MadeAt, Region, region_of
-from nbmem.capture.tensors.active_registry import there_with
+from nbmem.capture.graphs.compiled_regions import NODE, Region, StorageOrigin, region_of
+from nbmem.capture.tensors.active_registry import existing_since
 from nbmem.capture.tensors.autograd_graphs import Graphs, edges_of, is_leaf
-from nbmem.capture.tensors.sequence_numbers import made_at
-from nbmem.capture.tensors.tensors import Seen, see
+from nbmem.capture.tensors.sequence_numbers import sequence_nr_of
+from nbmem.capture.tensors.tensors import ObservedStorage, observe
 from nbmem.capture.torch_cuda import loaded_torch
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import SAVED_AFTER, SAVED_BY
@@ -34,7 +34,7 @@ _BACKWARD = re.compile(r"Backward\d*$")
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])")
 
 
-class Module(NamedTuple):
+class ModulePath(NamedTuple):
     """A module as its parameters identify it.
 
     Attributes:
@@ -51,7 +51,7 @@ class Module(NamedTuple):
 class ModuleOf(Protocol):
     """A function that finds the module of a parameter."""
 
-    def __call__(self, parameter: Any, *, lookup: bool) -> Module | None:
+    def __call__(self, parameter: Any, *, lookup: bool) -> ModulePath | None:
         """Return the module that takes a parameter; None if unknown.
 
         With `lookup` it is the module that looks rows up in it, else one that uses it for
@@ -61,7 +61,7 @@ class ModuleOf(Protocol):
         """
 
 
-class Saved(NamedTuple):
+class SavedStorage(NamedTuple):
     """A storage that a graph keeps for backward.
 
     Attributes:
@@ -69,7 +69,7 @@ class Saved(NamedTuple):
         owner: The owner of the module that it is named after; None if no module is known.
     """
 
-    seen: Seen
+    seen: ObservedStorage
     owner: Any
 
 
@@ -81,7 +81,7 @@ def why_unreadable() -> str | None:
     return f"torch {torch.__version__} does not show them, 2.11 and later do"
 
 
-def saved_tensors(walk: GraphWalk) -> Iterator[Saved]:
+def saved_tensors(walk: GraphWalk) -> Iterator[SavedStorage]:
     """Yield the storages that a graph has saved, each once.
 
     No tensor is held.
@@ -91,18 +91,20 @@ def saved_tensors(walk: GraphWalk) -> Iterator[Saved]:
 
     # A tensor that several have saved is named by a module's own node, else by the earliest.
     def rank(node: Any) -> tuple[bool, int]:
-        return walk.module_at(node) is None, made_at(node)
+        return walk.module_at(node) is None, sequence_nr_of(node)
 
     for node in sorted(walk.nodes, key=rank):
-        with there_with(node):
+        with existing_since(node):
             saved = enumerate(walk.saved_by(node))
-            found = [(i, *walk.see(node, one, walk.place_of_saved(node, i))) for i, one in saved]
+            found = [
+                (i, *walk.name_saved(node, one, walk.place_of_saved(node, i))) for i, one in saved
+            ]
         for index, seen, owner in found:
             if seen is not None and seen.addr not in parameters:
                 walk.named.append((node, index, seen, owner))
                 if seen.addr not in taken:
                     taken.add(seen.addr)
-                    yield Saved(seen, owner)
+                    yield SavedStorage(seen, owner)
 
 
 class GraphWalk:
@@ -125,18 +127,18 @@ class GraphWalk:
         self.graphs = Graphs(torch)
         self._module_of = module_of
         self._leaf: dict[int, Any] = {}
-        self._own: dict[int, Module | None] = {}
-        self._after: dict[int, Module | None] = {}
+        self._own: dict[int, ModulePath | None] = {}
+        self._after: dict[int, ModulePath | None] = {}
         self._regions: dict[int, Region | None] = {}
         self.roots = edges_of(outputs)
         self.nodes = self.graphs.behind(self.roots, MAX_NODES)
-        self.named: list[tuple[Any, int, Seen, Any]] = []
+        self.named: list[tuple[Any, int, ObservedStorage, Any]] = []
 
     def parameter_addr(self, node: Any) -> int:
         """Return the address of a leaf node's parameter; 0 for other nodes."""
         if not is_leaf(node):
             return 0
-        seen = see(node.variable, Category.WEIGHTS, "", form=False)
+        seen = observe(node.variable, Category.WEIGHTS, "", form=False)
         return 0 if seen is None else seen.addr
 
     def saved_by(self, node: Any) -> Iterator[Any]:
@@ -159,7 +161,7 @@ class GraphWalk:
                 region.learn_shapes([_shape(tensor) for tensor in self.saved_by(node)])
         return self._regions[id(node)]
 
-    def place_of_saved(self, node: Any, index: int) -> MadeAt | None:
+    def place_of_saved(self, node: Any, index: int) -> StorageOrigin | None:
         """Return the origin of a tensor that a compiled region saved, or None.
 
         An argument that another region made has its origin there.
@@ -172,7 +174,9 @@ class GraphWalk:
         region = None if before is None else self.region_at(before)
         return None if region is None else region.result(index)
 
-    def see(self, node: Any, tensor: Any, place: MadeAt | None = None) -> tuple[Seen | None, Any]:
+    def name_saved(
+        self, node: Any, tensor: Any, place: StorageOrigin | None = None
+    ) -> tuple[ObservedStorage | None, Any]:
         """Name a saved tensor after its module; also return the module's owner.
 
         Args:
@@ -181,23 +185,23 @@ class GraphWalk:
             place: Its origin in a compiled region, if that is known.
         """
         if place is not None and (place.module is not None or place.operator):
-            seen = see(tensor, Category.ACTIVATIONS, "")
+            seen = observe(tensor, Category.ACTIVATIONS, "")
             if seen is None:
                 return None, None
             name, before, owner = place.named(SAVED_BY, SAVED_AFTER, seen.name.strip())
             return seen._replace(name=name, before=before), owner
         module = self.result_of(node)
         if module.owner is None:
-            return see(tensor, Category.ACTIVATIONS, f"{SAVED_BY}{module.path}"), None
+            return observe(tensor, Category.ACTIVATIONS, f"{SAVED_BY}{module.path}"), None
         before = SAVED_BY if self.module_at(node) else SAVED_AFTER
-        seen = see(tensor, Category.ACTIVATIONS, module.path)
+        seen = observe(tensor, Category.ACTIVATIONS, module.path)
         return (None if seen is None else seen._replace(before=before)), module.owner
 
     def operator(self, node: Any) -> str:
         """Return the operator that a node is the backward of: `log_softmax`."""
         return _HUMP.sub("_", _BACKWARD.sub("", node.name())).lower()
 
-    def result_of(self, node: Any, index: int = 0) -> Module:
+    def result_of(self, node: Any, index: int = 0) -> ModulePath:
         """Return the module path of a node's result, or else its operator.
 
         Args:
@@ -211,18 +215,18 @@ class GraphWalk:
         own = self.module_at(node)
         module = own or self._module_before(node)
         if module is None:
-            return Module(None, self.operator(node))
+            return ModulePath(None, self.operator(node))
         return module if own else module._replace(path=f"{module.path} ({self.operator(node)})")
 
     def ends_in_parameter(self, node: Any) -> bool:
         """Return whether a node only passes on a parameter, cast or transposed."""
         return is_leaf(node) or self.leaf_behind(node) is not None
 
-    def module_of_leaf(self, leaf: Any) -> Module | None:
+    def module_of_leaf(self, leaf: Any) -> ModulePath | None:
         """Return the module of a leaf node's parameter, by its first place."""
         return self._module_of(leaf.variable, lookup=False)
 
-    def module_at(self, node: Any) -> Module | None:
+    def module_at(self, node: Any) -> ModulePath | None:
         """Return the module of which a node takes a parameter, or None.
 
         The parameter may be cast or transposed. For a compiled region it is the module around
@@ -257,7 +261,7 @@ class GraphWalk:
             self._leaf[id(passed)] = self._leaf[id(node)]
         return self._leaf[id(node)]
 
-    def _module_before(self, node: Any) -> Module | None:
+    def _module_before(self, node: Any) -> ModulePath | None:
         """Return the nearest module along the chain of a node's first inputs.
 
         None if there is none.
@@ -277,7 +281,7 @@ class GraphWalk:
         return found
 
 
-def planned_buffers(walk: GraphWalk) -> Iterator[Seen]:
+def planned_buffers(walk: GraphWalk) -> Iterator[ObservedStorage]:
     """Yield the buffers of a graph's compiled regions in order.
 
     First those of the forwards, then those of the backwards, the latest region first.
@@ -285,7 +289,7 @@ def planned_buffers(walk: GraphWalk) -> Iterator[Seen]:
     nodes = [node for node in walk.nodes if walk.region_at(node) is not None]
     for direction in (Category.ACTIVATIONS, Category.TEMPORARIES):
         forward = direction is Category.ACTIVATIONS
-        for node in sorted(nodes, key=made_at, reverse=not forward):
+        for node in sorted(nodes, key=sequence_nr_of, reverse=not forward):
             region, card = walk.region_at(node), _card(walk, node)
             for seen in () if region is None or card is None else region.planned(card):
                 if seen.category is direction:
@@ -294,7 +298,7 @@ def planned_buffers(walk: GraphWalk) -> Iterator[Seen]:
 
 def _card(walk: GraphWalk, node: Any) -> int | None:
     """Return the GPU of a node's saved tensors; None if they are on none."""
-    places = (see(one, Category.ACTIVATIONS, "", form=False) for one in walk.saved_by(node))
+    places = (observe(one, Category.ACTIVATIONS, "", form=False) for one in walk.saved_by(node))
     return next((seen.device for seen in places if seen is not None), None)
 
 
@@ -303,7 +307,7 @@ def _shape(tensor: Any) -> tuple[int, ...]:
     return tuple(map(int, torch.Tensor.size(tensor)))
 
 
-def _around(modules: list[Module]) -> Module | None:
+def _around(modules: list[ModulePath]) -> ModulePath | None:
     """Return the innermost module that contains all modules given.
 
     None without any, or where they belong to different models.

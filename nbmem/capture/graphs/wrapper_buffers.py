@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nbmem.core.session.buffer_annotations import ToldBuffer
+    from nbmem.core.session.buffer_annotations import BufferAnnotation
 
 _ITEM = {
     "float64": 8, "int64": 8, "complex64": 8, "complex128": 16, "float32": 4, "int32": 4,
@@ -37,7 +37,7 @@ class Buffer(NamedTuple):
     operators: str
     reads: tuple[str, ...]
     sources: tuple[str, ...] = ()
-    told: ToldBuffer | None = None
+    told: BufferAnnotation | None = None
 
     def form(self, symbols: Mapping[str, int]) -> tuple[str, int] | None:
         """Return shape and dtype as text, and the bytes, or None.
@@ -51,7 +51,7 @@ class Buffer(NamedTuple):
         return f"{known} {self.dtype}", prod(known) * _ITEM.get(self.dtype, 1)
 
 
-class Wrapper(NamedTuple):
+class CompiledGraph(NamedTuple):
     """A compiled graph, parsed from Inductor's generated wrapper code.
 
     Attributes:

@@ -11,6 +11,13 @@ It collects nothing and holds nothing after it returns. It knows an object by `t
 reads no saved tensor through the hooks that would compute it again.
 """
 
-from nbmem.capture.heap.heap_walk import Cut, Walk, reached, reached_from, walk, walk_in_pieces
+from nbmem.capture.heap.heap_walk import (
+    Cut,
+    Walk,
+    reachable_storages,
+    reached_from,
+    walk,
+    walk_in_pieces,
+)
 
-__all__ = ["Cut", "Walk", "reached", "reached_from", "walk", "walk_in_pieces"]
+__all__ = ["Cut", "Walk", "reachable_storages", "reached_from", "walk", "walk_in_pieces"]

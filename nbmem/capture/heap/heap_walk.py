@@ -7,14 +7,14 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from nbmem.capture.heap.held_storages import SeenStorages
-from nbmem.capture.heap.incremental import SlicedWork
-from nbmem.capture.heap.path_names import Wording
-from nbmem.capture.heap.paths import Ways
-from nbmem.capture.heap.reachability import Reach
+from nbmem.capture.heap.held_storages import TensorStorages
+from nbmem.capture.heap.incremental import IncrementalWork
+from nbmem.capture.heap.path_names import PathWriter
+from nbmem.capture.heap.paths import HeapPaths
+from nbmem.capture.heap.reachability import ForwardWalk
 from nbmem.capture.heap.unreachable import ALL_S, all_tensors, holders_of_lost
-from nbmem.capture.interpreter.roots import barred, places
-from nbmem.capture.tensors.active_registry import followed
+from nbmem.capture.interpreter.roots import barred_dictionaries, places
+from nbmem.capture.tensors.active_registry import active_registry
 from nbmem.capture.torch_cuda import initialized_torch, loaded_torch
 from nbmem.core.runtime.clock import CLOCK
 
@@ -84,10 +84,10 @@ def walk(
     torch = _torch()
     if torch is None:
         return Walk()
-    look = _Look(torch, namespace, cut or Cut(), met)
-    pieces = SlicedWork(torch, look.steps(), budget_s, go_on)
+    look = _WalkInProgress(torch, namespace, cut or Cut(), met)
+    pieces = IncrementalWork(torch, look.steps(), budget_s, go_on)
     pieces.run()
-    return look.said(pieces)
+    return look.result(pieces)
 
 
 def walk_in_pieces(
@@ -119,8 +119,8 @@ def walk_in_pieces(
     torch = _torch()
     if torch is None:
         return Walk()
-    look = _Look(torch, namespace, cut or Cut(), met, in_use)
-    pieces = SlicedWork(torch, look.steps(), budget_s)
+    look = _WalkInProgress(torch, namespace, cut or Cut(), met, in_use)
+    pieces = IncrementalWork(torch, look.steps(), budget_s)
     # Closed by name: in some releases (Python 3.12.0, 3.13.0) a generator that is closed outside of
     # a `try` keeps its locals, and a walk that ended early would keep what it had met.
     with closing(pieces.one_by_one()) as work:
@@ -128,10 +128,12 @@ def walk_in_pieces(
             left = CLOCK.monotonic()
             yield coming
             look.alone &= CLOCK.monotonic() - left < PAUSE_S
-    return look.said(pieces)
+    return look.result(pieces)
 
 
-def reached(namespace: Mapping[str, Any], cut: Cut | None = None) -> set[tuple[int, int]]:
+def reachable_storages(
+    namespace: Mapping[str, Any], cut: Cut | None = None
+) -> set[tuple[int, int]]:
     """Return the storages that any place reaches, without their holders.
 
     Each is (CUDA ordinal, address).
@@ -155,7 +157,7 @@ def reached_from(thing: object, namespace: Mapping[str, Any]) -> set[tuple[int, 
 
 def _torch() -> Any:
     """Return torch where it has memory that can be read, else None."""
-    return initialized_torch() or (loaded_torch() if followed() else None)
+    return initialized_torch() or (loaded_torch() if active_registry() else None)
 
 
 def _storages_from(
@@ -164,24 +166,24 @@ def _storages_from(
     found: set[tuple[int, int]] = set()
 
     def steps() -> Generator[None]:
-        reach = Reach(torch, barred(namespace), cut.edges)
+        reach = ForwardWalk(torch, barred_dictionaries(namespace), cut.edges)
         yield from reach.steps(things)
-        seen = SeenStorages(torch)
+        seen = TensorStorages(torch)
         yield from _see(seen, reach.tensors)
         found.update(seen.storage.values())
 
-    SlicedWork(torch, steps()).run()
+    IncrementalWork(torch, steps()).run()
     return found
 
 
-def _see(seen: SeenStorages, tensors: Mapping[int, Any]) -> Iterator[None]:
+def _see(seen: TensorStorages, tensors: Mapping[int, Any]) -> Iterator[None]:
     for i, (key, tensor) in enumerate(tensors.items()):
         seen.add(key, tensor)
         if not i % _STRIDE:
             yield
 
 
-class _Look:
+class _WalkInProgress:
     """One walk in progress; the steps hold objects, the result only text.
 
     Attributes:
@@ -202,12 +204,12 @@ class _Look:
         self._namespace = namespace
         self._cut = cut
         self._met = met
-        self._seen = SeenStorages(torch)
+        self._seen = TensorStorages(torch)
         self._complete = True
         self._deep = False
         self._holders: dict[tuple[int, int], list[Holder]] = defaultdict(list)
 
-    def said(self, pieces: SlicedWork) -> Walk:
+    def result(self, pieces: IncrementalWork) -> Walk:
         """Return the result of the walk up to now."""
         return Walk(
             self._seen.by_device(self._holders),
@@ -221,22 +223,22 @@ class _Look:
         torch, namespace, seen = self._torch, self._namespace, self._seen
         begun = [place for place in places(namespace) if not self._cut.place(place)]
         yield None
-        reach = Reach(torch, barred(namespace), self._cut.edges)
+        reach = ForwardWalk(torch, barred_dictionaries(namespace), self._cut.edges)
         yield from reach.steps([place.thing for place in begun])
         self._deep = reach.graphs.deep
         if self._met is not None:
             self._met(reach.tensors.values())
             yield None
         yield from _see(seen, reach.tensors)
-        ways = Ways(reach, seen.targets())
+        ways = HeapPaths(reach, seen.targets())
         yield from ways.steps()
         yield from self._name(begun, ways)
         self._complete = ways.complete
         yield from self._name_lost(reach)
 
-    def _name(self, begun: list[Place], ways: Ways) -> Iterator[None]:
+    def _name(self, begun: list[Place], ways: HeapPaths) -> Iterator[None]:
         """Add the path from every place to every storage that it reaches."""
-        wording = Wording(self._torch)
+        wording = PathWriter(self._torch)
         for i, place in enumerate(begun):
             for found in ways.from_start(place.thing):
                 if found is not None:
@@ -246,7 +248,7 @@ class _Look:
             if not i % _STRIDE:
                 yield
 
-    def _name_lost(self, reach: Reach) -> Iterator[float | None]:
+    def _name_lost(self, reach: ForwardWalk) -> Iterator[float | None]:
         if self._in_use is not None and not self._in_use.hold_more_than(self._holders):
             return
         yield ALL_S

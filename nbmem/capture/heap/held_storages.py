@@ -21,7 +21,7 @@ MAX_STORAGES = 20_000
 """Only the largest so many get the names of their holders."""
 
 
-class SeenStorages:
+class TensorStorages:
     """The storages that tensors show.
 
     Args:

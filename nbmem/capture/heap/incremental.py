@@ -18,7 +18,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from nbmem.capture.interpreter.busy_threads import at_work
+from nbmem.capture.interpreter.busy_threads import threads_using_tensors
 from nbmem.core.runtime.garbage_collector import without_collector
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ into C on at most a thousand objects, or on one of any size."""
 _OURS = ("nbmem.capture.heap.", "nbmem.capture.interpreter.", "nbmem.capture.tensors.")
 
 
-class SlicedWork:
+class IncrementalWork:
     """Work that can be stopped after each of its pieces.
 
     Args:
@@ -85,14 +85,14 @@ class SlicedWork:
         None is done while another thread may be using tensors: autograd writes gradients and
         graphs without the interpreter's lock, and a read beside it can be of freed memory.
         """
-        self.hindered = at_work()
+        self.hindered = threads_using_tensors()
         if self.hindered:
             return False
         try:
             # A walk makes some million short-lived objects.
             without_collector(self._until_piece_ended)
         except BaseException as error:
-            let_go(error)
+            clear_walk_frames(error)
             raise
         return not self.ended
 
@@ -110,7 +110,7 @@ class SlicedWork:
         self.ended = True
 
 
-def let_go(error: BaseException) -> None:
+def clear_walk_frames(error: BaseException) -> None:
     """Clear the walk's own frames in an exception's traceback.
 
     They hold half the heap.

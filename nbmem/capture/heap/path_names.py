@@ -30,9 +30,9 @@ from nbmem.capture.interpreter.object_members import (
     name_of,
     namespace_of,
 )
-from nbmem.capture.tensors.tensor_storages import parts_of_sparse, place_of
+from nbmem.capture.tensors.tensor_storages import locate_storage, parts_of_sparse
 from nbmem.core.session.holders import Holder, HolderKind
-from nbmem.core.session.tensor_names import IN_TRACEBACK, KEY_OF, as_typed
+from nbmem.core.session.tensor_names import IN_TRACEBACK, KEY_OF, as_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +69,7 @@ class _Line(NamedTuple):
     in_graph: bool = False
 
 
-class Wording:
+class PathWriter:
     """A writer of paths that remembers a container's labels.
 
     Args:
@@ -109,7 +109,7 @@ class Wording:
         kind = place.kind
         if line.inner is not None and kind in _SPECIALIZED:
             kind = line.inner
-        return Holder(kind, place.root, as_typed(f"{line.text} {line.end}".rstrip()))
+        return Holder(kind, place.root, as_source(f"{line.text} {line.end}".rstrip()))
 
     def _step(self, line: _Line, parent: Any, child: Any, after: Sequence[Any]) -> _Line:
         """Return a partial path with one more step written."""
@@ -123,7 +123,9 @@ class Wording:
         name = _captured(parent, child, after) if of_parent is _Trait.CAPTURES else None
         if name is not None:
             # A dictionary that was met before stays dotted: it may be the parent of this one.
-            return _Line(*_leave(parent, name, line.text, line.end, inner), dotted=line.dotted)
+            return _Line(
+                *_restart_at_capture(parent, name, line.text, line.end, inner), dotted=line.dotted
+            )
         text = line.text
         label = self._label(parent, child, dotted=parent is line.dotted)
         if label is None:
@@ -176,7 +178,7 @@ class Wording:
         A sparse tensor leads to its dense parts, too.
         """
         for name, part in parts_of_sparse(self._torch, parent):
-            if place_of(self._torch, part) == place_of(self._torch, child):
+            if locate_storage(self._torch, part) == locate_storage(self._torch, child):
                 return f".{name}"
         return ".grad"
 
@@ -248,7 +250,7 @@ def _captured(parent: Any, child: Any, after: Sequence[Any]) -> str | None:
     return next((name for name, value in locals_of(frame).items() if value is wanted), None)
 
 
-def _leave(
+def _restart_at_capture(
     parent: Any, name: str, text: str, end: str, inner: HolderKind | None
 ) -> tuple[str, str, HolderKind | None]:
     """Start a path anew at a captured variable.

@@ -13,7 +13,7 @@ from nbmem.capture.heap.reachability import AT_ONCE
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from nbmem.capture.heap.reachability import Reach
+    from nbmem.capture.heap.reachability import ForwardWalk
 
 MAX_EDGES = 3_000_000
 """References that are looked at on the way back, about half a gigabyte of them; what lies behind is
@@ -26,7 +26,7 @@ STRIDE = 512
 """Objects between two moments at which the caller may stop it."""
 
 
-class Ways:
+class HeapPaths:
     """The part of the reached objects that leads to some tensors.
 
     Args:
@@ -37,7 +37,7 @@ class Ways:
         complete: Whether every path was searched.
     """
 
-    def __init__(self, reach: Reach, targets: set[int]) -> None:
+    def __init__(self, reach: ForwardWalk, targets: set[int]) -> None:
         self.complete = True
         self._reach = reach
         self._targets = targets

@@ -48,7 +48,7 @@ _ONLY_PLAIN = {Kind.PLAIN}
 _NO_TENSORS = {Kind.PLAIN, Kind.BARRED}
 
 
-class Reach:
+class ForwardWalk:
     """A forward walk that holds each object it has noted.
 
     So an id keeps its meaning.
@@ -84,7 +84,7 @@ class Reach:
         for source, target in cut:
             self._cut.setdefault(source, set()).add(target)
 
-    def others(self, things: Sequence[Any]) -> list[Any]:
+    def without_noted(self, things: Sequence[Any]) -> list[Any]:
         """Return those of some objects that were neither reached nor barred."""
         return list(compress(things, map(not_, map(self._piece_of.__contains__, map(id, things)))))
 

@@ -23,7 +23,7 @@ from nbmem.core.session.holders import Holder, HolderKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
 
-    from nbmem.capture.heap.reachability import Reach
+    from nbmem.capture.heap.reachability import ForwardWalk
 
 BUDGET_S = 0.25
 """After so many seconds of this thread's own the search ends; what it has not found is `unseen`."""
@@ -58,7 +58,7 @@ def all_tensors(torch: Any) -> dict[int, Any]:
 
 
 def holders_of_lost(
-    reach: Reach, lost: Mapping[int, Any], *, say_unseen: Callable[[], bool]
+    reach: ForwardWalk, lost: Mapping[int, Any], *, say_unseen: Callable[[], bool]
 ) -> Generator[None, None, dict[int, Holder]]:
     """Find the holders of unreached tensors, by the tensor's id.
 
@@ -72,7 +72,7 @@ def holders_of_lost(
     back = _Backwards(reach, lost)
     yield from back.search()
     yield
-    dead = back.dead()
+    dead = back.unreferenced_members()
     yield
     found = {}
     for key in lost:
@@ -89,7 +89,7 @@ def holders_of_lost(
 class _Backwards:
     """A search for the objects that refer, directly or not, to some tensors."""
 
-    def __init__(self, reach: Reach, lost: Mapping[int, Any]) -> None:
+    def __init__(self, reach: ForwardWalk, lost: Mapping[int, Any]) -> None:
         self._reach = reach
         self._members: list[Any] = list(lost.values())
         self._place: dict[int, int] = {key: i for i, key in enumerate(lost)}
@@ -145,7 +145,7 @@ class _Backwards:
         objects = gc.get_objects()
         objects += [module_namespace(m) for _, m in self._modules]
         for start in range(0, len(objects), PIECE):
-            piece = _without_modules(self._reach.others(objects[start : start + PIECE]))
+            piece = _without_modules(self._reach.without_noted(objects[start : start + PIECE]))
             if not level.isdisjoint(map(id, gc.get_referents(*piece))):
                 yield [t for t in piece if not level.isdisjoint(map(id, gc.get_referents(t)))]
             elif not start % (8 * PIECE):
@@ -177,7 +177,7 @@ class _Backwards:
         self._ends.update(dict.fromkeys(hits, holder))
         return True
 
-    def dead(self) -> set[int]:
+    def unreferenced_members(self) -> set[int]:
         """Return the members that nothing outside the search refers to.
 
         References are counted as the garbage collector does.

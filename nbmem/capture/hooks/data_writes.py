@@ -12,7 +12,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from nbmem.capture.patches.compilations import pass_over
+from nbmem.capture.patches.compilations import skip_in_dynamo
 from nbmem.capture.tensors.tensors import requires_grad
 from nbmem.core.runtime.bytecode import writes_at_once
 from nbmem.core.runtime.entry_points import entry
@@ -39,7 +39,7 @@ def _count(tensor: Any) -> None:
     _counts[key] = gone, data_writes_of(tensor) + 1
 
 
-class LentData:
+class DataPatch:
     """A patch of `Tensor.data` that counts writes through it.
 
     Only a write right behind the look-up counts.
@@ -51,13 +51,13 @@ class LentData:
         self._owner, self._original = owner, original
         self.lost = lost
 
-    def lend(self) -> None:
+    def apply(self) -> None:
         """Set the patch, unless the class has its own such attribute."""
-        pass_over(LentData.__get__)
+        skip_in_dynamo(DataPatch.__get__)
         if "data" not in self._owner.__dict__:
             self._owner.data = self
 
-    def give_back(self) -> None:
+    def revert(self) -> None:
         """Remove the patch."""
         if self._owner.__dict__.get("data") is self:
             del self._owner.data
@@ -80,9 +80,9 @@ class LentData:
             _count(thing)
 
 
-def lent_data(torch: Any, lost: Lost) -> LentData:
+def create_data_patch(torch: Any, lost: Lost) -> DataPatch:
     """Create the patch of `Tensor.data`."""
     original = torch._C.TensorBase.__dict__["data"]  # noqa: SLF001
-    kind = type("LentData", (LentData,), {"__set__": original.__set__})
-    lent: LentData = kind(torch.Tensor, original, lost)
+    kind = type("DataPatch", (DataPatch,), {"__set__": original.__set__})
+    lent: DataPatch = kind(torch.Tensor, original, lost)
     return lent

@@ -16,7 +16,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from nbmem.capture.interpreter.notebook_cells import with_cells
+from nbmem.capture.interpreter.notebook_cells import number_cell_files
 from nbmem.capture.tensors.modules import (
     children_of,
     is_module,
@@ -25,8 +25,13 @@ from nbmem.capture.tensors.modules import (
     own_parameters,
 )
 from nbmem.capture.tensors.tensors import modules_in
-from nbmem.capture.torch_cuda import backend, initialized_torch, loaded_torch, read_counters
-from nbmem.capture.torch_memory.cuda_initialization import when_initialized
+from nbmem.capture.torch_cuda import (
+    allocator_backend,
+    initialized_torch,
+    loaded_torch,
+    read_counters,
+)
+from nbmem.capture.torch_memory.cuda_initialization import on_cuda_initialized
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.runtime.entry_points import caller, entry, is_ours
 from nbmem.core.runtime.exceptions import traceback_of
@@ -72,7 +77,7 @@ def listen(
     _listeners.append(listener)
     attach = _attach_function()
     waits = attach is not None and attach not in _attached
-    cancel = when_initialized(_attach) if waits else None
+    cancel = on_cuda_initialized(_attach) if waits else None
 
     def stop() -> None:
         if cancel is not None:
@@ -99,7 +104,7 @@ def place_of(error: BaseException, namespace: Mapping[str, Any]) -> tuple[Stack,
         traceback = traceback.tb_next
     torch: Any = loaded_torch()
     modules = list(_modules(reversed(frames))) if torch is not None else []
-    (told,) = with_cells([tuple(reversed(stack))])
+    (told,) = number_cell_files([tuple(reversed(stack))])
     return told, _layer_of_call(modules, namespace)
 
 
@@ -115,7 +120,7 @@ def _lost(part: str, err: Exception) -> None:
 @entry("watching for out-of-memory errors", lost=_lost)
 def _attach() -> None:
     attach = _attach_function()
-    if attach is None or attach in _attached or backend() != "native":
+    if attach is None or attach in _attached or allocator_backend() != "native":
         return  # no other allocator has an observer, and they raise
     _attached.add(attach)
     attach(_refused)
@@ -149,7 +154,7 @@ def _refusal(
         limit=capacity if capacity < total else None,
         allocated=None if counters is None else counters.allocated,
         reserved=None if counters is None else counters.reserved,
-        stack=_told(frames),
+        stack=_stack_of(frames),
         layer=_layer_of_call(modules, namespace) or _layer_of_node(node, namespace),
         operator=None if node is None else str(node.name()),
         progress=_progress(modules),
@@ -158,8 +163,8 @@ def _refusal(
     )
 
 
-def _told(frames: Iterable[FrameType]) -> Stack:
-    (told,) = with_cells(
+def _stack_of(frames: Iterable[FrameType]) -> Stack:
+    (told,) = number_cell_files(
         [tuple(Frame(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in frames)]
     )
     return told

@@ -25,13 +25,13 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nbmem.capture.hooks.data_writes import LentData, lent_data
+from nbmem.capture.hooks.data_writes import DataPatch, create_data_patch
 from nbmem.capture.interpreter.object_members import locals_of
 from nbmem.capture.patches.compilations import Compilations
-from nbmem.capture.patches.method_patches import LentAttribute, LentMethod
-from nbmem.capture.patches.name_patches import LentName
+from nbmem.capture.patches.method_patches import AttributePatch, MethodPatch
+from nbmem.capture.patches.name_patches import NamePatch
 from nbmem.capture.tensors.modules import is_tensor
-from nbmem.capture.tensors.tensors import quiet, requires_grad, stays_on_host
+from nbmem.capture.tensors.tensors import requires_grad, stays_on_host, without_torch_function
 from nbmem.capture.torch_cuda import import_torch
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from nbmem.capture.patches.method_patches import Lost
 
-    Part = LentMethod | LentAttribute | LentName | LentData
+    Part = MethodPatch | AttributePatch | NamePatch | DataPatch
 
 
 class Listener(Protocol):
@@ -107,7 +107,7 @@ class TrainingHooks:
         self._lent: list[Part] = []
         self._listening = False
         self._pid = os.getpid()
-        self._compilations = Compilations(self._step_aside, self._come_back, lost)
+        self._compilations = Compilations(self._step_aside, self._resume, lost)
         self._moving = threading.RLock()
 
     def install(self) -> None:
@@ -121,22 +121,22 @@ class TrainingHooks:
         module = torch.nn.Module
         optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides its name
         optimizer = optimizers.Optimizer
-        lost = self._deaf
+        lost = self._stop_after_fault
         if hasattr(module, "_wrapped_call_impl"):  # since torch 2.1
             by = module._wrapped_call_impl.__code__  # noqa: SLF001
-            self._lend(LentMethod(module, "_call_impl", self._enter, lost, by))
+            self._lend(MethodPatch(module, "_call_impl", self._enter, lost, by))
         if hasattr(torch.autograd.graph, "Variable"):
             path = ("_execution_engine", "run_backward")
-            self._lend(LentName(torch.autograd.graph, "Variable", path, self._run, lost))
+            self._lend(NamePatch(torch.autograd.graph, "Variable", path, self._run, lost))
         for name, read in (
             ("_optimizer_step_pre_hooks", self._step_begins),
             ("_optimizer_step_post_hooks", self._step_ends),
         ):
             by_step = optimizers.__file__ or "", "wrapper"
-            self._lend(LentAttribute(optimizer, name, read, lost, by_step))
+            self._lend(AttributePatch(optimizer, name, read, lost, by_step))
         for owner in (optimizer, module):
-            self._lend(LentMethod(owner, "zero_grad", self._zero_grad, lost))
-        self._lend(lent_data(torch, lost))
+            self._lend(MethodPatch(owner, "zero_grad", self._zero_grad, lost))
+        self._lend(create_data_patch(torch, lost))
         self._lend_late()
         self._compilations.watch()
         self._listening = True
@@ -145,38 +145,38 @@ class TrainingHooks:
         """Revert every patch."""
         self._listening = False
         try:
-            self._compilations.watch_no_more()
+            self._compilations.stop_watching()
         finally:
             with self._moving:
                 while self._lent:
-                    self._lent[-1].give_back()
+                    self._lent[-1].revert()
                     self._lent.pop()
 
     def _step_aside(self) -> None:
         """Revert the patches while something is compiled."""
         with self._moving:
             for part in self._lent:
-                part.give_back()
+                part.revert()
 
-    def _come_back(self) -> None:
+    def _resume(self) -> None:
         with self._moving:
             for part in self._lent:
-                part.lend()
+                part.apply()
 
     def _lend(self, part: Part) -> None:
         self._lent.append(part)
-        part.lend()
+        part.apply()
 
     def _lend_late(self) -> None:
         with self._moving:
             for part in self._late():
                 self._lend(part)
 
-    def _deaf(self, part: str, err: Exception) -> None:
+    def _stop_after_fault(self, part: str, err: Exception) -> None:
         self._listening = False
         self._lost(part, err)
 
-    def _is_deaf(self) -> bool:
+    def _is_inactive(self) -> bool:
         """Return whether events are ignored now.
 
         They are after the end, after a fault, and in a child that was forked meanwhile.
@@ -187,7 +187,7 @@ class TrainingHooks:
 
     def _enter(self, module: Any, frame: FrameType) -> Callable[[], None] | None:
         torch: Any = import_torch()
-        if self._is_deaf() or torch.compiler.is_compiling() or torch._C._get_tracing_state():  # noqa: SLF001
+        if self._is_inactive() or torch.compiler.is_compiling() or torch._C._get_tracing_state():  # noqa: SLF001
             return None
         self._lend_late()
         in_backward = in_engine()
@@ -197,7 +197,7 @@ class TrainingHooks:
         args, kwargs = given.get("args", ()), given.get("kwargs", {})
         del given
         if not in_backward:
-            with quiet():
+            with without_torch_function():
                 of_host, in_forward = self._of_host(), self._listener.in_forward()
                 aside = stays_on_host(module, args, kwargs, of_host=of_host, in_forward=in_forward)
             if aside:
@@ -205,7 +205,7 @@ class TrainingHooks:
         self._listener.forward_begins(module, grad=grad, in_backward=in_backward)
 
         def left() -> None:
-            if not self._is_deaf():
+            if not self._is_inactive():
                 self._listener.forward_ends(module, args, kwargs, in_backward=in_backward)
 
         return left
@@ -213,14 +213,14 @@ class TrainingHooks:
     # --- backward
 
     def _run(self, frame: FrameType) -> Callable[[], None] | None:
-        if self._is_deaf():
+        if self._is_inactive():
             return None
         if in_engine():  # a backward inside a backward
             return None
         self._listener.backward_begins(locals_of(frame).get("t_outputs", ()))
 
         def ran() -> None:
-            if not self._is_deaf():
+            if not self._is_inactive():
                 self._listener.backward_ends()
 
         return ran
@@ -228,7 +228,7 @@ class TrainingHooks:
     # --- optimizers
 
     def _step_begins(self, optimizer: Any, frame: FrameType) -> None:
-        if self._is_deaf():
+        if self._is_inactive():
             return
         given = locals_of(frame)
         args, kwargs = given.get("args", ()), given.get("kwargs", {})
@@ -237,18 +237,18 @@ class TrainingHooks:
         self._listener.optimizer_begins(optimizer, closure=closure is not None)
 
     def _step_ends(self, optimizer: Any, _frame: FrameType) -> None:
-        if not self._is_deaf():
+        if not self._is_inactive():
             self._listener.optimizer_ends(optimizer)
 
     # --- zero_grad
 
     def _zero_grad(self, owner: Any, _frame: FrameType) -> Callable[[], None] | None:
-        if self._is_deaf():
+        if self._is_inactive():
             return None
         self._listener.zero_grad_begins(owner)
 
         def done() -> None:
-            if not self._is_deaf():
+            if not self._is_inactive():
                 self._listener.zero_grad_ends()
 
         return done

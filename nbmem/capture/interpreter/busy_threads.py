@@ -48,7 +48,7 @@ which a thread waits for another, or for the outside."""
 _SLEEP = re.compile(r"\bsleep\s*\(")
 
 
-def at_work() -> list[str]:
+def threads_using_tensors() -> list[str]:
     """Return the names of other threads that may be using tensors now.
 
     Each thread is listed once.

@@ -44,7 +44,7 @@ def cell_of(filename: str) -> str | None:
     return None
 
 
-def with_cells(stacks: Iterable[Stack]) -> tuple[Stack, ...]:
+def number_cell_files(stacks: Iterable[Stack]) -> tuple[Stack, ...]:
     """Replace cell files in stacks of this process by numbered names.
 
     The names have IPython's older form, `<ipython-input-7-cell>`.

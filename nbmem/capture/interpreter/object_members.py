@@ -14,7 +14,7 @@ from itertools import islice
 from types import FrameType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nbmem.core.runtime.interrupts import let_pass
+from nbmem.core.runtime.interrupts import reraise_if_from_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -133,7 +133,7 @@ def _attributes(thing: object, slot: Any | None) -> dict[str, Any] | None:
     try:
         found = None if slot is None else slot.__get__(thing)
     except Exception as err:  # noqa: BLE001 - a descriptor of another layout
-        let_pass(err)
+        reraise_if_from_signal(err)
         return None
     return found if type(found) is dict else None
 

@@ -26,7 +26,7 @@ _derives = type.__subclasscheck__
 _name_of, _value_of = itemgetter(0), itemgetter(1)
 
 
-def leads(value: object) -> bool:
+def may_hold_tensor(value: object) -> bool:
     """Return whether a value may lead to a tensor, judged by its type."""
     kind = type(value)
     if id(kind) in _ATOMS:
@@ -40,17 +40,17 @@ def leads(value: object) -> bool:
     return not _ATOMS.issuperset(map(id, map(type, items)))  # a shape, a data set's path and class
 
 
-def leading(entries: Iterable[tuple[K, Any]]) -> list[tuple[K, Any]]:
+def entries_with_tensors(entries: Iterable[tuple[K, Any]]) -> list[tuple[K, Any]]:
     """Return the entries whose values may lead to a tensor.
 
     Atoms are skipped in C.
     """
     entries = list(entries)
     atoms = map(_ATOMS.__contains__, map(id, map(type, map(_value_of, entries))))
-    return [entry for entry in compress(entries, map(not_, atoms)) if leads(entry[1])]
+    return [entry for entry in compress(entries, map(not_, atoms)) if may_hold_tensor(entry[1])]
 
 
-def own_names(namespace: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def user_names(namespace: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Return a notebook's names and values, without IPython's own.
 
     IPython has a copy of what it put there (`_5`, `_i5`, `In`): `%who` finds the user's
@@ -71,4 +71,4 @@ def leading_names(namespace: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
     IPython's own names are left out.
     """
-    return leading(own_names(namespace))
+    return entries_with_tensors(user_names(namespace))

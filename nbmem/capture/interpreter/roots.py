@@ -18,7 +18,7 @@ from nbmem.capture.interpreter.object_members import (
     name_of,
     namespace_of,
 )
-from nbmem.capture.interpreter.plain_values import leading, leading_names
+from nbmem.capture.interpreter.plain_values import entries_with_tensors, leading_names
 from nbmem.core.session.holders import HolderKind
 from nbmem.core.session.source_files import is_library
 
@@ -69,7 +69,7 @@ def places(namespace: Mapping[str, Any]) -> Iterator[Place]:
     yield from _modules(namespace)
 
 
-def barred(namespace: Mapping[str, Any]) -> Iterator[object]:
+def barred_dictionaries(namespace: Mapping[str, Any]) -> Iterator[object]:
     """Yield the dictionaries that a heap walk must not enter.
 
     Their names are starting points of their own, or lead to no tensor of the notebook.
@@ -135,7 +135,7 @@ def _results(shell: Any) -> Iterator[Place]:
     if shell is None:
         return
     kept = shell.user_ns.get("Out")
-    for number, value in leading(kept.items()) if issubclass(type(kept), dict) else ():
+    for number, value in entries_with_tensors(kept.items()) if issubclass(type(kept), dict) else ():
         yield Place(HolderKind.OUT, OUT, f"{OUT}[{number}]", "", value)
         for store in (shell.user_ns, shell.user_ns_hidden):
             yield Place(HolderKind.UNDERSCORE, OUT, f"_{number}", "", store.get(f"_{number}"))
@@ -225,7 +225,7 @@ def _modules(namespace: Mapping[str, Any]) -> Iterator[Place]:
             if id(inside) in begun:
                 continue
             begun.add(id(inside))
-            for label, value in leading(inside.items()):
+            for label, value in entries_with_tensors(inside.items()):
                 yield from _named(HolderKind.MODULE, f"module {name}", f"{name}.{label}", value)
 
 

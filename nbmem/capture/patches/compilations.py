@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _CALLBACKS = "torch._dynamo.callback"
 
 
-def pass_over(*functions: Callable[..., Any]) -> None:
+def skip_in_dynamo(*functions: Callable[..., Any]) -> None:
     """Have Dynamo skip these functions and those marked with `entry`.
 
     They run as they are, with all that they call. Does nothing before torch 2.7.
@@ -66,7 +66,7 @@ class Compilations:
         if not self._attach() and self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
-    def watch_no_more(self) -> None:
+    def stop_watching(self) -> None:
         """Remove the callbacks."""
         self._on = False
         self._leave_imports()

@@ -24,9 +24,9 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from nbmem.capture.patches.compilations import pass_over
+from nbmem.capture.patches.compilations import skip_in_dynamo
 from nbmem.core.runtime.bytecode import calls_at_once
-from nbmem.core.runtime.entry_points import caller, entry, met
+from nbmem.core.runtime.entry_points import caller, entry, handle_exception
 from nbmem.core.runtime.warning_filter import suppress_warnings
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Lost = Callable[[str, Exception], None]
 
 
-class Call(functools.partial):  # type: ignore[type-arg]
+class ObservedCall(functools.partial):  # type: ignore[type-arg]
     """A callable for a single call, which reports the end of that call.
 
     It adds no frame of nbmem's.
@@ -52,7 +52,7 @@ class Call(functools.partial):  # type: ignore[type-arg]
     __del__ = property(operator.attrgetter("tell"))
 
 
-class Inside(threading.local):
+class CallState(threading.local):
     """A flag of each thread: true inside of a call that was reported.
 
     Nested calls are not reported.
@@ -64,7 +64,7 @@ class Inside(threading.local):
     busy = False
 
 
-class LentMethod:
+class MethodPatch:
     """A patch of a method that reports the calls of torch or the user.
 
     Of nested calls only the outermost is reported.
@@ -85,19 +85,19 @@ class LentMethod:
         self._original = owner.__dict__[name]
         self._begins = begins
         self._by = by
-        self._inside = Inside()
+        self._inside = CallState()
         self._is_lent = False
         self.lost = lost
 
-    def lend(self) -> None:
+    def apply(self) -> None:
         """Set the patch, unless other code has replaced the original since."""
-        cls = LentMethod
-        pass_over(cls.__get__, cls.__call__, cls.__getattr__, telling)
+        cls = MethodPatch
+        skip_in_dynamo(cls.__get__, cls.__call__, cls.__getattr__, report_end)
         self._is_lent = True
         if self._owner.__dict__.get(self._name) is self._original:
             setattr(self._owner, self._name, self)
 
-    def give_back(self) -> None:
+    def revert(self) -> None:
         """Restore the original, unless other code has replaced the patch."""
         self._is_lent = False
         if self._owner.__dict__.get(self._name) is self:
@@ -127,7 +127,7 @@ class LentMethod:
     @entry("the phases from here on", otherwise=_as_before)
     def _lent(self, thing: Any, method: Any, frame: FrameType) -> Any:
         if not self._is_lent:  # a patch of the user's own was taken out later than we were
-            self.give_back()
+            self.revert()
             return method
         code = frame.f_code
         if not (calls_at_once(code, frame.f_lasti) if self._by is None else code is self._by):
@@ -135,12 +135,12 @@ class LentMethod:
         told = self._begins(thing, frame)
         if told is None:
             return method
-        call = call_that_tells(method, told, self.lost, self._inside)
+        call = observe_call(method, told, self.lost, self._inside)
         self._inside.busy = True  # last: an interrupt before it ends the call, and so puts it right
         return call
 
 
-class LentAttribute:
+class AttributePatch:
     """A patch of an instance attribute that reports reads of it.
 
     Args:
@@ -164,14 +164,14 @@ class LentAttribute:
         self._by = by
         self.lost = lost
 
-    def lend(self) -> None:
+    def apply(self) -> None:
         """Set the patch, unless the class has such an attribute."""
-        cls = LentAttribute
-        pass_over(cls.__get__, cls.__set__, cls.__delete__)
+        cls = AttributePatch
+        skip_in_dynamo(cls.__get__, cls.__set__, cls.__delete__)
         if self._name not in self._owner.__dict__:
             setattr(self._owner, self._name, self)
 
-    def give_back(self) -> None:
+    def revert(self) -> None:
         """Remove the patch."""
         if self._owner.__dict__.get(self._name) is self:
             delattr(self._owner, self._name)
@@ -199,7 +199,9 @@ class LentAttribute:
             self._read(thing, frame)
 
 
-def call_that_tells(method: Any, ended: Ended, lost: Lost, inside: Inside | None = None) -> Call:
+def observe_call(
+    method: Any, ended: Ended, lost: Lost, inside: CallState | None = None
+) -> ObservedCall:
     """Create a callable for a single call, which reports its end.
 
     It adds no frame of nbmem's.
@@ -210,13 +212,13 @@ def call_that_tells(method: Any, ended: Ended, lost: Lost, inside: Inside | None
         lost: Leaves a note of a fault.
         inside: The flag to clear at the end of the call.
     """
-    call, end = Call(method), telling(ended, lost, inside or Inside())
+    call, end = ObservedCall(method), report_end(ended, lost, inside or CallState())
     next(end)
     call.tell = end.__next__
     return call
 
 
-def telling(ended: Ended, lost: Lost, inside: Inside) -> Iterator[None]:
+def report_end(ended: Ended, lost: Lost, inside: CallState) -> Iterator[None]:
     """Report the end of a call when resumed, and never raise.
 
     What a finalizer raises is lost. That is also true of a signal handler, which Python calls where
@@ -228,11 +230,11 @@ def telling(ended: Ended, lost: Lost, inside: Inside) -> Iterator[None]:
     except GeneratorExit:
         return
     except BaseException as err:  # noqa: BLE001 - of a signal, just now
-        again.append(met(err, "the end of a phase", lost))
+        again.append(handle_exception(err, "the end of a phase", lost))
     inside.busy = False
     try:
         with suppress_warnings():
             ended()
     except BaseException as err:  # noqa: BLE001 - as above
-        again.append(met(err, "the end of a phase", lost))
+        again.append(handle_exception(err, "the end of a phase", lost))
     yield

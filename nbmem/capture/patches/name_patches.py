@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from nbmem.capture.patches.compilations import pass_over
-from nbmem.capture.patches.method_patches import call_that_tells, telling
+from nbmem.capture.patches.compilations import skip_in_dynamo
+from nbmem.capture.patches.method_patches import observe_call, report_end
 from nbmem.core.runtime.entry_points import caller, entry
 from nbmem.core.runtime.warning_filter import pass_warnings
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nbmem.capture.patches.method_patches import Ended, Lost
 
 
-class LentName:
+class NamePatch:
     """A patch of a module name that reports calls of one method behind it.
 
     Args:
@@ -41,13 +41,13 @@ class LentName:
         self._module, self._name = module, name
         self._stand_in = _StandIn(getattr(module, name), path, begins, lost)
 
-    def lend(self) -> None:
+    def apply(self) -> None:
         """Install the patch, unless other code has replaced the name since."""
-        pass_over(telling)
+        skip_in_dynamo(report_end)
         if getattr(self._module, self._name, None) is self._stand_in.original:
             setattr(self._module, self._name, self._stand_in)
 
-    def give_back(self) -> None:
+    def revert(self) -> None:
         """Restore the original, unless other code has replaced the name since."""
         if getattr(self._module, self._name, None) is self._stand_in:
             setattr(self._module, self._name, self._stand_in.original)
@@ -93,10 +93,10 @@ class _StandIn:
             return _StandIn(found, self._path[1:], self._begins, self.lost)
         frame = caller()
         ended = None if frame is None else self._begins(frame)
-        return found if ended is None else call_that_tells(found, ended, self.lost)
+        return found if ended is None else observe_call(found, ended, self.lost)
 
 
-class Wrapped:
+class FunctionPatch:
     """A patch of a function in a module that reports each call.
 
     It is for functions that only torch itself looks up.
@@ -118,7 +118,7 @@ class Wrapped:
         self._original: Any = None
         self._wrapper: Any = None
 
-    def lend(self) -> None:
+    def apply(self) -> None:
         """Install the patch."""
         original = self._original = getattr(self._module, self._name)
 
@@ -130,11 +130,11 @@ class Wrapped:
                 self._end(after)
             return found
 
-        pass_over(wrapper)
+        skip_in_dynamo(wrapper)
         self._wrapper = wrapper
         setattr(self._module, self._name, wrapper)
 
-    def give_back(self) -> None:
+    def revert(self) -> None:
         """Restore the function, unless other code has replaced it since."""
         if self._wrapper is not None and getattr(self._module, self._name, None) is self._wrapper:
             setattr(self._module, self._name, self._original)

@@ -18,9 +18,9 @@ from nbmem.capture.processes import jupyter_servers
 from nbmem.capture.timeouts import COLD_S
 from nbmem.capture.validation import whole_bytes
 from nbmem.core.errors import ProbeUnavailableError
-from nbmem.core.files.kernel_status import heard
-from nbmem.core.gpu_processes import Neighbour, OccupiedCard
-from nbmem.core.session.tensor_names import shown
+from nbmem.core.files.kernel_status import read_status
+from nbmem.core.gpu_processes import GpuProcess, OccupiedCard
+from nbmem.core.session.tensor_names import printable_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,13 +44,14 @@ def cards_now(*, kernels: Mapping[str, Kernel] | None = None) -> tuple[OccupiedC
     """
     known = jupyter_servers.kernels() if kernels is None else kernels
     library = nvml.load()
-    read = nvml.ask(lambda: _read(library), COLD_S, _unreadable)
+    read = nvml.call_nvml(lambda: _read(library), COLD_S, _unreadable)
     return tuple(_card(card, held, known) for card, held in read)
 
 
 def _unreadable(err: Exception) -> ProbeUnavailableError:
     return ProbeUnavailableError(
-        f"NVML cannot be read ({shown(str(err))}): no card of NVIDIA's is seen here. Check "
+        f"NVML cannot be read ({printable_text(str(err))}): no card of NVIDIA's is seen here. "
+        "Check "
         "that nvidia-smi runs in this environment."
     )
 
@@ -76,7 +77,7 @@ def _read_card(library: Any, index: int) -> tuple[OccupiedCard, dict[int, int | 
     return (
         OccupiedCard(
             index=index,
-            name=shown(name),
+            name=printable_text(name),
             total=None if found is None else found.total,
             used=used,
             driver=0 if found is None else min(whole_bytes(found.driver) or 0, used or 0),
@@ -94,12 +95,12 @@ def _read_card(library: Any, index: int) -> tuple[OccupiedCard, dict[int, int | 
 def _card(
     card: OccupiedCard, held: Mapping[int, int | None], kernels: Mapping[str, Kernel]
 ) -> OccupiedCard:
-    found = [neighbour(pid, used, kernels) for pid, used in held.items()]
+    found = [describe_process(pid, used, kernels) for pid, used in held.items()]
     found.sort(key=lambda one: (-(one.used or 0), one.pid))
     return replace(card, neighbours=tuple(found))
 
 
-def neighbour(pid: int, used: int | None, kernels: Mapping[str, Kernel]) -> Neighbour:
+def describe_process(pid: int, used: int | None, kernels: Mapping[str, Kernel]) -> GpuProcess:
     """Describe one process on a GPU, as far as this user may see it.
 
     Args:
@@ -114,22 +115,22 @@ def neighbour(pid: int, used: int | None, kernels: Mapping[str, Kernel]) -> Neig
         began = process.create_time()
         dead = process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
-        return Neighbour(pid=pid, used=used, gone=True)
+        return GpuProcess(pid=pid, used=used, gone=True)
     except Exception:  # noqa: BLE001 - hidden
-        return Neighbour(pid=pid, used=used)
+        return GpuProcess(pid=pid, used=used)
     user = command = kernel = None
     with suppress(Exception):
-        user = shown(process.username())
+        user = printable_text(process.username())
     with suppress(Exception):
         line = " ".join(process.cmdline()) or process.name()
-        command = shown(line)[:LONGEST]
+        command = printable_text(line)[:LONGEST]
         found = _KERNEL.search(line)
         kernel = found.group(1) if found else None
     own = False
     with suppress(Exception):
         own = not hasattr(os, "getuid") or process.uids().real == os.getuid()
     said = kernels.get(kernel or "")
-    return Neighbour(
+    return GpuProcess(
         pid=pid,
         used=used,
         user=user,
@@ -139,5 +140,5 @@ def neighbour(pid: int, used: int | None, kernels: Mapping[str, Kernel]) -> Neig
         busy=None if said is None else said.busy,
         own=own,
         gone=dead,
-        told=heard(pid, began=began) if own else None,
+        told=read_status(pid, began=began) if own else None,
     )

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nbmem.core.runtime.interrupts import let_pass
+from nbmem.core.runtime.interrupts import reraise_if_from_signal
 
 PATIENCE_S = 10.0
 _FILE = re.compile(r"kernel-[0-9a-f-]{36}\.json$")
@@ -35,7 +35,7 @@ def free_cache(pid: int) -> str | None:
         path = _connection(pid)
         return None if path is None else _answer(path)
     except Exception as err:  # noqa: BLE001 - it ended meanwhile, or Jupyter's client is not here
-        let_pass(err)
+        reraise_if_from_signal(err)
         return None
 
 

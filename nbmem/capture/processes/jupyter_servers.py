@@ -125,7 +125,7 @@ def _busy(state: Any) -> bool | None:
     return {"busy": True, "idle": False}.get(state)
 
 
-class _NoWayElsewhere(urllib.request.HTTPRedirectHandler):
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """A handler that follows no redirect: the token is for this server."""
 
     def redirect_request(self, *_args: Any, **_kwargs: Any) -> None:
@@ -139,7 +139,7 @@ def _ask(server: Server, path: str, method: str = "GET", limit_s: float = TIMEOU
         headers={"Authorization": f"token {server.token}"} if server.token else {},
     )
     no_proxy = urllib.request.ProxyHandler({})
-    opener = urllib.request.build_opener(no_proxy, _NoWayElsewhere())
+    opener = urllib.request.build_opener(no_proxy, _NoRedirects())
     with opener.open(asked, timeout=limit_s) as answer:
         read: bytes = answer.read(_MOST_BYTES)
     return read

@@ -12,7 +12,7 @@ from nbmem.capture.interpreter.object_members import (
     is_a,
     namespace_of,
 )
-from nbmem.capture.interpreter.plain_values import own_names
+from nbmem.capture.interpreter.plain_values import user_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ _OF_SETTINGS = ("__main__", "argparse", "types")
 A DataLoader has a `batch_size`, too, but refuses another."""
 
 
-def batches(namespace: Mapping[str, Any]) -> list[dict[str, Any]]:
+def batch_sizes(namespace: Mapping[str, Any]) -> list[dict[str, Any]]:
     """List integers that are named like a batch size.
 
     Each has its `name`, as a user would type it, and its `value`.
@@ -35,7 +35,7 @@ def batches(namespace: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _batches(namespace: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    for name, value in own_names(namespace)[:MOST_NAMES]:
+    for name, value in user_names(namespace)[:MOST_NAMES]:
         if type(name) is not str:
             continue
         if _is_batch(name, value):

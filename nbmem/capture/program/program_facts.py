@@ -12,9 +12,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.capture.distributed.parallel_wrappers import units_of
-from nbmem.capture.distributed.zero import sent_by
+from nbmem.capture.distributed.zero import bucket_sizes
 from nbmem.capture.interpreter.object_members import attributes_of
-from nbmem.capture.tensors.active_registry import followed
+from nbmem.capture.tensors.active_registry import active_registry
 from nbmem.capture.tensors.modules import (
     children_of,
     is_plain_sequence,
@@ -25,8 +25,8 @@ from nbmem.capture.tensors.modules import (
     states,
     tensors_inside,
 )
-from nbmem.capture.tensors.tensor_storages import dispatches, place_of
-from nbmem.capture.tensors.tensors import gradient_of, quiet, requires_grad
+from nbmem.capture.tensors.tensor_storages import dispatches, locate_storage
+from nbmem.capture.tensors.tensors import gradient_of, requires_grad, without_torch_function
 from nbmem.capture.torch_cuda import initialized_torch, loaded_torch
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ def module_facts(module: Any, tree: ModuleTree) -> dict[str, Any]:
         module: The module.
         tree: Its tree as it is now.
     """
-    roll = followed()
-    key = "facts", None if roll is None else roll.kind
+    registry = active_registry()
+    key = "facts", None if registry is None else registry.kind
     lasting, in_place = tree.remembered.get(key) or _lasting_facts(tree)
     if tree.is_plain:
         tree.remembered[key] = lasting, in_place
@@ -104,7 +104,7 @@ def module_facts(module: Any, tree: ModuleTree) -> dict[str, Any]:
     if units:
         found["fsdp_units"] = [size for _, size in units]
         found["fsdp_paths"] = [path for path, _ in units]
-    sent = sent_by(module)
+    sent = bucket_sizes(module)
     if sent is not None:
         found["zero"] = sent
     return found
@@ -117,7 +117,7 @@ def _lasting_facts(tree: ModuleTree) -> tuple[dict[str, Any], list[int]]:
     """
     torch: Any = loaded_torch()
     parameters = list(tree.parameters_once())
-    on_card = [p for p in parameters if place_of(torch, p) is not None]
+    on_card = [p for p in parameters if locate_storage(torch, p) is not None]
     found = {
         "parameters": len(parameters),
         "bytes": _bytes(on_card),
@@ -137,7 +137,7 @@ def optimizer_facts(optimizer: Any) -> dict[str, Any]:
     torch: Any = loaded_torch()
     groups = param_groups(optimizer)
     found = [p for group in groups for p in parameters_of_group(group)]
-    parameters = [p for p in found if place_of(torch, p) is not None]
+    parameters = [p for p in found if locate_storage(torch, p) is not None]
     first = groups[0] if groups else {}
     return {
         "class": type(optimizer).__name__,
@@ -190,7 +190,7 @@ def _rows(torch: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int |
 
     As a rule these are the rows of a batch. None where there is no such tensor.
     """
-    with quiet():
+    with without_torch_function():
         return _first_rows(torch, args, kwargs)
 
 

@@ -16,19 +16,19 @@ from nbmem.capture import torch_cuda
 from nbmem.capture.devices import nvml, resident_memory
 from nbmem.capture.devices.unified_memory import memory_without_nvml
 from nbmem.capture.record.framework_log import OwnerLog
-from nbmem.capture.timeouts import GRACE_S, LIMIT_S, ended, expendable
+from nbmem.capture.timeouts import GRACE_S, LIMIT_S, expendable, join_expendable
 from nbmem.capture.validation import ImpossibleReadingError
 from nbmem.core.errors import ProbeUnavailableError
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.runtime.fault_isolation import error_of
 from nbmem.core.runtime.warning_filter import suppress_warnings
-from nbmem.core.session.session import NOT_KNOWN, Samples
+from nbmem.core.session.session import NOT_KNOWN, CardSamples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nbmem.capture.devices.nvml_readings import CardReading
-    from nbmem.core.session.frameworks import OwnerReadings
+    from nbmem.core.session.frameworks import FrameworkReadings
 
 INTERVAL_S = 0.1
 MAX_SAMPLES = 36_000
@@ -96,7 +96,7 @@ class Sampler:
         thread, self._thread = self._thread, None
         if thread is None or thread is threading.current_thread():
             return
-        if not ended(thread, lambda: self._busy_since):
+        if not join_expendable(thread, lambda: self._busy_since):
             self._give_up()
 
     def read(self) -> None:
@@ -252,18 +252,18 @@ class Sampler:
         except ProbeUnavailableError:
             return {}
 
-    def owners(self, device: int, names: dict[str, int]) -> OwnerReadings:
+    def owners(self, device: int, names: dict[str, int]) -> FrameworkReadings:
         """Return what other libraries of this process held of a card.
 
         `names` collects texts.
         """
         return self._owners.readings(device, names)
 
-    def samples(self, device: int) -> Samples:
+    def samples(self, device: int) -> CardSamples:
         """Return one card's readings."""
         rows = np.array(self._rows.get(device, []), np.int64).reshape(-1, 5)
         t_ns, used, process, reserved, resident = (rows[:, i].copy() for i in range(5))
-        return Samples(t_ns=t_ns, used=used, process=process, reserved=reserved, host=resident)
+        return CardSamples(t_ns=t_ns, used=used, process=process, reserved=reserved, host=resident)
 
 
 def _reserved(index: int) -> int:

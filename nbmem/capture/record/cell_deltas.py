@@ -15,7 +15,7 @@ from nbmem.capture.torch_cuda import Counters, device_count, read_counters
 from nbmem.core.errors import NbmemError
 from nbmem.core.freed_memory import Totals
 from nbmem.core.runtime.clock import CLOCK
-from nbmem.core.runtime.interrupts import let_pass
+from nbmem.core.runtime.interrupts import reraise_if_from_signal
 from nbmem.core.session.cell_delta import CellDelta, HostDelta
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _readings() -> list[tuple[int, Counters]]:
     try:
         cards = [(i, read_counters(i)) for i in range(device_count())]
     except Exception as err:  # noqa: BLE001 - a delta is a courtesy: nobody must notice its absence
-        let_pass(err)
+        reraise_if_from_signal(err)
         return []
     return [(i, c) for i, c in cards if c is not None and c.reserved]
 

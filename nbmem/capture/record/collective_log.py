@@ -5,17 +5,17 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
-from nbmem.capture.tensors.tensors import quiet, see
+from nbmem.capture.tensors.tensors import observe, without_torch_function
 from nbmem.core.session.tensor_names import common_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from nbmem.capture.distributed.fsdp import Held
-    from nbmem.capture.record.counter_samples import MarkLog
-    from nbmem.capture.record.hook_event_log import TurnLog
-    from nbmem.capture.record.tensor_labels import IdentityLog
-    from nbmem.capture.tensors.tensors import Seen
+    from nbmem.capture.distributed.fsdp import CollectiveTensor
+    from nbmem.capture.record.counter_samples import CounterLog
+    from nbmem.capture.record.hook_event_log import HookEventLog
+    from nbmem.capture.record.tensor_labels import TensorLabelLog
+    from nbmem.capture.tensors.tensors import ObservedStorage
 
 
 class CollectiveLog:
@@ -24,30 +24,32 @@ class CollectiveLog:
     The reports come from probes.collectives.Collectives.
 
     Args:
-        turns: Admits one thread at a time.
+        hook_events: Admits one thread at a time.
         marks: Takes the counter samples.
         identities: Stores the storages.
     """
 
-    def __init__(self, turns: TurnLog, marks: MarkLog, identities: IdentityLog) -> None:
-        self._turns = turns
+    def __init__(
+        self, hook_events: HookEventLog, marks: CounterLog, identities: TensorLabelLog
+    ) -> None:
+        self._turns = hook_events
         self._marks = marks
         self._identities = identities
 
-    def holds(self, found: Iterable[Held]) -> None:
+    def holds(self, found: Iterable[CollectiveTensor]) -> None:
         """Record what FSDP holds now, in the thread that holds it."""
         if self._marks.full:
             return
-        with self._turns.alone() as heard, quiet():
+        with self._turns.alone() as heard, without_torch_function():
             seen = list(self._see(found)) if heard else []
             if seen:
-                self._identities.passing(self._marks.take(), seen)
+                self._identities.record_transient(self._marks.take(), seen)
 
-    def _see(self, found: Iterable[Held]) -> Iterator[Seen]:
-        storages: dict[tuple[int, int], list[tuple[Seen, Held]]] = {}
+    def _see(self, found: Iterable[CollectiveTensor]) -> Iterator[ObservedStorage]:
+        storages: dict[tuple[int, int], list[tuple[ObservedStorage, CollectiveTensor]]] = {}
         for held in found:
             before = "" if held.of is None else " "
-            seen = see(held.tensor, held.category, f"{before}{held.what}")
+            seen = observe(held.tensor, held.category, f"{before}{held.what}")
             if seen is not None and held.of is None:
                 yield seen
             elif seen is not None:
@@ -73,7 +75,7 @@ class ShardedName:
 
     __slots__ = ("_identities", "_key", "_path", "_ref", "_to")
 
-    def __init__(self, held: Held, identities: IdentityLog) -> None:
+    def __init__(self, held: CollectiveTensor, identities: TensorLabelLog) -> None:
         self._key, self._ref = id(held.of), weakref.ref(held.of)
         self._path, self._to = held.path, held.to
         self._identities = identities

@@ -18,7 +18,7 @@ import numpy as np
 
 from nbmem.capture.torch_cuda import Counters, device_count, read_counters
 from nbmem.core.runtime.clock import CLOCK
-from nbmem.core.session.session import Marks
+from nbmem.core.session.session import CounterSamples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ MAX_MARKS = 4_000_000
 ones are left out, but for the last (a note says so)."""
 
 
-class MarkLog:
+class CounterLog:
     """Takes counter samples of every card that torch uses.
 
     Args:
@@ -151,7 +151,7 @@ class MarkLog:
         """
         return bool((np.diff(self._table(device)[:, 1 + _ACTIONS]) < 0).any())
 
-    def place(self, device: int, events: Events, entries_before: int | None) -> Marks:
+    def place(self, device: int, events: Events, entries_before: int | None) -> CounterSamples:
         """Find the position of each sample in a card's events.
 
         Args:
@@ -168,7 +168,7 @@ class MarkLog:
             position = np.searchsorted(events.t_ns, t_ns).astype(np.int64)
         else:
             position = np.clip(column["actions"] - entries_before, 0, len(events))
-        return Marks(
+        return CounterSamples(
             t_ns=t_ns,
             position=position,
             allocated=column["allocated"],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nbmem.capture.record.hook_events import Turn
+    from nbmem.capture.record.hook_events import HookEvent
 
 _UPDATES = ("backward", "optimizer")
 
@@ -30,38 +30,40 @@ class DraftPhase:
     goes_on: bool = False  # an optimizer's step that calls a closure and is not over yet
 
 
-def on_card(turns: Sequence[Turn], position: Callable[[int], int]) -> Sequence[Turn]:
+def on_card(
+    hook_events: Sequence[HookEvent], position: Callable[[int], int]
+) -> Sequence[HookEvent]:
     """Drop hook events that were over before the card held anything.
 
     The host ran them. They are calls, and passes whose backward is over: one on the card takes
     memory, zero_grad() may take none.
 
     Args:
-        turns: The hook events, in order.
+        hook_events: The hook events, in order.
         position: Where a counter sample lies in the card's events.
     """
     calls = ("forward", "inference")
-    over = [i for i, t in enumerate(turns) if t.kind in _UPDATES and not t.begins]
-    over = [i for i in over if not position(turns[i].mark)]
-    if any(turns[i].kind == "backward" for i in over):
-        turns = turns[over[-1] + 1 :]
-    told = enumerate(turns)
+    over = [i for i, t in enumerate(hook_events) if t.kind in _UPDATES and not t.begins]
+    over = [i for i in over if not position(hook_events[i].mark)]
+    if any(hook_events[i].kind == "backward" for i in over):
+        hook_events = hook_events[over[-1] + 1 :]
+    told = enumerate(hook_events)
     first = next((i for i, t in told if t.kind not in calls or position(t.mark)), None)
     if not first:
-        return turns
-    return turns[first - turns[first - 1].begins :]
+        return hook_events
+    return hook_events[first - hook_events[first - 1].begins :]
 
 
-def following(turns: Sequence[Turn]) -> list[Turn | None]:
+def following(hook_events: Sequence[HookEvent]) -> list[HookEvent | None]:
     """Return for each hook event the phase that begins there or next.
 
     Events of zero_grad() and of recomputations are passed over; None where nothing follows.
     """
-    found: list[Turn | None] = []
+    found: list[HookEvent | None] = []
     begun = None
-    for turn in reversed(turns):
-        if turn.begins and turn.kind not in ("zero_grad", "recompute"):
-            begun = turn
+    for hook_event in reversed(hook_events):
+        if hook_event.begins and hook_event.kind not in ("zero_grad", "recompute"):
+            begun = hook_event
         found.append(begun)
     return found[::-1]
 

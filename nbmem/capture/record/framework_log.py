@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.capture.frameworks.readings import Owners
-from nbmem.core.session.frameworks import OwnerReadings, Share
+from nbmem.capture.frameworks.readings import FrameworkQueries
+from nbmem.core.session.frameworks import FrameworkReadings, Share
 from nbmem.core.session.session import NOT_KNOWN
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class OwnerLog:
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:
-        self._owners = Owners(note)
+        self._owners = FrameworkQueries(note)
         self._rows: dict[int, list[tuple[int, dict[str, Share]]]] = {}
         self._strikes: dict[str, int] = {}
 
@@ -45,7 +45,7 @@ class OwnerLog:
 
         Returns None if no query is running.
         """
-        return self._owners.give_up()
+        return self._owners.disable_hanging()
 
     def add(self, device: int, t_ns: int, said: tuple[Share, ...], most: int | None) -> None:
         """Store a reading of all frameworks.
@@ -83,7 +83,7 @@ class OwnerLog:
         elif share.name in last and last[share.name].held <= most:
             now[share.name] = last[share.name]
 
-    def readings(self, device: int, names: dict[str, int]) -> OwnerReadings:
+    def readings(self, device: int, names: dict[str, int]) -> FrameworkReadings:
         """Return one card's rows.
 
         `names` collects their texts, text to index. A framework that no longer holds anything has a
@@ -101,4 +101,4 @@ class OwnerLog:
             last = now
         table = np.array(rows, np.int64).reshape(-1, 5)
         columns = ("t_ns", "owner", "held", "used", "managed")
-        return OwnerReadings(**{name: table[:, i].copy() for i, name in enumerate(columns)})
+        return FrameworkReadings(**{name: table[:, i].copy() for i, name in enumerate(columns)})

@@ -12,9 +12,9 @@ from nbmem.core.units import MIB
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.capture.record.counter_samples import MarkLog
-    from nbmem.capture.record.storage_registry_log import RollLog
-    from nbmem.capture.record.tensor_labels import IdentityLog
+    from nbmem.capture.record.counter_samples import CounterLog
+    from nbmem.capture.record.storage_registry_log import StorageLog
+    from nbmem.capture.record.tensor_labels import TensorLabelLog
     from nbmem.core.session.holders import HeldStorage
 
 MATTERS = MIB
@@ -22,14 +22,14 @@ MATTERS = MIB
 optimizer state: those have their names already, and the look costs up to half a second."""
 
 
-def matters(marks: MarkLog, identities: IdentityLog, rolls: RollLog) -> bool:
+def matters(marks: CounterLog, identities: TensorLabelLog, storage_log: StorageLog) -> bool:
     """Return True if enough unnamed memory lives to justify a heap walk."""
     named = identities.training_bytes(len(marks.t_ns) - 1)
     return any(
         (counters := marks.now(index)) is not None
         and counters.allocated - named.get(index, 0) >= MATTERS
         for index in marks.devices()
-    ) or rolls.matters(MATTERS, named)
+    ) or storage_log.matters(MATTERS, named)
 
 
 def columns(storages: Sequence[HeldStorage], names: dict[str, int]) -> Holders:

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.hooks.training_hooks import in_engine
 from nbmem.capture.interpreter.busy_threads import alive
-from nbmem.capture.record.hook_events import Turn, Turns
-from nbmem.capture.record.training_loop import Loop
-from nbmem.capture.tensors.tensors import quiet
+from nbmem.capture.record.hook_events import HookEvent, HookEvents
+from nbmem.capture.record.training_loop import TrainingLoop
+from nbmem.capture.tensors.tensors import without_torch_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from nbmem.capture.record.counter_samples import MarkLog
+    from nbmem.capture.record.counter_samples import CounterLog
     from nbmem.capture.record.hook_events import Kind
     from nbmem.capture.record.program_log import ProgramLog
-    from nbmem.capture.record.tensor_labels import IdentityLog
+    from nbmem.capture.record.tensor_labels import TensorLabelLog
 
 MAX_TURNS = 1_000_000
 """Turns of one recording, 25 MiB: then the older half goes, and a note says so."""
@@ -30,7 +30,7 @@ PATIENCE_S = 1
 """How long a thread waits to be heard; then it is passed over. A turn takes microseconds."""
 
 
-class TurnLog:
+class HookEventLog:
     """Logs hook events of all training loops, with a sample per phase change.
 
     It implements probes.training.Listener. Each thread has a loop of its own, and reports its own
@@ -43,19 +43,19 @@ class TurnLog:
         program: Counts how modules were called.
 
     Attributes:
-        turns: The latest hook events of every thread, in order.
+        hook_events: The latest hook events of every thread, in order.
         dropped: Number of hook events dropped before them.
         stepped: Called when an optimizer steps.
         unheard: Hook events that came while another thread was handled for too long.
     """
 
-    def __init__(self, marks: MarkLog, identities: IdentityLog, program: ProgramLog) -> None:
-        self.turns = Turns()
+    def __init__(self, marks: CounterLog, identities: TensorLabelLog, program: ProgramLog) -> None:
+        self.hook_events = HookEvents()
         self.dropped = 0
         self.unheard = 0
-        self._loops: list[Loop] = []
+        self._loops: list[TrainingLoop] = []
         self._mine = threading.local()
-        self._last: Loop | None = None
+        self._last: TrainingLoop | None = None
         self._marks = marks
         self._identities = identities
         self._program = program
@@ -72,7 +72,7 @@ class TurnLog:
 
         In a loop of several optimizers it is a guess until the first pass is over.
         """
-        if not self.turns or self._last is None:
+        if not self.hook_events or self._last is None:
             return None
         return self._last.now()
 
@@ -82,7 +82,7 @@ class TurnLog:
 
     # --- one at a time
 
-    def home(self) -> int:
+    def own_loop_number(self) -> int:
         """Return the number of this thread's loop, created if necessary.
 
         The recorder's own thread, which runs the cells, calls this.
@@ -104,7 +104,7 @@ class TurnLog:
                 self._lock.release()
 
     @contextmanager
-    def _heard(self) -> Iterator[Loop | None]:
+    def _heard(self) -> Iterator[TrainingLoop | None]:
         """Yield this thread's loop while no other thread is handled.
 
         Yields None if that takes too long, or if the event belongs to no loop.
@@ -114,26 +114,26 @@ class TurnLog:
             yield None
             return
         try:
-            with quiet(), self._identities.rolls.following():
+            with without_torch_function(), self._identities.storage_log.following():
                 self._last = loop = self._loop()
                 yield loop
         finally:
             self._lock.release()
 
-    def _loop(self) -> Loop | None:
+    def _loop(self) -> TrainingLoop | None:
         if self._marks.full:
             return None
-        loop: Loop | None = getattr(self._mine, "loop", None)
+        loop: TrainingLoop | None = getattr(self._mine, "loop", None)
         if loop is None and in_engine():
             # A thread of the engine's computes for the thread that waits for it.
             waiting = [loop for loop in self._loops if loop.busy == "backward"]
             return waiting[0] if len(waiting) == 1 else None
         return self._mine_or_new()
 
-    def _mine_or_new(self) -> Loop:
-        loop: Loop | None = getattr(self._mine, "loop", None)
+    def _mine_or_new(self) -> TrainingLoop:
+        loop: TrainingLoop | None = getattr(self._mine, "loop", None)
         if loop is None:
-            loop = self._mine.loop = Loop(len(self._loops))
+            loop = self._mine.loop = TrainingLoop(len(self._loops))
             self._loops.append(loop)
             self._identities.begin_loop(loop.number)
         return loop
@@ -143,10 +143,10 @@ class TurnLog:
 
         The weights are those of this thread's loop.
         """
-        loop: Loop | None = getattr(self._mine, "loop", None)
+        loop: TrainingLoop | None = getattr(self._mine, "loop", None)
         return loop is not None and loop.weights.changed()
 
-    def looked_at(self, *, failed: bool) -> set[int]:
+    def unused_forwards(self, *, failed: bool) -> set[int]:
         """Return the counter samples of forwards that no backward has used.
 
         Args:
@@ -158,39 +158,41 @@ class TurnLog:
             *(one.never for one in logs), *(one.waiting(failed=failed) for one in logs)
         )
 
-    def _updated(self, loop: Loop) -> bool:
+    def _updated(self, loop: TrainingLoop) -> bool:
         """Return True if weights were updated by hand, and count it as a step."""
         if loop.busy == "backward" or not loop.weights.changed():
             return False
         loop.steps(0)
         return True
 
-    def _turn(self, loop: Loop, kind: Kind, *, begins: bool, **more: Any) -> int:
+    def _turn(self, loop: TrainingLoop, kind: Kind, *, begins: bool, **more: Any) -> int:
         mark = self._marks.take()
         loop.calls[kind] += begins
         more["computed"] = loop.has_computed()
-        self.turns.append(Turn(kind, begins, mark, thread=loop.number, **more))
-        if len(self.turns) >= MAX_TURNS:
+        self.hook_events.append(HookEvent(kind, begins, mark, thread=loop.number, **more))
+        if len(self.hook_events) >= MAX_TURNS:
             self.dropped += MAX_TURNS // 2
-            self.turns.drop(MAX_TURNS // 2)
+            self.hook_events.drop(MAX_TURNS // 2)
         return mark
 
-    def since(self, count: int) -> tuple[list[Turn], int]:
+    def since(self, count: int) -> tuple[list[HookEvent], int]:
         """Return the hook events after the first `count`, and the total number.
 
         Dropped ones are missing from the list, but are counted.
         """
-        return self.turns.part(max(0, count - self.dropped)), self.dropped + len(self.turns)
+        return self.hook_events.part(max(0, count - self.dropped)), self.dropped + len(
+            self.hook_events
+        )
 
-    def waits_since(self) -> int | None:
+    def last_open_forward(self) -> int | None:
         """Return the sample at the end of a forward that no backward followed.
 
         It is this thread's last one; None if there is none.
         """
-        loop: Loop | None = getattr(self._mine, "loop", None)
+        loop: TrainingLoop | None = getattr(self._mine, "loop", None)
         return None if loop is None else loop.waits_since
 
-    def _others(self, loop: Loop) -> dict[int, bool]:
+    def _others(self, loop: TrainingLoop) -> dict[int, bool]:
         """Return the other loops whose threads live, and whether each is busy."""
         if len(self._loops) == 1:
             return {}
@@ -205,7 +207,7 @@ class TurnLog:
 
     def in_forward(self) -> bool:
         """Return True if this thread is in a forward without a backward so far."""
-        loop: Loop | None = getattr(self._mine, "loop", None)
+        loop: TrainingLoop | None = getattr(self._mine, "loop", None)
         return loop is not None and loop.phase == "forward"
 
     def forward_begins(self, module: Any, *, grad: bool, in_backward: bool) -> None:
@@ -221,7 +223,7 @@ class TurnLog:
                 return
             loop.busy, loop.called_at, updated = "forward", None, self._updated(loop)
             kind: Kind = "forward" if grad else "inference"
-            if self._identities.rolls.is_over():
+            if self._identities.storage_log.is_over():
                 loop.phase = None  # a forward on the host, which this is no part of
             if loop.phase == "forward" and (not grad or id(module) != loop.root):
                 return  # a part of the forward that runs: a criterion, a second network, a teacher
@@ -288,7 +290,7 @@ class TurnLog:
             by_hand = loop.weights.given()
             loop.steps(id(optimizer))
             loop.inside = closure
-            self._identities.meet(optimizer, loop.number)
+            self._identities.track_optimizer(optimizer, loop.number)
             self.stepped()
             mark = self._turn(loop, "optimizer", begins=True, key=id(optimizer), closure=closure)
             if by_hand:
@@ -317,7 +319,7 @@ class TurnLog:
                 loop.clears()
                 loop.phase = loop.phase if loop.busy == "backward" else "zero_grad"
                 self._turn(loop, "zero_grad", begins=True, updated=updated)
-                self._identities.rolls.owned_by(owner)
+                self._identities.storage_log.add_parameters_of(owner)
 
     def zero_grad_ends(self) -> None:
         """Register the end of a zero_grad(): gradients are gone or zero."""

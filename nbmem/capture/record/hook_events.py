@@ -9,7 +9,7 @@ Kind = Literal["forward", "inference", "recompute", "backward", "optimizer", "ze
 _KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
-class Turn(NamedTuple):
+class HookEvent(NamedTuple):
     """A hook event: a phase or a call begins or ends.
 
     Attributes:
@@ -33,7 +33,7 @@ class Turn(NamedTuple):
     computed: bool = False
 
 
-class Turns:
+class HookEvents:
     """A list of hook events, stored as columns of 26 bytes per event.
 
     Python's garbage collector counts none of them. One thread adds at a time, and others may read
@@ -43,15 +43,15 @@ class Turns:
     def __init__(self) -> None:
         self._columns = _Columns(array("B"), array("B"), array("q"), array("q"), array("q"))
 
-    def append(self, turn: Turn) -> None:
+    def append(self, hook_event: HookEvent) -> None:
         """Append a hook event."""
         columns = self._columns
-        columns.kind.append(_KINDS.index(turn.kind))
-        flags = (turn.begins, turn.closure, turn.updated, turn.computed)
+        columns.kind.append(_KINDS.index(hook_event.kind))
+        flags = (hook_event.begins, hook_event.closure, hook_event.updated, hook_event.computed)
         columns.flags.append(sum(flag << bit for bit, flag in enumerate(flags)))
-        columns.mark.append(turn.mark)
-        columns.key.append(turn.key)
-        columns.thread.append(turn.thread)  # last: its length is the list's
+        columns.mark.append(hook_event.mark)
+        columns.key.append(hook_event.key)
+        columns.thread.append(hook_event.thread)  # last: its length is the list's
 
     def drop(self, count: int) -> None:
         """Remove the first events."""
@@ -61,10 +61,10 @@ class Turns:
         """Return the number of hook events."""
         return len(self._columns.thread)
 
-    def part(self, first: int = 0) -> list[Turn]:
+    def part(self, first: int = 0) -> list[HookEvent]:
         """Return the hook events from an index on."""
         columns = self._columns
-        return [columns.turn(index) for index in range(first, len(columns.thread))]
+        return [columns.hook_event(index) for index in range(first, len(columns.thread))]
 
 
 class _Columns(NamedTuple):
@@ -76,10 +76,10 @@ class _Columns(NamedTuple):
     key: array[int]
     thread: array[int]
 
-    def turn(self, index: int) -> Turn:
+    def hook_event(self, index: int) -> HookEvent:
         flags = self.flags[index]
         begins, closure, updated, computed = (bool(flags >> bit & 1) for bit in range(4))
-        return Turn(
+        return HookEvent(
             kind=_KINDS[self.kind[index]],
             begins=begins,
             mark=self.mark[index],

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nbmem.capture.record.hook_events import Turn
-    from nbmem.core.session.session import Marks
+    from nbmem.capture.record.hook_events import HookEvent
+    from nbmem.core.session.session import CounterSamples
 
     Ints = NDArray[np.int64]
 
@@ -25,12 +25,12 @@ _MODULES = ("forward", "inference")
 
 
 def calls_of(
-    turns: Sequence[Turn], name_of: Callable[[int], str | None], names: dict[str, int]
+    hook_events: Sequence[HookEvent], name_of: Callable[[int], str | None], names: dict[str, int]
 ) -> Ints:
     """Return the calls of a recording, in the order in which they returned.
 
     Args:
-        turns: The hook events.
+        hook_events: The hook events.
         name_of: The name of a module or an optimizer, by the key of its hook events.
         names: Collects the texts, text to index.
 
@@ -40,22 +40,22 @@ def calls_of(
     """
     begun: dict[tuple[int, bool, int], int] = {}
     found: list[tuple[int, int, int]] = []
-    for turn in turns:
-        step = turn.kind == "optimizer"
-        if not step and turn.kind not in _MODULES:
+    for hook_event in hook_events:
+        step = hook_event.kind == "optimizer"
+        if not step and hook_event.kind not in _MODULES:
             continue
-        key = turn.thread, step, turn.key
-        if turn.begins:
-            begun[key] = turn.mark
+        key = hook_event.thread, step, hook_event.key
+        if hook_event.begins:
+            begun[key] = hook_event.mark
             continue
-        first, name = begun.pop(key, NOT_KNOWN), name_of(turn.key)
+        first, name = begun.pop(key, NOT_KNOWN), name_of(hook_event.key)
         if name is not None:
             text = f"{name}{STEP}" if step else name
-            found.append((first, turn.mark, names.setdefault(text, len(names))))
+            found.append((first, hook_event.mark, names.setdefault(text, len(names))))
     return np.array(found[-MAX_CALLS:], np.int64).reshape(-1, 3)
 
 
-def placed(calls: Ints, marks: Marks) -> Calls:
+def placed(calls: Ints, marks: CounterSamples) -> Calls:
     """Replace counter samples by positions in one card's events."""
     first, last, name = calls.T
     begun = np.where(first == NOT_KNOWN, NOT_KNOWN, marks.position[first])

@@ -24,9 +24,9 @@ from nbmem.core.session.steps import number_steps
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from nbmem.capture.record.hook_events import Turn
-    from nbmem.capture.record.unhooked_intervals import Gaps
-    from nbmem.core.session.session import Marks
+    from nbmem.capture.record.hook_events import HookEvent
+    from nbmem.capture.record.unhooked_intervals import UnhookedIntervals
+    from nbmem.core.session.session import CounterSamples
 
     Place = tuple[int, int]
     """A position in the main card's events, and its time."""
@@ -49,7 +49,9 @@ class PhaseBuilder:
         seeds: Whether the gradient of ones with which a backward begins is among the events.
     """
 
-    def __init__(self, events: Events, marks: Marks, gaps: Gaps, *, seeds: bool = True) -> None:
+    def __init__(
+        self, events: Events, marks: CounterSamples, gaps: UnhookedIntervals, *, seeds: bool = True
+    ) -> None:
         self._seed = SEED_GRADIENT if seeds else 0
         self._looked_at: Collection[int] = ()
         self._events = events
@@ -62,30 +64,34 @@ class PhaseBuilder:
         self._gap = 0  # mark at which the last phase ended
         self._around: int | None = None  # key of the optimizer inside whose step the pass runs
         self._called: set[int] = set()  # keys of the modules that were called until now
-        self._next: Turn | None = None  # what begins now, or behind zero_grad()
+        self._next: HookEvent | None = None  # what begins now, or behind zero_grad()
 
     def build(
-        self, turns: Sequence[Turn], *, updated: bool = False, looked_at: Collection[int] = ()
+        self,
+        hook_events: Sequence[HookEvent],
+        *,
+        updated: bool = False,
+        looked_at: Collection[int] = (),
     ) -> list[DraftPhase]:
         """Build the phases in order of their start, with step numbers.
 
         What runs inside a backward is nested in it.
 
         Args:
-            turns: The hook events.
+            hook_events: The hook events.
             updated: Whether weights were updated by hand behind the last of them.
             looked_at: Counter samples of forwards that no backward has used.
         """
         self._looked_at = looked_at
-        turns = on_card(turns, self._position)
-        for turn, self._next in zip(turns, following(turns), strict=True):
+        hook_events = on_card(hook_events, self._position)
+        for hook_event, self._next in zip(hook_events, following(hook_events), strict=True):
             in_backward = self._open is not None and self._open.name == "backward"
-            if turn.kind == "recompute" or (in_backward and turn.kind in _IN_BACKWARD):
-                self._nest(turn)
-            elif turn.begins:
-                self._begin(turn)
+            if hook_event.kind == "recompute" or (in_backward and hook_event.kind in _IN_BACKWARD):
+                self._nest(hook_event)
+            elif hook_event.begins:
+                self._begin(hook_event)
             else:
-                self._end(turn)
+                self._end(hook_event)
         self._finish(updated=updated)
         self._split_first_load()
         number_steps(self._done)
@@ -94,49 +100,57 @@ class PhaseBuilder:
 
     # --- turns
 
-    def _begin(self, turn: Turn) -> None:
+    def _begin(self, hook_event: HookEvent) -> None:
         running = self._open
-        if turn.kind == "optimizer":
-            self._around = turn.key if turn.closure else None
+        if hook_event.kind == "optimizer":
+            self._around = hook_event.key if hook_event.closure else None
         elif running is not None and self._around is not None and running.key == self._around:
             running.goes_on = True
         if running is not None and running.name in _CALLS:
-            self._leave_forward(running, turn)
-        elif running is not None and running.goes_on and running.first == self._position(turn.mark):
-            self._open, self._gap = None, turn.mark  # nothing was done before the closure
+            self._leave_forward(running, hook_event)
+        elif (
+            running is not None
+            and running.goes_on
+            and running.first == self._position(hook_event.mark)
+        ):
+            self._open, self._gap = None, hook_event.mark  # nothing was done before the closure
         elif running is not None:  # its end was never told: an optimizer's step that raised
-            self._close(turn.mark)
-        self._open = DraftPhase(turn.kind, *self._bridge(turn), key=turn.key)
-        self._open.looked_at = turn.mark in self._looked_at
-        self._left = turn.mark
-        if turn.kind in _CALLS:
-            self._called.add(turn.key)
+            self._close(hook_event.mark)
+        self._open = DraftPhase(hook_event.kind, *self._bridge(hook_event), key=hook_event.key)
+        self._open.looked_at = hook_event.mark in self._looked_at
+        self._left = hook_event.mark
+        if hook_event.kind in _CALLS:
+            self._called.add(hook_event.key)
 
-    def _bridge(self, turn: Turn) -> Place:
+    def _bridge(self, hook_event: HookEvent) -> Place:
         """Assign the gap before a phase, and return where the phase begins."""
         before = self._done[-1].name if self._done else None
-        if self._around is not None and before == "backward" and turn.kind in _OPENS_CLOSURE:
-            if self._position(turn.mark) > self._position(self._gap):
-                self._back_to_optimizer(turn.mark, goes_on=True)
-            return self._place(turn.mark)
-        if turn.kind == "optimizer" and before == "backward":
+        if self._around is not None and before == "backward" and hook_event.kind in _OPENS_CLOSURE:
+            if self._position(hook_event.mark) > self._position(self._gap):
+                self._back_to_optimizer(hook_event.mark, goes_on=True)
+            return self._place(hook_event.mark)
+        if hook_event.kind == "optimizer" and before == "backward":
             return self._place(self._gap)
-        end = self._before_seed(turn.mark) if turn.kind == "backward" else self._place(turn.mark)
-        self._fill(turn, self._place(self._gap), end)
+        end = (
+            self._before_seed(hook_event.mark)
+            if hook_event.kind == "backward"
+            else self._place(hook_event.mark)
+        )
+        self._fill(hook_event, self._place(self._gap), end)
         return end
 
-    def _fill(self, turn: Turn, start: Place, end: Place) -> None:
+    def _fill(self, hook_event: HookEvent, start: Place, end: Place) -> None:
         """Close the gap before a hook event with the phases found in it."""
-        pieces = self._pieces(turn, start[0], end[0])
+        pieces = self._pieces(hook_event, start[0], end[0])
         edges = [start, *((first, self._time_of(first)) for _, first in pieces[1:]), end]
         for (name, _), begins, ends in zip(pieces, edges, edges[1:], strict=False):
             if name is None:
                 self._done[-1].last, self._done[-1].t1_ns = ends
             elif ends[0] > begins[0] or name in _COUNTED:
                 self._close_at(DraftPhase(name, *begins), *ends)
-        self._gap = turn.mark
+        self._gap = hook_event.mark
 
-    def _pieces(self, turn: Turn, start: int, end: int) -> list[tuple[str | None, int]]:
+    def _pieces(self, hook_event: HookEvent, start: int, end: int) -> list[tuple[str | None, int]]:
         """Return the parts of a gap, each with the position where it begins.
 
         None in place of a phase's name continues the phase before.
@@ -147,12 +161,14 @@ class PhaseBuilder:
         if before in ("backward", "optimizer"):
             others = self._new_weights(start, end) if before == "optimizer" else None
             update = self._gaps.update(start, end if others is None else others[0])
-            if update is None and turn.updated and before == "backward":
+            if update is None and hook_event.updated and before == "backward":
                 update = self._gaps.until_input(start, end)
             if update is not None:  # behind an optimizer that of an average, a target network
                 pieces, at = [("optimizer" if before == "backward" else None, start)], update
-        if before and self._follows("backward") and turn.kind in ("zero_grad", "backward"):
-            computed = turn.computed and self._gap < turn.mark  # no module was called for it
+        if before and self._follows("backward") and hook_event.kind in ("zero_grad", "backward"):
+            computed = (
+                hook_event.computed and self._gap < hook_event.mark
+            )  # no module was called for it
             made = computed or self._gaps.any_born(at, end)
             return [*pieces, ("forward" if made else None, at)]
         weights = self._new_weights(at, end)
@@ -160,7 +176,7 @@ class PhaseBuilder:
             pieces, at, rest = [*pieces, (None, at), ("load", weights[0])], weights[1], None
         elif weights is not None:
             at = weights[1]
-        elif before and turn.kind in _CALLS:
+        elif before and hook_event.kind in _CALLS:
             given = self._gaps.any_born(at, end)  # else something was only let go of
             return [*pieces, ("input" if given else None, at)]
         birth = self._gaps.first_input(at, end)
@@ -186,29 +202,29 @@ class PhaseBuilder:
         """
         return self._next is not None and self._next.kind in kinds
 
-    def _leave_forward(self, running: DraftPhase, turn: Turn) -> None:
+    def _leave_forward(self, running: DraftPhase, hook_event: HookEvent) -> None:
         """Close a forward or inference where the next phase begins.
 
         If another call follows, the next input or new weights end it before.
         """
-        start, end, cut = self._position(self._left), self._position(turn.mark), None
-        if turn.kind in _CALLS or (turn.kind == "zero_grad" and self._follows(*_CALLS)):
+        start, end, cut = self._position(self._left), self._position(hook_event.mark), None
+        if hook_event.kind in _CALLS or (hook_event.kind == "zero_grad" and self._follows(*_CALLS)):
             cut = self._gaps.first_input(start, end)
             weights = self._new_weights(start, end)
             if weights is not None:
                 cut = weights[0]
         if cut is None:
-            last = self._before_seed(turn.mark)[0] if turn.kind == "backward" else end
+            last = self._before_seed(hook_event.mark)[0] if hook_event.kind == "backward" else end
             self._take_prefetched(running, start, last)
-            self._close(turn.mark, shift=turn.kind == "backward")
+            self._close(hook_event.mark, shift=hook_event.kind == "backward")
             return
         place = cut, self._time_of(cut)
         self._close_at(running, *place)
         if cut == self._gaps.first_input(start, end):
-            self._close_at(DraftPhase("input", *place), *self._place(turn.mark))
-            self._gap = turn.mark
+            self._close_at(DraftPhase("input", *place), *self._place(hook_event.mark))
+            self._gap = hook_event.mark
         else:
-            self._fill(turn, place, self._place(turn.mark))
+            self._fill(hook_event, place, self._place(hook_event.mark))
 
     def _take_prefetched(self, running: DraftPhase, start: int, end: int) -> None:
         """Cut the next batch out of a forward.
@@ -225,21 +241,21 @@ class PhaseBuilder:
             self._close_at(self._open, *last)
             self._open = replace(running, first=last[0], t0_ns=last[1])
 
-    def _end(self, turn: Turn) -> None:
-        if turn.kind == "optimizer" and turn.key == self._around:
-            self._end_of_closure(turn)
-        elif self._open is not None and turn.kind in _CALLS:
-            self._left = turn.mark
-        elif self._open is not None and self._open.name == turn.kind:
-            self._close(turn.mark)
+    def _end(self, hook_event: HookEvent) -> None:
+        if hook_event.kind == "optimizer" and hook_event.key == self._around:
+            self._end_of_closure(hook_event)
+        elif self._open is not None and hook_event.kind in _CALLS:
+            self._left = hook_event.mark
+        elif self._open is not None and self._open.name == hook_event.kind:
+            self._close(hook_event.mark)
 
-    def _end_of_closure(self, turn: Turn) -> None:
+    def _end_of_closure(self, hook_event: HookEvent) -> None:
         if self._open is not None and self._open.name == "optimizer":  # it was never called
-            self._close(turn.mark)
+            self._close(hook_event.mark)
         else:
             if self._open is not None:
                 self._close(self._left)
-            self._back_to_optimizer(turn.mark, goes_on=False)
+            self._back_to_optimizer(hook_event.mark, goes_on=False)
         self._around = None
 
     def _back_to_optimizer(self, mark: int, *, goes_on: bool) -> None:
@@ -251,15 +267,15 @@ class PhaseBuilder:
         self._open = DraftPhase("optimizer", *self._place(self._gap), key=key, goes_on=goes_on)
         self._close(mark)
 
-    def _nest(self, turn: Turn) -> None:
+    def _nest(self, hook_event: HookEvent) -> None:
         """Nest what the autograd engine calls in its backward.
 
         That is a recomputation, or a step in a hook.
         """
-        if turn.begins:
-            self._nested.append(DraftPhase(turn.kind, *self._place(turn.mark)))
+        if hook_event.begins:
+            self._nested.append(DraftPhase(hook_event.kind, *self._place(hook_event.mark)))
         elif self._nested and self._nested[-1].last < 0:
-            self._nested[-1].last, self._nested[-1].t1_ns = self._place(turn.mark)
+            self._nested[-1].last, self._nested[-1].t1_ns = self._place(hook_event.mark)
 
     def _finish(self, *, updated: bool) -> None:
         final = len(self._marks) - 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.program import program_facts
-from nbmem.capture.program.batch_sizes import batches
+from nbmem.capture.program.batch_sizes import batch_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nbmem.capture.record.tensor_labels import IdentityLog
+    from nbmem.capture.record.tensor_labels import TensorLabelLog
 
 MOST_KINDS = 10_000
 """Kinds of outermost module calls that are counted."""
@@ -28,7 +28,7 @@ class ProgramLog:
         if call in self._calls or len(self._calls) < MOST_KINDS:
             self._calls[call] = self._calls.get(call, 0) + 1
 
-    def facts(self, identities: IdentityLog, namespace: Mapping[str, Any]) -> dict[str, Any]:
+    def facts(self, identities: TensorLabelLog, namespace: Mapping[str, Any]) -> dict[str, Any]:
         """Return the facts known at the end, as JSON.
 
         `calls` has one entry for each kind of call, in the order of the first: module, training,
@@ -61,6 +61,6 @@ class ProgramLog:
                 {"name": name, **program_facts.optimizer_facts(optimizer)}
                 for optimizer, name in identities.living_optimizers()
             ],
-            "batches": batches(namespace),
+            "batches": batch_sizes(namespace),
             **program_facts.machine_facts(),
         }

@@ -16,10 +16,10 @@ from nbmem.core.session.categories import OF_TRAINING, Category
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nbmem.capture.record.counter_samples import MarkLog
-    from nbmem.capture.record.hook_event_log import TurnLog
-    from nbmem.capture.record.tensor_labels import IdentityLog
-    from nbmem.capture.record.tracked_objects import InGroup, Known
+    from nbmem.capture.record.counter_samples import CounterLog
+    from nbmem.capture.record.hook_event_log import HookEventLog
+    from nbmem.capture.record.tensor_labels import TensorLabelLog
+    from nbmem.capture.record.tracked_objects import OptimizerParameter, TrackedObject
 
 Storages = dict[tuple[int, int], int]
 """(card, address) -> bytes; a device whose torch keeps no history is below 0, as on the roll."""
@@ -49,17 +49,21 @@ class ProgressLog:
     The logs only grow, and each entry is whole when it is there, so another thread may read them.
 
     Args:
-        turns: The hook events.
+        hook_events: The hook events.
         identities: The storages that were observed.
         marks: The counter samples.
     """
 
-    def __init__(self, turns: TurnLog, identities: IdentityLog, marks: MarkLog) -> None:
-        self._turn_log = turns
+    def __init__(
+        self, hook_events: HookEventLog, identities: TensorLabelLog, marks: CounterLog
+    ) -> None:
+        self._turn_log = hook_events
         self._identities = identities
         self._marks = marks
         self._lock = threading.Lock()
-        self._owned: dict[tuple[Known | InGroup, Category], tuple[int, Storages]] = {}
+        self._owned: dict[
+            tuple[TrackedObject | OptimizerParameter, Category], tuple[int, Storages]
+        ] = {}
         self._gradients: tuple[int, Storages] = (-1, {})
         self._freed: dict[int, int] = {}
         self._batches = self._turns = 0
@@ -82,7 +86,11 @@ class ProgressLog:
                     self._see(mark, (owner, seen.category), (seen.device, seen.addr), seen.size)
 
     def _see(
-        self, mark: int, key: tuple[Known | InGroup, Category], place: tuple[int, int], size: int
+        self,
+        mark: int,
+        key: tuple[TrackedObject | OptimizerParameter, Category],
+        place: tuple[int, int],
+        size: int,
     ) -> None:
         """Add a storage to the latest walk of a module or optimizer.
 
@@ -99,15 +107,17 @@ class ProgressLog:
         if found and mark != self._gradients[0]:
             self._gradients = mark, {(s.device, s.addr): s.size for s in found}
             self._freed.clear()
-        turns, self._turns = self._turn_log.since(self._turns)
-        for turn in turns:
-            if turn.kind != "zero_grad":
+        hook_events, self._turns = self._turn_log.since(self._turns)
+        for hook_event in hook_events:
+            if hook_event.kind != "zero_grad":
                 continue
-            if turn.begins:
-                self._zeroing = turn.mark
-            elif self._zeroing is not None and turn.mark > self._gradients[0]:
+            if hook_event.begins:
+                self._zeroing = hook_event.mark
+            elif self._zeroing is not None and hook_event.mark > self._gradients[0]:
                 self._forget_uncounted()
-                for device, size in self._marks.requested_between(self._zeroing, turn.mark).items():
+                for device, size in self._marks.requested_between(
+                    self._zeroing, hook_event.mark
+                ).items():
                     self._freed[device] = self._freed.get(device, 0) + max(0, -size)
 
     def _forget_uncounted(self) -> None:

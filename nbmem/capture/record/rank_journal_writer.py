@@ -16,7 +16,7 @@ from nbmem.capture.interpreter.main_thread import MainThread
 from nbmem.capture.timeouts import expendable
 from nbmem.capture.torch_cuda import device_count, device_info, read_counters
 from nbmem.core.files.rank_folder import journal_name
-from nbmem.core.files.rank_journal import CardNow, Entry, JournalFile
+from nbmem.core.files.rank_journal import CardState, Entry, JournalFile
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.runtime.fault_isolation import error_of
 from nbmem.core.session.categories import Category
@@ -86,7 +86,7 @@ class JournalWriter:
             return
         try:
             if not saved and rank is not None:
-                file.say(rank, error)
+                file.write_rank(rank, error)
         except OSError as err:
             self._lost(err)
         file.close(remove=saved)
@@ -129,7 +129,7 @@ class JournalWriter:
             self._file = JournalFile(self._folder / journal_name(rank))
             self._file.begin(rank, self._name)
         elif rank != self._rank:  # it has a card now, or a mesh
-            self._file.say(rank)
+            self._file.write_rank(rank)
         self._rank, file = rank, self._file
         cards = _cards()
         for index, _ in cards:
@@ -167,12 +167,12 @@ def _cards() -> list[tuple[int, Counters]]:
     return [(index, read) for index, read in found if read is not None and read.actions]
 
 
-def _card_now(index: int, counters: Counters, progress: LoopProgress) -> CardNow:
+def _card_now(index: int, counters: Counters, progress: LoopProgress) -> CardState:
     known = {c.key: size for (card, c), size in progress.known.items() if card == index}
     freed = progress.freed.get(index, 0)
     if freed and Category.GRADIENTS.key in known:
         known[Category.GRADIENTS.key] = max(0, known[Category.GRADIENTS.key] - freed)
-    return CardNow(
+    return CardState(
         index=index,
         allocated=counters.allocated,
         reserved=counters.reserved,

@@ -17,26 +17,26 @@ from nbmem.capture.distributed.collectives import Collectives
 from nbmem.capture.heap import walk_in_pieces
 from nbmem.capture.hooks import oom_observer
 from nbmem.capture.hooks.training_hooks import TrainingHooks
-from nbmem.capture.interpreter.busy_threads import at_work
+from nbmem.capture.interpreter.busy_threads import threads_using_tensors
 from nbmem.capture.record.card_sampler import Sampler
 from nbmem.capture.record.collective_log import CollectiveLog
-from nbmem.capture.record.counter_samples import MAX_MARKS, MarkLog
+from nbmem.capture.record.counter_samples import MAX_MARKS, CounterLog
 from nbmem.capture.record.holder_columns import matters
-from nbmem.capture.record.hook_event_log import MAX_TURNS, TurnLog
+from nbmem.capture.record.hook_event_log import MAX_TURNS, HookEventLog
 from nbmem.capture.record.program_log import ProgramLog
 from nbmem.capture.record.progress import ProgressLog
 from nbmem.capture.record.rank_log import RankLog
-from nbmem.capture.record.session_builder import freeze
-from nbmem.capture.record.tensor_labels import IdentityLog
-from nbmem.capture.tensors.tensors import quiet
+from nbmem.capture.record.session_builder import build_session
+from nbmem.capture.record.tensor_labels import TensorLabelLog
+from nbmem.capture.tensors.tensors import without_torch_function
 from nbmem.capture.torch_cuda import initialized_torch
 from nbmem.capture.torch_memory.allocator_history import HistoryProbe
 from nbmem.capture.torch_memory.private_pools import pools_in, users_of
 from nbmem.capture.torch_memory.tensorless_blocks import KNOWN_BLOCKS
 from nbmem.core.errors import NbmemError
 from nbmem.core.runtime.clock import CLOCK
-from nbmem.core.runtime.entry_points import dealt_with, lost_sentence
-from nbmem.core.runtime.interrupts import held_back, let_pass
+from nbmem.core.runtime.entry_points import clear_handled_tracebacks, fault_note
+from nbmem.core.runtime.interrupts import hold_signals, reraise_if_from_signal
 from nbmem.core.runtime.self_test import losses
 
 if TYPE_CHECKING:
@@ -98,19 +98,19 @@ class Recorder:
         self.ended_ns: int | None = None
         self.chosen = chosen
         self._limits = limits
-        self.marks = MarkLog(device)
-        self.identities = IdentityLog()
+        self.marks = CounterLog(device)
+        self.identities = TensorLabelLog()
         self.program = ProgramLog()
-        self.rolls = self.identities.rolls
-        self.rolls.lost = self.lost
-        self.marks.taken = self.rolls.at_mark
-        self.turns = TurnLog(self.marks, self.identities, self.program)
+        self.storage_log = self.identities.storage_log
+        self.storage_log.lost = self.lost
+        self.marks.taken = self.storage_log.at_mark
+        self.hook_events = HookEventLog(self.marks, self.identities, self.program)
         self.ranks = RankLog()
-        self.turns.stepped = self.ranks.glance
-        self._progress = ProgressLog(self.turns, self.identities, self.marks)
+        self.hook_events.stepped = self.ranks.glance
+        self._progress = ProgressLog(self.hook_events, self.identities, self.marks)
         self.blocks: list[tuple[str, int, int]] = []
         self.history = HistoryProbe(max_entries=max_events, stacks=stacks, lost=self.lost)
-        self.sampler = Sampler(device, self.note, self.rolls.read)
+        self.sampler = Sampler(device, self.note, self.storage_log.read)
         self.at_start: dict[str, Any] | None = None
         self.at_end: dict[str, Any] | None = None
         self.pools: dict[int, str] = {}
@@ -118,10 +118,10 @@ class Recorder:
         self.held: Walk | None = None
         self.facts: dict[str, Any] = {}
         self.names = {} if namespace is None else namespace  # an empty one may fill
-        seen = CollectiveLog(self.turns, self.marks, self.identities)
+        seen = CollectiveLog(self.hook_events, self.marks, self.identities)
         collectives = Collectives(seen.holds, self.lost)
         self._hooks = TrainingHooks(
-            self.turns, self.lost, collectives.parts, self.identities.rolls.of_host
+            self.hook_events, self.lost, collectives.parts, self.identities.storage_log.of_host
         )
         self._deafen: Callable[[], None] | None = None
         self.to_release: list[tuple[str, Callable[[], None]]] = []
@@ -141,7 +141,7 @@ class Recorder:
                 KNOWN_BLOCKS.recording_begins()
             with self.guard("the memory where no card is"):
                 if not self.chosen:
-                    self.rolls.begin()
+                    self.storage_log.begin()
             with self.guard("the counters"):
                 self.marks.take()
             with self.guard("the names at the start"):
@@ -175,7 +175,7 @@ class Recorder:
         self.ended_ns = self.ended_ns or CLOCK.time_ns()
         for _ in range(RETRIES):
             try:
-                with held_back() as held:
+                with hold_signals() as held:
                     self._close()
                 self.interrupted |= held.came
             except BaseException as err:  # noqa: BLE001 - whatever it is, the rest goes out
@@ -200,7 +200,7 @@ class Recorder:
             with self._kept("which rank it was"):
                 self.ranks.look()
             with self._kept("the counters"):
-                self.rolls.ask_all()
+                self.storage_log.ask_all()
                 self.marks.take()
             with self._kept("the memory history"):
                 self.at_end = self.history.take() if self.history.recording else None
@@ -247,18 +247,18 @@ class Recorder:
             yield from self._look_at_the_heap()
 
     def _look_at_the_heap(self) -> Iterator[float]:
-        if not matters(self.marks, self.identities, self.rolls):
+        if not matters(self.marks, self.identities, self.storage_log):
             return
         mark = len(self.marks.t_ns) - 1
 
         def met(graphs: Iterable[Any]) -> None:
-            with self.rolls.there_since(self.turns.waits_since()):
+            with self.storage_log.dating_back_to(self.hook_events.last_open_forward()):
                 self.identities.saved(mark, graphs)
 
         in_use = KNOWN_BLOCKS.at_end(self.at_end)
         pieces = walk_in_pieces(self.names, met=met, in_use=in_use)
         while self.held is None:
-            with self.turns.alone(), self.rolls.finding():
+            with self.hook_events.alone(), self.storage_log.without_additions():
                 try:
                     coming = next(pieces)
                 except StopIteration as ended:
@@ -278,19 +278,20 @@ class Recorder:
             error: The exception that ended it, as text; None if it ended well.
             notes: What to say beside the recorder's own notes.
         """
-        with held_back() as held:
-            if self.turns.dropped or self.marks.full:
+        with hold_signals() as held:
+            if self.hook_events.dropped or self.marks.full:
                 self.note(
                     f"This recording is longer than {MAX_TURNS} changes of phase and {MAX_MARKS} "
                     "readings: phases are told apart in its latest part only, and steps are "
                     "counted from there."
                 )
-            if self.turns.unheard:
+            if self.hook_events.unheard:
                 self.note(
-                    f"{self.turns.unheard} changes of phase were not heard, because another thread "
+                    f"{self.hook_events.unheard} changes of phase were not heard, because "
+                    "another thread "
                     "trained at the same moment; phases may be longer than they were."
                 )
-            session = freeze(self, name, self.at_end, error)
+            session = build_session(self, name, self.at_end, error)
         self.interrupted |= held.came
         return replace(session, notes=(*session.notes, *notes))
 
@@ -300,12 +301,12 @@ class Recorder:
         It never raises.
         """
         at_end = None
-        with self.turns.alone():  # or others would tell what no mark is there for yet
+        with self.hook_events.alone():  # or others would tell what no mark is there for yet
             with self.guard("the memory history"):
                 self.marks.take()
                 at_end = self.history.take() if self.history.recording else None
                 self.pools = users_of(pools_in(at_end or {}), self.names)
-            return freeze(self, "so far", at_end, None)
+            return build_session(self, "so far", at_end, None)
 
     def progress(self) -> LoopProgress:
         """Return the loop's progress and the known bytes.
@@ -336,7 +337,7 @@ class Recorder:
 
     def lost(self, part: str, err: BaseException) -> None:
         """Note a fault of nbmem's own, and the part that is lost by it."""
-        self.note(str(err) if isinstance(err, NbmemError) else lost_sentence(part, err))
+        self.note(str(err) if isinstance(err, NbmemError) else fault_note(part, err))
 
     @contextlib.contextmanager
     def guard(self, part: str) -> Iterator[None]:
@@ -347,9 +348,9 @@ class Recorder:
         try:
             yield
         except Exception as err:  # noqa: BLE001 - a guest's manners
-            let_pass(err)
+            reraise_if_from_signal(err)
             self._lost(part, err)
-            dealt_with(err)
+            clear_handled_tracebacks(err)
 
     @contextlib.contextmanager
     def _kept(self, part: str) -> Iterator[None]:
@@ -363,7 +364,7 @@ class Recorder:
             raise
         except BaseException as err:  # noqa: BLE001 - what follows must be done
             self._lost(part, err)
-            dealt_with(err)
+            clear_handled_tracebacks(err)
 
     def _lost(self, part: str, err: BaseException) -> None:
         if isinstance(err, KeyboardInterrupt):
@@ -377,11 +378,13 @@ class Recorder:
 
     def _see_everything(self, when: str) -> Iterator[None]:
         """Record what the notebook names, as far as no other thread uses it."""
-        if initialized_torch() is None and self.rolls.roll is None:
+        if initialized_torch() is None and self.storage_log.registry is None:
             return
         self.identities.name(self.names)
         mark = len(self.marks.t_ns) - 1
-        seen = self.identities.everything(mark, self.names, self.turns.home())
+        seen = self.identities.record_everything(
+            mark, self.names, self.hook_events.own_loop_number()
+        )
         while True:
             with self._alone(when) as alone:
                 if not alone or next(seen, _OVER) is _OVER:
@@ -394,8 +397,12 @@ class Recorder:
 
         No other thread may be using any, nor begin to.
         """
-        with self.turns.alone() as alone, quiet(), self.rolls.following():
-            others = at_work()
+        with (
+            self.hook_events.alone() as alone,
+            without_torch_function(),
+            self.storage_log.following(),
+        ):
+            others = threads_using_tensors()
             if others or not alone:
                 self._note_at_work(others, when)
             yield alone and not others

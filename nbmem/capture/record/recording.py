@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from nbmem.capture.interpreter.roots import VALUE
 from nbmem.core.runtime.clock import CLOCK
-from nbmem.core.runtime.entry_points import entry, lost_sentence
+from nbmem.core.runtime.entry_points import entry, fault_note
 from nbmem.core.runtime.fault_isolation import error_of
-from nbmem.core.runtime.interrupts import held_back
+from nbmem.core.runtime.interrupts import hold_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,7 +58,7 @@ class Recording:
         Args:
             make: Makes the recorder, where no recording runs yet.
         """
-        with held_back() as held:
+        with hold_signals() as held:
             if _running:
                 self.outer = _running[0]
                 self.recorder = self.outer.recorder
@@ -85,7 +85,7 @@ class Recording:
         """True if it has begun and not ended."""
         return any(one is self for one in _running)
 
-    def _let_go(self, error: BaseException | None = None) -> None:
+    def _release(self, error: BaseException | None = None) -> None:
         """Remove whatever was installed, where `close` has failed.
 
         The function is a fallback of `close`; no code here calls it directly.
@@ -98,7 +98,7 @@ class Recording:
             self._error = None if error is None else type(error).__name__
         _running[:] = [one for one in _running if one is not self and one.outer is not self]
 
-    @entry("the end of the recording", otherwise=_let_go, ends=True)
+    @entry("the end of the recording", otherwise=_release, ends=True)
     def close(self, error: BaseException | None = None) -> None:
         """End the recording and remove all hooks of nbmem from torch.
 
@@ -140,7 +140,7 @@ class Recording:
         if self._looking is None:
             self._looking = self.recorder.look()
         self._left = True
-        with held_back() as held:
+        with hold_signals() as held:
             for coming in self._looking:
                 if held.waiting:
                     self.interrupted |= held.came
@@ -168,7 +168,7 @@ class Recording:
         self._looking = None
         if not self.runs and self.recorder is not None:
             self.recorder.names = {}  # the collector may be slow to come
-            self.recorder.rolls.end()
+            self.recorder.storage_log.end()
             self.recorder = None
 
     def take_interrupt(self) -> None:
@@ -180,10 +180,10 @@ class Recording:
 
     def lost(self, part: str, err: BaseException) -> None:
         """Store a sentence on a fault of nbmem's own."""
-        self.faults.append(lost_sentence(part, err))
+        self.faults.append(fault_note(part, err))
 
 
-def hand_on(value: object) -> None:
+def add_cell_value(value: object) -> None:
     """Add a traced statement's value to the notebook's names.
 
     No variable holds it yet.

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbmem.capture.interpreter.notebook_cells import files_of_cells, lines_of, with_cells
+from nbmem.capture.interpreter.notebook_cells import files_of_cells, lines_of, number_cell_files
 from nbmem.capture.record.holder_columns import columns
 from nbmem.capture.record.module_calls import calls_of, placed
 from nbmem.capture.record.phase_builder import PhaseBuilder
 from nbmem.capture.record.spilled_memory import card_of
-from nbmem.capture.record.storage_events import unrecorded
+from nbmem.capture.record.storage_events import traces_without_history
 from nbmem.capture.record.training_threads import one_loop, trained_together
-from nbmem.capture.record.unhooked_intervals import Births, Gaps
+from nbmem.capture.record.unhooked_intervals import ObservedAllocations, UnhookedIntervals
 from nbmem.core.files.torch_snapshot import DeviceHistory, device_history
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.session.cards import fullest, highest_reserved
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from nbmem.capture.record.recorder import Recorder
     from nbmem.core.session.events import Stack
     from nbmem.core.session.ranks import Rank
-    from nbmem.core.session.session import Identities
+    from nbmem.core.session.session import StorageLabels
 
 MAX_PHASES = 200_000
 """Phases of a recording, the latest; a million events in a loop of twenty for each step are as
 many. One takes about 300 bytes here and in a file."""
 
 
-def freeze(
+def build_session(
     recorder: Recorder, name: str, at_end: Mapping[str, Any] | None, error: str | None
 ) -> Session:
     """Build the session of a recording; never raise.
@@ -59,15 +59,17 @@ def freeze(
             devices.append(_device(recorder, index, at_end or {}, names, stacks))
     if devices:
         with recorder.guard("what the loop called"):
-            calls = calls_of(recorder.turns.turns.part(), recorder.identities.name_of, names)
+            calls = calls_of(
+                recorder.hook_events.hook_events.part(), recorder.identities.name_of, names
+            )
             devices = [replace(one, calls=placed(calls, one.marks)) for one in devices]
-    devices = devices or unrecorded(recorder, names)
+    devices = devices or traces_without_history(recorder, names)
     spans: tuple[Span, ...] = ()
     with recorder.guard("the phases"):
         spans = _spans(recorder, name, devices, error)
     source: Source | None = None
     with recorder.guard("the text of the lines"):
-        files, stacks[:] = files_of_cells(stacks), with_cells(stacks)
+        files, stacks[:] = files_of_cells(stacks), number_cell_files(stacks)
         file = recorded_file(stacks)
         source = None if file is None else Source(file, tuple(lines_of(file, files)[:MOST_LINES]))
     rank: Rank | None = None
@@ -236,31 +238,37 @@ def _phases(
     """
     main = fullest(devices)
     device = devices[main]
-    told = [turn for turn in recorder.turns.turns.part() if turn.mark >= recorder.rolls.over_at]
-    turns, together = one_loop(told)
-    if turns is None:
-        recorder.note(trained_together(together, recorder.turns.names()))
+    told = [
+        hook_event
+        for hook_event in recorder.hook_events.hook_events.part()
+        if hook_event.mark >= recorder.storage_log.over_at
+    ]
+    hook_events, together = one_loop(told)
+    if hook_events is None:
+        recorder.note(trained_together(together, recorder.hook_events.names()))
         recorder.facts["threads"] = len(together)
         return [], main
-    gaps = Gaps(device.events, _births(device.events, device.identities))
+    gaps = UnhookedIntervals(device.events, _births(device.events, device.identities))
     builder = PhaseBuilder(device.events, device.marks, gaps, seeds=device.info.keeps_history)
-    looked_at = recorder.turns.looked_at(failed=error is not None)
-    stretches = builder.build(turns, updated=recorder.turns.updated_last(), looked_at=looked_at)
+    looked_at = recorder.hook_events.unused_forwards(failed=error is not None)
+    stretches = builder.build(
+        hook_events, updated=recorder.hook_events.updated_last(), looked_at=looked_at
+    )
     return _bounded(recorder, stretches, lost=bool(device.dropped)), main
 
 
-def _births(events: Events, identities: Identities) -> Births:
+def _births(events: Events, identities: StorageLabels) -> ObservedAllocations:
     """Return the positions at which observed inputs and weights were made.
 
     Tensors that are older than the recording are left out.
     """
-    return Births(
+    return ObservedAllocations(
         inputs=_born(events, identities, Category.INPUTS),
         weights=_born(events, identities, Category.WEIGHTS, Category.BUFFERS),
     )
 
 
-def _born(events: Events, identities: Identities, *what: Category) -> NDArray[np.int64]:
+def _born(events: Events, identities: StorageLabels, *what: Category) -> NDArray[np.int64]:
     wanted = np.flatnonzero(np.isin(identities.category, what))
     allocs = np.flatnonzero(events.action == Action.ALLOC)
     if not len(wanted) or not len(allocs):

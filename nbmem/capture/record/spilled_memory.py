@@ -17,7 +17,7 @@ from nbmem.core.session.session import NOT_KNOWN
 
 if TYPE_CHECKING:
     from nbmem.capture.record.recorder import Recorder
-    from nbmem.core.session.session import DeviceInfo, Samples
+    from nbmem.core.session.session import CardSamples, DeviceInfo
 
 
 def card_of(recorder: Recorder, index: int, most_reserved: int) -> DeviceInfo:
@@ -34,7 +34,7 @@ def card_of(recorder: Recorder, index: int, most_reserved: int) -> DeviceInfo:
     return with_spilled(info, most_reserved, sampler.samples(index))
 
 
-def with_spilled(info: DeviceInfo, most_reserved: int, samples: Samples) -> DeviceInfo:
+def with_spilled(info: DeviceInfo, most_reserved: int, samples: CardSamples) -> DeviceInfo:
     """Add the bytes that the host held for a card to its description.
 
     The ledger then has room for all that torch held. Torch's reserved bytes are more than the card

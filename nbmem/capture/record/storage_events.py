@@ -16,13 +16,13 @@ from nbmem.capture.record.holder_columns import columns
 from nbmem.capture.tensors.storage_registry import ALIVE
 from nbmem.core.session.events import BEYOND, Action, Blocks, BlockState, Events, Layout, Segments
 from nbmem.core.session.host_memory import MachineReadings
-from nbmem.core.session.session import NOT_KNOWN, DeviceTrace, Marks, Samples
+from nbmem.core.session.session import NOT_KNOWN, CardSamples, CounterSamples, DeviceTrace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.capture.record.recorder import Recorder
-    from nbmem.capture.tensors.storage_registry import Roll
+    from nbmem.capture.tensors.storage_registry import StorageRegistry
     from nbmem.core.session.session import DeviceInfo
 
     Ints = NDArray[np.int64]
@@ -34,17 +34,17 @@ _BIRTH = (Action.SEGMENT_ALLOC, Action.ALLOC)
 _DEATH = (Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.SEGMENT_FREE)
 
 
-def unrecorded(recorder: Recorder, names: dict[str, int]) -> list[DeviceTrace]:
+def traces_without_history(recorder: Recorder, names: dict[str, int]) -> list[DeviceTrace]:
     """Build the recordings of devices without an allocator history.
 
     These are the host or another device, where no CUDA card was used.
     """
     devices: list[DeviceTrace] = []
     with recorder.guard("the memory where no card is"):
-        for sentence in recorder.rolls.notes(recorder.identities.backwards_unread()):
+        for sentence in recorder.storage_log.notes(recorder.identities.backwards_unread()):
             recorder.note(sentence)
-        for roll, info in recorder.rolls.devices():
-            devices.append(_trace(recorder, roll, info, names))
+        for registry, info in recorder.storage_log.devices():
+            devices.append(_trace(recorder, registry, info, names))
     if not devices and recorder.chosen:
         recorder.note(
             "Nothing was put on the card that was asked for. The host's memory is followed where "
@@ -53,21 +53,25 @@ def unrecorded(recorder: Recorder, names: dict[str, int]) -> list[DeviceTrace]:
     return devices
 
 
-def _trace(recorder: Recorder, roll: Roll, info: DeviceInfo, names: dict[str, int]) -> DeviceTrace:
+def _trace(
+    recorder: Recorder, registry: StorageRegistry, info: DeviceInfo, names: dict[str, int]
+) -> DeviceTrace:
     t_ns = np.array(recorder.marks.t_ns, np.int64)
-    read, place, held = recorder.rolls.of(info.index), -1 - info.index, recorder.held
-    stays = _stays(roll, info.index, len(t_ns))
-    stays = _Stays(*map(np.concatenate, zip(stays, _beyond(stays, read, len(t_ns)), strict=True)))
+    read, place, held = recorder.storage_log.of(info.index), -1 - info.index, recorder.held
+    stays = _lifetimes_of(registry, info.index, len(t_ns))
+    stays = _Lifetimes(
+        *map(np.concatenate, zip(stays, _beyond(stays, read, len(t_ns)), strict=True))
+    )
     events, position = _events(stays, t_ns)
     named = stays.addr < CACHED
-    allocated = _sums(_Stays(*(column[named] for column in stays)), len(t_ns))
+    allocated = _sums(_Lifetimes(*(column[named] for column in stays)), len(t_ns))
     reserved = _sums(stays, len(t_ns))
     samples, owners = _samples(read, reserved), None
     if info.kind == "cuda":
         info = _sized(recorder, info, int(reserved.max(initial=0)))
         samples = _beside(recorder.sampler.samples(info.index), t_ns, reserved)
         owners = recorder.sampler.owners(info.index, names)
-    marks = Marks(
+    marks = CounterSamples(
         t_ns=t_ns,
         position=position,
         allocated=allocated,
@@ -85,7 +89,7 @@ def _trace(recorder: Recorder, roll: Roll, info: DeviceInfo, names: dict[str, in
         dropped=0,
         marks=marks,
         samples=samples,
-        machine=_machine(roll, read, t_ns) if info.is_host else None,
+        machine=_machine(registry, read, t_ns) if info.is_host else None,
         owners=owners,
         other_processes=recorder.sampler.other_processes(info.index) if owners is not None else {},
         identities=recorder.identities.rows.place(place, marks, names),
@@ -109,7 +113,7 @@ def _sized(recorder: Recorder, info: DeviceInfo, most: int) -> DeviceInfo:
     return replace(info, total_bytes=total, driver_bytes=driver)
 
 
-def _beside(samples: Samples, t_ns: Ints, reserved: Ints) -> Samples:
+def _beside(samples: CardSamples, t_ns: Ints, reserved: Ints) -> CardSamples:
     """Fit readings of a whole card to the reserved bytes known at their time.
 
     The process's bytes are at least those, and the card's bytes in use at least the process's.
@@ -123,7 +127,7 @@ def _beside(samples: Samples, t_ns: Ints, reserved: Ints) -> Samples:
     return replace(samples, used=used, process=process, reserved=held)
 
 
-class _Stays(NamedTuple):
+class _Lifetimes(NamedTuple):
     """Stretches of memory, and the samples at which each came and went."""
 
     addr: Ints
@@ -132,44 +136,46 @@ class _Stays(NamedTuple):
     gone: Ints
 
 
-def _stays(roll: Roll, index: int, marks: int) -> _Stays:
+def _lifetimes_of(registry: StorageRegistry, index: int, marks: int) -> _Lifetimes:
     """Return the lifetimes of one device's storages.
 
     A storage that lives at the end goes behind the last counter sample.
     """
-    columns = [np.array(column, np.int64) for column in roll.met[: len(_Stays._fields) + 1]]
+    columns = [
+        np.array(column, np.int64) for column in registry.columns[: len(_Lifetimes._fields) + 1]
+    ]
     addr, size, first, gone = (column[columns[0] == index] for column in columns[1:])
     gone = np.where(gone == ALIVE, marks, gone)
-    stays = _Stays(addr, size, first, gone)
-    return _Stays(*(column[first < gone] for column in stays))
+    stays = _Lifetimes(addr, size, first, gone)
+    return _Lifetimes(*(column[first < gone] for column in stays))
 
 
-def _beyond(stays: _Stays, read: Ints, marks: int) -> _Stays:
+def _beyond(stays: _Lifetimes, read: Ints, marks: int) -> _Lifetimes:
     """Return what the device's counters hold beyond the observed tensors.
 
     It is an unnamed block and cached memory.
     """
     counted = read[(read[:, 2] != NOT_KNOWN) & (read[:, 1] < marks)]
     if not len(counted) or not marks:
-        return _Stays(*(np.zeros(0, np.int64) for _ in _Stays._fields))
+        return _Lifetimes(*(np.zeros(0, np.int64) for _ in _Lifetimes._fields))
     at = np.maximum(np.searchsorted(counted[:, 1], np.arange(marks), side="right") - 1, 0)
     seen = _sums(stays, marks)
     unnamed = np.maximum(counted[at, 2] - seen, 0)
     cached = np.maximum(counted[at, 3] - seen - unnamed, 0)
     parts = [_runs(unnamed, UNNAMED), _runs(cached, CACHED)]
-    return _Stays(*map(np.concatenate, zip(*parts, strict=True)))
+    return _Lifetimes(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def _runs(sizes: Ints, addr: int) -> _Stays:
+def _runs(sizes: Ints, addr: int) -> _Lifetimes:
     """Convert a size per counter sample to stretches of constant size."""
     first = np.flatnonzero(np.diff(sizes, prepend=-1))
     gone = np.append(first[1:], len(sizes))
     kept = sizes[first] > 0
     where = np.full(int(kept.sum()), addr, np.int64)
-    return _Stays(where, sizes[first][kept], first[kept], gone[kept])
+    return _Lifetimes(where, sizes[first][kept], first[kept], gone[kept])
 
 
-def _sums(stays: _Stays, marks: int) -> Ints:
+def _sums(stays: _Lifetimes, marks: int) -> Ints:
     """Return the bytes that existed at each counter sample."""
     change = np.zeros(marks + 1, np.int64)
     np.add.at(change, stays.first, stays.size)
@@ -178,7 +184,7 @@ def _sums(stays: _Stays, marks: int) -> Ints:
     return held
 
 
-def _events(stays: _Stays, t_ns: Ints) -> tuple[Events, Ints]:
+def _events(stays: _Lifetimes, t_ns: Ints) -> tuple[Events, Ints]:
     """Convert stretches to events, and place the counter samples in them.
 
     At each sample frees come before allocations.
@@ -208,14 +214,14 @@ def _events(stays: _Stays, t_ns: Ints) -> tuple[Events, Ints]:
     return events, np.searchsorted(table[:, 0], np.arange(len(t_ns)), side="right")
 
 
-def _machine(roll: Roll, read: Ints, t_ns: Ints) -> MachineReadings:
+def _machine(registry: StorageRegistry, read: Ints, t_ns: Ints) -> MachineReadings:
     """Return the parts of the host's memory over time.
 
     The kernel reports files, shared memory and cache. Tensors in shared memory are added up at each
     counter sample.
     """
-    shared = np.array(roll.met.shared, np.int64) == 1
-    stays = _Stays(*(np.array(column, np.int64)[shared] for column in roll.met[1:5]))
+    shared = np.array(registry.columns.shared, np.int64) == 1
+    stays = _Lifetimes(*(np.array(column, np.int64)[shared] for column in registry.columns[1:5]))
     stays = stays._replace(gone=np.where(stays.gone == ALIVE, len(t_ns), stays.gone))
     tensors = _sums(stays, len(t_ns))
     marks = np.flatnonzero(np.diff(tensors, prepend=-1))
@@ -234,7 +240,7 @@ def _machine(roll: Roll, read: Ints, t_ns: Ints) -> MachineReadings:
     )
 
 
-def _layout(stays: _Stays, there: NDArray[np.bool_]) -> Layout:
+def _layout(stays: _Lifetimes, there: NDArray[np.bool_]) -> Layout:
     """Return the layout of the stretches that existed at one moment."""
     rows = np.flatnonzero(there)
     rows = rows[np.argsort(stays.addr[rows])]
@@ -261,7 +267,7 @@ def _layout(stays: _Stays, there: NDArray[np.bool_]) -> Layout:
     )
 
 
-def _samples(read: Ints, reserved: Ints) -> Samples:
+def _samples(read: Ints, reserved: Ints) -> CardSamples:
     """Convert counter readings to samples of the whole device.
 
     Between two readings of the whole machine, the use by others is that of the latest one.
@@ -275,4 +281,4 @@ def _samples(read: Ints, reserved: Ints) -> Samples:
     held = reserved[np.minimum(mark, len(reserved) - 1)]
     process = np.where(process == NOT_KNOWN, NOT_KNOWN, np.maximum(process, held))
     used = np.where(used == NOT_KNOWN, NOT_KNOWN, np.maximum(used, process))
-    return Samples(t_ns=t_ns, used=used, process=process, reserved=held, host=process)
+    return CardSamples(t_ns=t_ns, used=used, process=process, reserved=held, host=process)

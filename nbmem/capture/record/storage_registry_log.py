@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbmem.capture.devices import DeviceReading
-from nbmem.capture.devices.accelerators import accelerator, uncounted
+from nbmem.capture.devices.accelerators import accelerator_in_use, device_without_history
 from nbmem.capture.devices.host import Host
-from nbmem.capture.tensors.active_registry import following
+from nbmem.capture.tensors.active_registry import activate_registry
 from nbmem.capture.tensors.modules import parameters_behind
-from nbmem.capture.tensors.storage_registry import MAX_MET, Roll
+from nbmem.capture.tensors.storage_registry import MAX_MET, StorageRegistry
 from nbmem.capture.tensors.tensors import address_of
-from nbmem.capture.torch_cuda import loaded_torch, used_torch
+from nbmem.capture.torch_cuda import loaded_torch, torch_with_memory
 from nbmem.core.runtime.clock import CLOCK
-from nbmem.core.runtime.interrupts import let_pass
+from nbmem.core.runtime.interrupts import reraise_if_from_signal
 from nbmem.core.session.session import NOT_KNOWN
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ def _nobody(_part: str, _err: Exception) -> None:
     """Ignore a fault."""
 
 
-class RollLog:
+class StorageLog:
     """Keeps a storage registry and reads counters while no history exists.
 
     Attributes:
-        roll: The registry to which observed storages are added. None before `begin`, once a card is
-            used, and after a fault.
+        registry: The registry to which observed storages are added. None before `begin`, once a card
+            is used, and after a fault.
         lost: Leaves a note of a fault.
         over_at: The counter sample at which a card was found used. Earlier hook events are the
             host's.
@@ -55,7 +55,7 @@ class RollLog:
 
     def __init__(self) -> None:
         self.lost: Lost = _nobody
-        self.roll: Roll | None = None
+        self.registry: StorageRegistry | None = None
         self.over_at = 0
         self._torch: Any = None
         self._mark = 0
@@ -70,61 +70,64 @@ class RollLog:
         Their history tells more.
         """
         self._torch = loaded_torch()
-        if self._torch is not None and used_torch() is None:
-            self.roll = Roll(self._torch, uncounted(self._torch))
+        if self._torch is not None and torch_with_memory() is None:
+            self.registry = StorageRegistry(self._torch, device_without_history(self._torch))
             self.read()
 
     def end(self) -> None:
         """Release what the registry holds; its entries stay."""
-        if self.roll is not None:
-            self.roll.close()
+        if self.registry is not None:
+            self.registry.close()
 
     def ask_all(self) -> None:
         """Check every storage for being alive at the next counter sample.
 
         The last sample is exact by this.
         """
-        if self.roll is not None:
-            self.roll.ask_all()
+        if self.registry is not None:
+            self.registry.check_all_next()
 
     def at_mark(self, mark: int) -> None:
         """Update the registry and read the counters at a counter sample.
 
         Only what takes microseconds is done.
         """
-        if self.roll is None:
+        if self.registry is None:
             return
         try:
-            self._at_mark(mark, self.roll)
+            self._at_mark(mark, self.registry)
         except Exception as err:  # noqa: BLE001 - a guest's manners
             self._give_up(err)
 
-    def _at_mark(self, mark: int, roll: Roll) -> None:
-        if used_torch() is not None:  # what the cards hold is what matters from here on
+    def _at_mark(self, mark: int, registry: StorageRegistry) -> None:
+        if torch_with_memory() is not None:  # what the cards hold is what matters from here on
             self.end()
-            roll.over = True
-            self.roll, self.over_at = None, mark
+            registry.over = True
+            self.registry, self.over_at = None, mark
             return
-        if type(roll.device) is Host and (device := accelerator(self._torch)) is not None:
+        if (
+            type(registry.device) is Host
+            and (device := accelerator_in_use(self._torch)) is not None
+        ):
             self.end()
-            self.roll = roll = Roll(self._torch, device)
+            self.registry = registry = StorageRegistry(self._torch, device)
             self._rows.clear()
-        roll.sweep(mark)
+        registry.sweep(mark)
         self._mark = mark
-        self._read(roll, whole=False)
+        self._read(registry, whole=False)
 
     def read(self) -> None:
         """Read all counters now, slow ones included, in any thread."""
-        if self.roll is None:
+        if self.registry is None:
             return
         try:
-            self._read(self.roll, whole=True)
+            self._read(self.registry, whole=True)
         except Exception as err:  # noqa: BLE001 - as above
             self._give_up(err)
 
-    def _read(self, roll: Roll, *, whole: bool) -> None:
-        for index in range(roll.device.count(self._torch)):
-            read = roll.device.read(self._torch, index, whole=whole)
+    def _read(self, registry: StorageRegistry, *, whole: bool) -> None:
+        for index in range(registry.device.count(self._torch)):
+            read = registry.device.read(self._torch, index, whole=whole)
             if read is not self._last:  # the marks of a small step are no news
                 self._add(index, read)
             self._last = read
@@ -134,66 +137,68 @@ class RollLog:
 
         Hook events must still be handled.
         """
-        let_pass(err)
-        self.roll, roll = None, self.roll
-        if roll is not None:
+        reraise_if_from_signal(err)
+        self.registry, registry = None, self.registry
+        if registry is not None:
             self.lost("the memory where no card is", err)
 
     def of_host(self) -> bool:
         """Return True if the host's memory is registered."""
-        return self.roll is not None and self.roll.device.kind == "cpu" and not self.is_over()
+        return (
+            self.registry is not None and self.registry.device.kind == "cpu" and not self.is_over()
+        )
 
     def is_over(self) -> bool:
         """Return True if a card was used since the registry's last update.
 
         What the registry shows is past, then.
         """
-        return self.roll is not None and used_torch() is not None
+        return self.registry is not None and torch_with_memory() is not None
 
     def following(self) -> AbstractContextManager[None]:
         """Register the storages that are observed in the block."""
-        return following(self.roll)
+        return activate_registry(self.registry)
 
     @contextmanager
-    def finding(self) -> Iterator[None]:
+    def without_additions(self) -> Iterator[None]:
         """Recognize registered storages in the block without adding new ones.
 
         Since when a storage exists that only the end shows is unknown. Counted, it would make the
         end the peak.
         """
-        if (roll := self.roll) is None:
+        if (registry := self.registry) is None:
             yield
             return
-        roll.grows = False
+        registry.grows = False
         try:
-            with following(roll):
+            with activate_registry(registry):
                 yield
         finally:
-            roll.grows = True
+            registry.grows = True
 
     @contextmanager
-    def there_since(self, mark: int | None) -> Iterator[None]:
+    def dating_back_to(self, mark: int | None) -> Iterator[None]:
         """Date storages first observed in the block back to an earlier sample.
 
         A call's inputs existed before it, for example. Where the sample is known, storages that
         only the end shows are registered, too.
         """
-        if (roll := self.roll) is None or mark is None:
+        if (registry := self.registry) is None or mark is None:
             yield
             return
-        grew, roll.since, roll.grows = roll.grows, mark, True
+        grew, registry.since, registry.grows = registry.grows, mark, True
         try:
             yield
         finally:
-            roll.since, roll.grows = None, grew
+            registry.since, registry.grows = None, grew
 
-    def owned_by(self, owner: Any) -> None:
+    def add_parameters_of(self, owner: Any) -> None:
         """Register the parameters of a module or optimizer, once for each owner.
 
         It is for owners that are used before any module is called. A call's inputs are registered
         by the call.
         """
-        if self.roll is not None and id(owner) not in self._owners:
+        if self.registry is not None and id(owner) not in self._owners:
             self._owners.add(id(owner))
             for parameter in parameters_behind(owner):
                 address_of(parameter)
@@ -205,7 +210,7 @@ class RollLog:
             least: Bytes that are enough.
             named: Named bytes by card; a device of the registry has the key -1 - index.
         """
-        living = {} if self.roll is None else self.roll.living
+        living = {} if self.registry is None else self.registry.live_bytes
         return any(size - named.get(-1 - index, 0) >= least for index, size in living.items())
 
     def notes(self, refused: int) -> Iterator[str]:
@@ -216,25 +221,25 @@ class RollLog:
         Args:
             refused: Graphs that were not read.
         """
-        if self.roll is None or not self.roll.met.addr:
+        if self.registry is None or not self.registry.columns.addr:
             return
-        yield self.roll.device.missing
+        yield self.registry.device.missing
         if refused:
             yield (
                 f"{refused} of the backward passes were too quick for their graphs to be read at "
                 "a small price: in these, activations are in no category."
             )
-        if self.roll.full:
+        if self.registry.full:
             yield (
                 f"More than {MAX_MET} storages were seen; later ones are in no category, and peaks "
                 "are those of the time before."
             )
 
-    def devices(self) -> Iterator[tuple[Roll, DeviceInfo]]:
+    def devices(self) -> Iterator[tuple[StorageRegistry, DeviceInfo]]:
         """Yield the registry with each device on which a storage lived."""
-        if (roll := self.roll) is not None:
-            for index in sorted(roll.living):
-                yield roll, roll.device.info(self._torch, index)
+        if (registry := self.registry) is not None:
+            for index in sorted(registry.live_bytes):
+                yield registry, registry.device.info(self._torch, index)
 
     def _add(self, index: int, read: DeviceReading) -> None:
         figures = [NOT_KNOWN if figure is None else figure for figure in read]

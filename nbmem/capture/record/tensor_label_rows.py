@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from nbmem.core.session.session import Identities
+from nbmem.core.session.session import StorageLabels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nbmem.capture.record.tracked_objects import InGroup, Known
-    from nbmem.capture.tensors.tensors import Seen
-    from nbmem.core.session.session import Marks
+    from nbmem.capture.record.tracked_objects import OptimizerParameter, TrackedObject
+    from nbmem.capture.tensors.tensors import ObservedStorage
+    from nbmem.core.session.session import CounterSamples
 
-    Owner = Known | InGroup | None
+    Owner = TrackedObject | OptimizerParameter | None
 
 
 class Batch(NamedTuple):
@@ -31,10 +31,10 @@ class Batch(NamedTuple):
     """
 
     mark: int
-    seen: Sequence[Seen]
+    seen: Sequence[ObservedStorage]
     owner: Owner
 
-    def rows(self) -> Iterator[tuple[Seen, Owner]]:
+    def rows(self) -> Iterator[tuple[ObservedStorage, Owner]]:
         """Yield each storage with its owner."""
         return ((seen, self.owner or seen.of) for seen in self.seen)
 
@@ -51,7 +51,7 @@ class IdentityRows:
         self.batches: list[Batch] = []
         self.count = 0
 
-    def add(self, mark: int, seen: Sequence[Seen], owner: Owner = None) -> Batch:
+    def add(self, mark: int, seen: Sequence[ObservedStorage], owner: Owner = None) -> Batch:
         """Add a batch and return it.
 
         An empty one is returned but not stored.
@@ -62,14 +62,14 @@ class IdentityRows:
             self.count += len(seen)
         return batch
 
-    def since(self, mark: int) -> Iterator[tuple[Seen, Owner]]:
+    def since(self, mark: int) -> Iterator[tuple[ObservedStorage, Owner]]:
         """Yield storages observed at a counter sample or later, latest first."""
         for batch in reversed(self.batches):
             if batch.mark < mark:
                 return
             yield from reversed(list(batch.rows()))
 
-    def place(self, device: int, marks: Marks, names: dict[str, int]) -> Identities:
+    def place(self, device: int, marks: CounterSamples, names: dict[str, int]) -> StorageLabels:
         """Return one card's identities.
 
         Args:
@@ -89,7 +89,7 @@ class IdentityRows:
         empty = np.zeros(0, np.int64)
         columns = map(np.concatenate, zip(*parts, strict=True)) if parts else [empty] * 5
         position, addr, size, category, name = columns
-        return Identities(
+        return StorageLabels(
             position=position,
             addr=addr,
             size=size,
@@ -101,7 +101,9 @@ class IdentityRows:
 _Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
-def _columns(device: int, seen: Sequence[Seen], owner: Owner, names: dict[str, int]) -> _Columns:
+def _columns(
+    device: int, seen: Sequence[ObservedStorage], owner: Owner, names: dict[str, int]
+) -> _Columns:
     """Return address, size, category and name of storages on one card."""
     found = [one for one in seen if one.device == device]
     own = "" if owner is None else owner.name

@@ -10,53 +10,57 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.distributed.parallel_wrappers import (
-    buckets_of,
-    faces_of,
+    ddp_buckets,
+    fsdp2_substitutes,
     is_sharded,
-    parts_of,
-    sharded,
+    shards_and_gathered,
+    weights_and_buffers,
 )
 from nbmem.capture.graphs.expected_gradients import expected_gradients
-from nbmem.capture.graphs.graph_matching import Pattern
+from nbmem.capture.graphs.graph_matching import GraphPattern
 from nbmem.capture.graphs.saved_tensors import (
     GraphWalk,
-    Module,
+    ModulePath,
     planned_buffers,
     saved_tensors,
     why_unreadable,
 )
-from nbmem.capture.record.storage_registry_log import RollLog
+from nbmem.capture.record.storage_registry_log import StorageLog
 from nbmem.capture.record.tensor_label_rows import Batch, IdentityRows
-from nbmem.capture.record.time_budget import Allowance
+from nbmem.capture.record.time_budget import TimeBudget
 from nbmem.capture.record.tracked_objects import (
-    Around,
     Footprint,
-    InGroup,
-    Known,
-    Locals,
+    LocalNames,
+    OptimizerParameter,
     Parameter,
-    Shown,
-    known_in,
-    living,
+    SearchedModules,
+    ThreadObjects,
+    TrackedObject,
+    get_tracked,
+    living_objects,
     state_footprint,
 )
 from nbmem.capture.record.weight_changes import ASKED
 from nbmem.capture.tensors import frames, modules, tensors
-from nbmem.capture.tensors.active_registry import followed
+from nbmem.capture.tensors.active_registry import active_registry
 from nbmem.capture.tensors.autograd_graphs import DEEPEST, edges_of
-from nbmem.capture.tensors.gradient_refresh import look_again
+from nbmem.capture.tensors.gradient_refresh import gradient_reader
 from nbmem.capture.tensors.module_tree import TensorPlace, tree_of
-from nbmem.capture.tensors.optimizers import Others, of_optimizer, parameters_of_optimizer
+from nbmem.capture.tensors.optimizers import (
+    OtherOptimizers,
+    parameters_of_optimizer,
+    state_of_optimizer,
+)
 from nbmem.capture.tensors.tensor_storages import form_of
 from nbmem.capture.torch_cuda import loaded_torch
-from nbmem.core.runtime.interrupts import let_pass
+from nbmem.core.runtime.interrupts import reraise_if_from_signal
 from nbmem.core.session.categories import OF_TRAINING, Category
 from nbmem.core.session.tensor_names import common_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from nbmem.capture.record.training_loop import Loop
+    from nbmem.capture.record.training_loop import TrainingLoop
     from nbmem.capture.tensors.module_tree import ModuleTree
 
 MAX_ROWS = 300_000
@@ -76,7 +80,7 @@ STEP = 1_000
 """Tensors that are seen in one go: a few milliseconds."""
 
 
-class IdentityLog:
+class TensorLabelLog:
     """Records modules, optimizers and tensors without holding any of them.
 
     Gradients are a thread's own: read are those of parameters that the modules and optimizers of
@@ -89,25 +93,25 @@ class IdentityLog:
         last_gradients: The gradients observed last.
         unread: Why graphs are not read any more; None while they are.
         deep: Whether a graph had more nodes in a row than are followed.
-        rolls: Keeps the storage registry for memory that is on no CUDA card.
-        allowance: How many graphs may be read there, where no history tells what they keep alive.
+        storage_log: Keeps the storage registry for memory that is on no CUDA card.
+        time_budget: How many graphs may be read there, where no history tells what they keep alive.
     """
 
     def __init__(self) -> None:
         self.rows = IdentityRows()
-        self._modules: dict[int, Known] = {}
-        self._optimizers: dict[int, Known] = {}
-        self._locals = Locals()
-        self._around = Around()
+        self._modules: dict[int, TrackedObject] = {}
+        self._optimizers: dict[int, TrackedObject] = {}
+        self._locals = LocalNames()
+        self._around = SearchedModules()
         self._parameters: dict[int, Parameter] = {}  # as far as somebody has asked
-        self._trees: dict[int, tuple[Known, ModuleTree]] = {}  # of what the notebook names
-        self._shown: dict[int, Shown] = {}  # by loop
+        self._trees: dict[int, tuple[TrackedObject, ModuleTree]] = {}  # of what the notebook names
+        self._shown: dict[int, ThreadObjects] = {}  # by loop
         self._home: int | None = None  # the home thread's loop, if it trains
         self._named: set[int] = set()
         self._walked: dict[int, Footprint] = {}
         self._sharded: set[int] = set()
         self._states: dict[int, tuple[tuple[int, ...], int]] = {}
-        self._patterns: dict[tuple[Any, ...], list[Pattern]] = {}
+        self._patterns: dict[tuple[Any, ...], list[GraphPattern]] = {}
         self._forwards: set[tuple[Any, ...]] = set()
         self._earlier = 0  # how often graphs of variables were read
         self._sites = frames.CallSites()
@@ -115,17 +119,22 @@ class IdentityLog:
         self.last_gradients = Batch(-1, (), None)
         self.unread: str | None = None
         self.deep = False
-        self.rolls = RollLog()
-        self.allowance = Allowance()
+        self.storage_log = StorageLog()
+        self.time_budget = TimeBudget()
 
     # --- while the cell runs
 
     def begin_loop(self, loop: int) -> None:
         """Register a thread that begins to train, under this number."""
-        self._shown[loop] = Shown()
+        self._shown[loop] = ThreadObjects()
 
     def called(
-        self, mark: int, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], loop: Loop
+        self,
+        mark: int,
+        module: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        loop: TrainingLoop,
     ) -> None:
         """Record the module and the inputs of a call that has ended.
 
@@ -134,25 +143,30 @@ class IdentityLog:
         if id(module) == loop.root:
             self._look_at_call(mark, module, args, kwargs, loop)
             return
-        with self.allowance.spent(_LAYERS) as granted:
+        with self.time_budget.spend(_LAYERS) as granted:
             if granted:
                 self._look_at_call(mark, module, args, kwargs, loop)
 
     def _look_at_call(
-        self, mark: int, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], loop: Loop
+        self,
+        mark: int,
+        module: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        loop: TrainingLoop,
     ) -> None:
-        with self.rolls.there_since(loop.called_at):
+        with self.storage_log.dating_back_to(loop.called_at):
             self.module(mark, module, loop.number)
             self.inputs(mark, args, kwargs)
 
-    def begins(self, mark: int, module: Any, loop: Loop) -> None:
+    def begins(self, mark: int, module: Any, loop: TrainingLoop) -> None:
         """Record a module's tensors at its first call, before it runs.
 
         The call may put other memory in their place.
         """
         if id(module) not in self._walked:
-            self._add(mark, parts_of(module), known_in(self._modules, module))
-        self._unanswered(mark, loop)
+            self._add(mark, weights_and_buffers(module), get_tracked(self._modules, module))
+        self._record_unused_forward(mark, loop)
 
     def module(self, mark: int, module: Any, loop: int) -> None:
         """Record a module's weights and buffers, unless they have not moved.
@@ -161,24 +175,24 @@ class IdentityLog:
         """
         walked = self._walked.get(id(module))
         moved = walked is None or not walked.holds()
-        known = known_in(self._modules, module)
+        known = get_tracked(self._modules, module)
         if moved:
             tree = tree_of(module)
             self._learn_module(known, module, tree)
             self._walked[id(module)] = Footprint(tree)
-            self._add(mark, parts_of(module, tree), known)
-            self._add(mark, buckets_of(module), known)
+            self._add(mark, weights_and_buffers(module, tree), known)
+            self._add(mark, ddp_buckets(module), known)
             (self._sharded.add if is_sharded(module) else self._sharded.discard)(id(module))
         elif id(module) in self._sharded:
             # What FSDP gathers is another's memory in each step, if at the same address.
-            self._add(mark, sharded(module), known)
+            self._add(mark, shards_and_gathered(module), known)
         shown = self._shown[loop]
         if moved or id(module) not in shown.owners:
             shown.owners.add(id(module))
             found = (known.tree or tree_of(module)).parameters_once()
             shown.parameters.update(id(p) for p in found if not tensors.is_wrapped(p))
 
-    def passing(self, mark: int, seen: Iterable[tensors.Seen]) -> None:
+    def record_transient(self, mark: int, seen: Iterable[tensors.ObservedStorage]) -> None:
         """Record short-lived storages within a phase, many times a step.
 
         They may fill half of the room for observations.
@@ -197,7 +211,7 @@ class IdentityLog:
             kept: list[Any] = []
             self._variables(mark, kept.append)
             self._earlier_graphs(mark, kept)
-        elif followed() is not None:
+        elif active_registry() is not None:
             self._variables_at_a_price(mark)
 
     def gradients(
@@ -226,9 +240,9 @@ class IdentityLog:
             )
         for other, busy in others.items():
             own = own - self._shown[other].parameters if busy else own
-        found: list[tensors.Seen] = []
+        found: list[tensors.ObservedStorage] = []
         asked: list[Any] = []
-        again = look_again()
+        again = gradient_reader()
         for key in own:
             known = self._parameters.get(key)
             parameter = None if known is None else known.ref()
@@ -258,28 +272,28 @@ class IdentityLog:
         for known, tree in self._trees.values():
             if known.ref() is None or id(known.ref()) in self._walked:
                 continue
-            with self.allowance.spent("gradients of idle models") as granted:
+            with self.time_budget.spend("gradients of idle models") as granted:
                 theirs = [self._shown[other].parameters for other in others]
                 keys = set(tree.places).difference(*theirs) if any(theirs) else tree.places
                 asked = islice(keys, 0, None, len(keys) // MOST_ASKED + 1)
                 if few and not (granted and tree.with_gradient(asked)):
                     continue
                 for parameter in tree.all_with_gradient(keys):
-                    if self._anywhere(parameter) is not None:
+                    if self._owner_of(parameter) is not None:
                         found.add(id(parameter))
         return found
 
-    def _gradient(self, known: Parameter, parameter: Any) -> tensors.Seen | None:
+    def _gradient(self, known: Parameter, parameter: Any) -> tensors.ObservedStorage | None:
         """Describe a parameter's gradient; return None if it has none."""
         gradient = tensors.gradient_of(parameter)
         if gradient is None:
             return None
         known.form = known.form or form_of(loaded_torch(), gradient)
         name = f"{known.path}.grad {known.form}"
-        seen = tensors.see(gradient, Category.GRADIENTS, name, form=False)
+        seen = tensors.observe(gradient, Category.GRADIENTS, name, form=False)
         if seen is None:  # a sparse one, perhaps
             name = f"{known.path}.grad"
-            seen = next(tensors.see_parts(gradient, Category.GRADIENTS, name), None)
+            seen = next(tensors.observe_parts(gradient, Category.GRADIENTS, name), None)
         return None if seen is None else seen._replace(of=known.owner)
 
     def saved(
@@ -298,8 +312,8 @@ class IdentityLog:
         if self.unread is not None or not self._room():
             return
         # Where there is no history, each graph tells what it keeps alive.
-        if followed() is not None:
-            with self.allowance.spent(forward) as granted:
+        if active_registry() is not None:
+            with self.time_budget.spend(forward) as granted:
                 if granted and not self._read_alike(mark, outputs, forward):
                     self._read_graph(
                         mark, outputs, None if forward in self._forwards else forward, forward
@@ -322,13 +336,13 @@ class IdentityLog:
                     self.rows.add(mark, [_of(seen, owner) for seen, owner in found])
                     return True
         except Exception as err:  # noqa: BLE001 - as below, where it is read whole
-            let_pass(err)
+            reraise_if_from_signal(err)
         return False
 
     def _learn_pattern(self, kind: tuple[Any, ...] | None, graph: GraphWalk) -> None:
         """Remember a graph as a pattern for similar ones."""
         if kind is not None and len(self._patterns.setdefault(kind, [])) < MAX_PATTERNS:
-            pattern = Pattern(graph)
+            pattern = GraphPattern(graph)
             self._patterns[kind] += [pattern] if pattern.holds else []
 
     def _read_graph(
@@ -353,9 +367,9 @@ class IdentityLog:
             found = list(saved_tensors(graph))
             self._learn_pattern(kind, graph)
             coming = list(expected_gradients(graph) if forward else ())
-            coming += planned_buffers(graph) if forward and followed() is None else ()
+            coming += planned_buffers(graph) if forward and active_registry() is None else ()
         except Exception as err:  # noqa: BLE001 - a graph of a kind that nobody has met yet
-            let_pass(err)
+            reraise_if_from_signal(err)
             self.unread = repr(err)
         else:
             self.rows.add(mark, [*(_of(seen, owner) for seen, owner in found), *coming])
@@ -368,15 +382,17 @@ class IdentityLog:
         These names end with their function.
         """
         if self._room():
-            others = Others(self._states)
-            names = tensors.Names(others.meet, self._member, self._call, self._lead, made)
-            variables = frames.variables()
+            others = OtherOptimizers(self._states)
+            names = tensors.NameCallbacks(
+                others.add_candidate, self._member, self._set_variable, self._set_path, made
+            )
+            variables = frames.caller_variables()
             self._extend(mark, tensors.in_frames(variables, names), None)
-            self._extend(mark, others.seen(self._named_member), None)
+            self._extend(mark, others.pop_state(self._named_member), None)
             for where, local in variables:
                 for name, optimizer in tensors.optimizers_in(local) if where else ():
-                    known = known_in(self._optimizers, optimizer)
-                    self._locals.call(name, known, where.removeprefix(" of "))
+                    known = get_tracked(self._optimizers, optimizer)
+                    self._locals.set_name(name, known, where.removeprefix(" of "))
 
     def _earlier_graphs(self, mark: int, kept: list[Any]) -> None:
         """Record what graphs of the loop's variables keep alive.
@@ -393,24 +409,24 @@ class IdentityLog:
 
         It happens in steps like others, too, where no history shows what a list has gained.
         """
-        with self.allowance.spent("variables") as granted:
+        with self.time_budget.spend("variables") as granted:
             if granted:
                 self._variables(mark, made)
 
-    def _unanswered(self, mark: int, loop: Loop) -> None:
+    def _record_unused_forward(self, mark: int, loop: TrainingLoop) -> None:
         """Record what graphs keep of a forward that no backward has followed.
 
         It applies where no history is kept. The graphs are those that this loop's variables hold: a
         sum of losses, a list of results.
         """
-        if loop.waits_since is None or followed() is None or len(self._shown) > 1:
+        if loop.waits_since is None or active_registry() is None or len(self._shown) > 1:
             return
         kept: list[Any] = []
         self._variables_at_a_price(mark, kept.append)
-        with self.rolls.there_since(loop.waits_since):
+        with self.storage_log.dating_back_to(loop.waits_since):
             self.saved(mark, kept)
 
-    def _anywhere(self, parameter: Any) -> tuple[Known | InGroup, str] | None:
+    def _owner_of(self, parameter: Any) -> tuple[TrackedObject | OptimizerParameter, str] | None:
         """Return the owner of a parameter, and the path there; None if unknown.
 
         The owner is a module, else the parameter's place in an optimizer.
@@ -424,21 +440,27 @@ class IdentityLog:
             return None
         return known.owner, known.path
 
-    def _member(self, parameter: Any) -> tuple[Known, str] | None:
+    def _member(self, parameter: Any) -> tuple[TrackedObject, str] | None:
         """Return the module that has a parameter, and the path there, or None."""
-        found = self._anywhere(parameter)
-        return None if found is None or isinstance(found[0], InGroup) else (found[0], found[1])
+        found = self._owner_of(parameter)
+        return (
+            None
+            if found is None or isinstance(found[0], OptimizerParameter)
+            else (found[0], found[1])
+        )
 
-    def _named_member(self, parameter: Any) -> tuple[Known | InGroup, str] | None:
+    def _named_member(
+        self, parameter: Any
+    ) -> tuple[TrackedObject | OptimizerParameter, str] | None:
         """Return the module or variable that has a parameter, and the path.
 
         Returns None where only an optimizer has it.
         """
-        found = self._anywhere(parameter)
+        found = self._owner_of(parameter)
         place = None if found is None else found[0]
-        return None if isinstance(place, InGroup) and place.called is None else found
+        return None if isinstance(place, OptimizerParameter) and place.called is None else found
 
-    def _lead(self, way: str, module: Any) -> None:
+    def _set_path(self, way: str, module: Any) -> None:
         """Register the path that leads to a module used by some call.
 
         A module of which only parts were called counts, too.
@@ -450,21 +472,25 @@ class IdentityLog:
             tree = tree_of(module)
             if not any(part.nameless for part, _ in self._known_inside(tree)):
                 return
-            known = known_in(self._modules, module)  # a policy whose methods call its layers
+            known = get_tracked(self._modules, module)  # a policy whose methods call its layers
             self._learn_module(known, module, tree)
         inner, _, where = way.removeprefix("local ").partition(" of ")
         if where:
-            self._locals.call(inner, known, where)
+            self._locals.set_name(inner, known, where)
         else:
             known.way = min(way, known.way or way, key=len)
 
-    def _call(self, name: str, tensor: Any) -> None:
+    def _set_variable(self, name: str, tensor: Any) -> None:
         """Register the variable that holds a parameter that no module has.
 
         Of several names the shortest is kept.
         """
         known = self._parameters.get(id(tensor))
-        if known is not None and isinstance(known.owner, InGroup) and known.ref() is tensor:
+        if (
+            known is not None
+            and isinstance(known.owner, OptimizerParameter)
+            and known.ref() is tensor
+        ):
             known.owner.called = min(name, known.owner.called or name, key=len)
 
     def path_by(self, key: int, ref: weakref.ref[Any]) -> str | None:
@@ -472,19 +498,19 @@ class IdentityLog:
 
         It works even once the parameter is gone; None if it is unknown.
         """
-        self._anywhere(ref())
+        self._owner_of(ref())
         known = self._parameters.get(key)
         return None if known is None or known.ref is not ref else f"{known.owner.name}{known.path}"
 
-    def _module_of(self, parameter: Any, *, lookup: bool) -> Module | None:
+    def _module_of(self, parameter: Any, *, lookup: bool) -> ModulePath | None:
         member = self._member(parameter)
         if member is None:
             return None
         owner, first = member
         path = self._parameters[id(parameter)].module_at(lookup=lookup)
-        return Module(owner, path, first)
+        return ModulePath(owner, path, first)
 
-    def _learn_module(self, known: Known, module: Any, tree: ModuleTree) -> None:
+    def _learn_module(self, known: TrackedObject, module: Any, tree: ModuleTree) -> None:
         """Register where a module lies, its known parts and its parameters."""
         self._learn_places(known, module, tree)
         known.tree = tree
@@ -492,19 +518,19 @@ class IdentityLog:
             known.learned = tree
             for parameter in tree.parameters_once():
                 self._learn_one(known, tree, parameter)
-        for faces in faces_of(module):  # the module has one of them at a time
+        for faces in fsdp2_substitutes(module):  # the module has one of them at a time
             found = (self._parameters.get(id(face)) for face in faces)
             path = next((one.path for one in found if one is not None and one.owner is known), "")
             for face in faces if path else ():
                 self._learn(face, Parameter(face, _place(path[1:], face), known))
 
-    def _learn_tree(self, known: Known, module: Any) -> None:
+    def _learn_tree(self, known: TrackedObject, module: Any) -> None:
         """Register where a module lies and which known parts it contains.
 
         Parameters are registered when they are needed.
         """
         tree = tree_of(module)
-        if any(faces_of(module)):
+        if any(fsdp2_substitutes(module)):
             self._learn_module(known, module, tree)
         self._learn_places(known, module, tree)
         self._trees[id(module)] = known, tree
@@ -513,7 +539,7 @@ class IdentityLog:
             for key in _in_both(self._parameters, tree.places):
                 self._learn_one(known, tree, self._parameters[key].ref())
 
-    def _learn_one(self, known: Known, tree: ModuleTree, parameter: Any) -> None:
+    def _learn_one(self, known: TrackedObject, tree: ModuleTree, parameter: Any) -> None:
         """Register a parameter's place in a module tree, if it is there."""
         place = tree.places.get(id(parameter))
         if place is not None and parameter is not None and place.ref() is parameter:
@@ -521,34 +547,34 @@ class IdentityLog:
             one.tied = tree.tied.get(id(parameter), "")
             self._learn(parameter, one)
 
-    def _known_inside(self, tree: ModuleTree) -> Iterator[tuple[Known, str]]:
+    def _known_inside(self, tree: ModuleTree) -> Iterator[tuple[TrackedObject, str]]:
         """Yield the tracked modules of a tree, each with its path."""
         for key in _in_both(self._modules, tree.paths):
             part, inner = self._modules[key], tree.module_of(key)
             if inner is not None and part.ref() is inner:
                 yield part, tree.paths[key]
 
-    def _learn_places(self, known: Known, module: Any, tree: ModuleTree) -> None:
+    def _learn_places(self, known: TrackedObject, module: Any, tree: ModuleTree) -> None:
         """Register a module's known parts, and the module that contains it.
 
         A program may call parts by themselves.
         """
         for part, path in self._known_inside(tree):
             if path:
-                part.lies_in(known, path)
+                part.set_parent(known, path)
         name, first = next(tree.named_parameters(), ("", None))
         owner, place = self._member(first) or (None, "")
         outer = None if owner is None else owner.ref()
         if owner is not None and outer is not None and outer is not module:
             found = modules.path_of(module, outer, place[1:].removesuffix(f".{name}"))
             if found is not None:
-                known.lies_in(owner, found)
+                known.set_parent(owner, found)
 
     def _learn(self, parameter: Any, found: Parameter) -> None:
         if found.says_more_than(self._parameters.get(id(parameter))):
             self._parameters[id(parameter)] = found
 
-    def meet(self, optimizer: Any, loop: int) -> None:
+    def track_optimizer(self, optimizer: Any, loop: int) -> None:
         """Track an optimizer and its parameters weakly, for one loop."""
         self._learn_optimizer(optimizer)
         shown = self._shown[loop]
@@ -560,11 +586,13 @@ class IdentityLog:
     def _learn_optimizer(self, optimizer: Any) -> None:
         if id(optimizer) in self._optimizers:
             return
-        known = known_in(self._optimizers, optimizer)
+        known = get_tracked(self._optimizers, optimizer)
         for group in modules.param_groups(optimizer):
             for index, parameter in enumerate(modules.parameters_of_group(group)):
-                self._anywhere(parameter)
-                in_group = Parameter(parameter, _place("", parameter), InGroup(known, index))
+                self._owner_of(parameter)
+                in_group = Parameter(
+                    parameter, _place("", parameter), OptimizerParameter(known, index)
+                )
                 self._learn(parameter, in_group)
 
     def state(self, mark: int, optimizer: Any) -> None:
@@ -576,9 +604,9 @@ class IdentityLog:
         before, walks = self._states.get(id(optimizer), ((), 0))
         if before[:1] != footprint[:1] or (before != footprint and walks < MAX_WALKS):
             self._states[id(optimizer)] = footprint, walks + 1
-            known = known_in(self._optimizers, optimizer)
-            self._add(mark, of_optimizer(optimizer, self._named_member), known)
-            self._add(mark, parameters_of_optimizer(optimizer, self._anywhere), known)
+            known = get_tracked(self._optimizers, optimizer)
+            self._add(mark, state_of_optimizer(optimizer, self._named_member), known)
+            self._add(mark, parameters_of_optimizer(optimizer, self._owner_of), known)
 
     def name(self, namespace: Mapping[str, Any]) -> None:
         """Register the notebook's names for modules and optimizers.
@@ -587,30 +615,32 @@ class IdentityLog:
         """
         told: set[int] = set()
         for name, module in tensors.modules_in(namespace):
-            known = known_in(self._modules, module)
+            known = get_tracked(self._modules, module)
             if id(module) not in told:
                 told.add(id(module))
-                known.call(name)
+                known.set_name(name)
                 self._learn_tree(known, module)
         for name, optimizer in tensors.optimizers_in(namespace):
             self._learn_optimizer(optimizer)
             if id(optimizer) not in told:
                 told.add(id(optimizer))
-                known_in(self._optimizers, optimizer).call(name)
+                get_tracked(self._optimizers, optimizer).set_name(name)
 
     def failed(self, error: BaseException) -> None:
         """Register names of modules in functions that an error has ended.
 
         No tensor is touched.
         """
-        frames.modules_in(frames.variables_of(error), self._learn_at_error)
+        frames.report_modules(frames.traceback_variables(error), self._learn_at_error)
 
     def _learn_at_error(self, way: str, module: Any) -> None:
         if id(module) not in self._modules:
-            self._learn_module(known_in(self._modules, module), module, tree_of(module))
-        self._lead(way, module)
+            self._learn_module(get_tracked(self._modules, module), module, tree_of(module))
+        self._set_path(way, module)
 
-    def everything(self, mark: int, namespace: Mapping[str, Any], loop: int) -> Iterator[None]:
+    def record_everything(
+        self, mark: int, namespace: Mapping[str, Any], loop: int
+    ) -> Iterator[None]:
         """Record all that the notebook names or that was tracked, in steps.
 
         It runs at a cell's start and end. There may be many steps, and they may run only where no
@@ -625,22 +655,28 @@ class IdentityLog:
         self._home = loop
         self._named = set(self._parameters)
         yield
-        others = Others()
-        names = tensors.Names(others.meet, self._member, self._call, self._lead)
+        others = OtherOptimizers()
+        names = tensors.NameCallbacks(
+            others.add_candidate, self._member, self._set_variable, self._set_path
+        )
         yield from self._add_in_steps(mark, tensors.in_namespace(namespace, names), None)
-        yield from self._add_in_steps(mark, others.seen(self._named_member), None)
-        for optimizer, known in living(self._optimizers):
-            yield from self._add_in_steps(mark, of_optimizer(optimizer, self._named_member), known)
-            found = parameters_of_optimizer(optimizer, self._anywhere)
+        yield from self._add_in_steps(mark, others.pop_state(self._named_member), None)
+        for optimizer, known in living_objects(self._optimizers):
+            yield from self._add_in_steps(
+                mark, state_of_optimizer(optimizer, self._named_member), known
+            )
+            found = parameters_of_optimizer(optimizer, self._owner_of)
             yield from self._add_in_steps(mark, found, known)
-        for module, known in living(self._modules):  # last: a module's name says most
+        for module, known in living_objects(self._modules):  # last: a module's name says most
             if known.inside is not None and _is_seen_with(module, known.inside[0]):
                 continue
-            yield from self._add_in_steps(mark, iter(parts_of(module, known.tree)), known)
+            yield from self._add_in_steps(
+                mark, iter(weights_and_buffers(module, known.tree)), known
+            )
         self.gradients(mark, loop, {}, at_end=True)
 
     def _add_in_steps(
-        self, mark: int, seen: Iterator[tensors.Seen], owner: Known | None
+        self, mark: int, seen: Iterator[tensors.ObservedStorage], owner: TrackedObject | None
     ) -> Iterator[None]:
         while part := list(islice(seen, STEP)):
             if self.rows.count < 2 * MAX_ROWS:  # those of the end have room of their own
@@ -673,11 +709,15 @@ class IdentityLog:
         """
         return not self._walked or id(owner) in used or not modules.is_module(owner.ref())
 
-    def _add(self, mark: int, seen: Iterable[tensors.Seen], owner: Known | None = None) -> None:
+    def _add(
+        self, mark: int, seen: Iterable[tensors.ObservedStorage], owner: TrackedObject | None = None
+    ) -> None:
         if self._room():
             self._extend(mark, seen, owner)
 
-    def _extend(self, mark: int, seen: Iterable[tensors.Seen], owner: Known | None) -> None:
+    def _extend(
+        self, mark: int, seen: Iterable[tensors.ObservedStorage], owner: TrackedObject | None
+    ) -> None:
         self.rows.add(mark, seen if isinstance(seen, list) else list(seen), owner)
 
     def notes(self) -> Iterator[str]:
@@ -692,7 +732,7 @@ class IdentityLog:
                 f"nbmem lost the names of what graphs have saved: {self.unread}. The cell itself "
                 "is not affected."
             )
-        if passed_over := self.allowance.refused[_LAYERS]:
+        if passed_over := self.time_budget.refused[_LAYERS]:
             yield (
                 f"{passed_over} calls of layers were too quick to look at each at a small price: "
                 "their weights have the names that the notebook gives them, or none."
@@ -708,7 +748,7 @@ class IdentityLog:
 
         They were too quick for the time budget.
         """
-        return sum(n for kind, n in self.allowance.refused.items() if isinstance(kind, tuple))
+        return sum(n for kind, n in self.time_budget.refused.items() if isinstance(kind, tuple))
 
     def _room(self) -> bool:
         self.full = self.full or self.rows.count >= MAX_ROWS
@@ -721,7 +761,7 @@ class IdentityLog:
 
         The names are what a user can type. At most MOST_DESCRIBED are listed, outermost ones first.
         """
-        found = living(self._modules)
+        found = living_objects(self._modules)
         if len(found) > MOST_DESCRIBED:  # layers that are called one by one: what they lie in
             outer = [one for one in found if one[1].inside is None]
             found = [*outer, *(one for one in found if one[1].inside is not None)][:MOST_DESCRIBED]
@@ -729,7 +769,7 @@ class IdentityLog:
 
     def living_optimizers(self) -> list[tuple[Any, str]]:
         """List the tracked optimizers that live, with names a user can type."""
-        return [(optimizer, known.typed) for optimizer, known in living(self._optimizers)]
+        return [(optimizer, known.typed) for optimizer, known in living_objects(self._optimizers)]
 
     def name_of(self, key: int) -> str | None:
         """Return the name of a module or optimizer by its id, or None."""
@@ -737,7 +777,9 @@ class IdentityLog:
         return None if known is None else known.name
 
 
-def _of(seen: tensors.Seen, owner: Known | InGroup | None) -> tensors.Seen:
+def _of(
+    seen: tensors.ObservedStorage, owner: TrackedObject | OptimizerParameter | None
+) -> tensors.ObservedStorage:
     """Return an observed tensor with an owner.
 
     An owner that it already has stays.
@@ -756,12 +798,12 @@ def _place(path: str, tensor: Any) -> TensorPlace:
     return TensorPlace(path, weakref.ref(tensor))
 
 
-def _is_seen_with(module: Any, outer: Known) -> bool:
+def _is_seen_with(module: Any, outer: TrackedObject) -> bool:
     """Return True if recording an outer module covers this one."""
     return outer.ref() is not None and outer.tree is not None and id(module) in outer.tree.paths
 
 
-def _named_after_all(gradients: list[tensors.Seen]) -> list[tensors.Seen]:
+def _named_after_all(gradients: list[tensors.ObservedStorage]) -> list[tensors.ObservedStorage]:
     """Rename gradients that share a storage after all their parameters.
 
     Other gradients are returned as they are.

@@ -19,7 +19,7 @@ ALWAYS = 3
 """The first looks at things of a kind, whatever they cost."""
 
 
-class Allowance:
+class TimeBudget:
     """A time budget for scans that are repeated during a recording.
 
     Scans are granted as long as they are cheap: a network of small layers has an expensive graph.
@@ -36,7 +36,7 @@ class Allowance:
         self._looks: Counter[Hashable] = Counter()
 
     @contextmanager
-    def spent(self, kind: Hashable) -> Iterator[bool]:
+    def spend(self, kind: Hashable) -> Iterator[bool]:
         """Yield whether a scan is granted, and charge its time to the budget."""
         now, begun = CLOCK.perf_counter(), CLOCK.thread_time()
         self._begun = self._begun or now

@@ -17,7 +17,7 @@ ASKED = 8
 """Parameters whose state tells whether an optimizer's is another."""
 
 
-class Known:
+class TrackedObject:
     """A module or optimizer, weakly referenced, with its best known name.
 
     Attributes:
@@ -39,7 +39,7 @@ class Known:
         self.called: str | None = None
         self.way: str | None = None
         self.local: str | None = None
-        self.inside: tuple[Known, str] | None = None
+        self.inside: tuple[TrackedObject, str] | None = None
         self.tree: ModuleTree | None = None
         self.learned: ModuleTree | None = None
 
@@ -73,35 +73,35 @@ class Known:
         names = (self.called, self.way, self.local)
         return self.ref() is not None and not any(names) and self.inside is None
 
-    def call(self, name: str) -> None:
+    def set_name(self, name: str) -> None:
         """Set the notebook's name for it."""
         self.called = name
 
-    def lies_in(self, outer: Known, path: str) -> None:
+    def set_parent(self, outer: TrackedObject, path: str) -> None:
         """Register the module that contains this one, and the path there.
 
         A program may call such a part by itself. A containing module that the notebook names is
         preferred.
         """
         known = self.inside[0] if self.inside is not None else None
-        if outer.lies_within(self):
+        if outer.is_within(self):
             return  # a module that is in itself
         if known is None or known.ref() is None or outer.named >= known.named:
             self.inside = outer, path
 
-    def lies_within(self, other: Known) -> bool:
+    def is_within(self, other: TrackedObject) -> bool:
         """Return True if another object is this one or contains it."""
         return any(around is other for around in self.with_all_around())
 
-    def with_all_around(self) -> Iterator[Known]:
+    def with_all_around(self) -> Iterator[TrackedObject]:
         """Yield this object, then the modules that contain it, outwards."""
-        one: Known | None = self
+        one: TrackedObject | None = self
         while one is not None:
             yield one
             one = None if one.inside is None else one.inside[0]
 
 
-class Locals:
+class LocalNames:
     """Names that running functions give to modules and optimizers.
 
     A name counts only as long as one object alone has it. A loop's variable is many layers' in
@@ -111,11 +111,11 @@ class Locals:
     """
 
     def __init__(self) -> None:
-        self._of: dict[tuple[str, str], Known | None] = {}
-        self._has: dict[str, Known] = {}
+        self._of: dict[tuple[str, str], TrackedObject | None] = {}
+        self._has: dict[str, TrackedObject] = {}
         self._told: dict[str, str] = {}  # way to the function that called it so
 
-    def call(self, way: str, known: Known, where: str = "") -> None:
+    def set_name(self, way: str, known: TrackedObject, where: str = "") -> None:
         """Register a name of an object in a running function.
 
         Of several functions' names the outermost one's is registered last and stays.
@@ -142,7 +142,7 @@ class Locals:
         self._has[way] = known
         known.local = way
 
-    def _has_better(self, known: Known, way: str, where: str) -> bool:
+    def _has_better(self, known: TrackedObject, way: str, where: str) -> bool:
         """Return True if an object's present local name is the better one.
 
         A less private name is better, and in one function a shorter one.
@@ -161,7 +161,7 @@ def _private(way: str) -> int:
     return way.count("._")
 
 
-class Around:
+class SearchedModules:
     """Modules that were searched for parts that had been called.
 
     Each is searched once for a given number of known modules.
@@ -182,7 +182,7 @@ class Around:
         return before != called
 
 
-class InGroup:
+class OptimizerParameter:
     """A parameter of an optimizer that no known module has.
 
     Examples are a picture that is optimized and a latent code.
@@ -193,7 +193,7 @@ class InGroup:
 
     __slots__ = ("_index", "_optimizer", "called")
 
-    def __init__(self, optimizer: Known, index: int) -> None:
+    def __init__(self, optimizer: TrackedObject, index: int) -> None:
         self._optimizer, self._index = optimizer, index
         self.called: str | None = None
 
@@ -227,13 +227,15 @@ class Parameter:
 
     __slots__ = ("form", "gradient", "owner", "place", "ref", "tied")
 
-    def __init__(self, parameter: Any, place: TensorPlace, owner: Known | InGroup) -> None:
+    def __init__(
+        self, parameter: Any, place: TensorPlace, owner: TrackedObject | OptimizerParameter
+    ) -> None:
         self.ref: weakref.ref[Any] = weakref.ref(parameter)
         self.place = place
         self.owner = owner
         self.tied = ""
         self.form = ""
-        self.gradient: tensors.Seen | None = None
+        self.gradient: tensors.ObservedStorage | None = None
 
     @property
     def path(self) -> str:
@@ -251,7 +253,7 @@ class Parameter:
     @property
     def in_group(self) -> bool:
         """True if the parameter is known from an optimizer alone."""
-        return isinstance(self.owner, InGroup)
+        return isinstance(self.owner, OptimizerParameter)
 
     def says_more_than(self, other: Parameter | None) -> bool:
         """Return True if this place is at least as good as another one.
@@ -273,7 +275,7 @@ class Parameter:
         return not self.in_group, self.owner.named, called, self.place.path.count(".")
 
 
-class Shown:
+class ThreadObjects:
     """Objects that one thread's own calls have used.
 
     Attributes:
@@ -319,15 +321,15 @@ def _lies_in(parameter: Any, module: Any, place: tuple[int, int, int] | None) ->
     return mine and tensors.address_of(parameter) == place
 
 
-def known_in(known: dict[int, Known], thing: Any) -> Known:
+def get_tracked(known: dict[int, TrackedObject], thing: Any) -> TrackedObject:
     """Return the entry of a module or optimizer, created if necessary."""
     entry = known.get(id(thing))
     if entry is None or entry.ref() is not thing:
-        entry = known[id(thing)] = Known(thing)
+        entry = known[id(thing)] = TrackedObject(thing)
     return entry
 
 
-def living(known: dict[int, Known]) -> list[tuple[Any, Known]]:
+def living_objects(known: dict[int, TrackedObject]) -> list[tuple[Any, TrackedObject]]:
     """List the tracked objects that still live, each with its entry."""
     return [(thing, entry) for entry in known.values() if (thing := entry.ref()) is not None]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
-from nbmem.capture.record.used_forwards import AskedForwards
-from nbmem.capture.record.weight_changes import Weights
+from nbmem.capture.record.used_forwards import UsedForwards
+from nbmem.capture.record.weight_changes import WeightWatch
 from nbmem.capture.tensors.sequence_numbers import next_number
 from nbmem.capture.torch_cuda import loaded_torch
 
 
-class Loop:
+class TrainingLoop:
     """Progress of one thread's training loop.
 
     Attributes:
@@ -41,8 +41,8 @@ class Loop:
         self.cleared = 0  # how often gradients went that had been computed
         self.computed = False  # whether there are such
         self.ahead = False  # whether a pass has begun whose optimizer has not stepped yet
-        self.weights = Weights()  # as they were when the last backward was over
-        self.asked = AskedForwards()  # which forwards a backward has run
+        self.weights = WeightWatch()  # as they were when the last backward was over
+        self.asked = UsedForwards()  # which forwards a backward has run
         self.inside = False  # whether the pass runs inside its optimizer's step
         self._nodes: int | None = None  # how many nodes of graphs were made until its last turn
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from nbmem.capture.record.hook_events import Turn
+    from nbmem.capture.record.hook_events import HookEvent
 
 _CALLS = ("forward", "inference")
 
 
-def one_loop(turns: Sequence[Turn]) -> tuple[Sequence[Turn] | None, set[int]]:
+def one_loop(hook_events: Sequence[HookEvent]) -> tuple[Sequence[HookEvent] | None, set[int]]:
     """Select the hook events from which phases can be built.
 
     Threads that trained one after the other make one loop. Those that only computed a part of
@@ -24,21 +24,21 @@ def one_loop(turns: Sequence[Turn]) -> tuple[Sequence[Turn] | None, set[int]]:
     same time, an event between their hook events may be of any of them.
 
     Args:
-        turns: The hook events of all threads, in order.
+        hook_events: The hook events of all threads, in order.
 
     Returns:
         The hook events (None where no phase can be built), and the threads that trained at the same
         time.
     """
-    by_thread: dict[int, list[Turn]] = defaultdict(list)
-    for turn in turns:
-        by_thread[turn.thread].append(turn)
+    by_thread: dict[int, list[HookEvent]] = defaultdict(list)
+    for hook_event in hook_events:
+        by_thread[hook_event.thread].append(hook_event)
     if len(by_thread) < 2:
-        return turns, set()
+        return hook_events, set()
     loops = {t: own for t, own in by_thread.items() if not _helps(own, t, by_thread)}
     together = _together([(own[0].mark, own[-1].mark, t) for t, own in loops.items()])
     if not together:
-        return [turn for turn in turns if turn.thread in loops], set()
+        return [hook_event for hook_event in hook_events if hook_event.thread in loops], set()
     return None, together
 
 
@@ -56,30 +56,32 @@ def trained_together(threads: Collection[int], names: Mapping[int, str]) -> str:
     )
 
 
-def _helps(own: Sequence[Turn], thread: int, by_thread: Mapping[int, Sequence[Turn]]) -> bool:
+def _helps(
+    own: Sequence[HookEvent], thread: int, by_thread: Mapping[int, Sequence[HookEvent]]
+) -> bool:
     """Return True if a thread only called modules for another thread.
 
     All of its calls lie inside a forward of that thread.
     """
-    if any(turn.kind not in _CALLS for turn in own):
+    if any(hook_event.kind not in _CALLS for hook_event in own):
         return False
     return any(
         begin <= own[0].mark and own[-1].mark <= end
-        for other, turns in by_thread.items()
+        for other, hook_events in by_thread.items()
         if other != thread
-        for begin, end in _forwards(turns)
+        for begin, end in _forwards(hook_events)
     )
 
 
-def _forwards(turns: Sequence[Turn]) -> list[tuple[int, int]]:
+def _forwards(hook_events: Sequence[HookEvent]) -> list[tuple[int, int]]:
     """Return the counter samples between which forwards ran."""
     found = []
     begin: int | None = None
-    for turn in turns:
-        if turn.kind in _CALLS and turn.begins:
-            begin = turn.mark
-        elif turn.kind in _CALLS and begin is not None:
-            found.append((begin, turn.mark))
+    for hook_event in hook_events:
+        if hook_event.kind in _CALLS and hook_event.begins:
+            begin = hook_event.mark
+        elif hook_event.kind in _CALLS and begin is not None:
+            found.append((begin, hook_event.mark))
             begin = None
     return found
 

@@ -27,7 +27,7 @@ def _none() -> Ints:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Births:
+class ObservedAllocations:
     """Positions at which observed tensors were allocated, each ascending.
 
     Attributes:
@@ -39,7 +39,7 @@ class Births:
     weights: Ints = field(default_factory=_none)
 
 
-class Gaps:
+class UnhookedIntervals:
     """Interprets one card's events between two positions.
 
     Args:
@@ -47,7 +47,7 @@ class Gaps:
         births: Where observed tensors were allocated.
     """
 
-    def __init__(self, events: Events, births: Births) -> None:
+    def __init__(self, events: Events, births: ObservedAllocations) -> None:
         self._events = events
         self._inputs: list[int] = births.inputs.tolist()  # bisect is faster than numpy for one
         self._made: list[int] = births.weights.tolist()

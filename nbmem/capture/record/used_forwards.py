@@ -15,7 +15,7 @@ from nbmem.capture.graphs.saved_tensors import MAX_NODES
 from nbmem.capture.tensors.autograd_graphs import numbers_behind
 from nbmem.capture.tensors.sequence_numbers import next_number
 from nbmem.capture.torch_cuda import loaded_torch
-from nbmem.core.runtime.interrupts import let_pass
+from nbmem.core.runtime.interrupts import reraise_if_from_signal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,7 +29,7 @@ PATIENCE = 8
 
 
 @dataclass(slots=True)
-class _Awaited:
+class _PendingForward:
     """A forward that no backward has used yet.
 
     It has its counter sample, its module, the sequence numbers of its nodes, and a count of the
@@ -43,7 +43,7 @@ class _Awaited:
     waited: int = 0
 
 
-class AskedForwards:
+class UsedForwards:
     """Follows one thread's forwards until a backward uses them.
 
     Attributes:
@@ -52,7 +52,7 @@ class AskedForwards:
 
     def __init__(self) -> None:
         self.never: set[int] = set()
-        self._waiting: list[_Awaited] = []
+        self._waiting: list[_PendingForward] = []
         self._rows: dict[tuple[tuple[int, int], ...], frozenset[int]] = {}
         self._most = 0  # forwards that one backward has asked for
         self._longest = 0  # backwards of others that one has waited for its own
@@ -65,7 +65,7 @@ class AskedForwards:
         self._complete(number)
         if len(self._waiting) >= MOST_WAITING:
             self._waiting.clear()
-        self._waiting.append(_Awaited(mark, root, number))
+        self._waiting.append(_PendingForward(mark, root, number))
 
     def backward(self, outputs: Iterable[Any]) -> None:
         """Register a backward, given the tensors that it begins with."""
@@ -124,7 +124,7 @@ class AskedForwards:
         try:
             numbers = numbers_behind(loaded_torch(), outputs, MAX_NODES)
         except Exception as err:  # noqa: BLE001 - a graph of a kind that nobody has met yet
-            let_pass(err)
+            reraise_if_from_signal(err)
             return every
         if numbers is None:
             return every

@@ -30,7 +30,7 @@ ASKED = 8
 """Weights that are asked, which takes a few microseconds."""
 
 
-class Weights:
+class WeightWatch:
     """A sample of one loop's weights, as its last backward left them.
 
     The weights are not held.

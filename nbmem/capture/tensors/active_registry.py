@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbmem.capture.tensors.sequence_numbers import made_at
+from nbmem.capture.tensors.sequence_numbers import sequence_nr_of
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from nbmem.capture.tensors.storage_registry import Roll
+    from nbmem.capture.tensors.storage_registry import StorageRegistry
 
-_followed: list[Roll] = []
+_followed: list[StorageRegistry] = []
 """The roll on which what is looked at just now is written, if any."""
 
 
-def followed() -> Roll | None:
+def active_registry() -> StorageRegistry | None:
     """Return the active storage registry, or None.
 
     None also if it has ended since the running hook was called.
@@ -31,8 +31,8 @@ class _Following:
 
     __slots__ = ("_roll",)
 
-    def __init__(self, roll: Roll | None) -> None:
-        self._roll = roll
+    def __init__(self, registry: StorageRegistry | None) -> None:
+        self._roll = registry
 
     def __enter__(self) -> None:
         if self._roll is not None:
@@ -43,15 +43,15 @@ class _Following:
             _followed.pop()
 
 
-def following(roll: Roll | None) -> AbstractContextManager[None]:
+def activate_registry(registry: StorageRegistry | None) -> AbstractContextManager[None]:
     """Return a context in which storages go to this registry.
 
     With None, as for CUDA devices, it changes nothing.
     """
-    return _Following(roll)
+    return _Following(registry)
 
 
-class there_with:  # noqa: N801 - a context manager, read as the function that it would be
+class existing_since:  # noqa: N801 - a context manager, read as the function that it would be
     """A context that dates storages back to a graph node's creation.
 
     Storages that are read inside existed when the node was made: the node has saved them or has
@@ -67,13 +67,17 @@ class there_with:  # noqa: N801 - a context manager, read as the function that i
         self._node = node
 
     def __enter__(self) -> None:
-        self._roll = roll = None if self._node is None else followed()
-        mark = None if roll is None else roll.numbers.mark_behind(made_at(self._node))
-        if roll is None or mark is None:
+        self._roll = registry = None if self._node is None else active_registry()
+        mark = (
+            None
+            if registry is None
+            else registry.numbers.first_sample_after(sequence_nr_of(self._node))
+        )
+        if registry is None or mark is None:
             self._roll = None
             return
-        self._before = roll.since
-        roll.since = mark if roll.since is None else min(roll.since, mark)
+        self._before = registry.since
+        registry.since = mark if registry.since is None else min(registry.since, mark)
 
     def __exit__(self, *_raised: object) -> None:
         if self._roll is not None:

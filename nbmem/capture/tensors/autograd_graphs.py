@@ -12,9 +12,9 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.interpreter.object_members import mro_of, name_of, namespace_of
-from nbmem.capture.tensors.sequence_numbers import made_at
+from nbmem.capture.tensors.sequence_numbers import sequence_nr_of
 from nbmem.capture.tensors.tensor_storages import parts_of_sparse
-from nbmem.core.runtime.interrupts import let_pass
+from nbmem.core.runtime.interrupts import reraise_if_from_signal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -68,7 +68,7 @@ class Graphs:
                 if gradient is not None:
                     found.append(gradient)
         except Exception as err:  # noqa: BLE001 - a wrapper that answers nothing
-            let_pass(err)
+            reraise_if_from_signal(err)
         return found
 
     def of_sparse(self, tensor: Any) -> list[Any]:
@@ -98,7 +98,7 @@ class Graphs:
             most: The most nodes to go through; None for all.
         """
         count = itertools.count()
-        queue = [(-made_at(node), next(count), node) for node in roots]
+        queue = [(-sequence_nr_of(node), next(count), node) for node in roots]
         heapq.heapify(queue)
         depth = {id(node): 1 for _, _, node in queue}
         found: list[Any] = []
@@ -117,7 +117,7 @@ class Graphs:
             for one in before:  # made earlier, so it comes up when all that lead to it have
                 if id(one) not in self._before:
                     depth[id(one)] = max(depth.get(id(one), 0), here + 1)
-                    heapq.heappush(queue, (-made_at(one), next(count), one))
+                    heapq.heappush(queue, (-sequence_nr_of(one), next(count), one))
         for node in reversed(found):
             inner = [self._height.get(id(one), 0) for one in self._before[id(node)]]
             self._height[id(node)] = 0 if is_leaf(node) else 1 + max(inner, default=0)
@@ -161,7 +161,7 @@ def numbers_behind(torch: Any, outputs: Iterable[Any], most: int) -> list[int] |
     """Return the sequence numbers of a graph's nodes; None if too large."""
     graphs = Graphs(torch)
     found = graphs.behind(edges_of(outputs), most)
-    return None if graphs.deep else [made_at(node) for node in found]
+    return None if graphs.deep else [sequence_nr_of(node) for node in found]
 
 
 def is_leaf(node: Any) -> bool:

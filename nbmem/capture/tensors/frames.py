@@ -16,7 +16,7 @@ from nbmem.capture.interpreter.class_kinds import FOREIGN
 from nbmem.capture.interpreter.main_thread import is_foreign
 from nbmem.capture.interpreter.object_members import is_optimized, locals_of
 from nbmem.capture.interpreter.roots import module_of
-from nbmem.capture.tensors.tensor_paths import Budget, leaves
+from nbmem.capture.tensors.tensor_paths import Budget, reachable_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,7 +54,7 @@ class CallSites:
         return self._times[site] <= LOOKS
 
 
-def variables() -> list[tuple[str, Mapping[str, Any]]]:
+def caller_variables() -> list[tuple[str, Mapping[str, Any]]]:
     """List the variables of the calling functions, innermost first.
 
     Each has the suffix for its names: ` of train()`, or an empty text for a module's globals. A
@@ -73,7 +73,7 @@ def variables() -> list[tuple[str, Mapping[str, Any]]]:
     return found
 
 
-def variables_of(error: BaseException | None) -> list[tuple[str, Mapping[str, Any]]]:
+def traceback_variables(error: BaseException | None) -> list[tuple[str, Mapping[str, Any]]]:
     """List the variables of the functions that an error has ended.
 
     They have the form and the order of `caller_variables`.
@@ -88,7 +88,7 @@ def variables_of(error: BaseException | None) -> list[tuple[str, Mapping[str, An
     return found[-MOST:]
 
 
-def modules_in(
+def report_modules(
     functions: Sequence[tuple[str, Mapping[str, Any]]], told: Callable[[str, Any], None]
 ) -> None:
     """Report every module that functions' variables lead to.
@@ -98,7 +98,7 @@ def modules_in(
     shares = Budget().shares(len(functions))
     for (where, local), share in zip(functions, shares, strict=True):
         named = [(f"local {name}", value) for name, value in local.items()]
-        for _ in leaves(named, share, module=partial(with_place, told, where)):
+        for _ in reachable_tensors(named, share, module=partial(with_place, told, where)):
             pass
 
 

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbmem.capture.tensors.active_registry import followed
+from nbmem.capture.tensors.active_registry import active_registry
 from nbmem.capture.torch_cuda import loaded_torch
-from nbmem.core.runtime.interrupts import let_pass
+from nbmem.core.runtime.interrupts import reraise_if_from_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbmem.capture.tensors.tensors import Seen
+    from nbmem.capture.tensors.tensors import ObservedStorage
 
-    Look = Callable[[Any, Seen], Seen | None]
+    Look = Callable[[Any, ObservedStorage], ObservedStorage | None]
 
 
-def look_again() -> Look | None:
+def gradient_reader() -> Look | None:
     """Return a function that re-reads a known parameter's gradient.
 
     Switch off functions of subclasses (`__torch_function__`) around its calls. The parameters must
@@ -32,30 +32,30 @@ def look_again() -> Look | None:
         registry is of another device than the host.
     """
     torch: Any = loaded_torch()
-    roll = followed()
-    if torch is None or (roll is not None and roll.kind != "cpu"):
+    registry = active_registry()
+    if torch is None or (registry is not None and registry.kind != "cpu"):
         return None
     plain, storage_of = torch.Tensor, torch.Tensor.untyped_storage
     data_ptr = plain.data_ptr
     is_leaf, gradient_of = plain.is_leaf.__get__, plain.grad.__get__
 
-    def look(parameter: Any, last: Seen) -> Seen | None:
+    def look(parameter: Any, last: ObservedStorage) -> ObservedStorage | None:
         try:
             gradient: Any = gradient_of(parameter) if is_leaf(parameter) else None
             if type(gradient) is not plain or gradient.get_device() != last.device:
                 return None
-            if roll is None and data_ptr(gradient) == last.addr:
+            if registry is None and data_ptr(gradient) == last.addr:
                 return last
             storage = storage_of(gradient)
             if storage.nbytes() != last.size:
                 return None
             addr: int = storage.data_ptr()
-            if roll is not None:
+            if registry is not None:
                 if gradient.grad_fn is not None:  # which may tell since when it is there
                     return None
-                roll.meet(0, storage, addr, last.size, gradient)
+                registry.register(0, storage, addr, last.size, gradient)
         except Exception as err:  # noqa: BLE001 - sparse, or a wrapper that answers nothing
-            let_pass(err)
+            reraise_if_from_signal(err)
             return None
         return last if addr == last.addr else last._replace(addr=addr)
 

@@ -15,14 +15,14 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.capture.tensors.modules import (
+    is_embedding,
+    is_parameter_list,
     items_of,
-    looks_up,
     named_modules,
-    only_lists,
     own_attributes,
 )
 from nbmem.capture.torch_cuda import loaded_torch
-from nbmem.core.runtime.interrupts import let_pass
+from nbmem.core.runtime.interrupts import reraise_if_from_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -209,7 +209,7 @@ class _Ref(weakref.ref[Any]):
     key: int
 
 
-class _Remembered:
+class _TreeCache:
     """A cache of living modules' trees by id.
 
     It counts the modules in all of them.
@@ -254,7 +254,7 @@ class _Remembered:
         self._gone.clear()
 
 
-_remembered = _Remembered()
+_remembered = _TreeCache()
 
 
 def _with_gradient(parameters: Iterable[Any]) -> list[Any]:
@@ -280,7 +280,7 @@ def _places(found: Sequence[tuple[str, Any]], part: str, *, lasts: bool) -> Iter
         if not items:
             continue
         before = f"{path}." if path else ""
-        lookup, listed = looks_up(inner), only_lists(inner)
+        lookup, listed = is_embedding(inner), is_parameter_list(inner)
         for name, tensor in items:
             if issubclass(type(tensor), kind):
                 ref = _Member(inner, part, name, tensor) if lasts else weakref.ref(tensor)
@@ -327,6 +327,6 @@ def _state(inner: Sequence[Any]) -> list[Any] | None:
             state += [storage._cdata for storage in storages]  # noqa: SLF001
             state += [storage.nbytes() for storage in storages]
     except Exception as err:  # noqa: BLE001 - sparse, a wrapper, changed by another thread meanwhile
-        let_pass(err)
+        reraise_if_from_signal(err)
         return None
     return state

@@ -133,13 +133,13 @@ def named_parameters(module: Any) -> Iterator[tuple[str, Any]]:
                 yield f"{before}{name}", tensor
 
 
-def looks_up(module: object) -> bool:
+def is_embedding(module: object) -> bool:
     """Return True for an embedding, which only looks up weight rows."""
     torch: Any = loaded_torch()
     return issubclass(type(module), torch.nn.Embedding | torch.nn.EmbeddingBag)
 
 
-def only_lists(module: object) -> bool:
+def is_parameter_list(module: object) -> bool:
     """Return True for a module that only lists parameters.
 
     The module that has it computes with them.

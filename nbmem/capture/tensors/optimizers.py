@@ -25,9 +25,9 @@ from nbmem.capture.tensors.modules import (
     parameters_of_group,
     states,
 )
-from nbmem.capture.tensors.tensor_paths import Budget, leaves, plain
+from nbmem.capture.tensors.tensor_paths import Budget, is_plain_key, reachable_tensors
 from nbmem.capture.tensors.tensor_storages import shape_of
-from nbmem.capture.tensors.tensors import Seen, by_storage, see_parts
+from nbmem.capture.tensors.tensors import ObservedStorage, by_storage, observe_parts
 from nbmem.capture.torch_cuda import loaded_torch
 from nbmem.core.session.categories import Category
 
@@ -41,9 +41,9 @@ MAX_OTHERS = 16
 _KEPT_APART = ("state", "param_groups")
 
 
-def of_optimizer(
+def state_of_optimizer(
     optimizer: Any, named: Callable[[Any], tuple[Any, str] | None] = lambda _: None
-) -> Iterator[Seen]:
+) -> Iterator[ObservedStorage]:
     """Yield the state of one of torch's optimizers.
 
     Tensors in its parameter groups and in attributes of its own are included.
@@ -61,28 +61,28 @@ def of_optimizer(
         (f".param_groups[{i}][{key!r}]", value)
         for i, group in enumerate(param_groups(optimizer))
         for key, value in entries_of(group)
-        if plain(key) and key != "params"
+        if is_plain_key(key) and key != "params"
     )
-    for name, tensor in leaves(chain(groups, rest), Budget(MAX_ITEMS)):
+    for name, tensor in reachable_tensors(chain(groups, rest), Budget(MAX_ITEMS)):
         yield from _state(name, tensor, None)
 
 
-def _of_parameter(parameter: Any, state: Any, owner: Any, path: str) -> Iterator[Seen]:
+def _of_parameter(parameter: Any, state: Any, owner: Any, path: str) -> Iterator[ObservedStorage]:
     """Yield the state of one parameter, by name."""
     for key, value in entries_of(state):
         if owner is not None:
             at = f"{path}: {key if type(key) is str else '...'}"
         else:
-            at = f"{path}[{key!r}]" if plain(key) else f"{path}[...]"
+            at = f"{path}[{key!r}]" if is_plain_key(key) else f"{path}[...]"
         pairs = [(at, value)]
-        for name, tensor in pairs if is_tensor(value) else leaves(pairs):
+        for name, tensor in pairs if is_tensor(value) else reachable_tensors(pairs):
             if tensor is not parameter:
                 yield from _state(name, tensor, owner)
 
 
-def _state(name: str, tensor: Any, owner: Any) -> Iterator[Seen]:
+def _state(name: str, tensor: Any, owner: Any) -> Iterator[ObservedStorage]:
     if not is_parameter(tensor):
-        for seen in see_parts(tensor, Category.OPTIMIZER_STATE, name):
+        for seen in observe_parts(tensor, Category.OPTIMIZER_STATE, name):
             yield seen._replace(of=owner)
 
 
@@ -96,7 +96,7 @@ def _holds_data(name: object, value: Any) -> bool:
 
 def parameters_of_optimizer(
     optimizer: Any, named: Callable[[Any], tuple[Any, str] | None] = lambda _: None
-) -> Iterator[Seen]:
+) -> Iterator[ObservedStorage]:
     """Yield an optimizer's parameters, also those that no module registers.
 
     They are weights.
@@ -111,12 +111,12 @@ def parameters_of_optimizer(
     )
 
 
-def _weights(parameter: Any, owner: Any, path: str) -> Iterator[Seen]:
-    for seen in see_parts(parameter, Category.WEIGHTS, path):
+def _weights(parameter: Any, owner: Any, path: str) -> Iterator[ObservedStorage]:
+    for seen in observe_parts(parameter, Category.WEIGHTS, path):
         yield seen._replace(of=owner)
 
 
-class Others:
+class OtherOptimizers:
     """Candidates among the notebook's values for optimizers not of torch's.
 
     Args:
@@ -127,7 +127,7 @@ class Others:
         self._known = known
         self._met: dict[int, tuple[str, Any]] = {}
 
-    def meet(self, name: str, thing: Any) -> None:
+    def add_candidate(self, name: str, thing: Any) -> None:
         """Remember an object that may be an optimizer: its class has `step`."""
         if id(thing) in self._known and is_optimizer(thing):
             return
@@ -136,7 +136,9 @@ class Others:
         ):
             self._met.setdefault(id(thing), (name, thing))
 
-    def seen(self, named: Callable[[Any], tuple[Any, str] | None]) -> Iterator[Seen]:
+    def pop_state(
+        self, named: Callable[[Any], tuple[Any, str] | None]
+    ) -> Iterator[ObservedStorage]:
         """Yield the state that the candidates keep, and release them.
 
         The names are those of the parameters.
@@ -147,19 +149,19 @@ class Others:
 
 def _of_another(
     name: str, thing: Any, named: Callable[[Any], tuple[Any, str] | None]
-) -> Iterator[Seen]:
+) -> Iterator[ObservedStorage]:
     """Yield an object's tensors that have the shape of its own parameters.
 
     What it keeps by parameter is yielded again under the name of the parameter.
     """
     torch: Any = loaded_torch()
-    found = list(leaves([(name, thing)], Budget(MAX_ITEMS)))
+    found = list(reachable_tensors([(name, thing)], Budget(MAX_ITEMS)))
     own = [tensor for _, tensor in found] + _keys_of(thing)
     shapes = {shape_of(torch, tensor) for tensor in own if is_parameter(tensor)} - {None}
     for path, tensor in found if shapes else ():
         if shape_of(torch, tensor) in shapes:
             yield from _state(path, tensor, None)
-    for parameter, state in _kept_by(thing) if shapes else ():  # these names say more
+    for parameter, state in _entries_by_tensor(thing) if shapes else ():  # these names say more
         owner, path = named(parameter) or (None, "")
         if owner is not None and is_a(type(state), dict):
             yield from _of_parameter(parameter, state, owner, path)
@@ -167,10 +169,10 @@ def _of_another(
 
 def _keys_of(thing: Any) -> list[Any]:
     """Return the tensors by which an object keeps entries."""
-    return [key for key, _ in _kept_by(thing)]
+    return [key for key, _ in _entries_by_tensor(thing)]
 
 
-def _kept_by(thing: Any) -> list[tuple[Any, Any]]:
+def _entries_by_tensor(thing: Any) -> list[tuple[Any, Any]]:
     """Return an object's dictionary entries that are keyed by tensors.
 
     torch's optimizers have such entries: `state[p]`.

@@ -18,7 +18,7 @@ MOST_MARKS = 8_192
 most half of them go at once; of older nodes it is then known that they were there by the first."""
 
 
-def made_at(node: Any) -> int:
+def sequence_nr_of(node: Any) -> int:
     """Return a node's autograd sequence number.
 
     The number grows with each node; a parameter's own node has the largest.
@@ -35,7 +35,7 @@ def next_number(torch: Any) -> int | None:
     return None if told is None else int(told())
 
 
-class NodeNumbers:
+class SequenceNumbers:
     """Sequence numbers that each thread had reached at counter samples.
 
     Args:
@@ -47,7 +47,7 @@ class NodeNumbers:
         self._torch = torch
         self._mine = threading.local()
 
-    def at_mark(self, mark: int) -> None:
+    def record_sample(self, mark: int) -> None:
         """Record this thread's next sequence number at a counter sample."""
         number = next_number(self._torch)
         if number is None:
@@ -58,7 +58,7 @@ class NodeNumbers:
         if len(marks) >= MOST_MARKS:
             del marks[: MOST_MARKS // 2], numbers[: MOST_MARKS // 2]
 
-    def mark_behind(self, number: int) -> int | None:
+    def first_sample_after(self, number: int) -> int | None:
         """Return the first sample by which a node existed.
 
         None if it is younger than all samples of this thread.

@@ -19,7 +19,7 @@ from bisect import bisect_left, insort
 from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from nbmem.capture.tensors.sequence_numbers import NodeNumbers
+from nbmem.capture.tensors.sequence_numbers import SequenceNumbers
 from nbmem.capture.tensors.tree_storages import TreeStorages, key_of, storages_of
 from nbmem.core.runtime.clock import CLOCK
 
@@ -39,7 +39,7 @@ ALIVE = -1
 """The mark at which a storage was found gone that never was."""
 
 
-class Met(NamedTuple):
+class StorageColumns(NamedTuple):
     """The registered storages as columns, in the order of registration.
 
     Attributes:
@@ -61,7 +61,7 @@ class Met(NamedTuple):
     shared: array[int]
 
 
-class Roll:
+class StorageRegistry:
     """A registry of the storages in one kind of memory; holds none of them.
 
     A model's storages come by the thousand in each traced cell. So what is kept of one are
@@ -86,13 +86,13 @@ class Roll:
         self.device = device
         self.kind = device.kind
         self.since: int | None = None
-        self.numbers = NodeNumbers(torch)
+        self.numbers = SequenceNumbers(torch)
         self.grows = True
         self.full = False
         self.over = False
-        self.living: dict[int, int] = {}
+        self.live_bytes: dict[int, int] = {}
         self.trees: dict[int, ModuleTree] = {}
-        self.met = Met(*(array("q") for _ in Met._fields))
+        self.columns = StorageColumns(*(array("q") for _ in StorageColumns._fields))
         self._mark = 0
         self._torch = torch
         self._storages = torch.UntypedStorage
@@ -111,7 +111,7 @@ class Roll:
         self._all_due = 0.0
         self._lock = threading.RLock()  # marks are taken in any thread
 
-    def meet(
+    def register(
         self, index: int, storage: Any, addr: int, size: int, tensor: Any = None
     ) -> tuple[int, int, int]:
         """Register a storage; return its device identity, address and bytes.
@@ -141,7 +141,7 @@ class Roll:
                 del self._asked[row]
         return -1 - index, addr, size
 
-    def meet_tree(self, tree: ModuleTree) -> None:
+    def register_tree(self, tree: ModuleTree) -> None:
         """Register the storages of a module tree that lie in this memory.
 
         While its module is alive, they are checked only when all storages are.
@@ -156,9 +156,9 @@ class Roll:
                 storages = tree.remembered[key] = TreeStorages(self._torch, tree, self.kind)
             if not self._put_all(storages):
                 for tensor, storage, place in storages_of(self._torch, tree, self.kind):
-                    self.meet(*place[:1], storage, *place[1:], tensor)
+                    self.register(*place[:1], storage, *place[1:], tensor)
             elif len(storages):
-                count = len(self.met.addr)
+                count = len(self.columns.addr)
                 self._of_trees.append((tree, range(count - len(storages), count)))
 
     def _put_all(self, new: TreeStorages) -> bool:
@@ -167,7 +167,7 @@ class Roll:
         Nothing is added if one of them is registered already or overlaps another storage. Nor
         is it if the registry takes no new storages, or would be full.
         """
-        columns, count = self.met, len(new)
+        columns, count = self.columns, len(new)
         begun = len(columns.addr)
         if not (self.grows and new.are_apart and begun + count <= MAX_MET):
             return False
@@ -188,11 +188,11 @@ class Roll:
         self._owner += new.identities
         self._lent += b"\1" * count
         for index, size in zip(new.device, new.size, strict=True):
-            self.living[index] = self.living.get(index, 0) + size
+            self.live_bytes[index] = self.live_bytes.get(index, 0) + size
         return True
 
     def _overlaps(self, new: TreeStorages) -> bool:
-        met = self.met
+        met = self.columns
         if len(self._at) > len(new):
             places = zip(new.device, new.addr, new.size, strict=True)
             return any(self._around(*place) is not None for place in places)
@@ -202,7 +202,7 @@ class Roll:
         """Return the address and bytes at which a storage was registered."""
         if self._owner[row] != identity:
             return self._more[row][identity][:2]
-        return self._handed_on.get(row) or (self.met.addr[row], self.met.size[row])
+        return self._handed_on.get(row) or (self.columns.addr[row], self.columns.size[row])
 
     def _moved(self, identity: int, row: int) -> None:
         """Unregister a storage that was resized or has another address."""
@@ -210,7 +210,7 @@ class Roll:
             del self._rows[identity]
             self._free(self._more[row].pop(identity)[2])
         elif self._more.get(row):
-            self._hand_on(row)
+            self._replace_owner(row)
         else:
             self._remove(row)
 
@@ -223,7 +223,7 @@ class Roll:
             self._more.setdefault(row, {})[identity] = addr, size, ref
             self._rows[identity] = row
             return row
-        columns = self.met
+        columns = self.columns
         if not self.grows:
             return None
         if len(columns.addr) >= MAX_MET:
@@ -237,7 +237,7 @@ class Roll:
         self._refs.append(storage._weak_ref())  # noqa: SLF001
         self._lent.append(0)
         self._owner.append(identity)
-        self.living[index] = self.living.get(index, 0) + size
+        self.live_bytes[index] = self.live_bytes.get(index, 0) + size
         columns.device.append(index)
         columns.addr.append(addr)
         columns.size.append(size)
@@ -261,11 +261,11 @@ class Roll:
             return self._at[ordered[at]]
         if at:
             row = self._at[ordered[at - 1]]
-            if ordered[at - 1] + self.met.size[row] > key:
+            if ordered[at - 1] + self.columns.size[row] > key:
                 return row
         return None
 
-    def ask_all(self) -> None:
+    def check_all_next(self) -> None:
         """Check every storage at the next sample, even if its tensor is alive."""
         self._all_due = 0.0
 
@@ -274,7 +274,7 @@ class Roll:
 
         What is registered from now on was first seen at this sample.
         """
-        self.numbers.at_mark(mark)
+        self.numbers.record_sample(mark)
         with self._lock:
             self._mark = mark
             while self._unguarded:
@@ -288,13 +288,13 @@ class Roll:
                 self._asked.update(dict.fromkeys(row for row in one[1] if row in living))
             begun = CLOCK.perf_counter()
             if begun < self._all_due and len(self._at) > FEW:
-                self._look(list(self._asked))
+                self._check_rows(list(self._asked))
                 return
-            self._look(list(self._at.values()))
+            self._check_rows(list(self._at.values()))
             now = CLOCK.perf_counter()
             self._all_due = now + (now - begun) / SHARE
 
-    def _look(self, rows: list[int]) -> None:
+    def _check_rows(self, rows: list[int]) -> None:
         """Remove the rows, of those given, whose storages are gone."""
         expired = self._storages._expired  # noqa: SLF001
         refs = self._refs
@@ -304,18 +304,18 @@ class Roll:
                 del self._rows[identity]
                 self._free(more.pop(identity)[2])
             if more:
-                self._hand_on(row)
+                self._replace_owner(row)
             else:
                 self._remove(row)
 
     def storages(self) -> dict[tuple[int, int], int]:
         """Return the bytes of live storages by device identity and address."""
-        met = self.met
+        met = self.columns
         with self._lock:
             rows = list(self._at.values())
             return {(-1 - met.device[row], met.addr[row]): met.size[row] for row in rows}
 
-    def _hand_on(self, row: int) -> None:
+    def _replace_owner(self, row: int) -> None:
         """Track another storage on the same memory in place of the owner.
 
         The owner is gone, or was resized.
@@ -330,16 +330,16 @@ class Roll:
         self._asked[row] = None
 
     def _remove(self, row: int) -> None:
-        met = self.met
+        met = self.columns
         met.gone[row] = self._mark
-        self.living[met.device[row]] -= met.size[row]
+        self.live_bytes[met.device[row]] -= met.size[row]
         key = key_of(met.device[row], met.addr[row])
         del self._at[key], self._sorted[bisect_left(self._sorted, key)]
         self._asked.pop(row, None)
         self._guards.pop(row, None)
-        self._let_go(row)
+        self._release_row(row)
 
-    def _let_go(self, row: int) -> None:
+    def _release_row(self, row: int) -> None:
         self._rows.pop(self._owner[row], None)
         if not self._lent[row]:
             self._free(self._refs[row])
@@ -354,7 +354,7 @@ class Roll:
         """Release every weak reference; the columns stay."""
         with self._lock:
             for row in self._at.values():
-                self._let_go(row)
+                self._release_row(row)
             for kept in (self._at, self._asked, self._guards, self.trees):
                 kept.clear()
             for some in (self._sorted, self._unguarded, self._of_trees):

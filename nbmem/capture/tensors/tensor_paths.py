@@ -22,9 +22,9 @@ from nbmem.capture.interpreter.object_members import (
     is_writable,
     namespace_of,
 )
-from nbmem.capture.interpreter.plain_values import leading
+from nbmem.capture.interpreter.plain_values import entries_with_tensors
 from nbmem.capture.tensors.modules import is_module, is_optimizer, is_tensor
-from nbmem.core.session.tensor_names import as_typed
+from nbmem.core.session.tensor_names import as_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -67,7 +67,7 @@ class Budget:
             self.left -= given - part.left
 
 
-def leaves(
+def reachable_tensors(
     named: Iterable[Named],
     budget: Budget | None = None,
     met: Callable[[str, Any], None] | None = None,
@@ -86,13 +86,13 @@ def leaves(
     """
     budget = budget or Budget()
     members = Members()
-    queue = deque((name, value, 0) for name, value in leading(named))
+    queue = deque((name, value, 0) for name, value in entries_with_tensors(named))
     entered: dict[int, Any] = {}  # held, or an id could come to mean another object
     while queue and budget.left > 0:
         budget.left -= 1
         name, value, depth = queue.popleft()
         if is_tensor(value):
-            yield as_typed(name), value
+            yield as_source(name), value
         elif depth < MAX_DEPTH and id(value) not in entered:
             entered[id(value)] = value
             inside = _items(name, value, budget)
@@ -111,13 +111,13 @@ def _items(name: str, value: Any, budget: Budget) -> list[Named] | None:
         if is_a(kind, base):
             budget.left -= min(base.__len__(value), MAX_OF_ONE) // _AT_A_GLANCE
             inner = enumerate(first_of(partial(base.__iter__, value), MAX_OF_ONE))
-            return [(f"{name}[{i}]", v) for i, v in leading(inner)]
+            return [(f"{name}[{i}]", v) for i, v in entries_with_tensors(inner)]
     if kind is dict and _is_globals(value):
         return []
     if is_a(kind, dict):
         budget.left -= min(dict.__len__(value), MAX_OF_ONE) // _AT_A_GLANCE
-        pairs = leading(entries_of(value, MAX_OF_ONE))
-        return [(f"{name}[{k!r}]" if plain(k) else f"{name}[...]", v) for k, v in pairs]
+        pairs = entries_with_tensors(entries_of(value, MAX_OF_ONE))
+        return [(f"{name}[{k!r}]" if is_plain_key(k) else f"{name}[...]", v) for k, v in pairs]
     if kind is FunctionType:
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
         return [(f"{n} closed over by {name}", c) for n, cell in cells for c in _content(cell)]
@@ -147,7 +147,7 @@ def _attributes(name: str, value: Any, members: Members) -> list[Named]:
     parts = _PARTS_OF_MODULE if is_module(value) else ()
     found = [
         (f"{name}.{key}", inner)
-        for key, inner in leading(entries_of(own, MAX_OF_ONE))
+        for key, inner in entries_with_tensors(entries_of(own, MAX_OF_ONE))
         if type(key) is str and key not in parts
     ]
     found += [(f"{name}.{key}", inner) for key, inner in slots]
@@ -161,7 +161,7 @@ def _content(cell: CellType) -> list[Any]:
         return []
 
 
-def plain(key: object) -> bool:
+def is_plain_key(key: object) -> bool:
     """Return True if a key can be shown in a path without running code."""
     kind = type(key)
     return kind is str or kind is bool or (kind is int and is_writable(key))

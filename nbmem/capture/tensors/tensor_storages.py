@@ -16,9 +16,9 @@ from nbmem.capture.interpreter.object_members import (
     name_of,
     namespace_of,
 )
-from nbmem.capture.tensors.active_registry import followed, there_with
+from nbmem.capture.tensors.active_registry import active_registry, existing_since
 from nbmem.capture.tensors.tree_storages import kind_of
-from nbmem.core.runtime.interrupts import let_pass
+from nbmem.core.runtime.interrupts import reraise_if_from_signal
 from nbmem.core.session.tensor_names import VIEW
 
 
@@ -40,7 +40,7 @@ class Storage(NamedTuple):
     form: str
 
 
-def place_of(torch: Any, tensor: Any) -> tuple[int, int, int] | None:
+def locate_storage(torch: Any, tensor: Any) -> tuple[int, int, int] | None:
     """Return the device, address and bytes of a tensor's storage, or None.
 
     None if it is on no card or has no storage of its own.
@@ -61,19 +61,19 @@ def place_of(torch: Any, tensor: Any) -> tuple[int, int, int] | None:
     try:
         storage = tensor if own else torch.Tensor.untyped_storage(tensor)
         device = storages.device.__get__(storage)
-        roll = followed()
-        if kind_of(device) != ("cuda" if roll is None else roll.kind):
+        registry = active_registry()
+        if kind_of(device) != ("cuda" if registry is None else registry.kind):
             return None
         addr, size = storages.data_ptr(storage), storages.nbytes(storage)
         place = device.index or 0, addr, size
-        if roll is not None and addr and size:
+        if registry is not None and addr and size:
             made_by = None if own else torch.Tensor.grad_fn.__get__(tensor)
             if made_by is None:
-                return roll.meet(place[0], storage, addr, size, None if own else tensor)
-            with there_with(made_by):
-                place = roll.meet(place[0], storage, addr, size, tensor)
+                return registry.register(place[0], storage, addr, size, None if own else tensor)
+            with existing_since(made_by):
+                place = registry.register(place[0], storage, addr, size, tensor)
     except Exception as err:  # noqa: BLE001 - sparse, a wrapper subclass, freed: nothing to look at
-        let_pass(err)
+        reraise_if_from_signal(err)
         return None
     return place if addr and size else None
 
@@ -90,7 +90,7 @@ def data_of(torch: Any, tensor: Any) -> int | None:
     try:
         return int(torch.Tensor.data_ptr(tensor)) or None
     except Exception as err:  # noqa: BLE001 - sparse, or a wrapper of torch.func's
-        let_pass(err)
+        reraise_if_from_signal(err)
         return None
 
 
@@ -122,7 +122,7 @@ def parts_of_sparse(torch: Any, tensor: Any) -> list[tuple[str, Any]]:
             return []
         return [(f"{name}()", getattr(kind, name)(tensor)) for name in names]
     except Exception as err:  # noqa: BLE001 - a wrapper that answers nothing
-        let_pass(err)
+        reraise_if_from_signal(err)
         return []
 
 
@@ -186,7 +186,7 @@ def local_of(tensor: Any) -> Any:
 
 def storage_of(torch: Any, tensor: Any) -> Storage | None:
     """Return a tensor's storage; None where `locate_storage` returns None."""
-    place = place_of(torch, tensor)
+    place = locate_storage(torch, tensor)
     return None if place is None else Storage(*place, *_span_and_form(torch, tensor, place[2]))
 
 

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from nbmem.capture.interpreter.plain_values import leading_names
-from nbmem.capture.tensors.active_registry import followed
+from nbmem.capture.tensors.active_registry import active_registry
 from nbmem.capture.tensors.frames import with_place
 from nbmem.capture.tensors.module_tree import tree_of
 from nbmem.capture.tensors.modules import (
@@ -22,12 +22,12 @@ from nbmem.capture.tensors.modules import (
     own_attributes,
     tensors_inside,
 )
-from nbmem.capture.tensors.tensor_paths import Budget, leaves
-from nbmem.capture.tensors.tensor_storages import form_of, parts_of, place_of, unwrapped
+from nbmem.capture.tensors.tensor_paths import Budget, reachable_tensors
+from nbmem.capture.tensors.tensor_storages import form_of, locate_storage, parts_of, unwrapped
 from nbmem.capture.torch_cuda import loaded_torch
-from nbmem.core.runtime.interrupts import let_pass
+from nbmem.core.runtime.interrupts import reraise_if_from_signal
 from nbmem.core.session.categories import Category
-from nbmem.core.session.tensor_names import VIEW, common_path, without_form
+from nbmem.core.session.tensor_names import VIEW, common_path, without_shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ MAX_OF_LOOP = 1_000
 """Values that are looked at in the variables of all functions that run, innermost first: 3 ms."""
 
 
-class Seen(NamedTuple):
+class ObservedStorage(NamedTuple):
     """A storage with its category and name, as it is now.
 
     Attributes:
@@ -71,7 +71,9 @@ def _no_member(_tensor: Any) -> None:
     """Return None: no module is known to have the tensor."""
 
 
-def see(tensor: Any, category: Category, name: str, *, form: bool = True) -> Seen | None:
+def observe(
+    tensor: Any, category: Category, name: str, *, form: bool = True
+) -> ObservedStorage | None:
     """Return a tensor's storage with its category and name, or None.
 
     None if it is on no card or has no storage.
@@ -83,13 +85,17 @@ def see(tensor: Any, category: Category, name: str, *, form: bool = True) -> See
         form: Add shape and dtype to the name.
     """
     torch: Any = loaded_torch()
-    place = place_of(torch, tensor)
+    place = locate_storage(torch, tensor)
     if place is None:
         return None
-    return Seen(*place, category, f"{name} {form_of(torch, tensor, place[2])}" if form else name)
+    return ObservedStorage(
+        *place, category, f"{name} {form_of(torch, tensor, place[2])}" if form else name
+    )
 
 
-def see_parts(tensor: Any, category: Category, name: str, deep: int = 4) -> Iterator[Seen]:
+def observe_parts(
+    tensor: Any, category: Category, name: str, deep: int = 4
+) -> Iterator[ObservedStorage]:
     """Yield the storage of a tensor, or those of its parts.
 
     A sparse tensor or a wrapper without a storage of its own has parts.
@@ -97,13 +103,13 @@ def see_parts(tensor: Any, category: Category, name: str, deep: int = 4) -> Iter
     Of a sparse gradient only the values are taken: the indices of an embedding's are the
     batch looked up.
     """
-    seen = see(tensor, category, name)
+    seen = observe(tensor, category, name)
     if seen is not None:
         yield seen
         return
     values = category is Category.GRADIENTS
     for part, inner in parts_of(loaded_torch(), tensor, values=values) if deep else ():
-        yield from see_parts(inner, category, f"{name}.{part}", deep - 1)
+        yield from observe_parts(inner, category, f"{name}.{part}", deep - 1)
 
 
 def address_of(tensor: Any) -> tuple[int, int, int] | None:
@@ -111,10 +117,10 @@ def address_of(tensor: Any) -> tuple[int, int, int] | None:
 
     None if it is on no card.
     """
-    return place_of(loaded_torch(), tensor)
+    return locate_storage(loaded_torch(), tensor)
 
 
-def quiet() -> AbstractContextManager[Any]:
+def without_torch_function() -> AbstractContextManager[Any]:
     """Disable __torch_function__ of subclasses and modes during a read."""
     torch: Any = loaded_torch()
     return nullcontext() if torch is None else torch._C.DisableTorchFunction()  # noqa: SLF001
@@ -167,11 +173,11 @@ def _read(tensor: Any, attribute: str, otherwise: Any = None) -> Any:
     try:
         return getattr(torch.Tensor, attribute).__get__(tensor)
     except Exception as err:  # noqa: BLE001 - a wrapper that answers nothing
-        let_pass(err)
+        reraise_if_from_signal(err)
         return otherwise
 
 
-def of_module(module: Any, tree: ModuleTree | None = None) -> Sequence[Seen]:
+def storages_of_module(module: Any, tree: ModuleTree | None = None) -> Sequence[ObservedStorage]:
     """Return the weights and buffers of a module, tied ones once.
 
     Their names are relative to the module's own.
@@ -181,33 +187,33 @@ def of_module(module: Any, tree: ModuleTree | None = None) -> Sequence[Seen]:
         tree: Its tree as it is now; None to read it.
     """
     tree = tree or tree_of(module)
-    roll = followed()
-    key = "of_module", None if roll is None else roll.kind
+    registry = active_registry()
+    key = "of_module", None if registry is None else registry.kind
     seen = tree.remembered.get(key)
     if seen is None:
         seen = list(_of_tree(tree))
         if tree.is_plain:
             tree.remembered[key] = seen
-    elif roll is not None:
-        roll.meet_tree(tree)
+    elif registry is not None:
+        registry.register_tree(tree)
     return seen
 
 
-def _of_tree(tree: ModuleTree) -> Iterator[Seen]:
+def _of_tree(tree: ModuleTree) -> Iterator[ObservedStorage]:
     for category, members in (
         (Category.WEIGHTS, tree.named_parameters()),
         (Category.BUFFERS, tree.named_buffers()),
     ):
-        found = (seen for n, tensor in members for seen in see_parts(tensor, category, f".{n}"))
+        found = (seen for n, tensor in members for seen in observe_parts(tensor, category, f".{n}"))
         yield from by_storage(found)
 
 
-def by_storage(found: Iterable[Seen | None]) -> Iterator[Seen]:
+def by_storage(found: Iterable[ObservedStorage | None]) -> Iterator[ObservedStorage]:
     """Merge tensors that share a storage under their common name.
 
     The weights of a recurrent layer share one.
     """
-    together: dict[tuple[int, int], list[Seen]] = {}
+    together: dict[tuple[int, int], list[ObservedStorage]] = {}
     for seen in found:
         if seen is not None:
             together.setdefault(seen[:2], []).append(seen)
@@ -215,26 +221,26 @@ def by_storage(found: Iterable[Seen | None]) -> Iterator[Seen]:
         if not others:
             yield first
             continue
-        paths = [without_form(seen.name) for seen in (first, *others) if seen.of is first.of]
+        paths = [without_shape(seen.name) for seen in (first, *others) if seen.of is first.of]
         yield first._replace(name=f"{common_path(paths)}.* of {len(others) + 1} tensors")
 
 
-def gradients_of_module(module: Any) -> Iterator[Seen]:
+def gradients_of_module(module: Any) -> Iterator[ObservedStorage]:
     """Yield the gradients of a module's parameters."""
     for member, parameter in named_parameters(module):
         gradient = gradient_of(parameter)
         if gradient is not None:
-            yield from see_parts(gradient, Category.GRADIENTS, f".{member}.grad")
+            yield from observe_parts(gradient, Category.GRADIENTS, f".{member}.grad")
 
 
-def inputs_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Seen]:
+def inputs_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[ObservedStorage]:
     """Yield the tensors given to a module call that no graph computed.
 
     Parameters are left out.
     """
     for name, tensor in _given(args, kwargs):
         if not is_made(tensor) and not is_parameter(tensor):
-            yield from see_parts(tensor, Category.INPUTS, f"input {name}")
+            yield from observe_parts(tensor, Category.INPUTS, f"input {name}")
 
 
 def stays_on_host(
@@ -273,7 +279,7 @@ def _given(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[s
     plain: Any = cast("Any", loaded_torch()).Tensor
     if all(type(value) is plain for _, value in named):  # as of most calls
         return iter(named[:MAX_OF_CALL])
-    return leaves(named, Budget(MAX_OF_CALL))
+    return reachable_tensors(named, Budget(MAX_OF_CALL))
 
 
 def _on_host(tensor: Any) -> bool:
@@ -282,7 +288,7 @@ def _on_host(tensor: Any) -> bool:
     return device is not None and device.type == "cpu" and address_of(tensor) is None
 
 
-class Names(NamedTuple):
+class NameCallbacks(NamedTuple):
     """Callbacks for a search through the notebook's names.
 
     Attributes:
@@ -300,15 +306,20 @@ class Names(NamedTuple):
     made: Callable[[Any], None] | None = None
 
 
-def in_namespace(namespace: Mapping[str, Any], names: Names = Names()) -> Iterator[Seen]:  # noqa: B008 - it never changes
+def in_namespace(
+    namespace: Mapping[str, Any],
+    names: NameCallbacks = NameCallbacks(),  # noqa: B008 - it is immutable
+) -> Iterator[ObservedStorage]:
     """Yield the tensors that the notebook's names lead to, and gradients."""
-    return _named_tensors(leaves(_of_users(namespace), None, names.met, names.module), names)
+    return _named_tensors(
+        reachable_tensors(_user_entries(namespace), None, names.met, names.module), names
+    )
 
 
 def in_frames(
     frames: Sequence[tuple[str, Mapping[str, Any]]],
-    names: Names = Names(),  # noqa: B008 - it never changes
-) -> Iterator[Seen]:
+    names: NameCallbacks = NameCallbacks(),  # noqa: B008 - it never changes
+) -> Iterator[ObservedStorage]:
     """Yield the tensors that the variables of running functions lead to.
 
     A name is such as `local x of train()`.
@@ -317,13 +328,15 @@ def in_frames(
         frames: The suffix of the names (` of train()`), and the variables; innermost first.
         names: The callbacks.
     """
-    found: list[list[Seen]] = []
+    found: list[list[ObservedStorage]] = []
     shares = Budget(MAX_OF_LOOP).shares(len(frames))
     for (where, variables), share in zip(frames, shares, strict=True):
         before = "local " if where else ""
-        named = [(f"{before}{n}", v) for n, v in _of_users(variables)]
+        named = [(f"{before}{n}", v) for n, v in _user_entries(variables)]
         led = partial(with_place, names.module, where) if names.module is not None else None
-        found.append(list(_named_tensors(leaves(named, share, names.met, led), names, where)))
+        found.append(
+            list(_named_tensors(reachable_tensors(named, share, names.met, led), names, where))
+        )
         if led is not None and share.left <= 0:  # a library's trainer leads to thousands
             for name, module in modules_in(variables):
                 led(f"{before}{name}", module)
@@ -333,30 +346,30 @@ def in_frames(
 
 
 def _named_tensors(
-    found: Iterable[tuple[str, Any]], names: Names, where: str = ""
-) -> Iterator[Seen]:
+    found: Iterable[tuple[str, Any]], names: NameCallbacks, where: str = ""
+) -> Iterator[ObservedStorage]:
     for name, tensor in found:
         if names.made is not None and is_made(tensor):
             names.made(tensor)
         if names.call is not None:
             names.call(f"{name}{where}", tensor)
-        yield from see_parts(tensor, Category.USER_TENSORS, f"{name}{where}")
+        yield from observe_parts(tensor, Category.USER_TENSORS, f"{name}{where}")
         gradient = gradient_of(tensor)
         if gradient is not None and names.member(tensor) is None:
-            yield from see_parts(gradient, Category.GRADIENTS, f"{name}.grad{where}")
+            yield from observe_parts(gradient, Category.GRADIENTS, f"{name}.grad{where}")
 
 
 def modules_in(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the notebook's modules, each with its name."""
-    return ((n, v) for n, v in _of_users(namespace) if is_module(v))
+    return ((n, v) for n, v in _user_entries(namespace) if is_module(v))
 
 
 def optimizers_in(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the notebook's optimizers, each with its name."""
-    return ((n, v) for n, v in _of_users(namespace) if is_optimizer(v))
+    return ((n, v) for n, v in _user_entries(namespace) if is_optimizer(v))
 
 
-def _of_users(names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _user_entries(names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the entries that may be the user's own.
 
     Of IPython's names for a result only `Out` is kept.

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbmem.capture.patches.name_patches import Wrapped
-from nbmem.capture.torch_cuda import backend, import_torch, initialized_torch
-from nbmem.capture.torch_memory.cuda_initialization import when_initialized
+from nbmem.capture.patches.name_patches import FunctionPatch
+from nbmem.capture.torch_cuda import allocator_backend, import_torch, initialized_torch
+from nbmem.capture.torch_memory.cuda_initialization import on_cuda_initialized
 from nbmem.core.errors import ProbeUnavailableError
 from nbmem.core.runtime.entry_points import entry
 
@@ -41,7 +41,7 @@ class HistoryProbe:
         self._on = False
         self._cancel: Callable[[], None] | None = None
         self._calling = False
-        self._watch: Wrapped | None = None
+        self._watch: FunctionPatch | None = None
         self._earlier: dict[int, list[Any]] = {}  # by card, what torch has forgotten since
 
     def start(self) -> None:
@@ -62,11 +62,13 @@ class HistoryProbe:
                 "Update torch; until then only the deltas of cells are shown."
             )
         # Before CUDA is initialized there is no allocator to record.
-        self._cancel = when_initialized(self._begin)
+        self._cancel = on_cuda_initialized(self._begin)
 
     @entry("the memory history")
     def _begin(self) -> None:
-        if backend() != "native":  # a roll is kept, see capture/devices/other_allocators.py
+        if (
+            allocator_backend() != "native"
+        ):  # a roll is kept, see capture/devices/other_allocators.py
             return
         torch: Any = initialized_torch() or import_torch()
         enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)  # noqa: SLF001
@@ -75,13 +77,13 @@ class HistoryProbe:
         if not self.joined:
             self._record_all()
         if hasattr(torch._C, "_cuda_record_memory_history"):  # noqa: SLF001
-            self._watch = Wrapped(
+            self._watch = FunctionPatch(
                 torch._C,  # noqa: SLF001
                 "_cuda_record_memory_history",
                 self._users_call,
                 self.lost,
             )
-            self._watch.lend()
+            self._watch.apply()
 
     def _users_call(self, enabled: Any = None, *_args: Any, **_: Any) -> Callable[[], None] | None:
         """Handle the user's own call that turns the history on or off.
@@ -137,7 +139,7 @@ class HistoryProbe:
 
     def _snapshot(self) -> dict[str, Any] | None:
         torch: Any = initialized_torch()
-        if torch is None or backend() != "native":
+        if torch is None or allocator_backend() != "native":
             return None
         return dict(torch.cuda.memory._snapshot())  # noqa: SLF001
 
@@ -146,7 +148,7 @@ class HistoryProbe:
         if self._cancel is not None:
             self._cancel()
         if self._watch is not None:
-            self._watch.give_back()
+            self._watch.revert()
         if self._on and not self.joined:
             self._record(None)
         self._on = False

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _waiting: dict[object, Callable[[], None]] = {}
 
 
-def when_initialized(callback: Callable[[], None]) -> Callable[[], None]:
+def on_cuda_initialized(callback: Callable[[], None]) -> Callable[[], None]:
     """Register a callback for the end of CUDA's initialization.
 
     It is called at once if CUDA is initialized already.

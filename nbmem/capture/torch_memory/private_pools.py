@@ -23,7 +23,7 @@ def pools_in(snapshot: Mapping[str, Any]) -> set[int]:
     return {pool_number(one.get("segment_pool_id") or (0, 0)) for one in segments}
 
 
-def kept_pools(among: Iterable[int]) -> tuple[int, ...]:
+def pools_in_use(among: Iterable[int]) -> tuple[int, ...]:
     """Return the private pools that empty_cache() does not release now.
 
     `among` is as for `users_of`.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbmem.capture.torch_cuda import backend, device_count, initialized_torch
+from nbmem.capture.torch_cuda import allocator_backend, device_count, initialized_torch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -108,7 +108,7 @@ def _allocated() -> dict[int, int]:
     Empty before CUDA is initialized, and for allocators other than torch's native one.
     """
     torch: Any = initialized_torch()
-    if torch is None or backend() != "native":
+    if torch is None or allocator_backend() != "native":
         return {}
     stats = torch._C._cuda_memoryStats  # noqa: SLF001
     return {card: stats(card)["allocation"]["all"]["allocated"] for card in range(device_count())}

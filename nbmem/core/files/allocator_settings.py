@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbmem.core.session.tensor_names import shown
+from nbmem.core.session.tensor_names import printable_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,15 +37,15 @@ def plain_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
         if wanted is not None and type(value) not in wanted:
             continue
         if type(value) is dict:
-            found[shown(key)] = {
+            found[printable_text(key)] = {
                 bits: number
                 for bits, number in list(value.items())[:_MOST_SETTINGS]
                 if type(bits) is str and type(number) is int and number in _DIVISIONS
             }
         elif type(value) is str:
-            found[shown(key)] = shown(value, _LONGEST)
+            found[printable_text(key)] = printable_text(value, _LONGEST)
         elif type(value) in (bool, type(None)) or (
             type(value) in (int, float) and -_LAST_NUMBER <= value <= _LAST_NUMBER
         ):
-            found[shown(key)] = value
+            found[printable_text(key)] = value
     return found

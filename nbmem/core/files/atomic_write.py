@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from nbmem.core.errors import NotWrittenError
-from nbmem.core.files.untrusted_input import expanded
+from nbmem.core.files.untrusted_input import expand_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ _CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 @contextlib.contextmanager
-def replacing(path: str | Path) -> Iterator[IO[bytes]]:
+def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
     """Open a new file that replaces `path` when the block ends.
 
     Until then it lies beside `path` under a name of its own. It is removed if the block raises.
@@ -34,7 +34,7 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
     Raises:
         NotWrittenError: It cannot be written; whatever was there before is still there.
     """
-    given = expanded(path)
+    given = expand_home(path)
     try:
         target = Path(os.path.realpath(given))
         if target.is_dir():
@@ -43,7 +43,7 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
             with given.open("wb") as itself:
                 yield itself
             return
-        partial, file = _beside(target)
+        partial, file = _create_temporary(target)
         try:
             with file:
                 yield file
@@ -67,7 +67,7 @@ def new_folder(path: str | Path) -> Path:
     Raises:
         NotWrittenError: It cannot be made.
     """
-    folder = expanded(path)
+    folder = expand_home(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as err:
@@ -88,9 +88,9 @@ def write_text(path: str | Path, text: str) -> Path:
     Raises:
         NotWrittenError: It cannot be written; whatever was there before is still there.
     """
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         file.write(text.encode("utf-8", "replace"))
-    return expanded(path)
+    return expand_home(path)
 
 
 def write_json(path: str | Path, form: dict[str, Any]) -> Path:
@@ -101,7 +101,7 @@ def write_json(path: str | Path, form: dict[str, Any]) -> Path:
     return write_text(path, f"{json.dumps(form, indent=2)}\n")
 
 
-def _beside(target: Path) -> tuple[Path, IO[bytes]]:
+def _create_temporary(target: Path) -> tuple[Path, IO[bytes]]:
     """Create a temporary file in the target's folder, with its permissions."""
     # O_EXCL follows no link and takes no file that somebody has put there.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)

@@ -19,7 +19,7 @@ from nbmem.core.session.events import Frame
 from nbmem.core.session.oom import Refusal
 from nbmem.core.session.session import MOST_LINES, DeviceInfo, Source
 from nbmem.core.session.spans import Span
-from nbmem.core.session.tensor_names import shown
+from nbmem.core.session.tensor_names import printable_text
 
 if TYPE_CHECKING:
     from nbmem.core.files.archive import Archive
@@ -67,7 +67,7 @@ def frame_of(raw: Any) -> Frame:
     file, line, function = raw
     if not 0 <= line < 1 << 31:
         raise FileFormatError("a frame of a stack is at no line")
-    return Frame(file=shown(file), line=line, function=shown(function))
+    return Frame(file=printable_text(file), line=line, function=printable_text(function))
 
 
 def span_of(raw: Any, at: int) -> Span:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Union
 
 from nbmem.core.errors import FileFormatError
 from nbmem.core.files.session_checks import LAST_NS, MOST_BYTES
-from nbmem.core.session.tensor_names import NAME, SENTENCE, shown
+from nbmem.core.session.tensor_names import NAME, SENTENCE, printable_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -108,7 +108,7 @@ class Fields:
         value = self._raw.get(name)
         if type(value) is not str:
             self._refuse(name)
-        return shown(value, most)
+        return printable_text(value, most)
 
     def flag(self, name: str) -> bool:
         """Return a boolean field; False if it is missing."""
@@ -156,15 +156,15 @@ class Fields:
         value = self.items(name)
         if not {str} >= set(map(type, value)):
             self._refuse(name)
-        return tuple([shown(text, most) for text in value])
+        return tuple([printable_text(text, most) for text in value])
 
     def _refuse(self, name: str) -> NoReturn:
         value = self._raw.get(name)
-        told = "nothing" if name not in self._raw else _told(value)
+        told = "nothing" if name not in self._raw else _described(value)
         raise FileFormatError(f"{self._what} has {told} for its {name}")
 
 
-def _told(value: Any) -> str:
+def _described(value: Any) -> str:
     if type(value) is int:
         return str(value) if -MOST < value < MOST else "too large a number"
     return f"a {type(value).__name__}"
@@ -190,7 +190,7 @@ def _plain(value: Any, depth: int) -> Any:
     Anything else becomes None.
     """
     if type(value) is str:
-        return shown(value, SENTENCE)
+        return printable_text(value, SENTENCE)
     if type(value) in {bool, type(None)}:
         return value
     if type(value) in {int, float}:
@@ -198,7 +198,7 @@ def _plain(value: Any, depth: int) -> Any:
     if depth and type(value) is list:
         return [_plain(one, depth - 1) for one in value]
     if depth and type(value) is dict:
-        return {shown(str(key)): _plain(one, depth - 1) for key, one in value.items()}
+        return {printable_text(str(key)): _plain(one, depth - 1) for key, one in value.items()}
     return None
 
 

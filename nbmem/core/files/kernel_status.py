@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from nbmem.core.gpu_processes import Told
-from nbmem.core.session.tensor_names import shown
+from nbmem.core.gpu_processes import KernelStatus
+from nbmem.core.session.tensor_names import printable_text
 
 MAX_BYTES = 64 * 1024
 """Larger files are not ours."""
@@ -25,7 +25,7 @@ _SAME_S = 2.0
 """By how much two clocks may differ on when a process began."""
 
 
-def folder() -> Path | None:
+def status_folder() -> Path | None:
     """Return the status folder; None if other users could access it.
 
     It is created if it is missing.
@@ -43,14 +43,14 @@ def folder() -> Path | None:
     return place if mine and closed and place.is_dir() and not place.is_symlink() else None
 
 
-def tell(told: Told, *, began: float) -> None:
+def write_status(told: KernelStatus, *, began: float) -> None:
     """Write this process's status file, if that is possible.
 
     Args:
         told: The status.
         began: When the process began, seconds since the epoch.
     """
-    place = folder()
+    place = status_folder()
     if place is None:
         return
     form = {
@@ -70,15 +70,15 @@ def tell(told: Told, *, began: float) -> None:
         partial.replace(place / f"{os.getpid()}.json")
 
 
-def fall_silent() -> None:
+def remove_status() -> None:
     """Remove this process's status file."""
-    place = folder()
+    place = status_folder()
     if place is not None:
         with contextlib.suppress(OSError):
             (place / f"{os.getpid()}.json").unlink(missing_ok=True)
 
 
-def heard(pid: int, *, began: float) -> Told | None:
+def read_status(pid: int, *, began: float) -> KernelStatus | None:
     """Read the status of another process of this user.
 
     The result is None where there is no status that can be read.
@@ -87,23 +87,23 @@ def heard(pid: int, *, began: float) -> Told | None:
         pid: The process.
         began: When it began, seconds since the epoch: another may have had its number.
     """
-    place = folder()
+    place = status_folder()
     if place is None:
         return None
     try:
         with (place / f"{pid}.json").open("rb") as file:
             raw = json.loads(file.read(MAX_BYTES))
         same = raw["pid"] == pid and abs(float(raw["began"]) - began) <= _SAME_S
-        return _told(raw) if same else None
+        return _status_of(raw) if same else None
     except Exception:  # noqa: BLE001 - a file of anything
         return None
 
 
-def _told(raw: dict[str, Any]) -> Told:
+def _status_of(raw: dict[str, Any]) -> KernelStatus:
     cell = raw["cell"]
-    return Told(
-        cell=None if cell is None else shown(str(cell)),
-        held=tuple((shown(str(name)), _bytes(size)) for name, size in raw["held"][:100]),
+    return KernelStatus(
+        cell=None if cell is None else printable_text(str(cell)),
+        held=tuple((printable_text(str(name)), _bytes(size)) for name, size in raw["held"][:100]),
         allocated=_bytes(raw["allocated"]),
         reserved=_bytes(raw["reserved"]),
     )

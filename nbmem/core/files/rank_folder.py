@@ -13,7 +13,7 @@ from nbmem.core.files.rank_journal import SUFFIX, Journal
 from nbmem.core.files.rank_journal_reader import read_journal
 from nbmem.core.files.session import open_session
 from nbmem.core.files.size_limits import Limits
-from nbmem.core.files.untrusted_input import expanded
+from nbmem.core.files.untrusted_input import expand_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +76,7 @@ def rank_files(path: str | Path, limits: Limits | None = None) -> Iterator[RankF
     Raises:
         UsageError: There is no such folder, or it cannot be read.
     """
-    folder = expanded(path)
+    folder = expand_home(path)
     try:
         names = sorted(one.name for one in folder.iterdir() if not one.name.startswith("."))
     except FileNotFoundError:
@@ -117,10 +117,10 @@ def journal_file(path: Path, journal: Journal) -> RankFile:
         OSError: The file is gone.
     """
     silent = max(0.0, time.time() - path.stat().st_mtime)
-    return RankFile(path, journal.rank, journal, silent, _lives(journal.rank))
+    return RankFile(path, journal.rank, journal, silent, _is_running(journal.rank))
 
 
-def _lives(rank: Rank) -> bool | None:
+def _is_running(rank: Rank) -> bool | None:
     """Return whether a rank's process ID exists on this host.
 
     The result is None for another host. A later process may have the same ID.

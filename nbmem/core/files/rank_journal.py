@@ -31,7 +31,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CardNow:
+class CardState:
     """Memory that a process held on one card at a moment.
 
     Attributes:
@@ -65,7 +65,7 @@ class Entry:
     t_ns: int
     phase: str | None
     step: int | None
-    cards: tuple[CardNow, ...]
+    cards: tuple[CardState, ...]
     own: int | None = None
     place: Stack = ()
 
@@ -142,7 +142,7 @@ class JournalFile:
         """Write a refused allocation request."""
         self._write({"refused": refusal_json(refusal)})
 
-    def say(self, rank: Rank, error: str | None = None) -> None:
+    def write_rank(self, rank: Rank, error: str | None = None) -> None:
         """Write the rank's current state, its end included."""
         self._write({"rank": rank_json(rank), "error": error})
 

@@ -12,11 +12,11 @@ from nbmem.core.errors import FileFormatError
 from nbmem.core.files.archive import plain_json
 from nbmem.core.files.header import frame_of, info_of, refusal_of
 from nbmem.core.files.json_fields import Fields
-from nbmem.core.files.rank_journal import FORMAT, CardNow, Entry, Journal
+from nbmem.core.files.rank_journal import FORMAT, CardState, Entry, Journal
 from nbmem.core.files.rank_json import rank_of
 from nbmem.core.files.size_limits import Limits
-from nbmem.core.files.untrusted_input import content
-from nbmem.core.session.tensor_names import SENTENCE, shown
+from nbmem.core.files.untrusted_input import read_content
+from nbmem.core.session.tensor_names import SENTENCE, printable_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,7 @@ def read_journal(path: str | Path, limits: Limits | None = None) -> Journal:
     """
     limits = limits or Limits()
     told = _JournalLines(path, limits)
-    told.take(content(path, limits))
+    told.feed(read_content(path, limits))
     return told.journal()
 
 
@@ -56,7 +56,7 @@ class JournalTail:
         self._read = 0
         self._told = _JournalLines(path, Limits())
 
-    def now(self) -> Journal | None:
+    def latest(self) -> Journal | None:
         """Read the new lines; return the journal with its latest entry alone.
 
         The result is None before the first line is whole.
@@ -69,7 +69,7 @@ class JournalTail:
             file.seek(self._read)
             new = file.read(_AT_ONCE)
         self._read += len(new)
-        self._told.take(new)
+        self._told.feed(new)
         del self._told.entries[:-1]
         return self._told.journal() if self._told.begun else None
 
@@ -93,7 +93,7 @@ class _JournalLines:
         self._devices: dict[int, DeviceInfo] = {}
         self._refusals: list[Refusal] = []
 
-    def take(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         """Parse more data, and keep an incomplete last line for the next call.
 
         Raises:
@@ -105,7 +105,7 @@ class _JournalLines:
         try:
             for line in lines:
                 row = Fields(plain_json(line, "a line", self._limits), "a line of it")
-                (self._take if self.begun else self._begin)(row)
+                (self._add_row if self.begun else self._begin)(row)
         except (FileFormatError, ValueError, RecursionError) as err:
             raise self._no_journal(err) from None
 
@@ -132,7 +132,7 @@ class _JournalLines:
         self._rank, self._name = rank_of(row.object("rank")), row.text("name")
         self.begun = True
 
-    def _take(self, row: Fields) -> None:
+    def _add_row(self, row: Fields) -> None:
         if card := row.object("card"):
             info = info_of(card)
             self._devices[info.index] = info
@@ -161,13 +161,13 @@ def _entry(row: Fields) -> Entry:
     )
 
 
-def _card_now(raw: Any) -> CardNow:
+def _card_now(raw: Any) -> CardState:
     card = Fields(raw, "a card in a line of it")
     known = Fields(card.object("known"), "what is known in a line of it")
-    return CardNow(
+    return CardState(
         index=card.number("index", 1023),
         allocated=card.count("allocated"),
         reserved=card.count("reserved"),
         peak=card.count("peak"),
-        known={shown(key): known.count(key) for key in card.object("known")},
+        known={printable_text(key): known.count(key) for key in card.object("known")},
     )

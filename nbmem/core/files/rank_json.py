@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem.core.errors import FileFormatError
 from nbmem.core.files.json_fields import Fields
 from nbmem.core.session.ranks import Coordinate, Rank
-from nbmem.core.session.tensor_names import shown
+from nbmem.core.session.tensor_names import printable_text
 
 if TYPE_CHECKING:
     from nbmem.core.session.ranks import Ending
@@ -39,7 +39,7 @@ def rank_of(raw: Any) -> Rank:
         pid=rank.number("pid"),
         run=rank.maybe(rank.text, "run"),
         card=rank.maybe(rank.text, "card"),
-        mesh={shown(name): _coordinate(at) for name, at in dimensions.items()},
+        mesh={printable_text(name): _coordinate(at) for name, at in dimensions.items()},
         stands_for=rank.numbers("stands_for", world - 1),
         host_bytes=rank.maybe(rank.count, "host_bytes"),
         own_peak=rank.maybe(rank.count, "own_peak"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nbmem.core.files.session import open_session
 from nbmem.core.files.size_limits import Limits
 from nbmem.core.files.snapshot_session import session_of_snapshot
-from nbmem.core.files.untrusted_input import opened
+from nbmem.core.files.untrusted_input import open_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,5 +44,5 @@ def is_session(path: str | Path, limits: Limits | None = None) -> bool:
         UsageError: There is no such file.
         FileFormatError: It is too large.
     """
-    with opened(path, limits or Limits()) as file:
+    with open_regular(path, limits or Limits()) as file:
         return file.read(len(_ZIP)) == _ZIP

@@ -111,11 +111,11 @@ def load_plain(data: bytes) -> Any:
         FileFormatError: It wants code, or has opcodes or sizes that no snapshot of torch's has.
         Exception: It is broken: a broken pickle can raise almost anything.
     """
-    _look_through(data)
+    _check_opcodes(data)
     return without_collector(_PlainUnpickler(io.BytesIO(data)).load)
 
 
-def _look_through(data: bytes) -> None:
+def _check_opcodes(data: bytes) -> None:
     """Refuse a pickle with unknown opcodes or disproportionate sizes.
 
     Such a pickle could take time or memory out of all proportion to its length.

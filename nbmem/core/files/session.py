@@ -16,7 +16,7 @@ import numpy as np
 from nbmem.core.errors import FileFormatError
 from nbmem.core.files.allocator_settings import plain_settings
 from nbmem.core.files.archive import Archive
-from nbmem.core.files.atomic_write import replacing
+from nbmem.core.files.atomic_write import atomic_write
 from nbmem.core.files.header import (
     info_json,
     info_of,
@@ -32,20 +32,20 @@ from nbmem.core.files.json_fields import MOST, Fields, facts
 from nbmem.core.files.rank_json import rank_json, rank_of
 from nbmem.core.files.session_checks import check
 from nbmem.core.files.size_limits import Limits
-from nbmem.core.files.untrusted_input import expanded, opened
+from nbmem.core.files.untrusted_input import expand_home, open_regular
 from nbmem.core.session.events import Blocks, Columns, Events, Frame, Layout, Segments
-from nbmem.core.session.frameworks import OwnerReadings
+from nbmem.core.session.frameworks import FrameworkReadings
 from nbmem.core.session.host_memory import MachineReadings
 from nbmem.core.session.session import (
     Calls,
+    CardSamples,
+    CounterSamples,
     DeviceTrace,
     Holders,
-    Identities,
-    Marks,
-    Samples,
     Session,
+    StorageLabels,
 )
-from nbmem.core.session.tensor_names import SENTENCE, shown
+from nbmem.core.session.tensor_names import SENTENCE, printable_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -79,7 +79,7 @@ def save_session(
     Raises:
         UsageError: It cannot be written there.
     """
-    target = expanded(path)
+    target = expand_home(path)
     if not target.suffix:
         target = target.with_suffix(".nbmem")
     frames: dict[Frame, int] = {}
@@ -92,7 +92,7 @@ def save_session(
         for name, table in _tables(device).items():
             columns |= {f"{index}/{name}/{column}": array for column, array in table.columns()}
     with (
-        replacing(target) as file,
+        atomic_write(target) as file,
         zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
     ):
         archive.writestr("session.json", json.dumps(_head(session, frames)))
@@ -125,7 +125,7 @@ def open_session(path: str | Path, limits: Limits | None = None) -> Session:
         return session
 
 
-def rank_in(path: str | Path) -> tuple[Rank | None, str | None]:
+def read_rank(path: str | Path) -> tuple[Rank | None, str | None]:
     """Read a session's rank and the exception that ended it.
 
     Its recording is not read.
@@ -140,7 +140,7 @@ def rank_in(path: str | Path) -> tuple[Rank | None, str | None]:
 @contextmanager
 def _reading(path: str | Path, limits: Limits) -> Iterator[tuple[Fields, Archive]]:
     """Open a session for its head and its columns, and explain any error."""
-    file = opened(path, limits)
+    file = open_regular(path, limits)
     try:
         with file, Archive(file, limits) as archive:
             yield _read_head(archive, path), archive
@@ -272,13 +272,15 @@ def _device(raw: Any, archive: Archive, index: int) -> DeviceTrace:
         events=table(Events, "events"),
         end=layout("end"),
         dropped=head.number("dropped"),
-        marks=table(Marks, "marks"),
-        samples=table(Samples, "samples"),
-        identities=table(Identities, "identities"),
-        other_processes={shown(n): others.count(n) for n in head.object("other_processes")},
+        marks=table(CounterSamples, "marks"),
+        samples=table(CardSamples, "samples"),
+        identities=table(StorageLabels, "identities"),
+        other_processes={
+            printable_text(n): others.count(n) for n in head.object("other_processes")
+        },
         # Files of nbmem 0.1 have none.
         holders=table(Holders, "holders") if head.flag("holders_known") else None,
-        owners=table(OwnerReadings, "owners") if head.flag("owners_known") else None,
+        owners=table(FrameworkReadings, "owners") if head.flag("owners_known") else None,
         machine=table(MachineReadings, "machine") if head.flag("machine_known") else None,
         calls=table(Calls, "calls") if head.flag("calls_known") else None,
         kept_pools=head.numbers("kept_pools", least=-MOST),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from nbmem.core.files.size_limits import Limits
     from nbmem.core.session.events import Columns, Events, Layout
-    from nbmem.core.session.frameworks import OwnerReadings
+    from nbmem.core.session.frameworks import FrameworkReadings
     from nbmem.core.session.host_memory import MachineReadings
     from nbmem.core.session.session import DeviceTrace, Session
 
@@ -126,7 +126,7 @@ def _device(trace: DeviceTrace, *, stacks: int, names: int) -> None:
         _within("calls.name", trace.calls.name, 0, names - 1)
 
 
-def _owners(said: OwnerReadings, names: int) -> None:
+def _owners(said: FrameworkReadings, names: int) -> None:
     _within("owners.t_ns", said.t_ns, 0, LAST_NS)
     _within("owners.owner", said.owner, 0, names - 1)
     _within("owners.held", said.held, 0, MOST_BYTES)

@@ -20,18 +20,18 @@ from nbmem.core.runtime.garbage_collector import without_collector
 from nbmem.core.session.cards import before_each, fullest, highest_reserved, reserved_before
 from nbmem.core.session.events import Action, BlockState, Columns, Events, Stack
 from nbmem.core.session.session import (
+    CardSamples,
+    CounterSamples,
     DeviceInfo,
     DeviceTrace,
-    Identities,
-    Marks,
-    Samples,
     Session,
     Source,
+    StorageLabels,
 )
 from nbmem.core.session.source_files import recorded_file
 from nbmem.core.session.spans import Span
 from nbmem.core.session.stack_phases import phases_of
-from nbmem.core.session.tensor_names import shown
+from nbmem.core.session.tensor_names import printable_text
 from nbmem.core.units import MIB, format_bytes
 
 if TYPE_CHECKING:
@@ -101,9 +101,9 @@ def _session(raw: dict[str, Any], path: str | Path) -> Session:
                 events=Events(**{**dict(events.columns()), "stack": moved}),
                 end=history.layout_at_end,
                 dropped=0,
-                marks=_none(Marks),
-                samples=_none(Samples),
-                identities=_none(Identities),
+                marks=_none(CounterSamples),
+                samples=_none(CardSamples),
+                identities=_none(StorageLabels),
             )
         )
     if not devices:
@@ -115,13 +115,13 @@ def _session(raw: dict[str, Any], path: str | Path) -> Session:
     if skipped:
         notes.append(f"{skipped} entries of a kind that this nbmem does not know were skipped.")
     return Session(
-        name=shown(Path(path).name.split(".")[0]),
+        name=printable_text(Path(path).name.split(".")[0]),
         created_ns=CLOCK.time_ns(),
         devices=tuple(devices),
         spans=(_whole(devices), *_phases(devices, stacks)),
         stacks=tuple(stacks),
         notes=tuple(notes),
-        source=None if (file := recorded_file(stacks)) is None else Source(shown(file)),
+        source=None if (file := recorded_file(stacks)) is None else Source(printable_text(file)),
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from nbmem.core.files.size_limits import MOST_FRAMES
 from nbmem.core.session.events import Frame
-from nbmem.core.session.tensor_names import shown
+from nbmem.core.session.tensor_names import printable_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -104,7 +104,11 @@ class Stacks:
             raise TypeError("a frame has no filename, line and name")
         frame = None
         if not _is_native(file, line):
-            place = (shown(file), line if 0 <= line < _LAST_LINE else 0, shown(function))
+            place = (
+                printable_text(file),
+                line if 0 <= line < _LAST_LINE else 0,
+                printable_text(function),
+            )
             frame = self._frame_at.get(place)
             if frame is None:
                 frame = self._frame_at[place] = Frame(*place)

@@ -16,7 +16,7 @@ from nbmem.core.files.allocator_settings import plain_settings
 from nbmem.core.files.safe_pickle import load_plain
 from nbmem.core.files.size_limits import HOW_TO_RAISE, MOST_CARDS, Limits
 from nbmem.core.files.stacks import Stacks
-from nbmem.core.files.untrusted_input import content
+from nbmem.core.files.untrusted_input import read_content
 from nbmem.core.session.events import Action, Blocks, BlockState, Events, Layout, Segments
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def load_snapshot(path: str | Path, limits: Limits | None = None) -> dict[str, A
         FileFormatError: It is too large, truncated, hostile, or something else.
     """
     limits = limits or Limits()
-    return snapshot_from_bytes(content(path, limits), str(path), limits)
+    return snapshot_from_bytes(read_content(path, limits), str(path), limits)
 
 
 def snapshot_from_bytes(data: bytes, name: str, limits: Limits | None = None) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def device_history(raw: Mapping[str, Any], device: int) -> DeviceHistory:
 
 def _events(trace: Sequence[Mapping[str, Any]], stacks: Stacks) -> tuple[Events, int]:
     actions = [entry["action"] for entry in trace]
-    _all(str, "an action", actions)
+    _require_type(str, "an action", actions)
     known = list(map(ACTIONS.get, actions))
     if None in known:
         trace = [entry for entry, action in zip(trace, known, strict=True) if action is not None]
@@ -170,7 +170,7 @@ def _events(trace: Sequence[Mapping[str, Any]], stacks: Stacks) -> tuple[Events,
     return events, len(actions) - len(codes)
 
 
-def _all(kind: type, what: str, values: list[Any]) -> None:
+def _require_type(kind: type, what: str, values: list[Any]) -> None:
     """Require that all values have exactly one type; a bool is no int.
 
     All types are compared at once.
@@ -181,7 +181,7 @@ def _all(kind: type, what: str, values: list[Any]) -> None:
 
 
 def _ints(name: str, values: list[Any]) -> NDArray[np.int64]:
-    _all(int, name, values)
+    _require_type(int, name, values)
     return np.fromiter(values, np.int64, len(values))
 
 

@@ -26,7 +26,7 @@ _STREAMS = 64
 """Packed streams one behind the other; `cat a.gz b.gz` makes two."""
 
 
-def expanded(path: str | Path) -> Path:
+def expand_home(path: str | Path) -> Path:
     """Return a path with `~` expanded, unchanged if there is no such home."""
     try:
         return Path(path).expanduser()
@@ -36,10 +36,10 @@ def expanded(path: str | Path) -> Path:
 
 def is_folder(path: str | Path) -> bool:
     """Return whether a path is an existing folder or ends with a slash."""
-    return str(path).endswith(("/", "\\")) or expanded(path).is_dir()
+    return str(path).endswith(("/", "\\")) or expand_home(path).is_dir()
 
 
-def opened(path: str | Path, limits: Limits) -> BinaryIO:
+def open_regular(path: str | Path, limits: Limits) -> BinaryIO:
     """Open a regular file of bounded size for reading.
 
     Args:
@@ -50,7 +50,7 @@ def opened(path: str | Path, limits: Limits) -> BinaryIO:
         UsageError: It is not there, is no regular file, or cannot be read.
         FileFormatError: It is larger than the limit.
     """
-    source = expanded(path)
+    source = expand_home(path)
     # Without O_NONBLOCK, opening a pipe that nobody writes to waits for ever.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
@@ -80,7 +80,7 @@ def _not_regular(path: str | Path) -> str:
     return f"{path} is a device, a pipe or a socket and no file. Copy what it gives into a file."
 
 
-def content(path: str | Path, limits: Limits) -> bytes:
+def read_content(path: str | Path, limits: Limits) -> bytes:
     """Return the bytes of a file, unpacked if it is an xz or gzip file.
 
     Args:
@@ -91,7 +91,7 @@ def content(path: str | Path, limits: Limits) -> bytes:
         UsageError: As for `opened`.
         FileFormatError: It is too large, or packed and broken.
     """
-    with opened(path, limits) as file:
+    with open_regular(path, limits) as file:
         try:
             data = file.read(limits.size + 1)
         except (OSError, MemoryError) as err:

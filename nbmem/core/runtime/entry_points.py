@@ -20,9 +20,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from nbmem.core.runtime.exceptions import behind, forget_way, is_raised, traceback_of
+from nbmem.core.runtime.exceptions import (
+    clear_traceback,
+    is_raised,
+    linked_exceptions,
+    traceback_of,
+)
 from nbmem.core.runtime.fault_isolation import error_of
-from nbmem.core.runtime.interrupts import Delivery, can_deliver, signal_of
+from nbmem.core.runtime.interrupts import SignalDelivery, can_deliver, signal_of
 from nbmem.core.runtime.warning_filter import suppress_warnings
 
 if TYPE_CHECKING:
@@ -75,7 +80,7 @@ def entry(  # noqa: PLR0913 - what differs from one caller to another
                 takes = hasattr(type(first), "take_interrupt")
                 within = is_ours(sys._getframe(1))  # noqa: SLF001 - as in `caller`
                 try:
-                    again = met(  # noqa: F841 - kept: a delivery waits for this frame's end
+                    again = handle_exception(  # noqa: F841 - kept: a delivery waits for this frame's end
                         err,
                         part,
                         lost or getattr(first, "lost", None),
@@ -93,14 +98,14 @@ def entry(  # noqa: PLR0913 - what differs from one caller to another
     return mark
 
 
-def met(
+def handle_exception(
     err: BaseException,
     part: str,
     lost: Callable[[str, Exception], None] | None,
     interrupted: Callable[[], None] | None = None,
     *,
     within: bool = False,
-) -> Delivery | None:
+) -> SignalDelivery | None:
     """Handle an exception that must not reach nbmem's caller.
 
     Args:
@@ -120,15 +125,15 @@ def met(
     """
     number = signal_of(err)
     if number == signal.SIGINT and interrupted is not None:
-        dealt_with(err)
+        clear_handled_tracebacks(err)
         interrupted()
         return None
     if number is not None and not within and can_deliver(number):
-        dealt_with(err)
-        return Delivery(number)
+        clear_handled_tracebacks(err)
+        return SignalDelivery(number)
     if is_raised(err, Exception) and (number is None or not within):
         _leave_note(lost, part, err)
-        dealt_with(err)
+        clear_handled_tracebacks(err)
         return None
     try:
         raise err
@@ -136,7 +141,7 @@ def met(
         del err  # as in `let_pass`: it would keep every frame that it came through
 
 
-def dealt_with(err: BaseException) -> None:
+def clear_handled_tracebacks(err: BaseException) -> None:
     """Clear the tracebacks of a handled exception and of its context.
 
     A frame that refers to one of them is kept alive by it, as is the frame of each generator-based
@@ -147,11 +152,11 @@ def dealt_with(err: BaseException) -> None:
     """
     seen: BaseException | None = err
     while seen is not None and (way := traceback_of(seen)) is not None and is_ours(way.tb_frame):
-        forget_way(seen)
-        _, seen, *_ = behind(seen)
+        clear_traceback(seen)
+        _, seen, *_ = linked_exceptions(seen)
 
 
-def lost_sentence(part: str, err: BaseException) -> str:
+def fault_note(part: str, err: BaseException) -> str:
     """Return the note for a fault of nbmem's own."""
     return f"nbmem lost {part}: {error_of(err)}. The cell itself is not affected."
 

@@ -34,12 +34,12 @@ def set_traceback(err: BaseException, traceback: TracebackType | None) -> None:
     _KEPT["__traceback__"].__set__(err, traceback)
 
 
-def forget_way(err: BaseException) -> None:
+def clear_traceback(err: BaseException) -> None:
     """Remove an exception's traceback, which would keep its frames alive."""
     set_traceback(err, None)
 
 
-def behind(err: BaseException) -> tuple[BaseException | None, ...]:
+def linked_exceptions(err: BaseException) -> tuple[BaseException | None, ...]:
     """Return an exception's cause, its context and the members of a group."""
     is_group = is_raised(err, BaseExceptionGroup)
     members = vars(BaseExceptionGroup)["exceptions"].__get__(err) if is_group else ()

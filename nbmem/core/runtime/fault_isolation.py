@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, TypeVar
 
-from nbmem.core.runtime.interrupts import let_pass
+from nbmem.core.runtime.interrupts import reraise_if_from_signal
 from nbmem.core.runtime.warning_filter import suppress_warnings
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Faults:
             with suppress_warnings():
                 return make()
         except Exception as err:  # noqa: BLE001 - whatever it is, it costs this part and no other
-            let_pass(err)
+            reraise_if_from_signal(err)
             self.leave_out(what, err)
             return instead
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import CodeType
 
 
-class Interrupts:
+class HeldSignals:
     """Signals that arrived while they were held back.
 
     Attributes:
@@ -46,7 +46,7 @@ class Interrupts:
             self.others[number] = None
 
 
-class Delivery(functools.partial):  # type: ignore[type-arg]
+class SignalDelivery(functools.partial):  # type: ignore[type-arg]
     """Raises a signal again when it is freed, with no Python code between.
 
     Kept in a variable of a function that is about to end, it has the signal's handler called in the
@@ -88,7 +88,7 @@ def signal_of(err: BaseException) -> int | None:
     return handlers.get(None)
 
 
-def let_pass(err: BaseException) -> None:
+def reraise_if_from_signal(err: BaseException) -> None:
     """Raise an exception again if a signal's handler raised it.
 
     Code that catches everything must not keep it; `nbmem.core.entry` delivers it in the user's
@@ -117,7 +117,7 @@ def _code_of(handler: Any) -> CodeType | None:
 
 
 @contextlib.contextmanager
-def held_back() -> Iterator[Interrupts]:
+def hold_signals() -> Iterator[HeldSignals]:
     """Hold back the signals that Python code handles.
 
     The caller delivers an interrupt (SIGINT) itself. The other signals' handlers are called when
@@ -125,7 +125,7 @@ def held_back() -> Iterator[Interrupts]:
 
     Signals are handled in the main thread alone, so elsewhere this does nothing.
     """
-    held = Interrupts()
+    held = HeldSignals()
     if threading.current_thread() is not threading.main_thread():
         yield held
         return
@@ -137,7 +137,7 @@ def held_back() -> Iterator[Interrupts]:
         yield held
     finally:
         _put_back(before)
-    if held.came and is_taken(before[signal.SIGINT]):
+    if held.came and is_holding_handler(before[signal.SIGINT]):
         before[signal.SIGINT](signal.SIGINT, None)
     for number in held.others:
         before[number](number, None)
@@ -160,6 +160,6 @@ def _put_back(handlers: dict[int, Any]) -> None:
             del raised  # as in `let_pass`
 
 
-def is_taken(handler: Any) -> bool:
+def is_holding_handler(handler: Any) -> bool:
     """Return whether a handler is one that holds signals back."""
-    return type(handler) is MethodType and handler.__func__ is Interrupts.take
+    return type(handler) is MethodType and handler.__func__ is HeldSignals.take

@@ -11,7 +11,7 @@ from typing import NamedTuple
 _MARK = "# nbmem: "
 
 
-class ToldBuffer(NamedTuple):
+class BufferAnnotation(NamedTuple):
     """The graph node of a compiled buffer; unknown fields are empty.
 
     Attributes:
@@ -34,16 +34,16 @@ class ToldBuffer(NamedTuple):
     file: str
     line: str
 
-    def written(self) -> str:
+    def to_comment(self) -> str:
         """Format the annotation as a comment line."""
         return _MARK + "\t".join(" ".join(part.split()) for part in self)
 
 
-def told_by(line: str) -> ToldBuffer | None:
+def parse_annotation(line: str) -> BufferAnnotation | None:
     """Parse an annotation from a line of code; None for any other line."""
     parts = line.removeprefix(_MARK).split("\t")
     return (
-        ToldBuffer(*parts)
-        if line.startswith(_MARK) and len(parts) == len(ToldBuffer._fields)
+        BufferAnnotation(*parts)
+        if line.startswith(_MARK) and len(parts) == len(BufferAnnotation._fields)
         else None
     )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class OwnerReadings(Columns):
+class FrameworkReadings(Columns):
     """Memory of other allocators over time, one row for each change.
 
     Attributes:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.events import Columns
-from nbmem.core.session.session import known
+from nbmem.core.session.session import none_if_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +62,7 @@ class MachineParts:
 
         NOT_KNOWN becomes None.
         """
-        return cls(**dict(zip(PARTS, map(known, row), strict=True)))
+        return cls(**dict(zip(PARTS, map(none_if_unknown, row), strict=True)))
 
     def to_json(self) -> dict[str, int | None]:
         """Return the bytes by stable keys."""

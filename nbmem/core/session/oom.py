@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nbmem.core.runtime.exceptions import behind, is_raised, words_of
+from nbmem.core.runtime.exceptions import is_raised, linked_exceptions, words_of
 from nbmem.core.units import GIB, KIB, MIB
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
             continue
         seen.add(id(one))
         yield one
-        waiting += behind(one)
+        waiting += linked_exceptions(one)
 
 
 def _is_oom(error: BaseException) -> bool:

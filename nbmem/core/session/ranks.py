@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from nbmem.core.errors import UsageError
-from nbmem.core.session.tensor_names import shown
+from nbmem.core.session.tensor_names import printable_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,11 +67,13 @@ class Rank:
     ended: Ending | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "host", shown(self.host))
-        object.__setattr__(self, "mesh", {shown(name): at for name, at in self.mesh.items()})
+        object.__setattr__(self, "host", printable_text(self.host))
+        object.__setattr__(
+            self, "mesh", {printable_text(name): at for name, at in self.mesh.items()}
+        )
         for name in ("run", "card"):
             value = getattr(self, name)
-            object.__setattr__(self, name, None if value is None else shown(value))
+            object.__setattr__(self, name, None if value is None else printable_text(value))
 
 
 def require_inside(rank: int, world: int) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.session.events import Columns, Events, Layout, Stack
-from nbmem.core.session.tensor_names import SENTENCE, shown
+from nbmem.core.session.tensor_names import SENTENCE, printable_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from nbmem.core.session.frameworks import OwnerReadings
+    from nbmem.core.session.frameworks import FrameworkReadings
     from nbmem.core.session.host_memory import MachineReadings
     from nbmem.core.session.oom import Refusal
     from nbmem.core.session.ranks import Rank
@@ -32,7 +32,7 @@ MOST_LINES = 5_000
 """Lines of the recorded code that a session keeps, from the first."""
 
 
-def known(value: int) -> int | None:
+def none_if_unknown(value: int) -> int | None:
     """Return a column's value, or None where it is NOT_KNOWN."""
     return None if value == NOT_KNOWN else int(value)
 
@@ -91,7 +91,7 @@ class DeviceInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Marks(Columns):
+class CounterSamples(Columns):
     """Allocator counters that were read at known positions in the events.
 
     Attributes:
@@ -112,7 +112,7 @@ class Marks(Columns):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Samples(Columns):
+class CardSamples(Columns):
     """Readings of the whole card (NVML) over time.
 
     Each comes with the allocator's reserved bytes at that time.
@@ -133,7 +133,7 @@ class Samples(Columns):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Identities(Columns):
+class StorageLabels(Columns):
     """Storages that were identified: a weight, a gradient, an input.
 
     Each row says what was at an address at a position in the events.
@@ -226,12 +226,12 @@ class DeviceTrace:
     events: Events
     end: Layout
     dropped: int
-    marks: Marks
-    samples: Samples
-    identities: Identities
+    marks: CounterSamples
+    samples: CardSamples
+    identities: StorageLabels
     other_processes: Mapping[str, int] = field(default_factory=dict)
     holders: Holders | None = None
-    owners: OwnerReadings | None = None
+    owners: FrameworkReadings | None = None
     machine: MachineReadings | None = None
     calls: Calls | None = None
     kept_pools: tuple[int, ...] = ()
@@ -286,11 +286,12 @@ class Session:
 
     def __post_init__(self) -> None:
         # The one place for texts that programs and strangers chose: views take them from here.
-        texts = {"names": tuple(map(shown, self.names)), "name": shown(self.name)}
-        texts["notes"] = tuple(shown(note, SENTENCE) for note in self.notes)
-        error = None if self.error is None else shown(self.error, SENTENCE)
+        texts = {"names": tuple(map(printable_text, self.names)), "name": printable_text(self.name)}
+        texts["notes"] = tuple(printable_text(note, SENTENCE) for note in self.notes)
+        error = None if self.error is None else printable_text(self.error, SENTENCE)
         source = self.source and replace(
-            self.source, lines=tuple(shown(line.expandtabs()) for line in self.source.lines)
+            self.source,
+            lines=tuple(printable_text(line.expandtabs()) for line in self.source.lines),
         )
         for name, value in {**texts, "error": error, "source": source}.items():
             object.__setattr__(self, name, value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from nbmem.core.session.tensor_names import shown
+from nbmem.core.session.tensor_names import printable_text
 
 SpanKind = Literal["cell", "phase", "block"]
 
@@ -36,4 +36,4 @@ class Span:
     last: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", shown(self.name))
+        object.__setattr__(self, "name", printable_text(self.name))

@@ -60,7 +60,7 @@ def phases_of(events: Events, stacks: Sequence[Stack]) -> tuple[Span, ...]:
     if "forward" not in kinds:
         return ()
     calls = _calls(stacks, kinds)
-    births = list(_births(events))
+    births = list(_allocations(events))
     for stack in _batches(births, kinds):
         kinds[stack] = "input"
     running = StackPhase("load", 0)
@@ -147,7 +147,7 @@ def _calls(stacks: Sequence[Stack], kinds: Sequence[str]) -> list[int]:
     return calls
 
 
-def _births(events: Events) -> Iterator[tuple[int, int]]:
+def _allocations(events: Events) -> Iterator[tuple[int, int]]:
     """Yield the position and the stack of each allocation.
 
     Where memory was taken from the driver for it, the position is that of the first segment

@@ -46,7 +46,7 @@ def number_steps(phases: Sequence[NumberedPhase]) -> None:
     names = {phase.name for phase in phases}
     closer = next((n for n in ("optimizer", "backward", "forward") if n in names), "inference")
     ends = _pass_ends(phases, closer)
-    heads = _heads(phases, ends, closer)
+    heads = _zero_grad_begins_passes(phases, ends, closer)
     step, ended = 0, False
     looks: dict[int, list[NumberedPhase]] = {}  # by the pass that they are behind
     for index, phase in enumerate(phases):
@@ -55,10 +55,10 @@ def number_steps(phases: Sequence[NumberedPhase]) -> None:
         if ended and _opens_pass(phases, index, closer, heads=heads):
             step, ended = step + 1, False
         phase.step = step
-        if ended and (step in looks or _looks(phases, index)):
+        if ended and (step in looks or _is_evaluation(phases, index)):
             looks.setdefault(step, []).append(phase)
         ended = ended or index in ends
-    if _look_first(phases, looks, step):
+    if _evaluations_come_first(phases, looks, step):
         for behind, found in looks.items():
             for phase in found:
                 phase.step = behind + 1
@@ -67,7 +67,7 @@ def number_steps(phases: Sequence[NumberedPhase]) -> None:
             phase.step = None
 
 
-def _look_first(
+def _evaluations_come_first(
     phases: Sequence[NumberedPhase], looks: dict[int, list[NumberedPhase]], last: int
 ) -> bool:
     """Return whether evaluations begin the passes rather than follow them.
@@ -134,7 +134,7 @@ def _follows(key: int, before: int, first: dict[int, int], last: dict[int, int])
     return last[before] < first[key] and not once
 
 
-def _heads(phases: Sequence[NumberedPhase], ends: set[int], closer: str) -> bool:
+def _zero_grad_begins_passes(phases: Sequence[NumberedPhase], ends: set[int], closer: str) -> bool:
     """Return whether zero_grad() begins the passes of the loop.
 
     It then belongs to what follows it. The first pass begins with it, and later ones do not call it
@@ -142,7 +142,7 @@ def _heads(phases: Sequence[NumberedPhase], ends: set[int], closer: str) -> bool
     before the loop, whose result no backward uses, begins no pass.
     """
     names = [phase.name for phase in phases]
-    trains = (p.name not in _BEFORE and not _only_looks(p, closer) for p in phases)
+    trains = (p.name not in _BEFORE and not _is_unused_by_backward(p, closer) for p in phases)
     first = next((i for i, does in enumerate(trains) if does), 0)
     if not ends or "zero_grad" not in names[:first]:
         return False
@@ -173,15 +173,17 @@ def _opens_pass(phases: Sequence[NumberedPhase], index: int, closer: str, *, hea
     if phases[index].name == "zero_grad" and not heads:
         return False
     at = _next(phases, index)
-    if at is None or _only_looks(phases[at], closer):
-        return at is not None and (closer == "inference" or _teaches(phases, index, at))
+    if at is None or _is_unused_by_backward(phases[at], closer):
+        return at is not None and (
+            closer == "inference" or _belongs_to_next_pass(phases, index, at)
+        )
     if heads and phases[at].name == "forward" and not _has_zero_grad(phases, index, at):
         backward = next((i for i in range(at, len(phases)) if phases[i].name == "backward"), None)
         return backward is not None and not _has_zero_grad(phases, at, backward)
     return True
 
 
-def _looks(phases: Sequence[NumberedPhase], index: int) -> bool:
+def _is_evaluation(phases: Sequence[NumberedPhase], index: int) -> bool:
     """Return whether a phase that begins no pass is part of an evaluation.
 
     It evaluates the model, or prepares the batch for that.
@@ -189,18 +191,20 @@ def _looks(phases: Sequence[NumberedPhase], index: int) -> bool:
     return phases[index].name != "zero_grad" and _next(phases, index) is not None
 
 
-def _teaches(phases: Sequence[NumberedPhase], index: int, at: int) -> bool:
+def _belongs_to_next_pass(phases: Sequence[NumberedPhase], index: int, at: int) -> bool:
     """Return whether an inference belongs to the pass that follows it.
 
     It does where a batch was loaded for it, and a forward or at once a backward follows: then its
     result is a part of the loss.
     """
     behind = (phases[i] for i in range(at, len(phases)))
-    then = next((p for p in behind if p.name != "zero_grad" and not _only_looks(p, "")), None)
+    then = next(
+        (p for p in behind if p.name != "zero_grad" and not _is_unused_by_backward(p, "")), None
+    )
     return index < at and then is not None and then.name in ("forward", "backward")
 
 
-def _only_looks(phase: NumberedPhase, closer: str) -> bool:
+def _is_unused_by_backward(phase: NumberedPhase, closer: str) -> bool:
     """Return whether a phase computes results that no backward uses.
 
     Where passes end with forwards, there is no backward, and only `inference` phases count.

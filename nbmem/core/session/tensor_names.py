@@ -58,7 +58,7 @@ _TAIL = 32
 """Characters that say how much was cut."""
 
 
-def shown(text: str, most: int = NAME) -> str:
+def printable_text(text: str, most: int = NAME) -> str:
     """Return a text in a form that every view can display.
 
     Control characters, lone surrogates and marks that change the direction of writing are written
@@ -78,7 +78,7 @@ def shown(text: str, most: int = NAME) -> str:
 
 def quoted(text: object, most: int = 100) -> str:
     """Return a text in quotes for a sentence, cut to a maximum length."""
-    return repr(shown(str(text), most))
+    return repr(printable_text(str(text), most))
 
 
 def with_article(card: str) -> str:
@@ -90,7 +90,7 @@ def _escaped(character: re.Match[str]) -> str:
     return character[0].encode("unicode_escape").decode("ascii")
 
 
-def of_graph(name: str | None) -> bool:
+def is_graph_name(name: str | None) -> bool:
     """Return whether a name says which module's results a tensor is of.
 
     The other names say what holds the tensor.
@@ -115,17 +115,17 @@ def is_place(name: str | None) -> bool:
     return name is not None and re.match(_PLACE, name) is not None
 
 
-def path_in(name: str) -> str:
+def module_in_name(name: str) -> str:
     """Return the module or operator in a graph name: `model.conv1`.
 
     The name must be a graph name: one that says whose result or gradient a tensor is.
     """
     word = next(word for word in _OF_GRAPH if name.startswith(word))
     path = name.removeprefix(word).partition(" ")[0]
-    return user_of(path.removesuffix(".grad")) if word == ADDED_TO else path
+    return module_of_parameter(path.removesuffix(".grad")) if word == ADDED_TO else path
 
 
-def user_of(parameter: str) -> str:
+def module_of_parameter(parameter: str) -> str:
     """Return the module that uses a parameter: `net.fc` of `net.fc.weight`.
 
     A parameter whose name is a number lies in a list. The module that has the list uses it: `net`
@@ -155,12 +155,12 @@ def root_of(name: str) -> str:
     return match[0] if match else name
 
 
-def without_form(name: str) -> str:
+def without_shape(name: str) -> str:
     """Return a name without the shape and dtype behind it."""
     return _FORM.sub("", name)
 
 
-def as_typed(path: str) -> str:
+def as_source(path: str) -> str:
     """Return a path as a person writes it in source code.
 
     `data.x` for `data._store._mapping['x']` of PyTorch Geometric.

@@ -112,7 +112,7 @@ def bound(source: str) -> set[str]:
     return {n.id for n in names if isinstance(n.ctx, ast.Store)}
 
 
-def assigned(tree: ast.Module, wanted: ast.expr) -> list[Assignment]:
+def find_assignments(tree: ast.Module, wanted: ast.expr) -> list[Assignment]:
     """List the places where the module's scope assigns it, by line."""
     text = ast.unparse(wanted)
     found: list[Assignment] = []

@@ -62,7 +62,7 @@ class Plans:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ProcessState:
     """The state of a process that a program can observe.
 
     Attributes:
@@ -106,11 +106,11 @@ class Surroundings:
             torch.set_rng_state(tensors)
 
 
-def taken() -> Surroundings:
+def capture_state() -> ProcessState:
     """Capture the state of this process."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     found = {} if torch is None else {n: _read(torch, n) for n in range(len(SWITCHES))}
-    return Surroundings(
+    return ProcessState(
         path=list(sys.path),
         folder=os.getcwd(),  # noqa: PTH109 - as text
         environment=dict(os.environ),
@@ -124,15 +124,15 @@ def taken() -> Surroundings:
     )
 
 
-_standing: list[Surroundings] = []
+_standing: list[ProcessState] = []
 
 
-def stand(begin: Surroundings) -> None:
+def set_initial_state(begin: ProcessState) -> None:
     """Set the state in which every later run in this process begins."""
     _standing[:] = [begin]
 
 
-def restore() -> None:
+def restore_state() -> None:
     """Restore the state in which a run begins, and hide the real cards.
 
     No card is visible to CUDA or to subprocesses: a call that the virtual card does not intercept

@@ -34,7 +34,7 @@ _globals: list[dict[str, Any]] = []
 
 
 @contextlib.contextmanager
-def globals_are(namespace: dict[str, Any]) -> Iterator[None]:
+def unpickling_globals(namespace: dict[str, Any]) -> Iterator[None]:
     """Set the globals that functions get while they are unpickled."""
     _globals.append(namespace)
     try:

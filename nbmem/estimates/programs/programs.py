@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem.core.errors import UsageError
 from nbmem.estimates.programs import assignments, environment
 from nbmem.estimates.programs import variable_binding as binding
-from nbmem.estimates.programs.serialization import Parcel, pack
+from nbmem.estimates.programs.serialization import PickledNames, pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +28,7 @@ class EndedError(Exception):
     """An error for sys.exit() with an error, or for a call of input()."""
 
 
-def nobody_answers(prompt: object = "", /) -> str:
+def refuse_input(prompt: object = "", /) -> str:
     """Replace input() in the process of an estimate.
 
     Raises:
@@ -56,14 +56,14 @@ class Program:
     title: str
     source: str
     file: str
-    names: Parcel | None = None
+    names: PickledNames | None = None
     binding: Binding | None = None
     arguments: tuple[str, ...] = ()
     world: VirtualWorld | None = None
 
     def prepare(self) -> ModuleType:
         """Create a new `__main__` with copies of the names on the active card."""
-        environment.restore()
+        environment.restore_state()
         module = ModuleType("__main__")
         module.__dict__["__builtins__"] = sys.modules["builtins"]
         sys.modules["__main__"] = module
@@ -86,7 +86,7 @@ class Program:
         bound = self.binding
         if bound is not None and value is not None:
             self._put(module, bound, value)
-        code = binding.compiled(self.source, self.file, bound, value)
+        code = binding.compile_with_value(self.source, self.file, bound, value)
         try:
             exec(code, vars(module))  # noqa: S102 - the user's program
         except SystemExit as err:
@@ -95,9 +95,9 @@ class Program:
 
     def _put(self, module: ModuleType, bound: Binding, value: int) -> None:
         """Set the variable where the source does not write it."""
-        if bound.word is not None:
-            option, given, _ = self.arguments[bound.word].rpartition("=")
-            sys.argv[1 + bound.word] = f"{option}{given}{value}"
+        if bound.argument_index is not None:
+            option, given, _ = self.arguments[bound.argument_index].rpartition("=")
+            sys.argv[1 + bound.argument_index] = f"{option}{given}{value}"
         elif bound.line is None:
             binding.put(vars(module), bound.name, value)
 
@@ -133,7 +133,7 @@ def cell(
     own = assignments.bound(source)  # what the cell makes anew needs no note on its copy
     names = dataclasses.replace(names, notes=tuple(n for n in names.notes if n[0] not in own))
     program = Program(title=title, source=source, file=CELL, names=names)
-    return program if vary is None else varied(program, vary, namespace)
+    return program if vary is None else bind_variable(program, vary, namespace)
 
 
 def script(path: str, arguments: tuple[str, ...] = (), *, vary: str | None = None) -> Program:
@@ -152,10 +152,12 @@ def script(path: str, arguments: tuple[str, ...] = (), *, vary: str | None = Non
     except SyntaxError as err:
         raise UsageError(f"{path} is not valid Python: {err.msg} (line {err.lineno}).") from None
     program = Program(title=file.name, source=source, file=str(file), arguments=arguments)
-    return program if vary is None else varied(program, vary)
+    return program if vary is None else bind_variable(program, vary)
 
 
-def varied(program: Program, name: str, namespace: Mapping[str, Any] | None = None) -> Program:
+def bind_variable(
+    program: Program, name: str, namespace: Mapping[str, Any] | None = None
+) -> Program:
     """Return a cell or script with one of its variables bound.
 
     A cell's variable is looked for in its notebook's names, too.

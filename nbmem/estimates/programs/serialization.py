@@ -23,7 +23,7 @@ SHARED = frozenset({"__name__", "__doc__", "__package__", "__loader__", "__spec_
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class PickledNames:
     """Names and their values, pickled.
 
     Attributes:
@@ -46,7 +46,7 @@ class Parcel:
         Each storage is allocated anew on the active card.
         """
         unpickler = _Unpickler(io.BytesIO(self.parts))
-        with function_serialization.globals_are(namespace):
+        with function_serialization.unpickling_globals(namespace):
             for _ in self.names:
                 namespace.update(unpickler.load())
         for name, kind in self.left_out:
@@ -77,7 +77,9 @@ class NotCopied:
         return self._refuse()
 
 
-def pack(namespace: Mapping[str, Any], names: Iterable[str], home: str = "__main__") -> Parcel:
+def pack(
+    namespace: Mapping[str, Any], names: Iterable[str], home: str = "__main__"
+) -> PickledNames:
     """Pickle the named values and those that their code uses in turn.
 
     Args:
@@ -108,7 +110,7 @@ def pack(namespace: Mapping[str, Any], names: Iterable[str], home: str = "__main
         copied.append(name)
         wanted += [n for n in sorted(pickler.mentioned) if n in namespace and n not in SHARED]
         pickler.mentioned.clear()
-    return Parcel(buffer.getvalue(), tuple(copied), home, tuple(left_out), tuple(notes))
+    return PickledNames(buffer.getvalue(), tuple(copied), home, tuple(left_out), tuple(notes))
 
 
 def _kind(value: Any, error: Exception) -> str:

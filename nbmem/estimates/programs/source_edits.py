@@ -13,7 +13,7 @@ from nbmem.estimates.programs import user_names
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nbmem.estimates.programs.user_names import OwnNames, TrainingStep
+    from nbmem.estimates.programs.user_names import ProgramNames, TrainingStep
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class Edit:
     """
 
     source: str
-    own: OwnNames
+    own: ProgramNames
     sites: TrainingStep
     _lines: list[str]
     _changes: dict[int, tuple[int, list[str]]] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Edit:
 
     # What remedies do; each says whether it could.
 
-    def at_the_top(self, code: str) -> bool:
+    def insert_at_top(self, code: str) -> bool:
         """Insert lines at the top, below the docstring and future imports."""
         first = next((i for i, line in enumerate(self._lines) if line.strip()), 0)
         for number, statement in enumerate(ast.parse(self.source).body):
@@ -82,7 +82,7 @@ class Edit:
             first = statement.end_lineno or statement.lineno
         return self.insert(first, code)
 
-    def after_the_model(self, code: str) -> bool:
+    def insert_after_model(self, code: str) -> bool:
         """Insert lines between the model and its optimizer."""
         made, stepped = self.sites.model, self.sites.optimizer
         if made is not None:
@@ -91,29 +91,29 @@ class Edit:
             return self.insert(stepped.lineno - 1, code, stepped)
         return False
 
-    def before_the_optimizer(self, code: str) -> bool:
+    def insert_before_optimizer(self, code: str) -> bool:
         """Insert lines above the optimizer made of `model.parameters()`."""
         made = self.sites.optimizer
         if made is None or f"{self.own.model}.parameters()" not in self.text(made):
             return False
         return self.insert(made.lineno - 1, code, made)
 
-    def before_the_move(self, code: str) -> bool:
+    def insert_before_move(self, code: str) -> bool:
         """Insert lines between the model's creation and its move to the card."""
         made, moved = self.sites.model, self.sites.moved
         if moved is not None:
             return self.insert(moved.lineno - 1, code, moved)
         if made is None:
             return False
-        inside = user_names.before_a_move(made.value)
+        inside = user_names.moved_operand(made.value)
         if inside is None:
-            return self.after_the_model(code)
+            return self.insert_after_model(code)
         if inside is made.value:
             return False
         text = f"{ast.unparse(made.targets[0])} = {self.text(inside)}"
         return self.replace(made, made, f"{text}\n{code}")
 
-    def instead_of_the_optimizer(self, code: str, *, several: bool = False) -> bool:
+    def replace_optimizer(self, code: str, *, several: bool = False) -> bool:
         """Replace the statement that makes the optimizer.
 
         The new code may have several lines only with `several`.
@@ -134,7 +134,7 @@ class Edit:
         head = text[: text.rindex(")")].rstrip().rstrip(",")
         return self.replace(made, made, f"{textwrap.dedent(head)}, {name}={value})")
 
-    def around_the_forward(self, context: str, backward: str = "") -> bool:
+    def wrap_forward(self, context: str, backward: str = "") -> bool:
         """Wrap the forward in a context and maybe replace the backward."""
         lines = textwrap.indent("\n".join(self.own.forward), "    ")
         wrapped = f"with {context}:\n{lines}"

@@ -10,7 +10,7 @@ Statement: TypeAlias = ast.stmt
 
 
 @dataclass(frozen=True, slots=True)
-class OwnNames:
+class ProgramNames:
     """A program's names for its parts, with defaults for the unknown.
 
     Attributes:
@@ -53,9 +53,9 @@ class TrainingStep:
     loop: str | None = None
 
 
-def read(source: str) -> tuple[OwnNames, TrainingStep]:
+def read(source: str) -> tuple[ProgramNames, TrainingStep]:
     """Find a program's names for its parts, and their statements."""
-    usual = OwnNames()
+    usual = ProgramNames()
     tree = ast.parse(source)
     steppers = [name for name in _receivers(tree, "step") if name in _receivers(tree, "zero_grad")]
     optimizer = _only(steppers) or _only(_receivers(tree, "step")) or usual.optimizer
@@ -70,21 +70,21 @@ def read(source: str) -> tuple[OwnNames, TrainingStep]:
         backward=_called(tree, "backward"),
     )
     if sites.backward is None:
-        return OwnNames(model, optimizer), sites
+        return ProgramNames(model, optimizer), sites
     value = sites.backward.value.func.value  # type: ignore[attr-defined] # `_called` looked
     if isinstance(value, ast.Call):  # criterion(net(x), y).backward()
         sites.unnamed = True
         forward = (f"{usual.loss} = {ast.unparse(value)}",)
-        return OwnNames(model, optimizer, usual.loss, forward), _looped(tree, sites)
+        return ProgramNames(model, optimizer, usual.loss, forward), _looped(tree, sites)
     loss = ast.unparse(value)
     made = loss.partition(".")[0]  # output.loss: the output is what is made
-    sites.forward = _until(tree, sites.backward, model, made)
+    sites.forward = _forward_statements(tree, sites.backward, model, made)
     lines = tuple(
         line
         for statement in sites.forward
         for line in (ast.get_source_segment(source, statement) or "").splitlines()
     )
-    return OwnNames(model, optimizer, loss, lines or usual.forward), _looped(tree, sites)
+    return ProgramNames(model, optimizer, loss, lines or usual.forward), _looped(tree, sites)
 
 
 def _receivers(tree: ast.Module, method: str) -> list[str]:
@@ -104,7 +104,7 @@ def _only(found: list[str]) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def before_a_move(value: ast.expr) -> ast.expr | None:
+def moved_operand(value: ast.expr) -> ast.expr | None:
     """Return the operand of `.cuda()` or `.to(device)`; None without one.
 
     Return the value itself where a move is not the last call in it.
@@ -131,7 +131,7 @@ def _moved(tree: ast.Module, name: str) -> Statement | None:
         node
         for node in ast.walk(tree)
         if isinstance(node, (ast.Expr, ast.Assign))
-        and (inside := before_a_move(node.value)) is not None
+        and (inside := moved_operand(node.value)) is not None
         and ast.unparse(inside) == name
     ]
     return found[0] if len(found) == 1 else None
@@ -173,7 +173,9 @@ def _blocks(tree: ast.Module) -> list[list[Statement]]:
     ]
 
 
-def _until(tree: ast.Module, backward: ast.Expr, model: str, loss: str) -> list[Statement]:
+def _forward_statements(
+    tree: ast.Module, backward: ast.Expr, model: str, loss: str
+) -> list[Statement]:
     """List the statements from the model's call to the loss.
 
     They are of the block that contains the backward.

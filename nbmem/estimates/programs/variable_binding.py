@@ -35,7 +35,7 @@ class Binding:
     name: str
     value: int
     line: int | None = None
-    word: int | None = None
+    argument_index: int | None = None
 
 
 def in_script(name: str, source: str, arguments: Sequence[str] = ()) -> Binding:
@@ -100,7 +100,7 @@ def in_cell(
     )
 
 
-def compiled(source: str, file: str, binding: Binding | None, value: int | None) -> Any:
+def compile_with_value(source: str, file: str, binding: Binding | None, value: int | None) -> Any:
     """Compile the program, with another literal for the variable if given."""
     tree = ast.parse(source, file)
     if binding is not None and binding.line is not None and value is not None:
@@ -111,7 +111,7 @@ def compiled(source: str, file: str, binding: Binding | None, value: int | None)
     return compile(ast.fix_missing_locations(tree), file, "exec")
 
 
-def written(source: str, binding: Binding, value: int) -> str | None:
+def rewrite_source(source: str, binding: Binding, value: int) -> str | None:
     """Return the source with another number for the variable.
 
     None where the source does not write it exactly once, on one line, or that line is not ASCII.
@@ -162,18 +162,18 @@ def _given(name: str, arguments: Sequence[str]) -> Binding | None:
         value = value if joined else "".join(arguments[at : at + 1])
         if not value.isdecimal():
             raise UsageError(f"The argument {option} is not a whole number: {value or 'nothing'}.")
-        return Binding(name, int(value), word=at)
+        return Binding(name, int(value), argument_index=at)
     return None
 
 
 def _written(tree: ast.Module, target: ast.expr) -> list[assignments.Assignment]:
     """List the places that assign the variable or build its owner."""
-    found = assignments.assigned(tree, target)
+    found = assignments.find_assignments(tree, target)
     if found or isinstance(target, ast.Name):
         return found
     text = ast.unparse(target)
     owner = target.value  # type: ignore[attr-defined] # an attribute or an entry
-    made = assignments.assigned(tree, owner)
+    made = assignments.find_assignments(tree, owner)
     found = [part for place in made for part in assignments.parts(place.now, target)]
     if made and not found:
         raise UsageError(

@@ -53,7 +53,7 @@ class Prober:
         compiled: bool = False,
     ) -> None:
         self.probes: dict[int, Probe] = {}
-        self.heard: Callable[[], None] = lambda: None
+        self.on_probe: Callable[[], None] = lambda: None
         self._ask = ask
         self._card, self._margin, self._tell = card, margin, tell
         self._remedies, self._compiled = remedies, compiled
@@ -71,7 +71,7 @@ class Prober:
             found = self.probes[value] = self._ask(request).probe
             how = " compiled" if self._compiled else ""
             self._tell(f"{value}{how}: {_how(found)}")
-            self.heard()
+            self.on_probe()
         return self.probes[value]
 
     def least(self, value: int) -> int:
@@ -141,13 +141,13 @@ def fit(  # noqa: PLR0913 - the question's parts
         raise UsageError(f"There is nothing between {low} and {high} in steps of {step}.")
     kept = int(card.total_bytes * margin)
 
-    def looked(*, compiled: bool) -> _Looking:
+    def looked(*, compiled: bool) -> _FitSearch:
         prober = Prober(ask, card, kept, tell, remedies, compiled=compiled)
         search = Search(
             test=prober.verdict, room=card.total_bytes - kept, low=low, high=high, step=step
         )
         figures = figures_of(card, kept)
-        return _Looking(program, variable or bound.name, prober, search, figures, show)
+        return _FitSearch(program, variable or bound.name, prober, search, figures, show)
 
     eager = looked(compiled=False)
     eager.run(bound.value)
@@ -160,7 +160,7 @@ def fit(  # noqa: PLR0913 - the question's parts
     return planned.answer() if why is None else eager.answer(why)
 
 
-class _Looking:
+class _FitSearch:
     """A search and the answer that it builds.
 
     Attributes:
@@ -179,7 +179,7 @@ class _Looking:
         self._program, self._name, self._card = program, name, card
         self._prober, self._search, self._show = prober, search, show
         self.eager_best: int | None = None
-        prober.heard = self._heard
+        prober.on_probe = self._heard
 
     @property
     def probes(self) -> tuple[Probe, ...]:
@@ -220,8 +220,8 @@ class _Looking:
     def _heard(self) -> None:
         runs = self.probes
         if any(p.ran for p in runs):
-            said = fit_sentences.so_far(self._name, self._search, runs, self._card)
-            self._show(self._answer(said, ()), fit_sentences.left(runs))
+            said = fit_sentences.partial_sentences(self._name, self._search, runs, self._card)
+            self._show(self._answer(said, ()), fit_sentences.progress_text(runs))
 
     def answer(self, why: str | None = None) -> Fit:
         """Build the answer of a finished search.
@@ -230,7 +230,7 @@ class _Looking:
             why: Compiled functions could not be run but eagerly, and why; None where they were.
         """
         line = memory_growth.same_peak(self.probes, self._search.best)
-        said = fit_sentences.whole(
+        said = fit_sentences.final_sentences(
             self._name, self._search, self.probes, self._card, self._program, line
         )
         said[2:2] = fit_sentences.of_compiled(self._name, self.probes, self.eager_best, why)
@@ -278,6 +278,6 @@ def _fill(search: Search, prober: Prober) -> None:
             prober(wanted)
 
 
-def asker(ask: Any) -> Ask:
+def cached_query(ask: Any) -> Ask:
     """Wrap the subprocess as a function that runs each request once."""
     return functools.cache(lambda request: ask(probe, request))

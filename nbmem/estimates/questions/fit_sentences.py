@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nbmem.report.estimate_results import CardFigures, Probe
 
 
-def left(probes: Collection[Probe]) -> str:
+def progress_text(probes: Collection[Probe]) -> str:
     """Format the number of runs so far and the mean time of each.
 
     How many runs a search takes is not known before.
@@ -30,7 +30,9 @@ def left(probes: Collection[Probe]) -> str:
     return f"{len(runs)} run{'s' * (len(runs) > 1)}{each}; the search goes on"
 
 
-def so_far(name: str, search: Search, probes: Collection[Probe], card: CardFigures) -> list[str]:
+def partial_sentences(
+    name: str, search: Search, probes: Collection[Probe], card: CardFigures
+) -> list[str]:
     """Return the verdict of a search that is still running."""
     ran = [p for p in probes if p.ran and p.value is not None]
     largest = max((p for p in ran if p.fits), key=lambda p: p.value or 0, default=ran[0])
@@ -55,7 +57,7 @@ def so_far(name: str, search: Search, probes: Collection[Probe], card: CardFigur
     return [first, f"{name}: {', '.join(known)}."]
 
 
-def whole(  # noqa: PLR0913, PLR0917 - what a verdict is made of
+def final_sentences(  # noqa: PLR0913, PLR0917 - what a verdict is made of
     name: str,
     search: Search,
     probes: Sequence[Probe],
@@ -66,7 +68,7 @@ def whole(  # noqa: PLR0913, PLR0917 - what a verdict is made of
     """Return the sentences of a finished search."""
     found = [_verdict(name, search, probes, card)]
     found.append(f"{card.kept} {card.share}".rstrip())
-    found += world_choice.said_of(program, probes[0])
+    found += world_choice.rank_sentences(program, probes[0])
     failed = [p for p in probes if p.failure is not None and p.failure.kind == "other"]
     if failed:
         values = ", ".join(str(p.value) for p in failed[:4])

@@ -12,7 +12,7 @@ from nbmem.core.units import format_bytes
 from nbmem.estimates.programs.source_edits import difference
 from nbmem.estimates.questions.plan_verdict import AS_IT_IS
 from nbmem.estimates.runs.probe_run import Request, probe
-from nbmem.estimates.runs.subprocess_client import Apart
+from nbmem.estimates.runs.subprocess_client import EstimateProcess
 from nbmem.estimates.world_choice import of_world
 from nbmem.report.estimate_results import Way
 
@@ -57,7 +57,7 @@ def ways(  # noqa: PLR0913, PLR0917 - the question's parts
         tell: Hears a line about every run.
     """
     found = []
-    with Apart(of_world(program, world)) as apart:
+    with EstimateProcess(of_world(program, world)) as apart:
         for kind in kinds:
             way = Way(ranks=world.world, key=kind.key, title=kind.title, price=kind.price)
             why_not = kind.unfit(world.world, world.local)

@@ -67,7 +67,7 @@ def plan(  # noqa: PLR0913 - the question's parts
     if variable is None and program.binding is not None:
         variable = program.binding.name
     planner = Planner(program, variable, ask, card, kept, tell, show)
-    planner.as_it_is()
+    planner.run_baseline()
     if planner.base.fits and not every:
         return planner.plan()
     planner.show(len(planner.open()))
@@ -81,7 +81,7 @@ def plan(  # noqa: PLR0913 - the question's parts
     return planner.plan()
 
 
-def as_it_is(program: Program, card: Card, margin: float) -> Request:
+def baseline_request(program: Program, card: Card, margin: float) -> Request:
     """Return a plan's first request: the program without remedies."""
     value = None if program.binding is None else program.binding.value
     return Request(card=card, margin=int(card.total_bytes * margin), value=value)
@@ -93,7 +93,7 @@ def _singles(planner: Planner, *, every: bool) -> None:
         if every or not planner.settled():
             wanted = [k for k in keys if every or planner.may_suffice(k)]
         else:
-            wanted = [k for k in planner.sort_of_best()[:BEST] if k in keys]
+            wanted = [k for k in planner.sort_singles()[:BEST] if k in keys]
         if not wanted:
             return
         planner.run(wanted[0], len(wanted) - 1)

@@ -17,7 +17,7 @@ from nbmem.estimates.programs.source_edits import difference
 from nbmem.estimates.questions import plan_verdict
 from nbmem.estimates.questions.fit import Prober
 from nbmem.estimates.questions.largest_value import largest_of
-from nbmem.estimates.questions.predicted_savings import Foreseen, foresee
+from nbmem.estimates.questions.predicted_savings import PredictedBytes, predict
 from nbmem.estimates.remedies import BY_KEY, REMEDIES, pages, parts_of, slow
 from nbmem.estimates.remedies.base import BATCH
 from nbmem.estimates.remedies.compiled import ALREADY
@@ -61,7 +61,7 @@ class Planner:
         self.room = card.total_bytes - margin
         self.options: dict[Keys, Option] = {}
         self.runs = 0
-        self._foreseen: dict[Keys, Foreseen] = {}
+        self._foreseen: dict[Keys, PredictedBytes] = {}
         self._tell, self._show = tell, show
         self._program = program
         bound = program.binding
@@ -91,7 +91,7 @@ class Planner:
         assert self._base is not None  # noqa: S101 - it is the first
         return self._base.probe
 
-    def as_it_is(self) -> None:
+    def run_baseline(self) -> None:
         """Run the program without remedies, and predict each remedy.
 
         Raises:
@@ -142,9 +142,9 @@ class Planner:
 
     def _foresee(self, keys: Keys, why_not: str | None = None) -> Option:
         assert self._base is not None  # noqa: S101 - it is the first
-        found = foresee(self._base, keys)
+        found = predict(self._base, keys)
         if pages(keys):
-            found = Foreseen(min(found.process, self.room), min(found.least, self.room))
+            found = PredictedBytes(min(found.process, self.room), min(found.least, self.room))
         self._foreseen[keys] = found
         kinds = [BY_KEY[key] for key in keys]
         return Option(
@@ -208,7 +208,7 @@ class Planner:
 
         return sorted(keys, key=likely)
 
-    def sort_of_best(self) -> list[Keys]:
+    def sort_singles(self) -> list[Keys]:
         """Sort single remedies by the process bytes, as run or predicted.
 
         Remedies that cannot be applied, and paging, are left out.
@@ -258,7 +258,7 @@ class Planner:
             sentences=(
                 *plan_verdict.sentences(first, ran, rest, card, self.room, done=done),
                 *plan_verdict.of_compiled(self.base, self._eager, self._unplanned),
-                *world_choice.said_of(self._program, self.base),
+                *world_choice.rank_sentences(self._program, self.base),
             ),
         )
 

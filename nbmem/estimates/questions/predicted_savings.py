@@ -16,13 +16,13 @@ from nbmem.estimates.remedies import BY_KEY
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nbmem.estimates.remedies.base import Acts
+    from nbmem.estimates.remedies.base import SavingsModel
     from nbmem.estimates.runs.probe_run import Reply
     from nbmem.report.estimate_results import Probe
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class PredictedBytes:
     """A prediction of a run under remedies, in bytes.
 
     Attributes:
@@ -34,7 +34,7 @@ class Foreseen:
     least: int
 
 
-def foresee(base: Reply, keys: Sequence[str]) -> Foreseen:
+def predict(base: Reply, keys: Sequence[str]) -> PredictedBytes:
     """Predict the process bytes of the program under remedies."""
     probe = base.probe
     kinds = [BY_KEY[key] for key in keys]
@@ -47,16 +47,16 @@ def foresee(base: Reply, keys: Sequence[str]) -> Foreseen:
     # With another value of the variable, nothing is certain.
     least = 0 if any(kind.parts > 1 for kind in kinds) else _highest(base, acts, most=True)
     usual = _highest(base, acts)
-    return Foreseen(process=context + int(min(usual * around, whole)), least=context + least)
+    return PredictedBytes(process=context + int(min(usual * around, whole)), least=context + least)
 
 
-def _highest(base: Reply, acts: Sequence[Acts], *, most: bool = False) -> int:
+def _highest(base: Reply, acts: Sequence[SavingsModel], *, most: bool = False) -> int:
     """Return the bytes of the phase that is highest under the remedies."""
     moments = (_left(name, held, acts, most=most) for name, held in base.phases)
     return max(moments, default=base.probe.allocated)
 
 
-def _left(phase: str, held: Mapping[str, int], acts: Sequence[Acts], *, most: bool) -> int:
+def _left(phase: str, held: Mapping[str, int], acts: Sequence[SavingsModel], *, most: bool) -> int:
     """Return the bytes of a moment that remain under the remedies.
 
     With `most`, every category that may shrink counts as gone.

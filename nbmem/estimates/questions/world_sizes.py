@@ -15,9 +15,9 @@ from nbmem.estimates.card_choice import figures_of
 from nbmem.estimates.questions import parallel_variants
 from nbmem.estimates.questions.fit import MARGIN
 from nbmem.estimates.remedies import PARALLELISMS
-from nbmem.estimates.remedies.variants import VARIANTS, ShardedInstead, WrappedOptimizerParts
+from nbmem.estimates.remedies.variants import VARIANTS, ShardedForDDP, WrappedZeroOptimizer
 from nbmem.estimates.runs.probe_run import Request, probe, refuse
-from nbmem.estimates.runs.subprocess_client import Apart
+from nbmem.estimates.runs.subprocess_client import EstimateProcess
 from nbmem.estimates.world_choice import NO_GROUP, of_world, world_for
 from nbmem.report.estimate_results import Worlds
 
@@ -88,7 +88,7 @@ def worlds(
 
 
 def _as_it_is(program: Program, world: VirtualWorld, card: Card, margin: int, tell: Tell) -> Probe:
-    with Apart(of_world(program, world)) as apart:
+    with EstimateProcess(of_world(program, world)) as apart:
         found: Probe = apart.ask(probe, Request(card=card, margin=margin)).probe
     refuse(found, f"as rank 0 of {world.world}")
     tell(f"{world.world} ranks: {format_bytes(found.need)}")
@@ -104,7 +104,7 @@ def _varied(program: Program, places: Places, card: Card, margin: int, tell: Tel
     kinds = list(VARIANTS)
     for world in places:
         for kind in tuple(kinds):
-            if kind is ShardedInstead and WrappedOptimizerParts not in kinds:
+            if kind is ShardedForDDP and WrappedZeroOptimizer not in kinds:
                 kinds.remove(kind)  # there is nothing in whose place it could be
                 continue
             (way,) = parallel_variants.ways(program, world, (kind,), card, margin, tell)

@@ -13,10 +13,10 @@ from nbmem.estimates.remedies.activations import (
 )
 from nbmem.estimates.remedies.batches import Expandable, FourMicroBatches, MicroBatches
 from nbmem.estimates.remedies.blocks import Checkpoint, SelectiveCheckpoint
-from nbmem.estimates.remedies.compiled import Compile, CompileGraphs, HalfKept
+from nbmem.estimates.remedies.compiled import ActivationBudget, Compile, CompileGraphs
 from nbmem.estimates.remedies.optimizers import EightBit, Fused, NoForeach, PlainSGD
 from nbmem.estimates.remedies.paging import Unified
-from nbmem.estimates.remedies.parallel import DataParallel, OptimizerParts
+from nbmem.estimates.remedies.parallel import DataParallel, ZeroOptimizer
 from nbmem.estimates.remedies.patches import watched
 from nbmem.estimates.remedies.sharding import Hybrid, Sharded, ShardedGradients
 from nbmem.estimates.remedies.tensor_parallel import TensorParallel
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from nbmem.estimates.programs.user_names import OwnNames
+    from nbmem.estimates.programs.user_names import ProgramNames
     from nbmem.estimates.remedies.base import Remedy
     from nbmem.estimates.remedies.parallel import Parallel
     from nbmem.estimates.remedies.patches import RemedyPatches
@@ -43,7 +43,7 @@ REMEDIES: tuple[type[Remedy], ...] = (
     FourMicroBatches,
     SelectiveCheckpoint,
     Checkpoint,
-    HalfKept,
+    ActivationBudget,
     Offload,
     PlainSGD,
     Compile,
@@ -54,7 +54,7 @@ REMEDIES: tuple[type[Remedy], ...] = (
 
 PARALLELISMS: tuple[type[Parallel], ...] = (
     DataParallel,
-    OptimizerParts,
+    ZeroOptimizer,
     ShardedGradients,
     Hybrid,
     Sharded,
@@ -66,7 +66,7 @@ BY_KEY: dict[str, type[Remedy]] = {kind.key: kind for kind in (*REMEDIES, *PARAL
 
 
 def applied(
-    keys: Iterable[str], own: OwnNames | None = None, room: int = 0
+    keys: Iterable[str], own: ProgramNames | None = None, room: int = 0
 ) -> AbstractContextManager[RemedyPatches]:
     """Return a context in which a program runs under remedies.
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 from nbmem.core.interconnect import link_of
 from nbmem.core.session.tensor_names import with_article
 from nbmem.core.units import format_bytes
-from nbmem.estimates.remedies.base import Acts, Remedy
+from nbmem.estimates.remedies.base import Remedy, SavingsModel
 from nbmem.virtual.arch import arch_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nbmem.estimates.programs.source_edits import Edit
-    from nbmem.estimates.programs.user_names import OwnNames
+    from nbmem.estimates.programs.user_names import ProgramNames
     from nbmem.virtual.cards import Card
 
 
-class _Around(Remedy):
+class _ForwardContext(Remedy):
     """A context that is open from the outermost forward until backward."""
 
     def __init__(self) -> None:
@@ -52,14 +52,14 @@ class _Around(Remedy):
             opened.__exit__(None, None, None)
 
 
-class Autocast(_Around):
+class Autocast(_ForwardContext):
     """Autocast to bfloat16, on cards before Ampere to float16."""
 
     key = "autocast"
     title = "autocast"
     price = "bfloat16: 7 bits of mantissa instead of 23 in matrix products and convolutions; faster"
     nothing = "No module is called in it."
-    acts = Acts(passing=0.4, waiting=0.45, inputs=0.0)
+    acts = SavingsModel(passing=0.4, waiting=0.45, inputs=0.0)
 
     def context(self, module: Any) -> Any:
         """Return an autocast, unless one is active or nothing is float32."""
@@ -99,11 +99,11 @@ class Autocast(_Around):
         """Wrap the forward; for float16, insert a GradScaler, too."""
         own = self.own
         if card.arch.bfloat16:
-            return edit.around_the_forward(_BFLOAT16)
+            return edit.wrap_forward(_BFLOAT16)
         return (
-            edit.around_the_forward(_FLOAT16, f"scaler.scale({own.loss}).backward()")
+            edit.wrap_forward(_FLOAT16, f"scaler.scale({own.loss}).backward()")
             and edit.step_as(f"scaler.step({own.optimizer})\nscaler.update()")
-            and edit.after_the_model(_SCALER)
+            and edit.insert_after_model(_SCALER)
         )
 
 
@@ -113,19 +113,19 @@ _SCALER = 'scaler = torch.amp.GradScaler("cuda")'
 _OFFLOADED = "torch.autograd.graph.save_on_cpu(pin_memory=True)"
 
 
-def _with(context: str, own: OwnNames) -> str:
+def _with(context: str, own: ProgramNames) -> str:
     """Return the program's own forward lines inside a context."""
     return f"with {context}:\n" + "\n".join(f"    {line}" for line in own.forward)
 
 
-class Offload(_Around):
+class Offload(_ForwardContext):
     """Offload of saved tensors to the host's memory."""
 
     key = "offload"
     title = "host offload"
     price = "copies every saved activation to the host and back in each step"
     nothing = "Nothing is saved for backward."
-    acts = Acts(passing=0.0, waiting=0.95, inputs=0.0)
+    acts = SavingsModel(passing=0.0, waiting=0.95, inputs=0.0)
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class Offload(_Around):
     def put(self, edit: Edit, card: Card) -> bool:
         """Wrap the forward in save_on_cpu."""
         del card
-        return edit.around_the_forward(_OFFLOADED)
+        return edit.wrap_forward(_OFFLOADED)
 
     def price_of(self, card: Card, steps: int) -> str:
         """Return the bytes that a step moves and the least time of that."""
@@ -177,7 +177,7 @@ class InPlace(Remedy):
     title = "inplace=True"
     price = "none, where autograd allows it; it raises where it does not"
     nothing = "The model has no activation module with inplace=False."
-    acts = Acts(passing=0.0, waiting=0.2)
+    acts = SavingsModel(passing=0.0, waiting=0.2)
 
     def __init__(self) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ class InPlace(Remedy):
 
     def put(self, edit: Edit, card: Card) -> bool:
         """Insert the loop after the model is made."""
-        return edit.after_the_model(self.code_of(card))
+        return edit.insert_after_model(self.code_of(card))
 
 
 def _not_in_place(model: Any) -> list[Any]:
@@ -228,7 +228,7 @@ class ChannelsLast(Remedy):
     title = "channels_last"
     price = "none; faster with tensor cores"
     nothing = "The model has no two-dimensional convolution."
-    acts = Acts(passing=0.0, waiting=0.0, inputs=0.0)
+    acts = SavingsModel(passing=0.0, waiting=0.0, inputs=0.0)
 
     def outermost(
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nbmem.core.session.categories import Category
-from nbmem.estimates.programs.user_names import OwnNames
+from nbmem.estimates.programs.user_names import ProgramNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +20,7 @@ BATCH = "<batch>"
 
 
 @dataclass(frozen=True, slots=True)
-class Acts:
+class SavingsModel:
     """Shares of a run's ledger that a remedy takes away.
 
     Attributes:
@@ -110,7 +110,7 @@ class Remedy:
     milder: ClassVar[str] = ""
     conf: ClassVar[str] = ""
     parts: ClassVar[int] = 1
-    acts: ClassVar[Acts] = Acts()
+    acts: ClassVar[SavingsModel] = SavingsModel()
     pages: ClassVar[bool] = False
     slow: ClassVar[bool] = False
     of_compiled: ClassVar[bool] = False
@@ -120,7 +120,7 @@ class Remedy:
     def __init__(self) -> None:
         self.applied = 0
         self.why_not: str | None = None
-        self.own = OwnNames()
+        self.own = ProgramNames()
         self.room = 0
 
     def refuse(self, why: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from nbmem.estimates.remedies.base import BATCH, Acts, Remedy
+from nbmem.estimates.remedies.base import BATCH, Remedy, SavingsModel
 
 if TYPE_CHECKING:
     from nbmem.estimates.programs.source_edits import Edit
@@ -31,7 +31,7 @@ class MicroBatches(Remedy):
     group = "batch"
     parts = 2
     nothing = "Nothing is trained in it."
-    acts = Acts(passing=1 / 2, waiting=1 / 2, inputs=1 / 2)
+    acts = SavingsModel(passing=1 / 2, waiting=1 / 2, inputs=1 / 2)
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class FourMicroBatches(MicroBatches):
     title = "4 micro-batches"
     price = "four times as many kernels, each with a quarter of the work; BatchNorm sees a quarter"
     parts: ClassVar[int] = 4
-    acts: ClassVar[Acts] = Acts(passing=3 / 4, waiting=3 / 4, inputs=3 / 4)
+    acts: ClassVar[SavingsModel] = SavingsModel(passing=3 / 4, waiting=3 / 4, inputs=3 / 4)
 
 
 class Expandable(Remedy):
@@ -87,4 +87,4 @@ class Expandable(Remedy):
 
     def put(self, edit: Edit, card: Card) -> bool:
         """Insert the setting before torch is imported."""
-        return edit.at_the_top(self.code_of(card))
+        return edit.insert_at_top(self.code_of(card))

@@ -9,7 +9,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from nbmem.estimates.remedies.base import Acts, Remedy
+from nbmem.estimates.remedies.base import Remedy, SavingsModel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ class Checkpoint(Remedy):
     group = "checkpoint"
     milder = "checkpoint_selective"
     nothing = "No module trains in it."
-    acts = Acts(passing=0.0, waiting=0.7, inputs=0.0)
+    acts = SavingsModel(passing=0.0, waiting=0.7, inputs=0.0)
     idly = "The model has no repeated blocks in a ModuleList or Sequential."
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class Checkpoint(Remedy):
 
     def put(self, edit: Edit, card: Card) -> bool:
         """Insert the lines after the model is made."""
-        return edit.after_the_model(self.code_of(card))
+        return edit.insert_after_model(self.code_of(card))
 
 
 class SelectiveCheckpoint(Checkpoint):
@@ -132,7 +132,7 @@ class SelectiveCheckpoint(Checkpoint):
     milder = ""
     nothing = "Its blocks have no matrix product, convolution or attention to keep."
     # Of the activations at the peak, 19 to 44% went in a ResNet-50, two ViTs and a Llama.
-    acts = Acts(passing=0.0, waiting=0.3, inputs=0.0)
+    acts = SavingsModel(passing=0.0, waiting=0.3, inputs=0.0)
 
     def __init__(self) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from nbmem.estimates.remedies.base import Acts, Remedy
+from nbmem.estimates.remedies.base import Remedy, SavingsModel
 
 if TYPE_CHECKING:
     from nbmem.estimates.programs.source_edits import Edit
@@ -27,7 +27,7 @@ class Compile(Remedy):
     )
     nothing = "No module with weights is called in it."
     # Of what forward and backward make, 7 to 21% went in small programs (docs/estimates.md).
-    acts = Acts(passing=0.15, waiting=0.15, inputs=0.0)
+    acts = SavingsModel(passing=0.15, waiting=0.15, inputs=0.0)
     group = "compile"
     slow = True
     mode: ClassVar[str] = ""
@@ -104,7 +104,7 @@ class Compile(Remedy):
 
     def put(self, edit: Edit, card: Card) -> bool:
         """Insert the line after the model is made, if there is one model."""
-        return len(self._done) == 1 and edit.after_the_model(self.code_of(card))
+        return len(self._done) == 1 and edit.insert_after_model(self.code_of(card))
 
 
 class CompileGraphs(Compile):
@@ -118,11 +118,11 @@ class CompileGraphs(Compile):
         "before returned; faster where kernels are small"
     )
     # The pools of graphs keep what the plan saves (docs/estimates.md).
-    acts = Acts(passing=0.0, waiting=0.0, inputs=0.0)
+    acts = SavingsModel(passing=0.0, waiting=0.0, inputs=0.0)
     mode = "reduce-overhead"
 
 
-class HalfKept(Remedy):
+class ActivationBudget(Remedy):
     """An activation memory budget of 0.5 for compiled regions.
 
     They save less for backward: halfway from the fastest partition to their inputs alone.
@@ -139,7 +139,7 @@ class HalfKept(Remedy):
     code = f"import torch._functorch.config\ntorch._functorch.config.{_BUDGETED} = {BUDGET}"
     nothing = "The program compiles nothing."
     # A third of what forward leaves for backward, and more (docs/estimates.md).
-    acts = Acts(passing=0.0, waiting=0.4, inputs=0.0)
+    acts = SavingsModel(passing=0.0, waiting=0.4, inputs=0.0)
     of_compiled = True
 
     def __init__(self) -> None:
@@ -163,4 +163,4 @@ class HalfKept(Remedy):
 
     def put(self, edit: Edit, card: Card) -> bool:
         """Insert the setting before anything is compiled."""
-        return edit.at_the_top(self.code_of(card))
+        return edit.insert_at_top(self.code_of(card))

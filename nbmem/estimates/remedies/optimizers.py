@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from nbmem.estimates.remedies.base import Acts, Remedy
+from nbmem.estimates.remedies.base import Remedy, SavingsModel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,7 +26,7 @@ def _one_of(optimizer: Any, names: tuple[str, ...]) -> bool:
     return isinstance(optimizer, kinds)
 
 
-class _Changed(Remedy):
+class _OptimizerChange(Remedy):
     """A remedy that changes the optimizer in the one line that makes it."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class _Changed(Remedy):
             return False
         for name, value in self._switch.items():
             return edit.with_keyword(name, repr(value))
-        return edit.instead_of_the_optimizer(self.code_of(card))
+        return edit.replace_optimizer(self.code_of(card))
 
     def changes(self, optimizer: Any, kind: str = "", **changed: Any) -> None:
         """Record the line that makes the changed optimizer.
@@ -91,7 +91,7 @@ def given(optimizer: Any) -> dict[str, Any]:
     }
 
 
-class PlainSGD(_Changed):
+class PlainSGD(_OptimizerChange):
     """SGD without momentum, which has no state."""
 
     key = "sgd"
@@ -99,7 +99,7 @@ class PlainSGD(_Changed):
     price = "another optimizer: its learning rate has to be found anew"
     group = "optimizer"
     nothing = "No optimizer of the Adam family is made in it."
-    acts = Acts(state=1.0, stepping=1.0)
+    acts = SavingsModel(state=1.0, stepping=1.0)
 
     @classmethod
     def takes(cls, optimizer: Any) -> bool:
@@ -115,7 +115,7 @@ class PlainSGD(_Changed):
             _become(optimizer, torch.optim.SGD(_dummy(), lr=1e-3))
 
 
-class EightBit(_Changed):
+class EightBit(_OptimizerChange):
     """Adam's state in 8 bits."""
 
     key = "adam8bit"
@@ -123,7 +123,7 @@ class EightBit(_Changed):
     price = "needs bitsandbytes; state rounded to 8 bits in blocks of 256"
     group = "optimizer"
     nothing = "No optimizer of the Adam family is made in it."
-    acts = Acts(state=0.74, stepping=1.0)
+    acts = SavingsModel(state=0.74, stepping=1.0)
 
     @classmethod
     def takes(cls, optimizer: Any) -> bool:
@@ -177,7 +177,7 @@ def _become(optimizer: Any, other: Any) -> None:
     optimizer._patch_step_function()  # noqa: SLF001 - torch's own way to give a class its hooks
 
 
-class Fused(_Changed):
+class Fused(_OptimizerChange):
     """The fused form of an optimizer: one kernel for the whole step."""
 
     key = "fused"
@@ -185,7 +185,7 @@ class Fused(_Changed):
     price = "none; faster"
     group = "optimizer"
     nothing = "Its optimizers have no fused form, or are fused already."
-    acts = Acts(state=0.0, stepping=1.0)
+    acts = SavingsModel(state=0.0, stepping=1.0)
 
     @classmethod
     def takes(cls, optimizer: Any) -> bool:
@@ -203,7 +203,7 @@ class Fused(_Changed):
         optimizer._step_supports_amp_scaling = True  # noqa: SLF001 - as its __init__ does for fused=True
 
 
-class NoForeach(_Changed):
+class NoForeach(_OptimizerChange):
     """An optimizer step over one parameter after the other."""
 
     key = "no_foreach"
@@ -211,7 +211,7 @@ class NoForeach(_Changed):
     price = "many small kernels instead of a few: a slower step"
     group = "optimizer"
     nothing = "Its optimizers do not use foreach."
-    acts = Acts(stepping=0.5)
+    acts = SavingsModel(stepping=0.5)
 
     @classmethod
     def takes(cls, optimizer: Any) -> bool:

@@ -8,7 +8,7 @@ from nbmem.core.interconnect import FAULTED, link_of
 from nbmem.core.units import format_bytes
 from nbmem.estimates.remedies.base import Remedy
 from nbmem.virtual.paging import driver, ideal
-from nbmem.virtual.paging.accesses import Did, Touches
+from nbmem.virtual.paging.accesses import AccessKind, AccessLog
 
 if TYPE_CHECKING:
     from nbmem.estimates.programs.source_edits import Edit
@@ -38,7 +38,7 @@ class Unified(Remedy):
     def __init__(self) -> None:
         super().__init__()
         self._gpu: VirtualGPU | None = None
-        self._touches = Touches()
+        self._touches = AccessLog()
 
     def prepare(self) -> None:
         """Record which storages operators use from here on."""
@@ -46,7 +46,7 @@ class Unified(Remedy):
 
         self._gpu = virtual.active()
         if self._gpu is not None:
-            self._gpu.touches = self._touches
+            self._gpu.access_log = self._touches
             self.applied += 1
 
     def before_backward(self) -> None:
@@ -54,12 +54,12 @@ class Unified(Remedy):
 
         Where it begins is the same in each step.
         """
-        self._touches.note(Did.STEP)
+        self._touches.note(AccessKind.STEP)
 
     def finish(self) -> None:
         """Stop recording."""
         if self._gpu is not None:
-            self._gpu.touches = None
+            self._gpu.access_log = None
 
     def price_of(self, card: Card, steps: int) -> str:
         """Return the bytes that a step pages and the time that takes.
@@ -91,4 +91,4 @@ class Unified(Remedy):
     def put(self, edit: Edit, card: Card) -> bool:
         """Insert the lines at the top of the program."""
         del card
-        return edit.at_the_top(_CODE)
+        return edit.insert_at_top(_CODE)

@@ -126,7 +126,7 @@ class Parallel(Remedy):
     def put(self, edit: Edit, card: Card) -> bool:
         """Insert the lines at the top and after the model."""
         del card
-        return edit.at_the_top(self.joining()) and edit.before_the_optimizer(self.lines())
+        return edit.insert_at_top(self.joining()) and edit.insert_before_optimizer(self.lines())
 
 
 class DataParallel(Parallel):
@@ -178,7 +178,7 @@ class DataParallel(Parallel):
         return not self._on_host and super().put(edit, card)
 
 
-class OptimizerParts(DataParallel):
+class ZeroOptimizer(DataParallel):
     """ZeRO-1: each card steps a part of the parameters."""
 
     key = "zero1"
@@ -244,8 +244,8 @@ class OptimizerParts(DataParallel):
     def put(self, edit: Edit, card: Card) -> bool:
         """Insert the lines at the top and replace the optimizer."""
         del card
-        top = not self._on_host and edit.at_the_top(self.joining())
-        return top and edit.instead_of_the_optimizer(self.lines(), several=True)
+        top = not self._on_host and edit.insert_at_top(self.joining())
+        return top and edit.replace_optimizer(self.lines(), several=True)
 
 
 def in_host(model_bytes: int) -> str:

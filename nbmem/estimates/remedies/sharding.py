@@ -102,8 +102,8 @@ class Sharded(Parallel):
         That is before the model is moved to the card, or before its optimizer is made.
         """
         del card
-        place = edit.before_the_optimizer if self._at_optimizer else edit.before_the_move
-        return edit.at_the_top(self.joining()) and place(self.lines())
+        place = edit.insert_before_optimizer if self._at_optimizer else edit.insert_before_move
+        return edit.insert_at_top(self.joining()) and place(self.lines())
 
 
 class ShardedGradients(Sharded):

@@ -65,7 +65,7 @@ class TensorParallel(Sharded):
             parallelize_module,
         )
 
-        plan = said_plan(model) or seen_plan(model)
+        plan = declared_plan(model) or inferred_plan(model)
         strange = sorted({style for style in plan.values() if style not in _STYLES})
         if strange:
             self.refuse(f"Its plan has styles that torch has not ({', '.join(strange)}).")
@@ -157,7 +157,7 @@ class TensorParallel(Sharded):
         return f"{found}\n# and foreach=False for the optimizer: torch mixes no cut and whole ones"
 
 
-def said_plan(model: Any) -> dict[str, str]:
+def declared_plan(model: Any) -> dict[str, str]:
     """Return the plan of a transformers model by module name, else empty.
 
     The names start at the model.
@@ -172,7 +172,7 @@ def said_plan(model: Any) -> dict[str, str]:
     return {k: style for k, style in found.items() if any(_means(k, name) for name in names)}
 
 
-def seen_plan(model: Any) -> dict[str, str]:
+def inferred_plan(model: Any) -> dict[str, str]:
     """Find a plan in a model's structure.
 
     It has Linears into a wider layer and the one back, without a layer between that mixes features.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from nbmem.estimates.remedies.parallel import OptimizerParts, Parallel
+from nbmem.estimates.remedies.parallel import Parallel, ZeroOptimizer
 from nbmem.estimates.remedies.sharding import Sharded
 from nbmem.virtual.patches.patcher import Patch, Patches
 
@@ -89,7 +89,7 @@ class BucketViews(_Wrapping):
         )
 
 
-class WrappedOptimizerParts(_Wrapping, OptimizerParts):
+class WrappedZeroOptimizer(_Wrapping, ZeroOptimizer):
     """ZeRO-1 beside the program's own DistributedDataParallel."""
 
     key = "ddp_zero1"
@@ -130,7 +130,7 @@ class WrappedOptimizerParts(_Wrapping, OptimizerParts):
         return f"from torch.distributed.optim import ZeroRedundancyOptimizer\n{self._line}"
 
 
-class ShardedInstead(_Wrapping, Sharded):
+class ShardedForDDP(_Wrapping, Sharded):
     """FSDP2 in the place of the program's DistributedDataParallel."""
 
     key = "ddp_zero3"
@@ -189,17 +189,17 @@ class _Reshard(Parallel):
             self._done[id(module)] = module
             units = [m for m in module.modules() if isinstance(m, FSDPModule)]
             for unit in units:
-                self.turn(unit, first=unit is units[0], alone=len(units) == 1)
+                self.hook_event(unit, first=unit is units[0], alone=len(units) == 1)
         return args, kwargs
 
-    def turn(self, unit: Any, *, first: bool, alone: bool) -> None:
+    def hook_event(self, unit: Any, *, first: bool, alone: bool) -> None:
         """Set one unit's switch if that changes anything."""
         raise NotImplementedError
 
     def put(self, edit: Edit, card: Card) -> bool:
         """Insert the line before the optimizer is made."""
         del card
-        return edit.before_the_optimizer(self.lines())
+        return edit.insert_before_optimizer(self.lines())
 
     def code_of(self, card: Card) -> str:
         """Return the line that sets the switch."""
@@ -214,7 +214,7 @@ class ReshardOff(_Reshard):
     title = "reshard off (ZeRO-2)"
     price = "the weights are gathered once a step, and stay whole until backward has used them"
 
-    def turn(self, unit: Any, *, first: bool, alone: bool) -> None:
+    def hook_event(self, unit: Any, *, first: bool, alone: bool) -> None:
         """Turn resharding off where it is on."""
         del alone
         if _reshards(unit, first=first):
@@ -236,7 +236,7 @@ class ReshardOn(_Reshard):
     title = "reshard on (ZeRO-3)"
     price = "the weights are gathered twice a step, for forward and for backward"
 
-    def turn(self, unit: Any, *, first: bool, alone: bool) -> None:
+    def hook_event(self, unit: Any, *, first: bool, alone: bool) -> None:
         """Turn resharding on where it is off."""
         if (alone or not first) and not _reshards(unit, first=first):
             unit.set_reshard_after_forward(True, recurse=False)
@@ -266,9 +266,9 @@ def _reshards(unit: Any, *, first: bool) -> bool:
 
 VARIANTS: tuple[type[Parallel], ...] = (
     BucketViews,
-    WrappedOptimizerParts,
+    WrappedZeroOptimizer,
     ReshardOff,
     ReshardOn,
-    ShardedInstead,
+    ShardedForDDP,
 )
 """In the order in which they are tried."""

@@ -21,7 +21,7 @@ LONGEST = 160
 
 
 @contextlib.contextmanager
-def of_threads(program: Program) -> Iterator[list[Failure]]:
+def collect_thread_failures(program: Program) -> Iterator[list[Failure]]:
     """Collect out-of-memory errors that threads raised.
 
     torch raises in the thread, and only a text of that is seen. The hook of `threading` is wrapped.

@@ -20,8 +20,8 @@ from nbmem.estimates.programs.environment import Plans
 from nbmem.estimates.programs.programs import CALL
 from nbmem.estimates.programs.source_edits import Edit
 from nbmem.estimates.remedies import pages, slow
-from nbmem.estimates.runs.failures import failure_of, of_threads
-from nbmem.estimates.world_choice import NO_GROUP, sent_by
+from nbmem.estimates.runs.failures import collect_thread_failures, failure_of
+from nbmem.estimates.world_choice import NO_GROUP, communicated_bytes
 from nbmem.report.estimate_results import Failure, Probe
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Reply:
 
 
 @dataclasses.dataclass(slots=True)
-class _Ran:
+class _TracedRun:
     trace: Trace
     failure: Failure | None
     refused: str | None
@@ -172,7 +172,7 @@ def record(program: Program, request: Request) -> Session:
     return session
 
 
-def _run(program: Program, request: Request, *, look: bool = True, room: int = 0) -> _Ran:
+def _run(program: Program, request: Request, *, look: bool = True, room: int = 0) -> _TracedRun:
     """Run a program once, traced, on the card of the request.
 
     Args:
@@ -184,7 +184,7 @@ def _run(program: Program, request: Request, *, look: bool = True, room: int = 0
     from nbmem import virtual
     from nbmem.api import tracing
     from nbmem.estimates.remedies import applied, conf_of, idle_in
-    from nbmem.virtual.patches.distributed.spawn import Ranks, played
+    from nbmem.virtual.patches.distributed.spawn import RankState, playing
 
     gc.collect()  # what the run before left in cycles is on a card that is no more
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
@@ -202,12 +202,12 @@ def _run(program: Program, request: Request, *, look: bool = True, room: int = 0
             )
         )
         module = program.prepare()
-        stack.enter_context(played(program.world, request.rank))
+        stack.enter_context(playing(program.world, request.rank))
         edit = Edit.of(program.source)
         watch = stack.enter_context(applied(request.remedies, edit.own, room))
         trace = tracing.trace(program.title, namespace=vars(module))
         failure, error = None, None
-        threads = stack.enter_context(of_threads(program))
+        threads = stack.enter_context(collect_thread_failures(program))
         trace.start()
         try:
             watch.begin()
@@ -229,11 +229,11 @@ def _run(program: Program, request: Request, *, look: bool = True, room: int = 0
         code = "\n".join(r.code_of(request.card) for r in watch.remedies)
         changed = _changed(edit, program, watch.remedies, request)
         context = max(gpu.context_bytes for gpu in virtual.gpus())
-        notes = () if program.world is None or Ranks.apart else (NO_GROUP,)
+        notes = () if program.world is None or RankState.apart else (NO_GROUP,)
         idle = {} if request.remedies else idle_in(vars(module))
     failure = failure or next(iter(threads), None)
-    sent = sent_by(program, trace)
-    return _Ran(
+    sent = communicated_bytes(program, trace)
+    return _TracedRun(
         trace, failure, refused, called, fullest, price, code, context, idle, changed, notes, sent
     )
 
@@ -261,11 +261,11 @@ def _changed(
         return None
     result = edit.result()
     if remedy.parts > 1 and bound is not None and request.value is not None:
-        return variable_binding.written(result, bound, request.value)
+        return variable_binding.rewrite_source(result, bound, request.value)
     return result
 
 
-def _phases(ran: _Ran) -> tuple[tuple[str, dict[str, int]], ...]:
+def _phases(ran: _TracedRun) -> tuple[tuple[str, dict[str, int]], ...]:
     """Return the categories at each phase's peak and at the overall peak."""
     report = ran.trace.report()
     rows = [(row.name, row.ledger_at_peak) for row in report.phases if not row.depth]
@@ -273,7 +273,7 @@ def _phases(ran: _Ran) -> tuple[tuple[str, dict[str, int]], ...]:
     return tuple((name, {c.label: ledger[c] for c in ACTIVE}) for name, ledger in rows)
 
 
-def _read(ran: _Ran, request: Request) -> Probe:
+def _read(ran: _TracedRun, request: Request) -> Probe:
     try:
         report = ran.trace.report()
     except NbmemError:

@@ -33,7 +33,7 @@ class EstimateError(NbmemError):
     """An error that prevents an estimate."""
 
 
-class Apart:
+class EstimateProcess:
     """A subprocess that answers questions about a program.
 
     Use it as a context manager.
@@ -47,7 +47,7 @@ class Apart:
     def __enter__(self) -> Self:
         self._process = worker_processes.take()
         try:
-            self._send(environment.taken())
+            self._send(environment.capture_state())
         except BaseException:  # Ctrl-C while it starts: nobody else would end it
             self.__exit__(*sys.exc_info())
             raise
@@ -64,7 +64,7 @@ class Apart:
             return
         answered = kind is None or issubclass(kind, NbmemError)
         if answered and self._stays:
-            worker_processes.give_back(process)
+            worker_processes.return_worker(process)
         else:  # after Ctrl-C what it computes is of no use to anybody
             worker_processes.end(process, worker_processes.PARTING if answered else 0.0)
 

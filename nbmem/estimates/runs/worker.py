@@ -34,7 +34,7 @@ from nbmem.estimates.runs import pipe_messages, worker_processes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbmem.estimates.programs.environment import Surroundings
+    from nbmem.estimates.programs.environment import ProcessState
     from nbmem.estimates.programs.programs import Program
 
 PATIENCE = 300.0
@@ -71,18 +71,18 @@ def _serve(requests: int, answers: int) -> None:
     gc.freeze()  # each run collects what the one before left: only that, not all of torch
     warm = False
     while _can_fork():
-        if not warm and not _asked(requests, 0):
+        if not warm and not _wait_for_question(requests, 0):
             warm = True
             with suppress(Exception):  # then the next question is as slow as the first
                 _warm_up()
             continue
-        if not _asked(requests, PATIENCE):
+        if not _wait_for_question(requests, PATIENCE):
             return
-        _apart(_standing(requests), requests, answers)
-    _answer_all(_standing(requests), requests, answers, stays=False)
+        _answer_in_fork(_read_state(requests), requests, answers)
+    _answer_all(_read_state(requests), requests, answers, stays=False)
 
 
-def _asked(requests: int, patience: float) -> bool:
+def _wait_for_question(requests: int, patience: float) -> bool:
     """Wait for a question or the end of the input; return whether it came.
 
     False after `patience` seconds without either.
@@ -90,9 +90,9 @@ def _asked(requests: int, patience: float) -> bool:
     return bool(select.select([requests], [], [], patience)[0])
 
 
-def _standing(requests: int) -> Surroundings:
+def _read_state(requests: int) -> ProcessState:
     """Read the process state with which a question begins."""
-    standing: Surroundings = pickle.loads(pipe_messages.read(requests))  # noqa: S301 - from who started it
+    standing: ProcessState = pickle.loads(pipe_messages.read(requests))  # noqa: S301 - from who started it
     return standing
 
 
@@ -105,7 +105,7 @@ def _can_fork() -> bool:
     return sys.platform == "linux" and threading.active_count() == len(list(tasks.iterdir())) == 1
 
 
-def _apart(begin: Surroundings, requests: int, answers: int) -> None:
+def _answer_in_fork(begin: ProcessState, requests: int, answers: int) -> None:
     """Answer a question in a fork, and end as the fork does if it fails.
 
     A fork that ends by a signal or with an error code is imitated.
@@ -152,20 +152,20 @@ def _warm_up() -> None:
     """Run a small program once, so that forks find its imports done."""
     from nbmem.estimates.runs import prewarm
 
-    environment.stand(environment.taken())
+    environment.set_initial_state(environment.capture_state())
     prewarm.run()
     gc.collect()
     gc.freeze()
 
 
-def _answer_all(begin: Surroundings, requests: int, answers: int, *, stays: bool) -> None:
+def _answer_all(begin: ProcessState, requests: int, answers: int, *, stays: bool) -> None:
     """Answer all questions about one program.
 
     Each answer includes whether the next program may be sent to this process.
     """
     begin.put()
-    builtins.input = programs.nobody_answers
-    environment.stand(environment.taken())
+    builtins.input = programs.refuse_input
+    environment.set_initial_state(environment.capture_state())
     while True:
         job: Job | None = pickle.loads(pipe_messages.read(requests))  # noqa: S301 - as above
         if job is None:

@@ -66,7 +66,7 @@ def _started() -> subprocess.Popen[bytes]:
     )
 
 
-def give_back(process: subprocess.Popen[bytes]) -> None:
+def return_worker(process: subprocess.Popen[bytes]) -> None:
     """Let a worker wait for its next question; end it if it is gone."""
     assert process.stdin is not None  # noqa: S101 - a pipe
     try:

@@ -84,12 +84,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout = None
         return 0
     except (Exception, KeyboardInterrupt) as err:  # noqa: BLE001 - a sentence, whatever a file holds
-        sentence, code = _told(err)
+        sentence, code = _error_outcome(err)
         say(sentence)
     return code
 
 
-def _told(err: BaseException) -> tuple[str, int]:
+def _error_outcome(err: BaseException) -> tuple[str, int]:
     """Return the sentence and exit code for the error of a command."""
     if isinstance(err, KeyboardInterrupt):
         return "interrupted.", EXIT_INTERRUPTED

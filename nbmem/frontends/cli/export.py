@@ -50,11 +50,11 @@ def _notebook(options: argparse.Namespace) -> int:
     if options.private:
         raise refuse_private("a notebook, whose cells are its author's,")
     from nbmem.core.files.atomic_write import write_text
-    from nbmem.core.files.untrusted_input import expanded
+    from nbmem.core.files.untrusted_input import expand_home
 
     if options.format != "html":
         raise UsageError(f"A notebook is exported as html, not as {options.format}.")
-    source, target = expanded(options.file), writable(options.out, "OUT")
+    source, target = expand_home(options.file), writable(options.out, "OUT")
     if not source.is_file():
         raise UsageError(f"There is no notebook {options.file}.")
     try:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import argparse
 
     from nbmem.capture.processes.jupyter_servers import Kernel
-    from nbmem.core.gpu_processes import Neighbour
+    from nbmem.core.gpu_processes import GpuProcess
 
 LEAST_S = 0.5
 """Seconds between two pictures: a server is asked at each."""
@@ -72,10 +72,10 @@ def _shut_down(pid: int) -> int:
     The server is requested to do it, and no process is killed.
     """
     from nbmem.capture.processes import jupyter_servers
-    from nbmem.views.gpu_processes import what
+    from nbmem.views.gpu_processes import describe_process
 
     found, kernel = _own_kernel(pid, "end it")
-    if not _agreed(f"{what(found)}: all that it holds is lost. Shut it down? [y/N] "):
+    if not _agreed(f"{describe_process(found)}: all that it holds is lost. Shut it down? [y/N] "):
         return EXIT_OK
     if not jupyter_servers.shut_down(kernel):
         say("its server refused, or did not answer in time: `nbmem gpus` says whether it is gone.")
@@ -87,16 +87,18 @@ def _shut_down(pid: int) -> int:
 def _free(pid: int) -> int:
     """Make a kernel's allocator release its cache, not its tensors."""
     from nbmem.capture.processes.jupyter_kernels import free_cache
-    from nbmem.views.gpu_processes import what
+    from nbmem.views.gpu_processes import describe_process
 
     found, kernel = _own_kernel(pid, "ask it")
     if found.told is None or kernel.busy:
         why = (
             "runs a cell just now" if kernel.busy else "has no nbmem in it that says what it holds"
         )
-        say(f"{what(found)}: it {why}, so it is not asked.")
+        say(f"{describe_process(found)}: it {why}, so it is not asked.")
         return EXIT_FAILED
-    if not _agreed(f"{what(found)}: give back what it has cached and does not use? [y/N] "):
+    if not _agreed(
+        f"{describe_process(found)}: give back what it has cached and does not use? [y/N] "
+    ):
         return EXIT_OK
     answer = free_cache(pid)
     if answer is None:
@@ -106,17 +108,17 @@ def _free(pid: int) -> int:
     return EXIT_OK
 
 
-def _own_kernel(pid: int, do: str) -> tuple[Neighbour, Kernel]:
+def _own_kernel(pid: int, do: str) -> tuple[GpuProcess, Kernel]:
     """Return a kernel of one of this user's Jupyter servers.
 
     Raises:
         UsageError: It is none.
     """
     from nbmem.capture.processes import jupyter_servers
-    from nbmem.capture.processes.gpu_processes import neighbour
+    from nbmem.capture.processes.gpu_processes import describe_process
 
     kernels = jupyter_servers.kernels()
-    found = neighbour(pid, None, kernels)
+    found = describe_process(pid, None, kernels)
     kernel = kernels.get(found.kernel or "")
     if not found.own or kernel is None:
         raise UsageError(

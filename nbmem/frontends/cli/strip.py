@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.files.size_limits import Limits
-from nbmem.core.files.untrusted_input import content
+from nbmem.core.files.untrusted_input import read_content
 from nbmem.frontends.cli.subcommand import EXIT_OK, Subcommand
 from nbmem.views.mime_types import MIME
 
@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     if options.notebook is None:
         data = sys.stdin.buffer.read()
     else:
-        data = content(options.notebook, Limits())
+        data = read_content(options.notebook, Limits())
     sys.stdout.buffer.write(stripped(data))
     sys.stdout.buffer.flush()
     return EXIT_OK

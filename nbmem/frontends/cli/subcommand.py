@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from nbmem.core.errors import UsageError
-from nbmem.core.files.untrusted_input import expanded, is_folder
+from nbmem.core.files.untrusted_input import expand_home, is_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -81,7 +81,7 @@ def writable(path: str, option: str) -> Path:
     Raises:
         UsageError: It cannot be written.
     """
-    target = expanded(path)
+    target = expand_home(path)
     if target.is_dir():
         raise UsageError(f"{option} {path} is a folder. Name a file inside it.")
     if not target.absolute().parent.is_dir():

@@ -77,7 +77,7 @@ def run_ranks(options: argparse.Namespace) -> int:
         before = set(folder.iterdir())
         runs = _Runs(layout, options, Path(meet), folder)
         code = runs.until_done(first)
-        _say_who_stands_for_whom(layout, runs, set(folder.iterdir()) - before, options.rank)
+        _save_represented_ranks(layout, runs, set(folder.iterdir()) - before, options.rank)
         # One that failed may have failed before it came to that.
         if not code and not any(
             rank_messages.joined(Path(meet), rank).exists() for rank in runs.codes
@@ -196,7 +196,7 @@ class _Runs:
         return (path.name for path in self._meet.glob("from-*-to-*-*"))
 
 
-def _say_who_stands_for_whom(
+def _save_represented_ranks(
     layout: VirtualWorld, runs: _Runs, files: Iterable[Path], named: str | None
 ) -> None:
     """Save in each session the ranks it represents and its machine."""

@@ -15,7 +15,7 @@ RELOADS = "reload_extension"
 """Of ExtensionManager; `%reload_ext` calls it."""
 
 
-def running_cells() -> int:
+def cell_depth() -> int:
     """Count the cells that enclose the caller.
 
     1 in a cell's own hook, 2 in a cell that it runs.
@@ -23,7 +23,7 @@ def running_cells() -> int:
     return _calls_of(RUNS_A_CELL)
 
 
-def reloads() -> bool:
+def is_reloading() -> bool:
     """Return whether `%reload_ext` is unloading or loading the extension."""
     return _calls_of(RELOADS) > 0
 

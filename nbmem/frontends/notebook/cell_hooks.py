@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nbmem.core.errors import UsageError
 from nbmem.core.runtime.clock import CLOCK
-from nbmem.core.runtime.interrupts import held_back
-from nbmem.frontends.notebook.caller_context import running_cells
-from nbmem.frontends.notebook.deferred_interrupt import InterruptsTheCell
-from nbmem.frontends.notebook.error_boundary import guest, say, shell_entry
-from nbmem.frontends.notebook.failed_cells import FailureWatch, what_ended
+from nbmem.core.runtime.interrupts import hold_signals
+from nbmem.frontends.notebook.caller_context import cell_depth
+from nbmem.frontends.notebook.deferred_interrupt import CellInterrupter
+from nbmem.frontends.notebook.error_boundary import error_boundary, notify, shell_entry
+from nbmem.frontends.notebook.failed_cells import FailureWatch, cell_error
 from nbmem.frontends.notebook.options import CellOptions, asks_for_help, parse_cell_line
 from nbmem.frontends.notebook.transformer import memtrace_line
 
@@ -100,7 +100,7 @@ class CellHooks:
         self._tracer = tracer
         self._reader: DeltaReader | None = None
         self._failures = FailureWatch(shell)
-        self._interrupt = InterruptsTheCell(shell)
+        self._interrupt = CellInterrupter(shell)
         # Between cells this is the next cell's number in every IPython; older ones raise it after
         # pre_run_cell, newer ones before.
         self._next: int = shell.execution_count
@@ -110,13 +110,13 @@ class CellHooks:
     @shell_entry("prepare this cell")
     def pre_run_cell(self, info: Any) -> None:
         """Prepare the cell that IPython is about to run."""
-        if running_cells() > 1:
+        if cell_depth() > 1:
             return
-        with held_back() as held, guest("prepare this cell"):
+        with hold_signals() as held, error_boundary("prepare this cell"):
             self._interrupt.disarm()
-            with guest("look who holds what"):
-                self._tracer.later.hurry()
-            self._abandon()
+            with error_boundary("look who holds what"):
+                self._tracer.later.finish_now()
+            self._end_stale_cell()
             number = self._next if info.store_history else None
             cell = RunningCell(
                 title=_title(number),
@@ -124,7 +124,7 @@ class CellHooks:
                 code=info.raw_cell,
                 number=number,
                 cell_id=getattr(info, "cell_id", None),
-                counted=self.deltas and info.store_history and not _is_ours(info.raw_cell),
+                counted=self.deltas and info.store_history and not _is_nbmem_magic(info.raw_cell),
                 options=CellOptions(),
                 trace=None,
             )
@@ -136,36 +136,36 @@ class CellHooks:
                 self.trace_next, line = False, line or ""
             if line is not None:
                 self._start(cell, line)
-            if cell.counted and _torch_is_there():
+            if cell.counted and _torch_imported():
                 self._deltas().before()
                 cell.read = True
-            if _torch_is_there():
+            if _torch_imported():
                 self._failures.begin()
             if self.watcher is not None:
                 self.watcher.cell_begun(cell)
             if cell.trace is not None:
-                self._tracer.users_time(begins=True)
+                self._tracer.mark_user_time(begins=True)
         if held.came:
             self._interrupt.arm()
 
     @shell_entry("finish this cell")
     def _cell_is_over(self, result: Any) -> None:
-        with held_back():
-            if running_cells():
+        with hold_signals():
+            if cell_depth():
                 return
-            with guest("count the cells"):
+            with error_boundary("count the cells"):
                 self._next = self._shell.execution_count
             cell = self._running.pop(threading.get_ident(), None)
             if cell is None:  # the cell that loaded the extension
                 return
             if cell.trace is not None:
-                self._tracer.users_time(begins=False)
-            with guest("finish this cell"):
+                self._tracer.mark_user_time(begins=False)
+            with error_boundary("finish this cell"):
                 exceeded = self._finish(cell, result)
                 if exceeded is not None and getattr(result, "success", False):
                     self._fail(result, exceeded)
             if cell.trace is not None:  # whatever failed above
-                self._tracer.let_go(cell.trace)
+                self._tracer.release_trace(cell.trace)
 
     @shell_entry("finish this cell", otherwise=_cell_is_over)
     def post_run_cell(self, result: Any) -> None:
@@ -182,11 +182,11 @@ class CellHooks:
         """
         inside = 1
         with suppress(KeyboardInterrupt):  # the same, once more
-            inside = running_cells()
+            inside = cell_depth()
         if inside:
             self._interrupt.arm()
         else:
-            say("interrupted as this cell ended; what was recorded is kept.")
+            notify("interrupted as this cell ended; what was recorded is kept.")
 
     def number(self) -> int | None:
         """Return the running cell's number, the 3 of `In [3]`, or None."""
@@ -203,10 +203,10 @@ class CellHooks:
         while self._running:
             _, cell = self._running.popitem()
             if cell.trace is not None:
-                with guest("end the trace"):
+                with error_boundary("end the trace"):
                     self._tracer.end(cell.trace, cell.options, None)
-                self._tracer.let_go(cell.trace)
-        self._tracer.let_go_of_the_lost()
+                self._tracer.release_trace(cell.trace)
+        self._tracer.release_unended()
         self._failures.close()
         self._interrupt.disarm()
 
@@ -214,18 +214,18 @@ class CellHooks:
         try:
             cell.options = parse_cell_line(line)
         except UsageError as err:
-            say(f"{err} This cell runs untraced.")
+            notify(f"{err} This cell runs untraced.")
             return
         cell.title = cell.options.name or cell.title
         cell.label = cell.options.name or cell.label
         cell.trace = self._tracer.begin(cell.options, cell.title)
 
     def _finish(self, cell: RunningCell, result: Any) -> MemoryPeakExceededError | None:
-        error = what_ended(result)
+        error = cell_error(result)
         row = None
         ran = getattr(result, "error_before_exec", None) is None
-        if cell.counted and _torch_is_there():
-            with guest("read this cell's delta"):
+        if cell.counted and _torch_imported():
+            with error_boundary("read this cell's delta"):
                 row = self._row(cell, type(error).__name__ if error else None)
         row = row if ran else None  # its code took nothing: no line, no badge
         exceeded = None
@@ -237,14 +237,14 @@ class CellHooks:
             self._tracer.kept.number(cell.trace, cell.number)
             row = _with_peak(row, cell.trace)
         elif row is not None and self.watcher is not None:
-            with guest("read this cell's peak"):
+            with error_boundary("read this cell's peak"):
                 peak = self.watcher.peak_of(cell)
                 row = replace(row, peak=row.peak if peak is None else peak)
         if row is not None:
             self.rows.append(row)
         elif ran and self._reader is not None:
             self._reader.keep_of_host(self.host_rows, cell.trace)
-        with guest("explain how this cell failed"):
+        with error_boundary("explain how this cell failed"):
             self._failures.explain(error, traced=cell.trace is not None, row=row)
         if self.watcher is not None:
             self.watcher.cell_ended(cell, row)
@@ -266,14 +266,14 @@ class CellHooks:
         kind = type(exceeded)
         self._shell._showtraceback(kind, exceeded, [f"{kind.__name__}: {exceeded}"])  # noqa: SLF001 - showtraceback() would print our frames
 
-    def _abandon(self) -> None:
+    def _end_stale_cell(self) -> None:
         """End what an earlier cell left open because its end event never came."""
         stale = self._running.pop(threading.get_ident(), None)
         if stale is not None and stale.trace is not None:
             self._tracer.end(stale.trace, stale.options, KeyboardInterrupt("the cell never ended"))
-            self._tracer.let_go(stale.trace)
+            self._tracer.release_trace(stale.trace)
         if not any(cell.trace is not None for cell in self._running.values()):
-            self._tracer.let_go_of_the_lost()
+            self._tracer.release_unended()
         if stale is not None and self.watcher is not None:
             self.watcher.cell_ended(stale, None)
 
@@ -289,7 +289,7 @@ def _title(number: int | None) -> str:
     return "cell" if number is None else f"In [{number}]"
 
 
-def _torch_is_there() -> bool:
+def _torch_imported() -> bool:
     """Return whether the user has imported torch.
 
     Without it there is nothing to read. It is not imported for that.
@@ -297,7 +297,7 @@ def _torch_is_there() -> bool:
     return "torch" in sys.modules
 
 
-def _is_ours(raw_cell: str) -> bool:
+def _is_nbmem_magic(raw_cell: str) -> bool:
     """Return whether a cell contains only a `%nbmem` or `%%nbmem` magic.
 
     Such a cell is noise in the history. The code below `%%nbmem` does not run in this kernel.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nbmem.core.runtime.warning_filter import pass_warnings
 from nbmem.frontends.notebook.commands import COMMANDS, estimates
 from nbmem.frontends.notebook.commands import completions as candidates
-from nbmem.frontends.notebook.commands.base import Asked
+from nbmem.frontends.notebook.commands.base import CompletionRequest
 from nbmem.frontends.notebook.error_boundary import shell_entry
 from nbmem.frontends.notebook.options import HELP, OPTIONS
 
@@ -32,7 +32,7 @@ QUESTION = "%%nbmem"
 """With what a question about the cell below begins."""
 
 
-class Found(NamedTuple):
+class CompletionMatches(NamedTuple):
     """The completions possible at the cursor.
 
     Attributes:
@@ -77,11 +77,11 @@ class Completion:
 
         Front ends call this through IPython's completer.
         """
-        found = find(self._notebook, text, offset)
+        found = find_completions(self._notebook, text, offset)
         if found is None:
             return self._their_completions(text, offset)
         if text.lstrip().startswith(QUESTION):
-            estimates.expect(self._notebook.shell)
+            estimates.prepare_estimates(self._notebook.shell)
         if found.blanked is not None:
             return self._their_completions(found.blanked, offset)
         from IPython.core.completer import Completion as Offered
@@ -98,7 +98,9 @@ class Completion:
     ) -> Any:
         """Return the word and its completions (IPython's older API)."""
         line = (line_buffer if line_buffer is not None else text) or ""
-        found = find(self._notebook, line, len(line) if cursor_pos is None else cursor_pos)
+        found = find_completions(
+            self._notebook, line, len(line) if cursor_pos is None else cursor_pos
+        )
         if found is None:
             return self._their_complete(text, line_buffer, cursor_pos)
         if found.blanked is not None:
@@ -106,7 +108,7 @@ class Completion:
         return found.word, found.words
 
 
-def find(notebook: Notebook, text: str, offset: int) -> Found | None:
+def find_completions(notebook: Notebook, text: str, offset: int) -> CompletionMatches | None:
     """Return the completions at an offset of a cell.
 
     None outside of nbmem's lines.
@@ -118,18 +120,20 @@ def find(notebook: Notebook, text: str, offset: int) -> Found | None:
     before, word = _split(line[3])
     below = text[offset:].partition("\n")[2]
     if line[2] == "memtrace":
-        asked = Asked(notebook, before, word, below)
+        asked = CompletionRequest(notebook, before, word, below)
         if line[1] == "%" and _is_statement(asked):
             blank = offset - len(line[3])
-            return Found(word, [], " " * blank + text[blank:])
-        return _in_line(asked, OPTIONS, tuple)
+            return CompletionMatches(word, [], " " * blank + text[blank:])
+        return _complete_argument(asked, OPTIONS, tuple)
     if not before:
-        return Found(word, _beginning(word, [command.name for command in COMMANDS], [HELP.flag]))
+        return CompletionMatches(
+            word, _matching(word, [command.name for command in COMMANDS], [HELP.flag])
+        )
     command = next((one for one in COMMANDS if one.name == before[0]), None)
     if command is None:
-        return Found(word, [])
-    asked = Asked(notebook, before[1:], word, below)
-    return _in_line(asked, tuple(command.options()), lambda: command.offers(asked))
+        return CompletionMatches(word, [])
+    asked = CompletionRequest(notebook, before[1:], word, below)
+    return _complete_argument(asked, tuple(command.options()), lambda: command.offers(asked))
 
 
 def _split(line: str) -> tuple[tuple[str, ...], str]:
@@ -139,26 +143,30 @@ def _split(line: str) -> tuple[tuple[str, ...], str]:
     return tuple(word for _, word in words), last
 
 
-def _in_line(
-    asked: Asked, options: tuple[CommandOption, ...], offers: Callable[[], Iterable[str]]
-) -> Found:
+def _complete_argument(
+    asked: CompletionRequest,
+    options: tuple[CommandOption, ...],
+    offers: Callable[[], Iterable[str]],
+) -> CompletionMatches:
     """Complete a flag, the value of a flag, or another argument."""
     known = {option.flag: option for option in options}
     flag, equals, value = asked.word.partition("=")
     if equals and flag in known:
         asked = asked._replace(word=value)
-        return Found(value, _beginning(value, candidates.values(known[flag], asked)))
+        return CompletionMatches(value, _matching(value, candidates.values(known[flag], asked)))
     option = known.get(asked.before[-1]) if asked.before else None
     if option is not None and option.value is not None:
-        return Found(asked.word, _beginning(asked.word, candidates.values(option, asked)))
+        return CompletionMatches(
+            asked.word, _matching(asked.word, candidates.values(option, asked))
+        )
     flags = [flag for flag in (*known, HELP.flag) if flag not in asked.before]
     if asked.word.startswith("-"):
-        return Found(asked.word, _beginning(asked.word, flags))
+        return CompletionMatches(asked.word, _matching(asked.word, flags))
     fresh = [word for word in offers() if word not in asked.before]
-    return Found(asked.word, _beginning(asked.word, fresh, () if asked.word else flags))
+    return CompletionMatches(asked.word, _matching(asked.word, fresh, () if asked.word else flags))
 
 
-def _is_statement(asked: Asked) -> bool:
+def _is_statement(asked: CompletionRequest) -> bool:
     """Return whether the cursor is in the statement of `%memtrace`.
 
     The statement begins after the options.
@@ -172,7 +180,7 @@ def _is_statement(asked: Asked) -> bool:
     return False
 
 
-def _beginning(word: str, *offered: Iterable[str]) -> list[str]:
+def _matching(word: str, *offered: Iterable[str]) -> list[str]:
     """Return the words that start with the one at the cursor, ignoring case."""
     return [
         one

@@ -6,7 +6,7 @@ import ast
 from typing import Any
 
 
-class InterruptsTheCell:
+class CellInterrupter:
     """An AST transformer that interrupts the next compiled cell, once.
 
     IPython passes over what its callbacks raise, and would run the cell to its end. So a

@@ -16,16 +16,16 @@ logger = logging.getLogger("nbmem")
 _STYLE = "line-height:1.35;margin:0;white-space:pre-wrap;word-break:normal"
 
 
-def why_nothing(trace: Trace, device: int | None) -> str | None:
+def why_no_report(trace: Trace, device: int | None) -> str | None:
     """Return why a recording has nothing to show, or None."""
     try:
-        readable(trace, device)
+        require_report(trace, device)
     except NbmemError as err:
         return str(err)
     return None
 
 
-def readable(trace: Trace, device: int | None) -> None:
+def require_report(trace: Trace, device: int | None) -> None:
     """Raise an error if a recording has nothing to show.
 
     Any other fault passes here: the output states it.
@@ -58,7 +58,7 @@ def show(
         widget: Whether to show more than the plain text.
         display_id: Of the output that the report replaces; None for a new one.
     """
-    bundles = [(bundle_of(trace, device, widget=widget), display_id)]
+    bundles = [(report_bundle(trace, device, widget=widget), display_id)]
     with suppress(Exception):  # nothing to report of, or a ledger that fails: its bundle says so
         ooms = trace.report(device).ooms
         if ooms:
@@ -69,7 +69,7 @@ def show(
         show_bundle(bundle, display_id=place, update=place is not None)
 
 
-def bundle_of(trace: Trace, device: int | None, *, widget: bool) -> dict[str, Any]:
+def report_bundle(trace: Trace, device: int | None, *, widget: bool) -> dict[str, Any]:
     """Return a recording's report as a MIME bundle.
 
     An out-of-memory error is left out: it has an output of its own.

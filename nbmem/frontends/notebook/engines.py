@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import NbmemError
 from nbmem.core.files.atomic_write import new_folder
-from nbmem.core.files.untrusted_input import expanded, is_folder
+from nbmem.core.files.untrusted_input import expand_home, is_folder
 from nbmem.frontends.notebook.display import show_bundle
-from nbmem.frontends.notebook.error_boundary import guest, shell_entry
+from nbmem.frontends.notebook.error_boundary import error_boundary, shell_entry
 from nbmem.frontends.notebook.options import parse_cell_line
 from nbmem.frontends.notebook.transformer import memtrace_line
 
@@ -42,7 +42,7 @@ def show_engines(result: Any) -> None:
     folder = engines_folder(getattr(getattr(result, "info", None), "raw_cell", None) or "")
     if folder is None:
         return
-    with guest("show the engines' report"):
+    with error_boundary("show the engines' report"):
         from nbmem.api.rank_folders import open_world
 
         show_bundle(open_world(folder)._repr_mimebundle_())
@@ -74,10 +74,10 @@ def ranks_folders(raw_cell: str) -> Iterator[Path]:
     engines = engines_folder(raw_cell)
     for folder in dict.fromkeys([*folders, *([] if engines is None else [engines])]):
         with suppress(NbmemError):
-            yield expanded(folder)
+            yield expand_home(folder)
 
 
-def writes_into(trace: Trace, place: str | None) -> RankFolder | None:
+def begin_rank(trace: Trace, place: str | None) -> RankFolder | None:
     """Begin to write a traced cell, as one rank of many, into a folder.
 
     Returns None where `place` is no folder.
@@ -94,7 +94,7 @@ def writes_into(trace: Trace, place: str | None) -> RankFolder | None:
     return writes
 
 
-def is_silent(shell: Any, trace: Trace) -> bool:
+def is_reported_elsewhere(shell: Any, trace: Trace) -> bool:
     """Return whether another process shows the report for this one.
 
     True on an engine of ipyparallel, and on every rank but 0.

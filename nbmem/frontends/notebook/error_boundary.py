@@ -8,9 +8,9 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from nbmem.core.errors import NbmemError
-from nbmem.core.runtime.entry_points import dealt_with, entry
+from nbmem.core.runtime.entry_points import clear_handled_tracebacks, entry
 from nbmem.core.runtime.fault_isolation import error_of
-from nbmem.core.runtime.interrupts import let_pass
+from nbmem.core.runtime.interrupts import reraise_if_from_signal
 from nbmem.core.runtime.warning_filter import suppress_warnings
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def say(sentence: str) -> None:
+def notify(sentence: str) -> None:
     """Write a sentence for the user to stderr.
 
     It is not a result, so it stands beside the cell's own output.
@@ -32,7 +32,7 @@ def say(sentence: str) -> None:
 
 
 @contextmanager
-def guest(doing: str, *, in_cell: bool = False) -> Iterator[None]:
+def error_boundary(doing: str, *, in_cell: bool = False) -> Iterator[None]:
     """Run nbmem's code in the user's kernel; report a failure in a sentence.
 
     Args:
@@ -43,27 +43,27 @@ def guest(doing: str, *, in_cell: bool = False) -> Iterator[None]:
         with suppress_warnings(outer=2):  # contextlib's `__enter__` is between
             yield
     except NbmemError as err:
-        say(str(err))
-        dealt_with(err)
+        notify(str(err))
+        clear_handled_tracebacks(err)
     except KeyboardInterrupt as err:
         if in_cell:
             raise
-        say(
+        notify(
             f"interrupted before it could {doing}. "
             "What was recorded is kept; `%nbmem report` shows it."
         )
-        dealt_with(err)
+        clear_handled_tracebacks(err)
     except Exception as err:
-        let_pass(err)
+        reraise_if_from_signal(err)
         logger.debug("could not %s", doing, exc_info=True)
-        say(
+        notify(
             f"could not {doing} ({error_of(err)}). Your code is not affected. "
             "It is a fault of nbmem's: please report it with this line."
         )
-        dealt_with(err)
+        clear_handled_tracebacks(err)
 
 
-def insist(doing: str, release: Callable[[], _R]) -> _R | None:
+def release_with_retry(doing: str, release: Callable[[], _R]) -> _R | None:
     """Call a function that releases something, with a second try.
 
     What is not removed would stay for good. Returns None where both tries fail.
@@ -73,7 +73,7 @@ def insist(doing: str, release: Callable[[], _R]) -> _R | None:
         release: Takes it out; called again where it failed, so it must bear that.
     """
     for _ in range(2):
-        with guest(doing):
+        with error_boundary(doing):
             return release()
     return None
 
@@ -92,10 +92,10 @@ def shell_entry(
     """
 
     def lost(_part: str, err: Exception) -> None:
-        say(f"could not {doing} ({error_of(err)}). Your code is not affected.")
+        notify(f"could not {doing} ({error_of(err)}). Your code is not affected.")
 
     def interrupted() -> None:  # IPython would print it as a fault of the callback's
-        say(f"interrupted before it could {doing}.")
+        notify(f"interrupted before it could {doing}.")
 
     told = None if in_cell else interrupted
     return entry(doing, otherwise=otherwise, lost=lost, interrupted=told)

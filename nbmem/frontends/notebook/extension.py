@@ -8,13 +8,13 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from nbmem.frontends.notebook.caller_context import reloads
+from nbmem.frontends.notebook.caller_context import is_reloading
 from nbmem.frontends.notebook.cell_hooks import CellHooks
 from nbmem.frontends.notebook.commands.base import Notebook
 from nbmem.frontends.notebook.completion import Completion
 from nbmem.frontends.notebook.engines import show_engines
-from nbmem.frontends.notebook.error_boundary import guest, insist, shell_entry
-from nbmem.frontends.notebook.kernel_status import Telling
+from nbmem.frontends.notebook.error_boundary import error_boundary, release_with_retry, shell_entry
+from nbmem.frontends.notebook.kernel_status import KernelStatusWriter
 from nbmem.frontends.notebook.magics import Magics
 from nbmem.frontends.notebook.tracer import Tracer
 from nbmem.frontends.notebook.transformer import insert_before_cell_magic, strip_memtrace_line
@@ -43,10 +43,10 @@ class Extension:
             self.tracer.freed.extend(before.tracer.freed)
             self.hooks.rows.extend(before.hooks.rows)
         notebook = Notebook(shell=shell, tracer=self.tracer, hooks=self.hooks)
-        self._telling = Telling(shell, self.tracer)
+        self._telling = KernelStatusWriter(shell, self.tracer)
         self._magics = Magics(notebook)
         self._completion = Completion(notebook)
-        self._sidebar = _sidebar(notebook, None if before is None else before.sidebar_memory())
+        self._sidebar = _sidebar(notebook, None if before is None else before.sidebar_state())
 
     def load(self) -> None:
         """Install the transformer, hooks, magics, completion and sidebar."""
@@ -58,7 +58,7 @@ class Extension:
         self._magics.install()
         self._completion.install()
         if self._sidebar is not None:
-            with guest("reach the sidebar"):
+            with error_boundary("reach the sidebar"):
                 self._sidebar.open()
 
     def unload(self) -> None:
@@ -66,14 +66,14 @@ class Extension:
 
         A running trace is shown.
         """
-        insist("end what is traced", self.hooks.close)
+        release_with_retry("end what is traced", self.hooks.close)
         if self._sidebar is not None:
-            insist("leave the sidebar", self._sidebar.close)
-        insist("fall silent", self._telling.close)
-        insist("take the completion out", self._completion.remove)
-        insist("take the magics out", self._magics.remove)
-        insist("end the process of estimates", _end_estimates)
-        insist("forget what models are made of", _forget_trees)
+            release_with_retry("leave the sidebar", self._sidebar.close)
+        release_with_retry("fall silent", self._telling.close)
+        release_with_retry("take the completion out", self._completion.remove)
+        release_with_retry("take the magics out", self._magics.remove)
+        release_with_retry("end the process of estimates", _end_estimates)
+        release_with_retry("forget what models are made of", _forget_trees)
         events = self._shell.events
         for name, callback in (
             ("pre_run_cell", self.hooks.pre_run_cell),
@@ -87,14 +87,14 @@ class Extension:
             if strip_memtrace_line in chain:
                 chain.remove(strip_memtrace_line)
 
-    def sidebar_memory(self) -> HubState | None:
+    def sidebar_state(self) -> HubState | None:
         """Return the sidebar's state, to keep across a reload; None without one."""
         return None if self._sidebar is None else self._sidebar.hub.state()
 
     def take_card_out(self) -> None:
         """Deactivate the virtual card if this notebook activated it."""
         if self.tracer.activated:
-            with guest("take the virtual card out"):
+            with error_boundary("take the virtual card out"):
                 from nbmem.api import device_selection
 
                 device_selection.stop_virtual()
@@ -125,7 +125,7 @@ def _sidebar(notebook: Notebook, before: HubState | None) -> Sidebar | None:
     """
     if getattr(notebook.shell, "kernel", None) is None:
         return None
-    with guest("prepare the sidebar"):
+    with error_boundary("prepare the sidebar"):
         from nbmem.frontends.notebook.sidebar.sidebar import Sidebar
 
         return Sidebar(notebook, before)
@@ -161,7 +161,7 @@ def unload_ipython_extension(shell: Any) -> None:
         return
     extension.unload()
     del _LOADED[shell]
-    if reloads():
+    if is_reloading():
         _RELOADING[shell] = extension
     else:
         extension.take_card_out()

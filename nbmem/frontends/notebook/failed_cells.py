@@ -68,7 +68,7 @@ class FailureWatch:
 
     def _out_of_memory(self, error: BaseException | None, seen: tuple[Refusal, ...]) -> None:
         from nbmem.capture import torch_cuda
-        from nbmem.capture.frameworks.readings import Owners
+        from nbmem.capture.frameworks.readings import FrameworkQueries
         from nbmem.capture.hooks.oom_observer import place_of
         from nbmem.frontends.notebook.display import show_bundle
         from nbmem.report.analysis.oom import untraced
@@ -87,8 +87,8 @@ class FailureWatch:
             layer=layer,
             storages=storages,
             caught=message is None,
-            shares=Owners(lambda _: None).read_in_time(device or 0),
-            allocator=torch_cuda.backend(),
+            shares=FrameworkQueries(lambda _: None).read_in_time(device or 0),
+            allocator=torch_cuda.allocator_backend(),
         )
         others = [
             untraced(
@@ -98,7 +98,7 @@ class FailureWatch:
                 layer=None,
                 storages=(),
                 caught=True,
-                allocator=torch_cuda.backend(),
+                allocator=torch_cuda.allocator_backend(),
             )
             for one in seen[:-1]
         ]
@@ -127,7 +127,7 @@ class FailureWatch:
         return tuple(held for storages in found for held in storages)
 
 
-def what_ended(result: Any) -> BaseException | None:
+def cell_error(result: Any) -> BaseException | None:
     """Return the exception that ended a cell, or None.
 
     ipykernel passes no result where an async cell was interrupted: that is a KeyboardInterrupt.

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.runtime.clock import CLOCK
-from nbmem.frontends.notebook.error_boundary import guest, shell_entry
+from nbmem.frontends.notebook.error_boundary import error_boundary, shell_entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ NEXT_S = 0.3
 """And so long the next cell waits for the rest, at most."""
 
 
-class Later:
+class IdleHeapWalk:
     """The rest of the last trace's heap walk, run while the kernel is idle.
 
     Args:
@@ -46,7 +46,7 @@ class Later:
         self._trace: Trace | None = None
         self._renew: Callable[[], None] | None = None
 
-    def enough(self) -> Callable[[float], bool] | None:
+    def time_limit(self) -> Callable[[float], bool] | None:
         """Return a function that says when a heap walk has to stop, or None.
 
         It takes the seconds that the next part will need. None means that no person waits: a
@@ -58,17 +58,17 @@ class Later:
             waits = hasattr(self._shell, "mainloop")  # a terminal
         if not waits:
             return None
-        if self.possible:
+        if self.can_continue:
             return _until(WAIT_S)
         over = _until(TERMINAL_S)
         return lambda _coming: over(0)  # a long part is taken: it will not be looked at later
 
     @property
-    def possible(self) -> bool:
+    def can_continue(self) -> bool:
         """True if the kernel has an event loop that calls back when idle."""
         return hasattr(getattr(self._kernel, "io_loop", None), "add_callback")
 
-    def go_on(self, trace: Trace, renew: Callable[[], None]) -> None:
+    def continue_when_idle(self, trace: Trace, renew: Callable[[], None]) -> None:
         """Continue the heap walk when the cell is over.
 
         Args:
@@ -79,13 +79,13 @@ class Later:
         # A cell of a subshell ends in a thread of its own, and timers are the loop's.
         self._kernel.io_loop.add_callback(self._rest, trace)
 
-    def hurry(self) -> None:
+    def finish_now(self) -> None:
         """Continue the heap walk now, for as long as the next cell can wait.
 
         What is left then is dropped. Nothing has run since the traced cell that could have
         changed what is looked at.
         """
-        if self._trace is not None and self._trace.look_on(_until(NEXT_S)):
+        if self._trace is not None and self._trace.resume_walk(_until(NEXT_S)):
             self._show()
         self.stop()
 
@@ -93,7 +93,7 @@ class Later:
         """Abandon the rest of the walk: the heap is about to change."""
         trace, self._trace, self._renew = self._trace, None, None
         if trace is not None:
-            trace.look_no_more()
+            trace.discard_walk()
 
     @shell_entry("look who holds what")
     def _rest(self, trace: Trace) -> None:
@@ -103,7 +103,7 @@ class Later:
     def _piece(self, trace: Trace) -> None:
         if trace is not self._trace or self._renew is None:
             return  # the next cell has begun, perhaps with a look of its own
-        if not trace.look_on(_until(PIECE_S)):
+        if not trace.resume_walk(_until(PIECE_S)):
             self._kernel.io_loop.add_callback(self._piece, trace)
             return
         self._show()
@@ -112,7 +112,7 @@ class Later:
         renew = self._renew
         self.stop()
         if renew is not None:
-            with guest("renew the report"):
+            with error_boundary("renew the report"):
                 renew()
 
 

@@ -10,15 +10,15 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.runtime.entry_points import entry
-from nbmem.frontends.notebook.error_boundary import guest, shell_entry
+from nbmem.frontends.notebook.error_boundary import error_boundary, shell_entry
 
 if TYPE_CHECKING:
     from nbmem.api.tracing import Trace
-    from nbmem.core.gpu_processes import Told
+    from nbmem.core.gpu_processes import KernelStatus
     from nbmem.frontends.notebook.tracer import Tracer
 
 
-class Telling:
+class KernelStatusWriter:
     """The writer of this kernel's status file.
 
     The file exists while torch holds memory of a card; closing removes it.
@@ -27,20 +27,20 @@ class Telling:
     def __init__(self, shell: Any, tracer: Tracer) -> None:
         self._shell = shell
         self._tracer = tracer
-        self._said: Told | None = None
+        self._said: KernelStatus | None = None
         self._of: Trace | None = None
         self._held: tuple[tuple[str, int], ...] = ()
 
     @shell_entry("tell other processes what this kernel holds")
     def post_run_cell(self, _result: Any) -> None:
         """Update the status file after a cell."""
-        with guest("tell other processes what this kernel holds"):
+        with error_boundary("tell other processes what this kernel holds"):
             self._tell()
 
     def close(self) -> None:
         """Remove the status file."""
         if self._said is not None:
-            _fall_silent()
+            _remove_status()
             self._said = None
 
     def _tell(self) -> None:
@@ -53,10 +53,10 @@ class Telling:
             return
         import psutil
 
-        from nbmem.core.files.kernel_status import tell
-        from nbmem.core.gpu_processes import Told
+        from nbmem.core.files.kernel_status import write_status
+        from nbmem.core.gpu_processes import KernelStatus
 
-        told = Told(
+        told = KernelStatus(
             cell=f"In [{self._shell.execution_count - 1}]",
             held=self._last_held(),
             allocated=sum(one.allocated for one in counters),
@@ -64,7 +64,7 @@ class Telling:
         )
         _at_exit()
         self._said = told
-        tell(told, began=psutil.Process().create_time())
+        write_status(told, began=psutil.Process().create_time())
 
     def _last_held(self) -> tuple[tuple[str, int], ...]:
         """Return what the last traced cell left on its card, by category.
@@ -90,11 +90,11 @@ def _at_exit() -> None:
 
     Python keeps the slot of an unregistered function.
     """
-    atexit.register(_fall_silent)
+    atexit.register(_remove_status)
 
 
 @entry("the file for other processes")
-def _fall_silent() -> None:
-    from nbmem.core.files.kernel_status import fall_silent
+def _remove_status() -> None:
+    from nbmem.core.files.kernel_status import remove_status
 
-    fall_silent()
+    remove_status()

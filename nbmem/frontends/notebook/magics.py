@@ -11,11 +11,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
-from nbmem.core.runtime.interrupts import held_back
+from nbmem.core.runtime.interrupts import hold_signals
 from nbmem.frontends.notebook.commands import dispatch
 from nbmem.frontends.notebook.commands.help import memtrace_help
 from nbmem.frontends.notebook.display import show_bundle, text_bundle
-from nbmem.frontends.notebook.error_boundary import guest, insist, say, shell_entry
+from nbmem.frontends.notebook.error_boundary import (
+    error_boundary,
+    notify,
+    release_with_retry,
+    shell_entry,
+)
 from nbmem.frontends.notebook.options import (
     CellOptions,
     asks_for_help,
@@ -85,7 +90,7 @@ def _memtrace(notebook: Notebook) -> Callable[..., Any]:
                 options, source = parse_cell_line(line), cell
                 title = options.name or notebook.hooks.title()
         except UsageError as err:
-            say(str(err) if cell is None else f"{err} This cell runs untraced.")
+            notify(str(err) if cell is None else f"{err} This cell runs untraced.")
             return None if cell is None else _run(notebook, cell, local_ns)
         return _trace(notebook, options, title, partial(_run, notebook, source, local_ns))
 
@@ -107,7 +112,7 @@ def _help() -> None:
 def _nbmem(notebook: Notebook) -> Callable[..., None]:
     @shell_entry("run this line", in_cell=True)
     def nbmem(line: str, cell: str | None = None) -> None:
-        with guest(f"run %nbmem {line}".rstrip(), in_cell=True):
+        with error_boundary(f"run %nbmem {line}".rstrip(), in_cell=True):
             dispatch(notebook, line, cell)
 
     nbmem.__doc__ = "Show and steer nbmem's memory reports; `%nbmem help` lists the subcommands."
@@ -119,11 +124,11 @@ def _trace(notebook: Notebook, options: CellOptions, title: str, run: Callable[[
     __tracebackhide__ = True
     tracer = notebook.tracer
     inside = tracer.running is not None
-    with held_back() as held:
+    with hold_signals() as held:
         trace = tracer.begin(options, title)
     if held.came:
         if trace is not None:
-            tracer.let_go(trace)
+            tracer.release_trace(trace)
         raise KeyboardInterrupt
     if trace is None:
         with _block(title) if inside else nullcontext():
@@ -131,14 +136,14 @@ def _trace(notebook: Notebook, options: CellOptions, title: str, run: Callable[[
     error: BaseException | None = None
     try:
         value = run()
-        insist("name the statement's value", partial(_hand_on, value))
+        release_with_retry("name the statement's value", partial(_hand_on, value))
     except BaseException as err:
         error = err
         raise
     finally:
         exceeded = _end(tracer, trace, options, error)
         del error
-        insist("end the trace", partial(tracer.let_go, trace))
+        release_with_retry("end the trace", partial(tracer.release_trace, trace))
     if exceeded is not None:
         raise exceeded
     if trace.interrupted:  # Ctrl-C came while nbmem finished: it was meant for the cell
@@ -147,9 +152,9 @@ def _trace(notebook: Notebook, options: CellOptions, title: str, run: Callable[[
 
 
 def _hand_on(value: object) -> None:
-    from nbmem.capture.record.recording import hand_on
+    from nbmem.capture.record.recording import add_cell_value
 
-    hand_on(value)
+    add_cell_value(value)
 
 
 @shell_entry("finish this statement")

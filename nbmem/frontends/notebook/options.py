@@ -108,7 +108,7 @@ def parse_statement_line(line: str) -> tuple[CellOptions, str]:
     Raises:
         UsageError: An option cannot be used, or there is no statement.
     """
-    options, statement = _divided(line)
+    options, statement = _split_statement(line)
     read = _STATEMENT.read(options)
     if not statement:
         raise UsageError(
@@ -118,7 +118,7 @@ def parse_statement_line(line: str) -> tuple[CellOptions, str]:
     return _options(read, None), statement
 
 
-def _divided(line: str) -> tuple[str, str]:
+def _split_statement(line: str) -> tuple[str, str]:
     """Split a line into its options and its statement.
 
     The statement is Python and is not parsed.

@@ -27,7 +27,7 @@ class _Kept:
     number: str | None = None
 
 
-class KeptTraces:
+class TraceHistory:
     """Finished traces, the newest last; the newest is kept whatever its size.
 
     Only the newest keeps its reports, which are larger than what they are made of.

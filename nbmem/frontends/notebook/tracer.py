@@ -8,27 +8,27 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbmem.core.files.untrusted_input import is_folder
-from nbmem.core.runtime.interrupts import held_back
+from nbmem.core.runtime.interrupts import hold_signals
 from nbmem.frontends.notebook.display import (
     FAULT,
     NEVER_RAN,
-    bundle_of,
     no_report,
+    report_bundle,
     show,
     show_bundle,
-    why_nothing,
+    why_no_report,
 )
-from nbmem.frontends.notebook.engines import is_silent, writes_into
-from nbmem.frontends.notebook.error_boundary import guest, insist, say
-from nbmem.frontends.notebook.idle_tasks import Later
-from nbmem.frontends.notebook.trace_history import KeptTraces
+from nbmem.frontends.notebook.engines import begin_rank, is_reported_elsewhere
+from nbmem.frontends.notebook.error_boundary import error_boundary, notify, release_with_retry
+from nbmem.frontends.notebook.idle_tasks import IdleHeapWalk
+from nbmem.frontends.notebook.trace_history import TraceHistory
 
 if TYPE_CHECKING:
     from nbmem.api.rank_recording import RankFolder
     from nbmem.api.tracing import Trace
     from nbmem.core.freed_memory import Freed
     from nbmem.frontends.notebook.options import CellOptions
-    from nbmem.frontends.notebook.sidebar.output import Output
+    from nbmem.frontends.notebook.sidebar.output import CellOutput
 
 logger = logging.getLogger("nbmem")
 
@@ -52,7 +52,7 @@ class TraceListener(Protocol):
         A line may be shown in its cell until its report is there.
         """
 
-    def trace_ended(self) -> Output | None:
+    def trace_ended(self) -> CellOutput | None:
         """Handle the end of a trace; return the output that its report replaces.
 
         None where there is no output to replace.
@@ -76,11 +76,11 @@ class Tracer:
 
     def __init__(self, shell: Any) -> None:
         self.last: Trace | None = None
-        self.kept = KeptTraces()
+        self.kept = TraceHistory()
         self.activated = False
         self.freed: deque[Freed] = deque(maxlen=MAX_FREED)
         self.watcher: TraceListener | None = None
-        self.later = Later(shell)
+        self.later = IdleHeapWalk(shell)
         self._shell = shell
         self._running: str | None = None
         self._writes: RankFolder | None = None
@@ -122,13 +122,13 @@ class Tracer:
         that holds interrupts back delivers.
         """
         if self._running is not None:
-            say(
+            notify(
                 f"{title} runs while {self._running} is traced, and one trace runs at a time: "
                 f"its memory is in the report of {self._running}."
             )
             return None
         trace: Trace | None = None
-        with held_back() as held, guest("start the trace"):
+        with hold_signals() as held, error_boundary("start the trace"):
             if options.gpu is not None:
                 self.use_card(options.gpu)
             from nbmem.api import tracing
@@ -141,29 +141,29 @@ class Tracer:
             )
             self._begun = trace
             trace.start()
-            self._writes = writes_into(trace, options.save)
+            self._writes = begin_rank(trace, options.save)
             if not trace.runs and not held.came:
                 trace.report()  # says why
             self._running = title
             if self.watcher is not None:
-                with guest("show the progress line"):
+                with error_boundary("show the progress line"):
                     self.watcher.trace_begun(title, options)
             if trace.runs and not held.came:
                 return trace
         if trace is not None:  # it may have begun all the same
-            self.let_go(trace)
+            self.release_trace(trace)
         self._running = None
         if not held.came:
-            say("this cell runs untraced.")
+            notify("this cell runs untraced.")
         return None
 
     @staticmethod
-    def users_time(*, begins: bool) -> None:
+    def mark_user_time(*, begins: bool) -> None:
         """Mark the start or the end of a traced cell's own code.
 
         The time around it counts as nbmem's.
         """
-        with guest("tell the cell's time from nbmem's"):
+        with error_boundary("tell the cell's time from nbmem's"):
             from nbmem.capture.record.recording import users_time
 
             users_time(begins=begins)
@@ -176,10 +176,10 @@ class Tracer:
         Returns:
             The error to fail the cell with, if its peak is above the limit that the user set.
         """
-        with held_back() as held:
+        with hold_signals() as held:
             exceeded = self._end(trace, options, error)
         if held.came:
-            say("interrupted; what was recorded is kept.")
+            notify("interrupted; what was recorded is kept.")
         return exceeded
 
     def _end(
@@ -189,29 +189,33 @@ class Tracer:
         self._keep(trace)
         self._save(trace, options.save, private=options.private)
         shown, exceeded, why = False, None, FAULT
-        if options.save is not None and is_folder(options.save) and is_silent(self._shell, trace):
-            trace.look_no_more()
+        if (
+            options.save is not None
+            and is_folder(options.save)
+            and is_reported_elsewhere(self._shell, trace)
+        ):
+            trace.discard_walk()
             return None
-        with guest("show the report"):
-            nothing = why_nothing(trace, options.device)
+        with error_boundary("show the report"):
+            nothing = why_no_report(trace, options.device)
             if nothing is None:
                 show(trace, widget=options.widget, display_id=None if place is None else place.id)
                 shown = True
                 if options.max_peak is not None:
                     exceeded = _exceeded(trace, options.max_peak, options.device)
             elif place is None:
-                say(nothing)
+                notify(nothing)
             else:
                 why = nothing
         if shown and self.watcher is not None:
-            with guest("tell the sidebar"):
+            with error_boundary("tell the sidebar"):
                 self.watcher.reported(trace, options.device)
         if not shown and place is not None:
             show_bundle(no_report(trace, why), display_id=place.id, update=True)
-        if over or not shown or place is None or not self.later.possible:
-            trace.look_no_more()
+        if over or not shown or place is None or not self.later.can_continue:
+            trace.discard_walk()
         else:
-            self.later.go_on(trace, partial(self._renew, trace, options, place))
+            self.later.continue_when_idle(trace, partial(self._renew, trace, options, place))
         return exceeded
 
     def _save(self, trace: Trace, place: str | None, *, private: bool) -> None:
@@ -220,22 +224,22 @@ class Tracer:
         Does nothing where the user named neither.
         """
         writes, self._writes = self._writes, None
-        with guest("save the session"):
+        with error_boundary("save the session"):
             if writes is not None:
                 writes.save()
             elif place is not None:
-                say(f"the session is in {trace.save(place, private=private)}.")
+                notify(f"the session is in {trace.save(place, private=private)}.")
 
-    def let_go(self, trace: Trace) -> None:
+    def release_trace(self, trace: Trace) -> None:
         """Release everything of a trace, even where `end` has failed."""
         self._running = None
-        with held_back():
+        with hold_signals():
             if trace.session is None or trace.runs:  # not a look that is left for later
                 trace.stop()
             if trace is self._begun and trace.session is not None:
                 self._keep(trace)
         if self.watcher is not None:
-            insist("end the progress line", self.watcher.trace_ended)
+            release_with_retry("end the progress line", self.watcher.trace_ended)
 
     def _keep(self, trace: Trace) -> None:
         """Make a trace the last one, which `%nbmem report` and `diff` show."""
@@ -243,40 +247,40 @@ class Tracer:
             self.last = trace
             self.kept.add(trace)
 
-    def let_go_of_the_lost(self) -> None:
+    def release_unended(self) -> None:
         """End a trace that was begun and never ended.
 
         An interrupt can come before any caller knows of the trace.
         """
         if self._begun is not None and self._running is not None:
-            self.let_go(self._begun)
+            self.release_trace(self._begun)
 
     def drop(self, trace: Trace, error: BaseException | None) -> None:
         """Stop a trace that has nothing to show: its cell never ran."""
         self._begun = None
         _, place = self._stop(trace, error)
-        trace.look_no_more()
+        trace.discard_walk()
         if place is not None:
             show_bundle(no_report(trace, NEVER_RAN), display_id=place.id, update=True)
 
-    def _stop(self, trace: Trace, error: BaseException | None) -> tuple[bool, Output | None]:
+    def _stop(self, trace: Trace, error: BaseException | None) -> tuple[bool, CellOutput | None]:
         """Stop a trace; return if its heap walk is complete, and its output.
 
         The output is the status line that the report replaces, or None.
         """
         self._running = None
         over, place, enough = True, None, None
-        with guest("know who waits"):
-            enough = self.later.enough()
-        with guest("stop the trace"):
+        with error_boundary("know who waits"):
+            enough = self.later.time_limit()
+        with error_boundary("stop the trace"):
             over = trace.end(error, enough)
         if self.watcher is not None:
-            place = insist("end the progress line", self.watcher.trace_ended)
+            place = release_with_retry("end the progress line", self.watcher.trace_ended)
         return over, place
 
-    def _renew(self, trace: Trace, options: CellOptions, place: Output) -> None:
+    def _renew(self, trace: Trace, options: CellOptions, place: CellOutput) -> None:
         """Show the report again, now that more of it has names."""
-        place.update(bundle_of(trace, options.device, widget=options.widget))
+        place.update(report_bundle(trace, options.device, widget=options.widget))
         if self.watcher is not None:
             self.watcher.reported(trace, options.device)
 

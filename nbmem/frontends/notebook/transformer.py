@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from nbmem.frontends.notebook.caller_context import running_cells
+from nbmem.frontends.notebook.caller_context import cell_depth
 from nbmem.frontends.notebook.error_boundary import shell_entry
 from nbmem.frontends.notebook.options import asks_for_help
 
@@ -40,7 +40,7 @@ def strip_memtrace_line(lines: list[str]) -> list[str]:
     This has no side effects, because completion runs it, too. Under another magic (`%%time` above
     it) no event will announce the cell, so there the line is left for the registered magic.
     """
-    if not lines or not _LINE.match(lines[0].rstrip("\r\n")) or running_cells():
+    if not lines or not _LINE.match(lines[0].rstrip("\r\n")) or cell_depth():
         return lines
     if asks_for_help(memtrace_line(lines[0]) or ""):
         return ["%memtrace --help\n"]  # the cell is not run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.capture.frameworks.readings import Owners
+from nbmem.capture.frameworks.readings import FrameworkQueries
 from nbmem.core.session.categories import Category
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ class FrameworkReader:
     """
 
     def __init__(self) -> None:
-        self._owners = Owners(lambda _: None)
+        self._owners = FrameworkQueries(lambda _: None)
 
     def read(self, device: int, most: int | None) -> tuple[Entry, ...]:
         """Sum the bytes that other frameworks use, and those they cache.

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from nbmem.api.tracing import virtual_card
-from nbmem.capture.devices.accelerators import accelerator
+from nbmem.capture.devices.accelerators import accelerator_in_use
 from nbmem.capture.devices.host import Host, total_bytes
 from nbmem.capture.frameworks.framework import is_whole
 from nbmem.capture.torch_cuda import device_count
@@ -17,7 +17,7 @@ from nbmem.frontends.sidebar.messages import HostSample
 if TYPE_CHECKING:
     from nbmem.capture.record.progress import LoopProgress
 
-ON_THE_ROLL = -1
+HOST_DEVICE = -1
 """The host's number among the devices, see capture/record/storage_registry_log.py."""
 
 
@@ -44,7 +44,7 @@ class HostReader:
         torch = sys.modules.get("torch")
         if not is_whole(torch):  # as long as it is being imported it answers with faults
             return None
-        if device_count() or virtual_card() is not None or accelerator(torch) is not None:
+        if device_count() or virtual_card() is not None or accelerator_in_use(torch) is not None:
             return None  # one may have come
         if self._card is None:
             self._card = _is_a_card_here()
@@ -61,7 +61,7 @@ class HostReader:
             process=told.process,
             peak=self._peak,
             free=None if told.used is None else total - told.used,
-            by_category=by_category(progress, ON_THE_ROLL, told.process) if progress else (),
+            by_category=by_category(progress, HOST_DEVICE, told.process) if progress else (),
             parts=parts_of(
                 MachineParts(tensors=None, files=files, shared=shared, cache=told.cache)
             ),

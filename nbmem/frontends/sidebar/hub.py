@@ -34,7 +34,7 @@ from nbmem.frontends.sidebar.messages import (
     Unloaded,
 )
 from nbmem.frontends.sidebar.requests import MOST_CELLS
-from nbmem.frontends.sidebar.sample_reader import Readings, now_ms, says_something
+from nbmem.frontends.sidebar.sample_reader import Readings, has_figures, now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,7 +132,7 @@ class Hub:
         """Push the report of a trace."""
         self._talk(self._show, report)
 
-    def brought(self, command: Command, size: int) -> None:
+    def set_measured(self, command: Command, size: int) -> None:
         """Set the measured bytes of the findings with a command."""
         with self._lock:
             if self._report is not None:
@@ -199,7 +199,7 @@ class Hub:
         if not self._running:
             self._awake.clear()
         self._push_ranks(cell, final=True)
-        if says_something(last := self._readings.read(cell)):
+        if has_figures(last := self._readings.read(cell)):
             self._push_sample(last)
         elif self._announced is not cell:
             return
@@ -232,10 +232,10 @@ class Hub:
             return
         cell = self._running[0]
         sample = self._readings.read(cell)
-        if says_something(sample):
+        if has_figures(sample):
             self._announce(cell)
             self._push_sample(sample)
-            self._look_around()
+            self._push_processes()
         self._push_ranks(cell)
         for watcher in tuple(self.watchers):
             watcher(sample)
@@ -264,7 +264,7 @@ class Hub:
             self._samples.popleft()
         self._push(sample)
 
-    def _look_around(self) -> None:
+    def _push_processes(self) -> None:
         if CLOCK.monotonic() < self._processes_due:
             return
         self._processes_due = CLOCK.monotonic() + PROCESSES_S

@@ -34,10 +34,10 @@ def by_category(progress: LoopProgress, device: int, allocated: int) -> tuple[En
     """
     sums = {c: progress.known.get((device, c), 0) for c in OF_TRAINING}
     sums[Category.GRADIENTS] -= progress.freed.get(device, 0)
-    return stacked(sums, allocated, REST if device >= 0 else REST_OF_HOST)
+    return stack_categories(sums, allocated, REST if device >= 0 else REST_OF_HOST)
 
 
-def stacked(
+def stack_categories(
     known: Mapping[Category, int], allocated: int, rest: tuple[str, str]
 ) -> tuple[Entry, ...]:
     """Return the categories in the order to stack them, with the rest.

@@ -16,11 +16,11 @@ from nbmem.core.errors import NbmemError
 from nbmem.core.files.rank_folder import SESSION_SUFFIX, journal_file
 from nbmem.core.files.rank_journal import SUFFIX
 from nbmem.core.files.rank_journal_reader import JournalTail
-from nbmem.core.files.session import rank_in
+from nbmem.core.files.session import read_rank
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.session.categories import OF_TRAINING
 from nbmem.core.session.ranks import as_one_world
-from nbmem.frontends.sidebar.loop_categories import REST, stacked
+from nbmem.frontends.sidebar.loop_categories import REST, stack_categories
 from nbmem.frontends.sidebar.rank_messages import MOST_RANKS, RankNow, RanksNow
 from nbmem.frontends.sidebar.sample_reader import now_ms
 from nbmem.report.analysis.world.rank_rows import fullest_of, state_of
@@ -141,7 +141,7 @@ class _Folder:
         if known is not None and known[1].state in {"finished", "failed"}:
             return
         try:
-            journal = tail.now()
+            journal = tail.latest()
             if journal is not None:
                 file = journal_file(self._folder / name, journal)
                 self._rows[name] = file.rank, _row(journal, state_of(file))
@@ -156,7 +156,7 @@ class _Folder:
         over = replace(row, state="ended", phase=None, at=None)
         with suppress(NbmemError, OSError):
             if session.exists() and CLOCK.monotonic() < self._until:
-                found, error = rank_in(session)
+                found, error = read_rank(session)
                 failed = found is not None and found.ended == "failed"
                 state: State = "failed" if failed else "finished"
                 over = replace(over, state=state, error=error if failed else None)
@@ -201,5 +201,5 @@ def _row(journal: Journal, state: State) -> RankNow:
         allocated=card.allocated,
         reserved=card.reserved,
         peak=card.peak,
-        by_category=stacked(known, card.allocated, REST),
+        by_category=stack_categories(known, card.allocated, REST),
     )

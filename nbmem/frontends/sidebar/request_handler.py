@@ -178,7 +178,7 @@ class RequestHandler:
 
         def free() -> str:
             sentence, size = self._actions.free(command)
-            self._hub.brought(command, size)
+            self._hub.set_measured(command, size)
             return sentence
 
         return self._do(free)

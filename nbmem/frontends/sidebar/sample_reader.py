@@ -116,7 +116,7 @@ class Readings:
         return self.host.read(progress)
 
 
-def says_something(sample: Sample) -> bool:
+def has_figures(sample: Sample) -> bool:
     """Return whether a sample has anything that a page could show."""
     return bool(sample.cards) or sample.host is not None
 

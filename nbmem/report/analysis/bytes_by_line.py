@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from nbmem.core.session.events import Stack
     from nbmem.core.session.session import Source
-    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.ledger.card_ledger import CardLedger
 
     Ints = NDArray[np.int64]
 
@@ -45,11 +45,11 @@ _STARTS = (*TOP_LEVEL, "_run_module_as_main", "_bootstrap")
 """Where the stack of a program or of a thread of Python's begins; the engine's has none of them."""
 
 
-def lines_of(books: Books, top: int) -> Lines | None:
+def lines_of(card_ledger: CardLedger, top: int) -> Lines | None:
     """Charge every allocation to a line of the recorded code.
 
     Args:
-        books: The card's books.
+        card_ledger: The card's books.
         top: Position of the recording's peak.
 
     Returns:
@@ -58,19 +58,21 @@ def lines_of(books: Books, top: int) -> Lines | None:
     Raises:
         LedgerImbalanceError: They do not add up to what is allocated.
     """
-    source = books.session.source
+    source = card_ledger.session.source
     if source is None:
         return None
-    a = books.allocations
-    charged = _charged(books, source)
+    a = card_ledger.allocations
+    charged = _charged(card_ledger, source)
     numbers, index = np.unique(charged, return_inverse=True)
     if not (numbers > 0).any():
         return None
     table = np.zeros((len(numbers), 3), np.int64)
-    born = np.flatnonzero(a.born >= 0)
-    for column, rows in enumerate((books.live(top), books.live(books.events), born)):
+    born = np.flatnonzero(a.allocated_at >= 0)
+    for column, rows in enumerate(
+        (card_ledger.live(top), card_ledger.live(card_ledger.events), born)
+    ):
         np.add.at(table[:, column], index.reshape(-1)[rows], a.block[rows])
-    _check(books, top, table)
+    _check(card_ledger, top, table)
     bytes_of = _largest(dict(zip(numbers.tolist(), table.tolist(), strict=True)))
     return Lines(
         file=name_of(source.file),
@@ -97,25 +99,25 @@ def _largest(bytes_of: dict[int, list[int]]) -> dict[int, list[int]]:
     return {**kept, _REST: list(map(sum, zip(*rest, strict=True)))} if rest else kept
 
 
-def _charged(books: Books, source: Source) -> Ints:
+def _charged(card_ledger: CardLedger, source: Source) -> Ints:
     """Return the line number of each allocation, or the code of a reason."""
-    a = books.allocations
-    stacks = books.session.stacks
+    a = card_ledger.allocations
+    stacks = card_ledger.session.stacks
     # By stack: the line, 0 where it has none; the last place is that of no stack (-1).
     line = np.array([*(_line(stack, source.file) for stack in stacks), 0], np.int64)
     calls = np.array([*map(_calls_engine, stacks), False], np.bool_)
     programs = np.array([*map(_begins, stacks), False], np.bool_)
     charged = line[a.stack]
-    in_backward = books.phases.named(books.born_in, "backward")
+    in_backward = card_ledger.phases.named(card_ledger.born_in, "backward")
     # The engine's: in a backward, without a line, and from no thread of Python's.
     engines = in_backward & (charged == 0) & ~programs[a.stack]
     # Who called the engine last; what another stack of a program shows in between ends that.
-    told = np.where(programs[a.stack] & (a.born >= 0), np.arange(len(a)), -1)
+    told = np.where(programs[a.stack] & (a.allocated_at >= 0), np.arange(len(a)), -1)
     last = np.maximum.accumulate(told) if len(told) else told
     caller = np.where((last >= 0) & calls[a.stack[last]], charged[last], 0)
     charged = np.where(engines & (caller > 0), caller, charged)
     unknown = np.where(engines, _BACKWARD, _OTHERS)
-    return np.where(a.born < 0, _BEFORE, np.where(charged > 0, charged, unknown))
+    return np.where(a.allocated_at < 0, _BEFORE, np.where(charged > 0, charged, unknown))
 
 
 def _line(stack: Stack, file: str) -> int:
@@ -134,10 +136,10 @@ def _text(source: Source, number: int) -> str:
     return source.lines[number - 1].strip() if number <= len(source.lines) else ""
 
 
-def _check(books: Books, top: int, table: Ints) -> None:
+def _check(card_ledger: CardLedger, top: int, table: Ints) -> None:
     peak, kept, _ = table.sum(axis=0).tolist()
-    for position, found in ((top, peak), (books.events, kept)):
-        allocated = int(books.allocated[position])
+    for position, found in ((top, peak), (card_ledger.events, kept)):
+        allocated = int(card_ledger.allocated[position])
         if found != allocated:
             raise LedgerImbalanceError(
                 f"At event {position} the lines hold {found} B, the allocator {allocated} B"

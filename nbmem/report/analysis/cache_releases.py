@@ -12,10 +12,10 @@ from nbmem.core.session.events import GIVES_BACK, TAKES, Action
 
 if TYPE_CHECKING:
     from nbmem.core.session.session import DeviceTrace
-    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.ledger.card_ledger import CardLedger
 
 
-def released_by_need(trace: DeviceTrace) -> tuple[int, ...]:
+def releases_for_requests(trace: DeviceTrace) -> tuple[int, ...]:
     """Return where memory was released because a request found no room.
 
     Calls of empty_cache() are left out.
@@ -23,7 +23,7 @@ def released_by_need(trace: DeviceTrace) -> tuple[int, ...]:
     return tuple(at for at, by_user in releases(recording_of(trace)).items() if not by_user)
 
 
-def had_room(books: Books, at: int) -> bool:
+def had_room(card_ledger: CardLedger, at: int) -> bool:
     """Return whether the card had room for the request after a release.
 
     Then no request needed the release.
@@ -31,13 +31,13 @@ def had_room(books: Books, at: int) -> bool:
     cuDNN's benchmark mode empties the cache itself, in the middle of a call. Known limit: a release
     under a memory fraction of the user's looks the same.
     """
-    events, ledger = books.trace.events, books.ledger(at)
+    events, ledger = card_ledger.trace.events, card_ledger.ledger(at)
     takes = np.flatnonzero(np.isin(events.action[at:], TAKES))
     size = int(events.size[at + takes[0]]) if len(takes) else ledger.total_bytes
     return ledger.used + size <= ledger.total_bytes
 
 
-def emptied(trace: DeviceTrace) -> tuple[int, ...]:
+def releases_by_user(trace: DeviceTrace) -> tuple[int, ...]:
     """Return where the user's torch.cuda.empty_cache() released memory."""
     return tuple(at for at, by_user in releases(recording_of(trace)).items() if by_user)
 

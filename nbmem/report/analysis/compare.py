@@ -10,8 +10,8 @@ from nbmem.core.errors import UsageError
 from nbmem.core.session.cards import fullest
 from nbmem.core.session.categories import BESIDE, RESERVED
 from nbmem.core.session.tensor_names import root_of
-from nbmem.report.analysis.totals_by_name import sums
-from nbmem.report.ledger.card_ledger import Books
+from nbmem.report.analysis.totals_by_name import bytes_by_account
+from nbmem.report.ledger.card_ledger import CardLedger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -110,7 +110,7 @@ def compare(a: Side, b: Side) -> Comparison:
     )
 
 
-def side(session: Session, *, label: str | None = None, step: int | None = None) -> Side:
+def summarize_side(session: Session, *, label: str | None = None, step: int | None = None) -> Side:
     """Summarize a recording, or one of its steps, for a comparison.
 
     The card that held the most memory is read.
@@ -126,23 +126,23 @@ def side(session: Session, *, label: str | None = None, step: int | None = None)
     if not session.devices:
         raise UsageError(f"{session.name!r} used no GPU memory, so there is nothing to compare.")
     index = fullest(session.devices)
-    books = Books(session, index)
-    first, last = (0, books.events) if step is None else _bounds(books, index, step)
-    top = books.peak(first, last)
-    ledger = books.ledger(top)
+    card_ledger = CardLedger(session, index)
+    first, last = (0, card_ledger.events) if step is None else _bounds(card_ledger, index, step)
+    top = card_ledger.peak(first, last)
+    ledger = card_ledger.ledger(top)
     held: Counter[tuple[Kind, str]] = Counter()
     for category in (*RESERVED, *BESIDE):
         held["category", category.label] = ledger[category]
-    for account, size in sums(books, top).items():
+    for account, size in bytes_by_account(card_ledger, top).items():
         held["holder", root_of(account.holder) if account.holder else _unnamed(account)] += size
         if account.line is not None:
             held["line", account.line] += size
     return Side(
         label=label or session.name,
-        card=books.trace.info.name,
-        allocated=int(books.allocated[top]),
-        reserved=int(books.reserved[first : last + 1].max()),
-        left=int(books.allocated[last]),
+        card=card_ledger.trace.info.name,
+        allocated=int(card_ledger.allocated[top]),
+        reserved=int(card_ledger.reserved[first : last + 1].max()),
+        left=int(card_ledger.allocated[last]),
         held=held,
         lines=bool(session.stacks),
     )
@@ -153,11 +153,11 @@ def _unnamed(account: Account) -> str:
     return f"unnamed {account.category.label}{born}"
 
 
-def _bounds(books: Books, index: int, step: int) -> tuple[int, int]:
-    spans = [s for s in books.session.spans if s.kind == "phase" and s.step is not None]
+def _bounds(card_ledger: CardLedger, index: int, step: int) -> tuple[int, int]:
+    spans = [s for s in card_ledger.session.spans if s.kind == "phase" and s.step is not None]
     mine = [span for span in spans if span.step == step]
     if not mine:
         known = sorted({span.step for span in spans if span.step is not None})
         there = f"It has the steps {known[0]} to {known[-1]}" if known else "It has none"
-        raise UsageError(f"{books.session.name!r} has no step {step}. {there}.")
+        raise UsageError(f"{card_ledger.session.name!r} has no step {step}. {there}.")
     return min(s.first[index] for s in mine), max(s.last[index] for s in mine)

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from nbmem.core.session.events import Segments
     from nbmem.core.session.frameworks import Share
     from nbmem.core.session.holders import HeldStorage
-    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.ledger.card_ledger import CardLedger
 
 LEAST = MIB
 """Bytes below which they are not worth a word."""
 MOST_NAMES = 3
 
 
-def beyond(segments: Segments, storages: Sequence[HeldStorage]) -> list[HeldStorage]:
+def external_storages(segments: Segments, storages: Sequence[HeldStorage]) -> list[HeldStorage]:
     """Return the storages outside all of torch's segments.
 
     The list is empty where torch keeps no segments.
@@ -42,18 +42,18 @@ def beyond(segments: Segments, storages: Sequence[HeldStorage]) -> list[HeldStor
     return [storages[index] for index in np.flatnonzero(~inside).tolist()]
 
 
-def borrowed_note(books: Books, owners: Sequence[Share]) -> str | None:
+def external_storages_note(card_ledger: CardLedger, owners: Sequence[Share]) -> str | None:
     """Return a note on tensors over external memory at the end, or None.
 
     None below `LEAST` bytes. Without allocator history the note is about tensors that were
     first seen at the end.
 
     Args:
-        books: The card's books.
+        card_ledger: The card's books.
         owners: The other frameworks at the end.
     """
-    trace = books.trace
-    found = beyond(trace.end.segments, held_storages(books.session, trace) or ())
+    trace = card_ledger.trace
+    found = external_storages(trace.end.segments, held_storages(card_ledger.session, trace) or ())
     size = sum(storage.size for storage in found)
     if size < LEAST:
         return None

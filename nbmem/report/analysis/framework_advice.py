@@ -29,7 +29,7 @@ GROWTH = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _FrameworkAdvice:
     """Advice that frees a framework's unused bytes: rule, title and code."""
 
     rule: str
@@ -39,10 +39,12 @@ class _Way:
 
 
 _WAYS = {
-    name: _Way("framework_cache", "Let {}'s pool give back {} that it does not use", code, FREE)
+    name: _FrameworkAdvice(
+        "framework_cache", "Let {}'s pool give back {} that it does not use", code, FREE
+    )
     for name, code in GIVES_BACK.items()
 } | {
-    "jax": _Way(
+    "jax": _FrameworkAdvice(
         "preallocated",
         "Let {} not preallocate: {} of its pool are not used",
         NO_PREALLOCATION,
@@ -51,7 +53,7 @@ _WAYS = {
 }
 
 
-def can_leave(share: Share) -> int:
+def releasable_bytes(share: Share) -> int:
     """Return the unused bytes that a framework could give up.
 
     Zero where no way to free them is known.
@@ -59,7 +61,7 @@ def can_leave(share: Share) -> int:
     return share.cached if share.name in _WAYS else 0
 
 
-def remedy(share: Share, ground: Literal["simulated", "estimated"]) -> Finding:
+def framework_finding(share: Share, ground: Literal["simulated", "estimated"]) -> Finding:
     """Build the finding that lets a framework give up unused bytes.
 
     Call it only for a share that could give up some.
@@ -83,7 +85,7 @@ def remedy(share: Share, ground: Literal["simulated", "estimated"]) -> Finding:
     )
 
 
-def beside_torch(shares: Sequence[Share]) -> str:
+def other_frameworks_text(shares: Sequence[Share]) -> str:
     """Describe memory that other frameworks hold, or return an empty text.
 
     A text that is not empty begins with a blank.

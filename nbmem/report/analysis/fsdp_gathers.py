@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.core.session.tensor_names import ALL_GATHER, GATHERED, common_path, without_form
+from nbmem.core.session.tensor_names import ALL_GATHER, GATHERED, common_path, without_shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
-    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.ledger.card_ledger import CardLedger
 
     Ints = NDArray[np.int64]
 
@@ -59,25 +59,25 @@ class Move(NamedTuple):
     block: int | None = None
 
 
-def gathers(books: Books) -> list[Gather]:
+def find_gathers(card_ledger: CardLedger) -> list[Gather]:
     """Find the all-gathers of a recording whose parameters were seen.
 
     They are in the order of their parameters.
     """
-    a = books.allocations
-    rows = np.flatnonzero(books.category == Category.COMMUNICATION)
-    rows = rows[np.argsort(a.born[rows], kind="stable")]
+    a = card_ledger.allocations
+    rows = np.flatnonzero(card_ledger.category == Category.COMMUNICATION)
+    rows = rows[np.argsort(a.allocated_at[rows], kind="stable")]
     waiting: list[tuple[str, int]] = []
     parts: list[tuple[str, int]] = []
     found: list[Gather] = []
     for row in rows.tolist():
-        name = without_form(books.name(row) or "")
+        name = without_shape(card_ledger.name(row) or "")
         if name.endswith(_BUFFER):
             waiting.append((name.removesuffix(_BUFFER), row))
             parts = []
         elif name.endswith(_WHOLE):
             parts.append((name.removesuffix(_WHOLE), row))
-            copied = _copied(books, waiting, parts)
+            copied = _match_buffer(card_ledger, waiting, parts)
             if copied is not None:
                 waiting.remove((copied.unit, copied.buffer))
                 found.append(copied)
@@ -85,30 +85,30 @@ def gathers(books: Books) -> list[Gather]:
     return found
 
 
-def _copied(
-    books: Books, waiting: list[tuple[str, int]], parts: list[tuple[str, int]]
+def _match_buffer(
+    card_ledger: CardLedger, waiting: list[tuple[str, int]], parts: list[tuple[str, int]]
 ) -> Gather | None:
     """Find the oldest buffer that holds exactly these parameters."""
-    size = books.allocations.requested
+    size = card_ledger.allocations.requested
     whole = tuple(row for _, row in parts)
     unit, total = common_path(path for path, _ in parts), int(size[list(whole)].sum())
     for name, row in waiting:
         if name == unit and int(size[row]) == total:
-            return Gather(unit, int(books.born_in[whole[0]]), row, whole)
+            return Gather(unit, int(card_ledger.born_in[whole[0]]), row, whole)
     return None
 
 
-def allocated_with(books: Books, moves: Iterable[Move]) -> Ints:
+def allocated_with(card_ledger: CardLedger, moves: Iterable[Move]) -> Ints:
     """Compute the curve of allocated bytes with some allocations moved."""
-    a = books.allocations
-    change = np.zeros(books.events + 2, np.int64)
+    a = card_ledger.allocations
+    change = np.zeros(card_ledger.events + 2, np.int64)
     for move in moves:
         block = int(a.block[move.row])
-        change[max(int(a.born[move.row]), -1) + 1] -= block
+        change[max(int(a.allocated_at[move.row]), -1) + 1] -= block
         change[int(a.freed[move.row]) + 1] += block
         if move.born is not None:
             would = block if move.block is None else move.block
             change[move.born + 1] += would
             change[move.freed + 1] -= would
-    with_moves: Ints = books.allocated + np.cumsum(change)[: books.events + 1]
+    with_moves: Ints = card_ledger.allocated + np.cumsum(change)[: card_ledger.events + 1]
     return with_moves

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.report.analysis.totals_by_name import accounts
+from nbmem.report.analysis.totals_by_name import group_by_account
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.report.analysis.totals_by_name import Account
-    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.ledger.card_ledger import CardLedger
 
     Ints = NDArray[np.int64]
 
@@ -49,23 +49,23 @@ class Growth:
     last: int
 
 
-def growth(books: Books) -> tuple[Growth, ...]:
+def find_growth(card_ledger: CardLedger) -> tuple[Growth, ...]:
     """Find what grows from step to step of a recording, steepest first.
 
     The first step is left out: it makes the gradients, the optimizer's state and the workspaces.
     What a step makes once and the next one replaces does not grow.
     """
-    ends = updates(books)[1:]
+    ends = update_positions(card_ledger)[1:]
     if len(ends) < FEWEST_STEPS:
         return ()
-    a = books.allocations
-    first = np.searchsorted(ends, a.born, "right")
+    a = card_ledger.allocations
+    first = np.searchsorted(ends, a.allocated_at, "right")
     gone = np.searchsorted(ends, a.freed, "right")
     rows = np.flatnonzero(gone > first)
     if not len(rows):
         return ()
     last = np.where(gone[rows] == len(ends), a.block[rows], 0)
-    found, index = _by_holder(*accounts(books, rows), last)
+    found, index = _by_holder(*group_by_account(card_ledger, rows), last)
     held, asked = (
         _at_ends(size[rows], index, first[rows], gone[rows], (len(found), len(ends)))
         for size in (a.block, a.requested)
@@ -119,7 +119,7 @@ def _by_holder(found: list[Account], index: Ints, last: Ints) -> tuple[list[Acco
     return kept, place[index]
 
 
-def updates(books: Books) -> Ints:
+def update_positions(card_ledger: CardLedger) -> Ints:
     """Return where each step's last update began.
 
     Where no optimizer ever stepped, these are the ends of the steps.
@@ -127,42 +127,42 @@ def updates(books: Books) -> Ints:
     A step's end moves, and so does an optimizer's: what the loop does behind it counts to it, to
     the next batch or to an evaluation. Before the update is the same place in all.
     """
-    begins = _by_step(books, "optimizer", at_end=False)
-    return begins if len(begins) else step_ends(books)
+    begins = _by_step(card_ledger, "optimizer", at_end=False)
+    return begins if len(begins) else step_ends(card_ledger)
 
 
-def step_ends(books: Books) -> Ints:
+def step_ends(card_ledger: CardLedger) -> Ints:
     """Return the position at which each step ends, ascending."""
-    return _by_step(books, None, at_end=True)
+    return _by_step(card_ledger, None, at_end=True)
 
 
-def step_peaks(books: Books) -> list[int]:
+def step_peaks(card_ledger: CardLedger) -> list[int]:
     """Return the peak of allocated bytes in each step.
 
     The first one includes what came before it.
     """
-    ends = pairwise([0, *step_ends(books).tolist()])
-    return [int(books.allocated[first : last + 1].max()) for first, last in ends]
+    ends = pairwise([0, *step_ends(card_ledger).tolist()])
+    return [int(card_ledger.allocated[first : last + 1].max()) for first, last in ends]
 
 
-def steps_are_alike(books: Books) -> bool:
+def steps_are_alike(card_ledger: CardLedger) -> bool:
     """Return whether most steps allocate as much as the largest.
 
     Then no batch is the longest.
     """
-    tops = step_peaks(books)
+    tops = step_peaks(card_ledger)
     return 2 * sum(top >= ALIKE * max(tops) for top in tops) > len(tops)
 
 
-def _by_step(books: Books, name: str | None, *, at_end: bool) -> Ints:
+def _by_step(card_ledger: CardLedger, name: str | None, *, at_end: bool) -> Ints:
     """Return where the last phase of each step ends or begins.
 
     Only phases of the given name count, if there is one.
     """
     found: dict[int, int] = {}
-    for span in books.session.spans:
+    for span in card_ledger.session.spans:
         if span.kind == "phase" and span.step is not None and name in (None, span.name):
-            place = books.bounds(span)[at_end]
+            place = card_ledger.bounds(span)[at_end]
             found[span.step] = max(found.get(span.step, 0), place)
     places = np.array([found[step] for step in sorted(found)], np.int64)
     return np.maximum.accumulate(places)  # a file may number them as it likes

@@ -10,15 +10,15 @@ from nbmem.core.session.categories import LIVE, Category
 from nbmem.core.session.holders import held_storages
 from nbmem.report.analysis.pool_history import pool_history
 from nbmem.report.analysis.source_lines import users_line, users_stack
-from nbmem.report.analysis.visible_phases import shown_spans
-from nbmem.report.exploration import CellSpan, Details, Life
+from nbmem.report.analysis.visible_phases import visible_spans
+from nbmem.report.exploration import CellSpan, Details, Lifetime
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.ledger.card_ledger import CardLedger
 
     Ints = NDArray[np.int64]
 
@@ -36,18 +36,18 @@ MOST_PIECES = 60_000
 """Pieces in the map of the pool at all moments together: some 30 kB in a notebook."""
 
 
-def details(books: Books, moments: Ints, peak: int, t0_ns: int) -> Details:
+def details(card_ledger: CardLedger, moments: Ints, peak: int, t0_ns: int) -> Details:
     """Gather what the views need of moments and single allocations.
 
     Args:
-        books: The card's books.
+        card_ledger: The card's books.
         moments: Positions of the timeline.
         peak: Position of the recording's peak.
         t0_ns: Start of the recording, nanoseconds since the epoch.
     """
-    spans = shown_spans(books, peak)
+    spans = visible_spans(card_ledger, peak)
     return Details(
-        phases=tuple(books.bounds(span) for span in spans),
+        phases=tuple(card_ledger.bounds(span) for span in spans),
         cells=tuple(
             CellSpan(
                 name=span.name,
@@ -56,55 +56,57 @@ def details(books: Books, moments: Ints, peak: int, t0_ns: int) -> Details:
                 first=first,
                 last=last,
             )
-            for span in books.session.spans
+            for span in card_ledger.session.spans
             if span.kind == "cell"
-            for first, last in (books.bounds(span),)
+            for first, last in (card_ledger.bounds(span),)
         ),
-        live=live_counts(books, moments),
-        lines=lines_at(books, moments),
-        lives=lives(books, peak),
-        pool=pool_history(books, moments, most=MOST_PIECES),
+        live=live_counts(card_ledger, moments),
+        lines=lines_at(card_ledger, moments),
+        lives=chosen_lifetimes(card_ledger, peak),
+        pool=pool_history(card_ledger, moments, most=MOST_PIECES),
     )
 
 
-def live_counts(books: Books, positions: Ints) -> Ints:
+def live_counts(card_ledger: CardLedger, positions: Ints) -> Ints:
     """Count the live allocations by position and live category.
 
     The shape is (n, len(LIVE)).
     """
-    a = books.allocations
+    a = card_ledger.allocations
     table = np.zeros((len(positions), len(LIVE)), np.int64)
     for category in LIVE:
-        rows = np.flatnonzero(books.category == category)
-        table[:, category] = np.searchsorted(np.sort(a.born[rows]), positions)
+        rows = np.flatnonzero(card_ledger.category == category)
+        table[:, category] = np.searchsorted(np.sort(a.allocated_at[rows]), positions)
         table[:, category] -= np.searchsorted(np.sort(a.freed[rows]), positions)
     return table
 
 
-def lives(books: Books, peak: int) -> tuple[Life, ...]:
+def chosen_lifetimes(card_ledger: CardLedger, peak: int) -> tuple[Lifetime, ...]:
     """Return the lifetimes of the allocations that matter most.
 
     The largest at the moments that are looked at are chosen first.
 
     The rest is chosen by bytes times life, the area that it takes in the picture.
     """
-    return lives_of(books, chosen_rows(books, peak).tolist())
+    return lifetimes_of(card_ledger, chosen_rows(card_ledger, peak).tolist())
 
 
-def chosen_rows(books: Books, peak: int, most: int = LIVES) -> Ints:
+def chosen_rows(card_ledger: CardLedger, peak: int, most: int = LIVES) -> Ints:
     """Choose at most `most` allocations, sorted by allocation time."""
-    a = books.allocations
+    a = card_ledger.allocations
     if len(a) <= most:
         return np.arange(len(a), dtype=np.int64)
     wanted: dict[int, None] = {}
-    moments = [(peak, AT_PEAK), (books.events, AT_END)]
-    spread = np.linspace(0, books.events, SPREAD, dtype=np.int64)
+    moments = [(peak, AT_PEAK), (card_ledger.events, AT_END)]
+    spread = np.linspace(0, card_ledger.events, SPREAD, dtype=np.int64)
     moments += [(position, AT_MOMENT) for position in spread.tolist()]
     for position, count in moments:
-        rows = books.live(position)
+        rows = card_ledger.live(position)
         largest = rows[np.argsort(-a.requested[rows], kind="stable")][:count]
         wanted.update(dict.fromkeys(largest.tolist()))
-    area = a.requested.astype(np.float64) * (np.minimum(a.freed, books.events) - a.born)
+    area = a.requested.astype(np.float64) * (
+        np.minimum(a.freed, card_ledger.events) - a.allocated_at
+    )
     for row in np.argsort(-area, kind="stable").tolist():
         if len(wanted) >= most:
             break
@@ -112,81 +114,83 @@ def chosen_rows(books: Books, peak: int, most: int = LIVES) -> Ints:
     return np.array(sorted(list(wanted)[:most]), np.int64)
 
 
-def born_in(books: Books, row: int) -> str | None:
+def born_in(card_ledger: CardLedger, row: int) -> str | None:
     """Return the phase and step in which an allocation was made, or None.
 
     None before the recording and between phases.
     """
-    return phase_text(books, int(books.born_in[row]))
+    return phase_text(card_ledger, int(card_ledger.born_in[row]))
 
 
-def phase_at(books: Books, position: int) -> str | None:
+def phase_at(card_ledger: CardLedger, position: int) -> str | None:
     """Return phase and step of the event before a position, or None.
 
     None between phases.
     """
-    return phase_text(books, int(books.phases.of(np.array([position - 1], np.int64))[0]))
+    return phase_text(
+        card_ledger, int(card_ledger.phases.of(np.array([position - 1], np.int64))[0])
+    )
 
 
-def phase_text(books: Books, index: int) -> str | None:
+def phase_text(card_ledger: CardLedger, index: int) -> str | None:
     """Format a phase and its step, by the phase's index in the ledger.
 
     None for NOWHERE.
     """
     if index < 0:
         return None
-    span = books.phases.spans[index][1]
+    span = card_ledger.phases.spans[index][1]
     return span.name if span.step is None else f"{span.name}, step {span.step}"
 
 
-def stack_line(books: Books, stack: int) -> str | None:
+def stack_line(card_ledger: CardLedger, stack: int) -> str | None:
     """Return the user's line of a stack, by its index, or None.
 
     None where no stack was taken.
     """
-    return users_line(books.session.stacks[stack]) if stack >= 0 else None
+    return users_line(card_ledger.session.stacks[stack]) if stack >= 0 else None
 
 
-def life_of(books: Books, row: int) -> Life:
+def lifetime_of(card_ledger: CardLedger, row: int) -> Lifetime:
     """Return the lifetime of one allocation."""
-    (found,) = lives_of(books, [row])
+    (found,) = lifetimes_of(card_ledger, [row])
     return found
 
 
-def lives_of(books: Books, rows: Sequence[int]) -> tuple[Life, ...]:
+def lifetimes_of(card_ledger: CardLedger, rows: Sequence[int]) -> tuple[Lifetime, ...]:
     """Return the lifetimes of some allocations."""
-    held = held_storages(books.session, books.trace) or ()
+    held = held_storages(card_ledger.session, card_ledger.trace) or ()
     holders = {
         storage.addr: tuple(holder.path for holder in storage.holders[:HOLDERS]) for storage in held
     }
-    return tuple(_life(books, row, holders) for row in rows)
+    return tuple(_life(card_ledger, row, holders) for row in rows)
 
 
-def _life(books: Books, row: int, holders: Mapping[int, tuple[str, ...]]) -> Life:
-    a = books.allocations
+def _life(card_ledger: CardLedger, row: int, holders: Mapping[int, tuple[str, ...]]) -> Lifetime:
+    a = card_ledger.allocations
     stack, freed = int(a.stack[row]), int(a.freed[row])
-    return Life(
+    return Lifetime(
         number=row,
-        born=int(a.born[row]),
+        born=int(a.allocated_at[row]),
         freed=freed,
-        name=books.name(row),
-        category=Category(int(books.category[row])),
+        name=card_ledger.name(row),
+        category=Category(int(card_ledger.category[row])),
         requested=int(a.requested[row]),
         block=int(a.block[row]),
-        born_in=born_in(books, row),
-        line=stack_line(books, stack),
-        stack=users_stack(books.session.stacks[stack])[:FRAMES] if stack >= 0 else (),
-        holders=holders.get(int(a.addr[row]), ()) if freed >= books.events else (),
+        born_in=born_in(card_ledger, row),
+        line=stack_line(card_ledger, stack),
+        stack=users_stack(card_ledger.session.stacks[stack])[:FRAMES] if stack >= 0 else (),
+        holders=holders.get(int(a.addr[row]), ()) if freed >= card_ledger.events else (),
     )
 
 
-def lines_at(books: Books, positions: Ints) -> tuple[str | None, ...]:
+def lines_at(card_ledger: CardLedger, positions: Ints) -> tuple[str | None, ...]:
     """Return the user's line of the event before each position, or None.
 
     None where no stack was taken.
     """
-    stacks = books.trace.events.stack
+    stacks = card_ledger.trace.events.stack
     return tuple(
-        stack_line(books, int(stacks[position - 1])) if position else None
+        stack_line(card_ledger, int(stacks[position - 1])) if position else None
         for position in positions.tolist()
     )

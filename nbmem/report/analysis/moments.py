@@ -12,57 +12,57 @@ from nbmem.report.model import Moment
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.ledger.card_ledger import CardLedger
 
     Ints = NDArray[np.int64]
 
 
-def times_at(books: Books, positions: Ints, t0_ns: int) -> Ints:
+def times_at(card_ledger: CardLedger, positions: Ints, t0_ns: int) -> Ints:
     """Return positions' times in nanoseconds since the recording began.
 
     Position 0 is at time 0.
 
     Args:
-        books: The card's books.
+        card_ledger: The card's books.
         positions: Indices of the next event, ascending.
         t0_ns: Start of the recording, nanoseconds since the epoch. Clocks differ a little: what
             would lie before it, or before an earlier position, is moved there.
     """
-    since = np.maximum.accumulate(np.maximum(books.times(positions) - t0_ns, 0))
+    since = np.maximum.accumulate(np.maximum(card_ledger.times(positions) - t0_ns, 0))
     return np.where(positions == 0, 0, since)
 
 
-class PhaseThen(NamedTuple):
+class PhaseAndStep(NamedTuple):
     """The phase of a position and its step; None outside of one."""
 
     phase: str | None
     step: int | None
 
 
-def phase_at(books: Books, position: int) -> PhaseThen:
+def phase_at(card_ledger: CardLedger, position: int) -> PhaseAndStep:
     """Return the phase and step of the last event before a position."""
-    index = int(books.phases.of(np.array([position - 1], np.int64))[0])
+    index = int(card_ledger.phases.of(np.array([position - 1], np.int64))[0])
     if index < 0:
-        return PhaseThen(None, None)
-    span = books.phases.spans[index][1]
-    return PhaseThen(span.name, span.step)
+        return PhaseAndStep(None, None)
+    span = card_ledger.phases.spans[index][1]
+    return PhaseAndStep(span.name, span.step)
 
 
-def moment_at(books: Books, position: int, t0_ns: int) -> Moment:
+def moment_at(card_ledger: CardLedger, position: int, t0_ns: int) -> Moment:
     """Describe the last event before a position.
 
     Args:
-        books: The card's books.
+        card_ledger: The card's books.
         position: Index of the next event.
         t0_ns: Start of the recording, nanoseconds since the epoch.
     """
-    events = books.trace.events
+    events = card_ledger.trace.events
     stack = int(events.stack[position - 1]) if position else -1
-    phase, step = phase_at(books, position)
+    phase, step = phase_at(card_ledger, position)
     return Moment(
         event=position,
-        t_ns=int(times_at(books, np.array([position]), t0_ns)[0]),
+        t_ns=int(times_at(card_ledger, np.array([position]), t0_ns)[0]),
         phase=phase,
         step=step,
-        line=stack_line(books, stack),
+        line=stack_line(card_ledger, stack),
     )

@@ -10,8 +10,8 @@ from nbmem.core.errors import UsageError
 from nbmem.core.session.categories import LIVE, PROCESS
 from nbmem.core.units import format_bytes
 from nbmem.report.analysis.lifetimes import lines_at, phase_at
-from nbmem.report.analysis.totals_by_name import sums
-from nbmem.report.ledger.card_ledger import Books
+from nbmem.report.analysis.totals_by_name import bytes_by_account
+from nbmem.report.ledger.card_ledger import CardLedger
 
 if TYPE_CHECKING:
     from nbmem.core.session.session import Session
@@ -47,33 +47,35 @@ def over_limit(  # noqa: PLR0913 - each is an option of assert_peak's
     """
     for index, trace in enumerate(session.devices):
         if device is None or trace.info.index == device:
-            books = Books(session, index)
+            card_ledger = CardLedger(session, index)
             first, last = (0, None) if within is None else (within.first[index], within.last[index])
-            position = _highest(books, which, first, books.events if last is None else last)
+            position = _highest(
+                card_ledger, which, first, card_ledger.events if last is None else last
+            )
             if which == "process":
-                peak = _process(books, first, last)
+                peak = _process(card_ledger, first, last)
             else:
-                peak = int(getattr(books, which)[position])
+                peak = int(getattr(card_ledger, which)[position])
             if peak > limit:
-                said = _sentences(books, position, what, which, peak, limit)
-                return said + _before(books, which, first)
+                said = _sentences(card_ledger, position, what, which, peak, limit)
+                return said + _before(card_ledger, which, first)
     return None
 
 
-def _highest(books: Books, which: Figure, first: int, last: int) -> int:
+def _highest(card_ledger: CardLedger, which: Figure, first: int, last: int) -> int:
     """Return the position of the peak.
 
     Of several, the one with the most allocated bytes.
     """
     # What this process holds beyond the reserved bytes changes little, so reserved leads to it.
-    curve = getattr(books, "reserved" if which == "process" else which)
+    curve = getattr(card_ledger, "reserved" if which == "process" else which)
     highest = first + np.flatnonzero(curve[first : last + 1] == curve[first : last + 1].max())
     # Of several such moments the one that says most: that in which most lived.
-    return int(highest[np.argmax(books.allocated[highest])])
+    return int(highest[np.argmax(card_ledger.allocated[highest])])
 
 
-def _process(books: Books, first: int, last: int | None) -> int:
-    process = books.peak_process(first, last)
+def _process(card_ledger: CardLedger, first: int, last: int | None) -> int:
+    process = card_ledger.peak_process(first, last)
     if process is None:
         raise UsageError(
             "The driver does not say what this process holds (common in containers), so its peak "
@@ -83,32 +85,35 @@ def _process(books: Books, first: int, last: int | None) -> int:
 
 
 def _sentences(  # noqa: PLR0913, PLR0917 - what the sentences name
-    books: Books, position: int, what: str, which: Figure, peak: int, limit: int
+    card_ledger: CardLedger, position: int, what: str, which: Figure, peak: int, limit: int
 ) -> str:
-    ledger = books.ledger(position)
+    ledger = card_ledger.ledger(position)
     shown = LIVE if which in ("allocated", "active", "requested") else PROCESS
     held = sorted(((ledger[c], c) for c in shown if ledger[c]), reverse=True)
-    accounts = sorted(sums(books, position).items(), key=lambda item: -item[1])
+    accounts = sorted(bytes_by_account(card_ledger, position).items(), key=lambda item: -item[1])
     categories = ", ".join(f"{format_bytes(size)} {c.label}" for size, c in held[: 2 * LARGEST])
     largest = "; ".join(f"{format_bytes(size)} {_name(one)}" for one, size in accounts[:LARGEST])
     return (
-        f"{what} peaked at {format_bytes(peak)} {which}{_where(books, position)}, "
+        f"{what} peaked at {format_bytes(peak)} {which}{_where(card_ledger, position)}, "
         f"{format_bytes(peak - limit)} above the limit of {format_bytes(limit)}.\n"
         f"Held at that moment: {categories}." + (f"\nLargest: {largest}." if largest else "")
     )
 
 
-def _before(books: Books, which: Figure, first: int) -> str:
+def _before(card_ledger: CardLedger, which: Figure, first: int) -> str:
     """Describe what was held before the block began, or return an empty text.
 
     Without these bytes the block may be within its limit.
     """
-    before = 0 if which == "process" else int(getattr(books, which)[first])
+    before = 0 if which == "process" else int(getattr(card_ledger, which)[first])
     return f"\nBefore it began: {format_bytes(before)} {which}." if before else ""
 
 
-def _where(books: Books, position: int) -> str:
-    phase, line = phase_at(books, position), lines_at(books, np.array([position], np.int64))[0]
+def _where(card_ledger: CardLedger, position: int) -> str:
+    phase, line = (
+        phase_at(card_ledger, position),
+        lines_at(card_ledger, np.array([position], np.int64))[0],
+    )
     parts = [f"in {phase}" if phase else None, f"at {line}" if line else None]
     known = ", ".join(part for part in parts if part)
     return f" ({known})" if known else ""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.ledger.card_ledger import CardLedger
 
     Ints = NDArray[np.int64]
 
@@ -46,23 +46,25 @@ Row = tuple[int, int, int, int, int, int]
 """One row of Segments: address, bytes, stream, small, expandable, pool."""
 
 
-def pool_history(books: Books, positions: Ints, most: int | None = None) -> PoolHistory:
+def pool_history(card_ledger: CardLedger, positions: Ints, most: int | None = None) -> PoolHistory:
     """Lay out what torch held from the driver at some moments.
 
     The result is empty for the host, which keeps no pool.
 
     Args:
-        books: The card's books.
+        card_ledger: The card's books.
         positions: The moments, ascending.
         most: Pieces that may stand in all tilings together: neighbours too narrow to be seen become
             one mixed piece, wider ones where that is not enough. None for every block as it lies.
     """
-    if books.trace.info.is_host:  # each tensor would be a segment of its own, and none is drawn
+    if (
+        card_ledger.trace.info.is_host
+    ):  # each tensor would be a segment of its own, and none is drawn
         return PoolHistory(event=positions, segments=(), tilings=(), states=())
-    stays = _stays(books, positions)
-    tilings = _Tilings(books, _blocks(books, positions), len(positions))
+    stays = _segment_ranges(card_ledger, positions)
+    tilings = _Tilings(card_ledger, _blocks(card_ledger, positions), len(positions))
     states = tuple(tuple(tilings.over(row, inside)) for row, inside in stays.items())
-    highest = int(books.reserved[positions].max(initial=0))
+    highest = int(card_ledger.reserved[positions].max(initial=0))
     least = 0 if most is None else highest // IN_SIGHT
     laid = tilings.laid_out(least)
     while most is not None and least < highest and sum(map(len, laid)) > most:
@@ -100,18 +102,19 @@ class _Blocks(Columns):
     last: Ints
 
 
-def _blocks(books: Books, positions: Ints) -> _Blocks:
+def _blocks(card_ledger: CardLedger, positions: Ints) -> _Blocks:
     """Return the blocks that exist at one of the positions, by address.
 
     A block that is freed but waits for a stream is another one.
     """
-    a = books.allocations
+    a = card_ledger.allocations
     born, freed, died = (
-        np.searchsorted(positions, events, side="right") for events in (a.born, a.freed, a.died)
+        np.searchsorted(positions, events, side="right")
+        for events in (a.allocated_at, a.freed, a.completed_at)
     )
     used, waits = np.flatnonzero(born < freed), np.flatnonzero(freed < died)
     rows = np.concatenate([used, waits])
-    kind = books.category[rows].astype(np.int64)
+    kind = card_ledger.category[rows].astype(np.int64)
     kind[len(used) :] += PENDING
     found = _Blocks(
         addr=a.addr[rows],
@@ -123,13 +126,13 @@ def _blocks(books: Books, positions: Ints) -> _Blocks:
     return found[np.argsort(found.addr, kind="stable")]
 
 
-def _stays(books: Books, positions: Ints) -> dict[Row, list[tuple[int, int]]]:
+def _segment_ranges(card_ledger: CardLedger, positions: Ints) -> dict[Row, list[tuple[int, int]]]:
     """Map each segment to the ranges of moments at which it existed.
 
     Segments that exist at the end come first.
     """
-    events = books.trace.events
-    stretches = AddressRanges(books.trace.end.segments)
+    events = card_ledger.trace.events
+    stretches = AddressRanges(card_ledger.trace.end.segments)
     drivers = np.flatnonzero(np.isin(events.action, _DRIVERS))
     before, first = np.unique(np.searchsorted(drivers, positions), return_index=True)
     stays: dict[Row, list[tuple[int, int]]] = {}
@@ -159,10 +162,12 @@ class _Tilings:
     A training loop repeats them in every step.
     """
 
-    def __init__(self, books: Books, blocks: _Blocks, moments: int) -> None:
-        settings = AllocatorSettings.from_torch(books.trace.settings, books.trace.release)
+    def __init__(self, card_ledger: CardLedger, blocks: _Blocks, moments: int) -> None:
+        settings = AllocatorSettings.from_torch(
+            card_ledger.trace.settings, card_ledger.trace.release
+        )
         self._large = settings.large_segment_size
-        self._kept = frozenset(books.trace.kept_pools)
+        self._kept = frozenset(card_ledger.trace.kept_pools)
         self._blocks = blocks
         self._moments = moments
         self._index: dict[tuple[int, int, int], int] = {}
@@ -177,12 +182,12 @@ class _Tilings:
             granule = 2 * size  # no page of that size is free: nothing goes back to the driver
         low, high = map(int, np.searchsorted(self._blocks.addr, [addr, addr + size]))
         inside = self._blocks[slice(low, high)]
-        marks = _marks(inside.addr - addr, inside.size, inside.kind)
+        marks = _row_hashes(inside.addr - addr, inside.size, inside.kind)
         for begin, end in stays:
             now = np.maximum(inside.first, begin)
             then = np.minimum(inside.last, end)
             here = np.flatnonzero(now < then)
-            for moment, mark in _sums(begin, end, now[here], then[here], marks[here]):
+            for moment, mark in _xor_changes(begin, end, now[here], then[here], marks[here]):
                 key = (size, granule, mark)
                 if key not in self._index:
                     self._index[key] = len(self._rows)
@@ -223,7 +228,7 @@ class _Tilings:
         return np.split(pieces, np.searchsorted(group, np.arange(1, len(counts))))
 
 
-def _marks(*columns: Ints) -> NDArray[np.uint64]:
+def _row_hashes(*columns: Ints) -> NDArray[np.uint64]:
     """Hash each row, so that XOR tells sets of rows apart.
 
     This is Zobrist hashing.
@@ -237,7 +242,7 @@ def _marks(*columns: Ints) -> NDArray[np.uint64]:
     return mark
 
 
-def _sums(
+def _xor_changes(
     begin: int, end: int, first: Ints, last: Ints, marks: NDArray[np.uint64]
 ) -> Iterator[tuple[int, int]]:
     """Return the moments at which the XOR of present rows changes.

@@ -21,7 +21,7 @@ _OF_ANOTHER = re.compile("test|eval|val", re.IGNORECASE)
 """In the name of a batch that is not the training's."""
 
 
-def chief_model(session: Session) -> dict[str, Any] | None:
+def largest_model(session: Session) -> dict[str, Any] | None:
     """Return the largest module that was called, or None.
 
     None where modules were not recorded, or none lives.
@@ -30,7 +30,7 @@ def chief_model(session: Session) -> dict[str, Any] | None:
     return max(called, key=lambda m: int(m["bytes"]), default=None)
 
 
-def chief_sharded(session: Session) -> dict[str, Any] | None:
+def largest_fsdp_module(session: Session) -> dict[str, Any] | None:
     """Return the module with the most bytes in FSDP units, or None.
 
     The bytes are those of all ranks together.
@@ -39,7 +39,7 @@ def chief_sharded(session: Session) -> dict[str, Any] | None:
     return max(sharded, key=lambda m: sum(m["fsdp_units"]), default=None)
 
 
-def chief_optimizer(session: Session) -> dict[str, Any] | None:
+def largest_optimizer(session: Session) -> dict[str, Any] | None:
     """Return the optimizer with the most parameters, or None.
 
     None where optimizers were not recorded, or none lives.
@@ -48,7 +48,7 @@ def chief_optimizer(session: Session) -> dict[str, Any] | None:
     return max(optimizers, key=lambda o: sum(o["parameters"]), default=None)
 
 
-def batch_set_to(session: Session, rows: int, wanted: int) -> str:
+def batch_size_code(session: Session, rows: int, wanted: int) -> str:
     """Return the line of code that sets the batch size.
 
     The program's own name for the batch size is used where it is known.
@@ -59,14 +59,14 @@ def batch_set_to(session: Session, rows: int, wanted: int) -> str:
         wanted: Those that it shall have.
     """
     found = session.facts.get("batches") or []
-    names = [b["name"] for b in found if b["value"] == rows and expression(b["name"])]
+    names = [b["name"] for b in found if b["value"] == rows and is_expression(b["name"])]
     trained = [name for name in names if not _OF_ANOTHER.search(name)] or names
     if len(trained) == 1:
         return f"{trained[0]} = {wanted}"
     return f"batch_size = {wanted}   # by whatever name your program has for it"
 
 
-def typed(thing: Thing | None) -> str | None:
+def code_name(thing: Thing | None) -> str | None:
     """Return the code that names a module or an optimizer, or None.
 
     None if only its class is known, or if its name cannot stand in code.
@@ -76,10 +76,10 @@ def typed(thing: Thing | None) -> str | None:
     if thing is None or thing["name"] == thing["class"]:
         return None
     name = str(thing["name"])
-    return name if expression(name) else None
+    return name if is_expression(name) else None
 
 
-def expression(text: str) -> bool:
+def is_expression(text: str) -> bool:
     """Return whether a text is a plain expression that can stand in code.
 
     That is a name with attributes, numbers and plain keys.
@@ -106,7 +106,7 @@ def blocks_of(model: Thing | None, path: str) -> str | None:
 
     None where the model has no name.
     """
-    name = typed(model)
+    name = code_name(model)
     if name is None or not path:
         return name
     if all(part.isidentifier() for part in path.split(".")):
@@ -117,7 +117,7 @@ def blocks_of(model: Thing | None, path: str) -> str | None:
 # --- lines that advice and remedies both give
 
 
-def without_gradients(model: str | None) -> str:
+def no_grad_code(model: str | None) -> str:
     """Return code that turns gradients off while a model is in eval mode.
 
     Without a model's name, the user places the code before the evaluation.
@@ -133,7 +133,7 @@ def without_gradients(model: str | None) -> str:
     )
 
 
-def zeroed(optimizer: str | None) -> str | None:
+def zero_grad_code(optimizer: str | None) -> str | None:
     """Return code that frees the gradients, or None.
 
     None where the notebook has no name for the optimizer.
@@ -143,7 +143,7 @@ def zeroed(optimizer: str | None) -> str | None:
     return f"{optimizer}.zero_grad(set_to_none=True)   # behind {optimizer}.step()"
 
 
-def checkpointed(blocks: str | None) -> str | None:
+def checkpoint_code(blocks: str | None) -> str | None:
     """Return code that checkpoints each block of a list, or None.
 
     Each block is computed again in backward. None where the notebook has no name for the

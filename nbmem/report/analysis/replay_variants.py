@@ -29,7 +29,7 @@ _ALLOC, _FREE, _COMPLETED = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ReplayOutcome:
     """The result of a replay.
 
     Attributes:
@@ -51,7 +51,7 @@ class Outcome:
     retries: int = 0
 
 
-class _AsRecorded(SimulatedDriver):
+class _RecordedAddressDriver(SimulatedDriver):
     """A simulated driver that returns the recorded addresses if it can.
 
     Up to torch 2.11 they decide between blocks of one size, and a real driver's do not just rise.
@@ -87,7 +87,7 @@ class _AsRecorded(SimulatedDriver):
         self._held.pop(addr, None)
 
 
-class Rerun:
+class AllocatorReplay:
     """One replay of a card's recorded requests."""
 
     def __init__(
@@ -108,7 +108,7 @@ class Rerun:
             total_bytes=NO_LIMIT if limit is None else limit,
             release=trace.release,
             settings=settings,
-            driver=_AsRecorded(trace, NO_LIMIT if limit is None else limit),
+            driver=_RecordedAddressDriver(trace, NO_LIMIT if limit is None else limit),
         )
         self.at: dict[int, int] = {}
         self.deferred: set[int] = set()
@@ -147,13 +147,13 @@ class Rerun:
             elif action in (_FREE, _COMPLETED) and addr in mine:
                 self.allocator.free(mine.pop(addr))
 
-    def go(
+    def replay(
         self,
         count: int,
         empty_at: Collection[int],
         resized: Mapping[int, int],
         sooner: Mapping[int, Sequence[int]] | None = None,
-    ) -> Outcome:
+    ) -> ReplayOutcome:
         """Replay the first `count` events; see `try_settings` and `try_freeing`."""
         allocator = self.allocator
         refused, index = None, 0
@@ -218,10 +218,10 @@ class Rerun:
             strict=True,
         )
 
-    def outcome(self, index: int, refused: int | None) -> Outcome:
+    def outcome(self, index: int, refused: int | None) -> ReplayOutcome:
         """Return the result of the replay so far."""
         stats = self.allocator.memory_stats()
-        return Outcome(
+        return ReplayOutcome(
             peak_allocated=stats["allocated_bytes"]["all"]["peak"],
             peak_reserved=stats["reserved_bytes"]["all"]["peak"],
             reserved=self.allocator.reserved,

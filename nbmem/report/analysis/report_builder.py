@@ -11,18 +11,18 @@ from nbmem.core.runtime.fault_isolation import UNGUARDED
 from nbmem.core.session.cards import fullest
 from nbmem.core.session.categories import Category
 from nbmem.core.session.holders import HolderKind, held_storages
-from nbmem.core.session.tensor_names import of_graph
+from nbmem.core.session.tensor_names import is_graph_name
 from nbmem.core.units import MIB, format_bytes
 from nbmem.report.analysis.bytes_by_line import lines_of
-from nbmem.report.analysis.external_storages import borrowed_note
+from nbmem.report.analysis.external_storages import external_storages_note
 from nbmem.report.analysis.lifetimes import born_in, details, stack_line
 from nbmem.report.analysis.moments import moment_at
 from nbmem.report.analysis.oom import autopsies, passed_over_note
 from nbmem.report.analysis.other_cards import other_cards
 from nbmem.report.analysis.private_pools import private_pools
 from nbmem.report.analysis.timeline import timeline
-from nbmem.report.analysis.visible_phases import note_of_shown, shown_spans
-from nbmem.report.ledger.card_ledger import Books
+from nbmem.report.analysis.visible_phases import hidden_phases_note, visible_spans
+from nbmem.report.ledger.card_ledger import CardLedger
 from nbmem.report.model import Holding, Moment, Peak, PhaseRow, Report, Timeline
 
 if TYPE_CHECKING:
@@ -49,83 +49,91 @@ def build_report(session: Session, device: int | None = None) -> Report:
     Raises:
         UsageError: The session has no such card, or none at all.
     """
-    return report_of(books_of(session, device))
+    return report_of(card_ledger_of(session, device))
 
 
-def books_of(session: Session, device: int | None = None) -> Books:
+def card_ledger_of(session: Session, device: int | None = None) -> CardLedger:
     """Build the ledger of one card of a session.
 
     Takes the arguments of `build_report` and raises the same errors.
     """
-    return Books(session, _index_of(session, device))
+    return CardLedger(session, _index_of(session, device))
 
 
-def report_of(books: Books, faults: Faults = UNGUARDED) -> Report:
+def report_of(card_ledger: CardLedger, faults: Faults = UNGUARDED) -> Report:
     """Build the report of a card from its ledger, without tips.
 
     Args:
-        books: The card's books.
+        card_ledger: The card's books.
         faults: Takes what fails and leaves it out, where a report can be without it; by default
             it is raised.
     """
-    session, trace, part = books.session, books.trace, faults.part
-    t0_ns, t1_ns = recorded_times(books)
-    top = books.peak(0, books.events)
-    at_peak, at_end = books.ledger(top), books.ledger(books.events)
-    curves = part("The timeline", lambda: timeline(books, t0_ns), None)
-    rows = part("The phases", lambda: _phase_rows(books, session, t0_ns, top), None)
+    session, trace, part = card_ledger.session, card_ledger.trace, faults.part
+    t0_ns, t1_ns = recorded_times(card_ledger)
+    top = card_ledger.peak(0, card_ledger.events)
+    at_peak, at_end = card_ledger.ledger(top), card_ledger.ledger(card_ledger.events)
+    curves = part("The timeline", lambda: timeline(card_ledger, t0_ns), None)
+    rows = part("The phases", lambda: _phase_rows(card_ledger, session, t0_ns, top), None)
     return Report(
         title=session.name,
         device=trace.info,
         duration_ns=t1_ns - t0_ns,
         peak=Peak(
-            at=part("The moment of the peak", lambda: moment_at(books, top, t0_ns), None)
+            at=part("The moment of the peak", lambda: moment_at(card_ledger, top, t0_ns), None)
             or Moment(event=top, t_ns=0),
-            allocated=int(books.allocated[top]),
-            reserved=int(books.reserved.max()),
-            active=int(books.active.max()),
-            requested=int(books.requested.max()),
-            process=books.peak_process(),
+            allocated=int(card_ledger.allocated[top]),
+            reserved=int(card_ledger.reserved.max()),
+            active=int(card_ledger.active.max()),
+            requested=int(card_ledger.requested.max()),
+            process=card_ledger.peak_process(),
             reserved_at=part(
                 "The moment of the most reserved bytes",
-                lambda: moment_at(books, int(books.reserved.argmax()), t0_ns),
+                lambda: moment_at(card_ledger, int(card_ledger.reserved.argmax()), t0_ns),
                 None,
             ),
             process_at=part(
-                "The moment of the largest process", lambda: _moment_of_process(books, t0_ns), None
+                "The moment of the largest process",
+                lambda: _moment_of_process(card_ledger, t0_ns),
+                None,
             ),
         ),
-        ledger_at_start=books.ledger(0),
+        ledger_at_start=card_ledger.ledger(0),
         ledger_at_peak=at_peak,
         ledger_at_end=at_end,
         phases=rows or (),
-        holdings=part("The largest tensors", lambda: _holdings(books, top), ()),
-        timeline=bare_timeline(books, top, t1_ns - t0_ns) if curves is None else curves,
-        events=books.events,
+        holdings=part("The largest tensors", lambda: _holdings(card_ledger, top), ()),
+        timeline=bare_timeline(card_ledger, top, t1_ns - t0_ns) if curves is None else curves,
+        events=card_ledger.events,
         dropped_events=trace.dropped,
         error=session.error,
-        notes=part("The notes", lambda: _notes(session, books, at_peak, at_end), session.notes),
-        ooms=part("The explanation of the error", lambda: autopsies(books, t0_ns, faults), ()),
+        notes=part(
+            "The notes", lambda: _notes(session, card_ledger, at_peak, at_end), session.notes
+        ),
+        ooms=part(
+            "The explanation of the error", lambda: autopsies(card_ledger, t0_ns, faults), ()
+        ),
         details=None  # they refer to the curves' moments, and to the phases by number
         if curves is None or rows is None
-        else part("The single tensors", lambda: details(books, curves.event, top, t0_ns), None),
-        lines=part("The lines of the code", lambda: lines_of(books, top), None),
+        else part(
+            "The single tensors", lambda: details(card_ledger, curves.event, top, t0_ns), None
+        ),
+        lines=part("The lines of the code", lambda: lines_of(card_ledger, top), None),
         rank=session.rank,
     )
 
 
-def bare_timeline(books: Books, top: int, duration_ns: int) -> Timeline:
+def bare_timeline(card_ledger: CardLedger, top: int, duration_ns: int) -> Timeline:
     """Build a timeline of three moments: start, peak and end.
 
     Used where no curve could be made. The peak is drawn in the middle.
     """
-    positions = np.array([0, top, books.events], np.int64)
+    positions = np.array([0, top, card_ledger.events], np.int64)
     return Timeline(
         t_ns=np.array([0, duration_ns // 2, duration_ns], np.int64),
         event=positions,
-        held=books.held(positions),
-        reserved=books.reserved[positions],
-        parts=books.parts(positions),
+        held=card_ledger.held(positions),
+        reserved=card_ledger.reserved[positions],
+        parts=card_ledger.parts(positions),
         bands=(),
     )
 
@@ -154,30 +162,32 @@ def _index_of(session: Session, device: int | None) -> int:
     return ordinals.index(device)
 
 
-def recorded_times(books: Books) -> tuple[int, int]:
+def recorded_times(card_ledger: CardLedger) -> tuple[int, int]:
     """Return the recording's start and end, nanoseconds since the epoch."""
-    session = books.session
+    session = card_ledger.session
     if session.spans:
         return session.spans[0].t0_ns, session.spans[0].t1_ns
-    times = books.trace.events.t_ns
+    times = card_ledger.trace.events.t_ns
     return (int(times[0]), int(times[-1])) if len(times) else (0, 0)
 
 
-def _moment_of_process(books: Books, t0_ns: int) -> Moment | None:
+def _moment_of_process(card_ledger: CardLedger, t0_ns: int) -> Moment | None:
     """Return the event at which the process was largest, or None.
 
     None where the process was read larger between two events.
     """
-    position = books.largest_process()
-    return None if position is None else moment_at(books, position, t0_ns)
+    position = card_ledger.largest_process()
+    return None if position is None else moment_at(card_ledger, position, t0_ns)
 
 
-def _phase_rows(books: Books, session: Session, t0_ns: int, peak: int) -> tuple[PhaseRow, ...]:
-    spans = shown_spans(books, peak)
-    bounds = [books.bounds(span) for span in spans]
-    peaks = [books.peak(first, last) for first, last in bounds]
-    at_peaks = books.ledgers(peaks)
-    at_ends = books.ledgers([last for _, last in bounds])
+def _phase_rows(
+    card_ledger: CardLedger, session: Session, t0_ns: int, peak: int
+) -> tuple[PhaseRow, ...]:
+    spans = visible_spans(card_ledger, peak)
+    bounds = [card_ledger.bounds(span) for span in spans]
+    peaks = [card_ledger.peak(first, last) for first, last in bounds]
+    at_peaks = card_ledger.ledgers(peaks)
+    at_ends = card_ledger.ledgers([last for _, last in bounds])
     return tuple(
         PhaseRow(
             name=span.name,
@@ -185,11 +195,11 @@ def _phase_rows(books: Books, session: Session, t0_ns: int, peak: int) -> tuple[
             depth=int(span.parent is not None and session.spans[span.parent].kind != "cell"),
             t0_ns=span.t0_ns - t0_ns,
             t1_ns=span.t1_ns - t0_ns,
-            allocated_before=int(books.allocated[first]),
-            allocated=int(books.allocated[last]),
-            reserved=int(books.reserved[last]),
-            peak_allocated=int(books.allocated[peak]),
-            peak_reserved=int(books.reserved[first : last + 1].max()),
+            allocated_before=int(card_ledger.allocated[first]),
+            allocated=int(card_ledger.allocated[last]),
+            reserved=int(card_ledger.reserved[last]),
+            peak_allocated=int(card_ledger.allocated[peak]),
+            peak_reserved=int(card_ledger.reserved[first : last + 1].max()),
             ledger_at_peak=at_peak,
             ledger_at_end=at_end,
         )
@@ -199,20 +209,22 @@ def _phase_rows(books: Books, session: Session, t0_ns: int, peak: int) -> tuple[
     )
 
 
-def _holdings(books: Books, position: int) -> tuple[Holding, ...]:
-    a = books.allocations
-    rows = books.live(position)
+def _holdings(card_ledger: CardLedger, position: int) -> tuple[Holding, ...]:
+    a = card_ledger.allocations
+    rows = card_ledger.live(position)
     rows = rows[np.argsort(-a.requested[rows], kind="stable")][:LARGEST]
-    held = {h.addr: h for h in held_storages(books.session, books.trace) or ()}
-    lasting = {row: held.get(int(a.addr[row])) for row in rows if a.freed[row] >= books.events}
+    held = {h.addr: h for h in held_storages(card_ledger.session, card_ledger.trace) or ()}
+    lasting = {
+        row: held.get(int(a.addr[row])) for row in rows if a.freed[row] >= card_ledger.events
+    }
     return tuple(
         Holding(
-            name=_name(books.name(row), lasting.get(row)),
-            category=Category(int(books.category[row])),
+            name=_name(card_ledger.name(row), lasting.get(row)),
+            category=Category(int(card_ledger.category[row])),
             requested=int(a.requested[row]),
             block=int(a.block[row]),
-            born_in=born_in(books, row),
-            line=stack_line(books, int(a.stack[row])),
+            born_in=born_in(card_ledger, row),
+            line=stack_line(card_ledger, int(a.stack[row])),
             form=found.form if (found := lasting.get(row)) else None,
             holders=found.holders if found else (),
         )
@@ -226,7 +238,7 @@ def _name(seen: str | None, held: HeldStorage | None) -> str | None:
     A holder's name replaces a missing name and the name of a graph's tensor. A traceback
     does not replace the latter: the module says more.
     """
-    if held is None or (seen is not None and not of_graph(seen)):
+    if held is None or (seen is not None and not is_graph_name(seen)):
         return seen
     if seen is not None and held.holders[0].kind is HolderKind.TRACEBACK:
         return seen
@@ -245,9 +257,9 @@ def _pinned(session: Session) -> Iterator[str]:
         )
 
 
-def _with_the_host(books: Books) -> Iterator[str]:
+def _host_memory_notes(card_ledger: CardLedger) -> Iterator[str]:
     """Describe the part of a card's memory that is host memory."""
-    info = books.trace.info
+    info = card_ledger.trace.info
     if info.shared:
         yield (
             "The card has no memory of its own and shares the host's: total and free bytes are the "
@@ -263,26 +275,34 @@ def _with_the_host(books: Books) -> Iterator[str]:
         )
 
 
-def _notes(session: Session, books: Books, at_peak: Ledger, at_end: Ledger) -> tuple[str, ...]:
-    notes = [*session.notes, *books.notes, *other_cards(books)]
-    shown_only = note_of_shown(session)
+def _notes(
+    session: Session, card_ledger: CardLedger, at_peak: Ledger, at_end: Ledger
+) -> tuple[str, ...]:
+    notes = [*session.notes, *card_ledger.notes, *other_cards(card_ledger)]
+    shown_only = hidden_phases_note(session)
     notes += [] if shown_only is None else [shown_only]
-    shared = borrowed_note(books, at_end.owners)
+    shared = external_storages_note(card_ledger, at_end.owners)
     notes += [] if shared is None else [shared]
-    went_on = passed_over_note(books)
+    went_on = passed_over_note(card_ledger)
     notes += [] if went_on is None else [went_on]
-    notes += [*_pinned(session), *_with_the_host(books), *private_pools(session, books.trace)]
+    notes += [
+        *_pinned(session),
+        *_host_memory_notes(card_ledger),
+        *private_pools(session, card_ledger.trace),
+    ]
     unknown = at_peak[Category.UNKNOWN]
-    if books.phases.spans and unknown > UNKNOWN_SHARE * at_peak.active:
+    if card_ledger.phases.spans and unknown > UNKNOWN_SHARE * at_peak.active:
         share = 100 * unknown / at_peak.active
         notes.append(
             f"{share:.1f}% of the active bytes at the peak are unknown: no module, optimizer or "
             "variable that nbmem met held them. A variable that still holds them when the cell "
             "ends gives them a name; `--stacks` shows the lines that made them."
         )
-    if len(books.trace.samples) and not books.process_known:
+    if len(card_ledger.trace.samples) and not card_ledger.process_known:
         why = (
-            "Windows manages its memory: WDDM" if books.trace.info.wddm else "common in containers"
+            "Windows manages its memory: WDDM"
+            if card_ledger.trace.info.wddm
+            else "common in containers"
         )
         notes.append(
             f"The driver does not say what this process holds ({why}), so the row "

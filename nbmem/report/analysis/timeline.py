@@ -14,7 +14,7 @@ from nbmem.report.model import Timeline
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.ledger.card_ledger import CardLedger
 
     Ints = NDArray[np.int64]
 
@@ -23,65 +23,67 @@ BINS = 400
 MOST_PHASES = 100
 
 
-def timeline(books: Books, t0_ns: int, bins: int = BINS) -> Timeline:
+def timeline(card_ledger: CardLedger, t0_ns: int, bins: int = BINS) -> Timeline:
     """Build the curves of a recording.
 
     Args:
-        books: The card's books.
+        card_ledger: The card's books.
         t0_ns: Start of the recording, nanoseconds since the epoch.
         bins: Stretches of which each keeps its extremes.
     """
-    positions = chosen_positions(books, bins)
+    positions = chosen_positions(card_ledger, bins)
     return Timeline(
-        t_ns=times_at(books, positions, t0_ns),
+        t_ns=times_at(card_ledger, positions, t0_ns),
         event=positions,
-        held=books.held(positions),
-        reserved=books.reserved[positions],
-        parts=books.parts(positions),
+        held=card_ledger.held(positions),
+        reserved=card_ledger.reserved[positions],
+        parts=card_ledger.parts(positions),
         bands=tuple(
             (span.t0_ns - t0_ns, span.t1_ns - t0_ns, span.name, span.step)
-            for _, span in books.phases.spans
+            for _, span in card_ledger.phases.spans
         ),
     )
 
 
-def chosen_positions(books: Books, bins: int = BINS) -> Ints:
+def chosen_positions(card_ledger: CardLedger, bins: int = BINS) -> Ints:
     """Choose positions that keep the extremes of every stretch.
 
     The start, the end, and the bounds and peaks of the first phases are kept, too. Short
     recordings keep every position. Positions ascend.
     """
-    n = books.events
+    n = card_ledger.events
     if n <= 4 * bins:
-        return _settled(books, np.arange(n + 1, dtype=np.int64))
+        return _skip_half_frees(card_ledger, np.arange(n + 1, dtype=np.int64))
     edges = np.linspace(0, n + 1, bins + 1).astype(np.int64)
     chosen: list[int] = [0, n]
     for curve, extreme in (
-        (books.allocated, np.argmax),
-        (books.allocated, np.argmin),
-        (books.reserved, np.argmax),
+        (card_ledger.allocated, np.argmax),
+        (card_ledger.allocated, np.argmin),
+        (card_ledger.reserved, np.argmax),
     ):
         chosen.extend(int(low + extreme(curve[low:high])) for low, high in pairwise(edges))
-    for _, span in books.phases.spans[:MOST_PHASES]:
-        first, last = books.bounds(span)
-        chosen.extend((first, books.peak(first, last), last))
-    return _settled(books, np.array(chosen, np.int64))
+    for _, span in card_ledger.phases.spans[:MOST_PHASES]:
+        first, last = card_ledger.bounds(span)
+        chosen.extend((first, card_ledger.peak(first, last), last))
+    return _skip_half_frees(card_ledger, np.array(chosen, np.int64))
 
 
-def _settled(books: Books, positions: Ints) -> Ints:
+def _skip_half_frees(card_ledger: CardLedger, positions: Ints) -> Ints:
     """Move positions out of the middle of a free, where it seems pending.
 
     Where nothing is cached, a tensor and its segment are one: positions between the two are
     left out.
     """
-    events = books.trace.events
-    halfway = np.zeros(books.events + 1, bool)
+    events = card_ledger.trace.events
+    halfway = np.zeros(card_ledger.events + 1, bool)
     halfway[1:-1] = (
         (events.action[:-1] == Action.FREE_REQUESTED)
         & (events.action[1:] == Action.FREE_COMPLETED)
         & (events.addr[:-1] == events.addr[1:])
     )
     found = np.unique(positions + halfway[positions])
-    if books.trace.info.is_host:  # where nothing is cached, a tensor and its segment are one thing
-        found = found[books.reserved[found] == books.active[found]]
+    if (
+        card_ledger.trace.info.is_host
+    ):  # where nothing is cached, a tensor and its segment are one thing
+        found = found[card_ledger.reserved[found] == card_ledger.active[found]]
     return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.core.session.tensor_names import without_form, without_numbers
+from nbmem.core.session.tensor_names import without_numbers, without_shape
 from nbmem.report.analysis.source_lines import users_line
 from nbmem.report.ledger.allocation_facts import NO_NAME
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.ledger.card_ledger import CardLedger
 
     Ints = NDArray[np.int64]
 
@@ -39,22 +39,26 @@ class Account:
     line: str | None
 
 
-def accounts(books: Books, rows: Ints) -> tuple[list[Account], Ints]:
+def group_by_account(card_ledger: CardLedger, rows: Ints) -> tuple[list[Account], Ints]:
     """Group allocations by account.
 
     Args:
-        books: The card's books.
+        card_ledger: The card's books.
         rows: Allocations.
 
     Returns:
         The accounts, and for each allocation the index of its own.
     """
-    named, name_of = _texts(books.names[rows], lambda i: _plain(books.texts[i]))
+    named, name_of = _texts(card_ledger.names[rows], lambda i: _plain(card_ledger.texts[i]))
     placed, place_of = _texts(
-        books.allocations.stack[rows], lambda i: users_line(books.session.stacks[i])
+        card_ledger.allocations.stack[rows], lambda i: users_line(card_ledger.session.stacks[i])
     )
-    born, birth_of = _texts(books.born_in[rows], lambda i: books.phases.spans[i][1].name)
-    codes = np.stack([name_of, books.category[rows].astype(np.int64), birth_of, place_of], axis=1)
+    born, birth_of = _texts(
+        card_ledger.born_in[rows], lambda i: card_ledger.phases.spans[i][1].name
+    )
+    codes = np.stack(
+        [name_of, card_ledger.category[rows].astype(np.int64), birth_of, place_of], axis=1
+    )
     kinds, index = np.unique(codes, axis=0, return_inverse=True)
     return [
         Account(
@@ -64,14 +68,14 @@ def accounts(books: Books, rows: Ints) -> tuple[list[Account], Ints]:
     ], index.reshape(-1).astype(np.int64)
 
 
-def sums(books: Books, position: int) -> dict[Account, int]:
+def bytes_by_account(card_ledger: CardLedger, position: int) -> dict[Account, int]:
     """Sum the block bytes of live allocations at a position, by account."""
-    rows = books.live(position)
+    rows = card_ledger.live(position)
     if not len(rows):
         return {}
-    found, index = accounts(books, rows)
+    found, index = group_by_account(card_ledger, rows)
     held = np.zeros(len(found), np.int64)
-    np.add.at(held, index, books.allocations.block[rows])
+    np.add.at(held, index, card_ledger.allocations.block[rows])
     return dict(zip(found, held.tolist(), strict=True))
 
 
@@ -89,4 +93,4 @@ def _plain(name: str) -> str:
 
     The result is equal from step to step and from layer to layer.
     """
-    return without_numbers(without_form(name))
+    return without_numbers(without_shape(name))

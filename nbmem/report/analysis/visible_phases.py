@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nbmem.core.session.session import Session
     from nbmem.core.session.spans import Span
-    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.ledger.card_ledger import CardLedger
 
 FIRST_PHASES = 1_000
 """Phases at the beginning that are shown in any case: warm-up and first steps."""
@@ -18,27 +18,29 @@ LAST_PHASES = 4_000
 """... and at the end. What is drawn and written stays bounded, however long the loop runs."""
 
 
-def shown_spans(books: Books, peak: int) -> list[Span]:
+def visible_spans(card_ledger: CardLedger, peak: int) -> list[Span]:
     """Return the phases and blocks that are shown, in order.
 
     Of too many: the first, the last and those of the peak's step.
 
     Args:
-        books: The card's books.
+        card_ledger: The card's books.
         peak: Position of the recording's peak.
     """
-    spans = _phases(books.session)
-    spans.sort(key=lambda span: (books.bounds(span)[0], span.t0_ns, -books.bounds(span)[1]))
+    spans = _phases(card_ledger.session)
+    spans.sort(
+        key=lambda span: (card_ledger.bounds(span)[0], span.t0_ns, -card_ledger.bounds(span)[1])
+    )
     if len(spans) <= FIRST_PHASES + LAST_PHASES:
         return spans
     middle = spans[FIRST_PHASES:-LAST_PHASES]
-    over = [first <= peak <= last for first, last in map(books.bounds, middle)]
+    over = [first <= peak <= last for first, last in map(card_ledger.bounds, middle)]
     steps = {span.step for span, is_over in zip(middle, over, strict=True) if is_over} - {None}
     there = [s for s, is_over in zip(middle, over, strict=True) if is_over or s.step in steps]
     return [*spans[:FIRST_PHASES], *there[:LAST_PHASES], *spans[-LAST_PHASES:]]
 
 
-def note_of_shown(session: Session) -> str | None:
+def hidden_phases_note(session: Session) -> str | None:
     """Return a note if not all phases are shown, else None."""
     phases = len(_phases(session))
     if phases <= FIRST_PHASES + LAST_PHASES:

@@ -14,15 +14,15 @@ import numpy as np
 from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.recordings.restore import restore
 from nbmem.allocator.settings import AllocatorSettings
-from nbmem.report.analysis.replay_variants import NO_LIMIT, Rerun
+from nbmem.report.analysis.replay_variants import NO_LIMIT, AllocatorReplay
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from nbmem.core.session.session import DeviceTrace
-    from nbmem.report.analysis.replay_variants import Outcome
+    from nbmem.report.analysis.replay_variants import ReplayOutcome
     from nbmem.report.ledger.allocation_facts import Ints
-    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.ledger.card_ledger import CardLedger
 
 ALIKE = 0.02
 """Part of the recorded reserved peak by which a replay of the run as it was may be off."""
@@ -31,7 +31,7 @@ MOST_EVENTS = 100_000
 
 
 def try_settings(  # noqa: PLR0913 - each names one thing that could have been otherwise
-    books: Books,
+    card_ledger: CardLedger,
     conf: str | None = None,
     *,
     limit: int | None = None,
@@ -39,13 +39,13 @@ def try_settings(  # noqa: PLR0913 - each names one thing that could have been o
     resized: Mapping[int, int] | None = None,
     last: int | None = None,
     at_once: bool = False,
-) -> Outcome:
+) -> ReplayOutcome:
     """Replay the recorded requests with other settings or limits.
 
     What lived before the recording is taken anew, in the order of its addresses.
 
     Args:
-        books: The card's books.
+        card_ledger: The card's books.
         conf: Text of PYTORCH_CUDA_ALLOC_CONF that is added to what is in force; None: nothing.
         limit: Bytes that may be reserved; None: as many as it takes.
         empty_at: Positions at which torch.cuda.empty_cache() is called, too.
@@ -56,39 +56,39 @@ def try_settings(  # noqa: PLR0913 - each names one thing that could have been o
     Raises:
         UsageError: torch refuses the text.
     """
-    trace = books.trace
-    run = Rerun(trace, _settings(trace, conf), limit, at_once=at_once)
-    run.begin(_old(books))
+    trace = card_ledger.trace
+    run = AllocatorReplay(trace, _settings(trace, conf), limit, at_once=at_once)
+    run.begin(_existing_blocks(card_ledger))
     count = min(len(trace.events), MOST_EVENTS if last is None else last)
-    return run.go(count, frozenset(empty_at), resized or {})
+    return run.replay(count, frozenset(empty_at), resized or {})
 
 
-def is_as_recorded(books: Books, replay: Outcome) -> bool:
+def is_as_recorded(card_ledger: CardLedger, replay: ReplayOutcome) -> bool:
     """Return whether an unchanged replay reserves what the run reserved.
 
     Otherwise no changed replay says anything.
 
     Where a request was refused it cannot, since it has all the memory that it wants.
     """
-    took = int(books.reserved[: replay.events + 1].max())
+    took = int(card_ledger.reserved[: replay.events + 1].max())
     return abs(replay.peak_reserved - took) <= ALIKE * took
 
 
-def try_longest_first(books: Books, first: int, last: int) -> Outcome:
+def try_longest_first(card_ledger: CardLedger, first: int, last: int) -> ReplayOutcome:
     """Replay with one stretch run once before everything else.
 
     The stretch from `first` to `last` is the largest step.
 
     Known as warming up with the longest batch: every later one finds blocks that are large enough.
     """
-    trace = books.trace
-    run = Rerun(trace, _settings(trace, None), None)
-    run.begin(_old(books))
+    trace = card_ledger.trace
+    run = AllocatorReplay(trace, _settings(trace, None), None)
+    run.begin(_existing_blocks(card_ledger))
     run.rehearse(first, last)
-    return run.go(min(len(trace.events), MOST_EVENTS), frozenset(), {})
+    return run.replay(min(len(trace.events), MOST_EVENTS), frozenset(), {})
 
 
-def try_freeing(books: Books, rows: Ints, positions: Ints) -> int | None:
+def try_freeing(card_ledger: CardLedger, rows: Ints, positions: Ints) -> int | None:
     """Return by how much freeing blocks sooner lowers the allocated peak.
 
     In bytes. These blocks are freed at these positions.
@@ -97,40 +97,47 @@ def try_freeing(books: Books, rows: Ints, positions: Ints) -> int | None:
     too. None where the unchanged replay is not the recording to the byte, or there is too much.
 
     Args:
-        books: The card's books.
+        card_ledger: The card's books.
         rows: The blocks, as rows of the books' allocations; each is born before its position.
         positions: Where each goes.
     """
-    count, peak = len(books.trace.events), int(books.allocated.max())
-    if count > MOST_EVENTS or try_settings(books).peak_allocated != peak:
+    count, peak = len(card_ledger.trace.events), int(card_ledger.allocated.max())
+    if count > MOST_EVENTS or try_settings(card_ledger).peak_allocated != peak:
         return None
     sooner: dict[int, list[int]] = {}
-    for at, addr in zip(positions.tolist(), books.allocations.addr[rows].tolist(), strict=True):
+    for at, addr in zip(
+        positions.tolist(), card_ledger.allocations.addr[rows].tolist(), strict=True
+    ):
         sooner.setdefault(at, []).append(addr)
-    run = Rerun(books.trace, _settings(books.trace, None), None)
-    run.begin(_old(books))
-    return peak - run.go(count, frozenset(), {}, sooner).peak_allocated
+    run = AllocatorReplay(card_ledger.trace, _settings(card_ledger.trace, None), None)
+    run.begin(_existing_blocks(card_ledger))
+    return peak - run.replay(count, frozenset(), {}, sooner).peak_allocated
 
 
 def try_again(
-    books: Books, first: int, last: int, *, once: Collection[int], instead: Mapping[int, int]
-) -> Outcome:
+    card_ledger: CardLedger,
+    first: int,
+    last: int,
+    *,
+    once: Collection[int],
+    instead: Mapping[int, int],
+) -> ReplayOutcome:
     """Replay the recording, then one of its iterations once more.
 
     The recording is replayed up to `last`; the iteration is the stretch from `first`.
 
     Args:
-        books: The card's books.
+        card_ledger: The card's books.
         first: Position at which the iteration begins.
         last: Position at which it ends.
         once: Positions of requests of the stretch that are not made again (a state, a workspace).
         instead: Position of a request whose block outlived the stretch, to that at which the block
             of the first iteration goes, since the name or the gradient gets the new one.
     """
-    trace = books.trace
-    run = Rerun(trace, _settings(trace, None), None)
-    run.begin(_old(books))
-    run.go(last, frozenset(), {})
+    trace = card_ledger.trace
+    run = AllocatorReplay(trace, _settings(trace, None), None)
+    run.begin(_existing_blocks(card_ledger))
+    run.replay(last, frozenset(), {})
     run.repeat(first, last, once, instead)
     return run.outcome(last, None)
 
@@ -143,33 +150,33 @@ def with_conf(trace: DeviceTrace, conf: str) -> str:
     return ",".join([*kept, conf])
 
 
-def in_force(trace: DeviceTrace) -> AllocatorSettings:
+def recorded_settings(trace: DeviceTrace) -> AllocatorSettings:
     """Return the allocator settings under which the recording was made."""
     return AllocatorSettings.from_torch(trace.settings, trace.release)
 
 
 def _settings(trace: DeviceTrace, conf: str | None) -> AllocatorSettings:
-    now = in_force(trace)
+    now = recorded_settings(trace)
     now = replace(now, per_process_memory_fraction=None, garbage_collection_threshold=0.0)
     return now if conf is None else now.updated(with_conf(trace, conf), trace.release)
 
 
-def _old(books: Books) -> list[tuple[int, int]]:
+def _existing_blocks(card_ledger: CardLedger) -> list[tuple[int, int]]:
     """Return address and requested bytes of pre-existing blocks, by address.
 
     They were allocated before the recording.
     """
-    a = books.allocations
-    rows = np.flatnonzero((a.born < 0) & (a.freed >= 0))
+    a = card_ledger.allocations
+    rows = np.flatnonzero((a.allocated_at < 0) & (a.freed >= 0))
     return list(zip(a.addr[rows].tolist(), a.requested[rows].tolist(), strict=True))
 
 
-def try_more(books: Books, sizes: Sequence[int]) -> tuple[int, int]:
+def try_more(card_ledger: CardLedger, sizes: Sequence[int]) -> tuple[int, int]:
     """Return by how much requests after the recording raise memory use.
 
     In allocated and reserved bytes.
     """
-    trace = books.trace
+    trace = card_ledger.trace
     allocator = CachingAllocator(
         total_bytes=NO_LIMIT, release=trace.release, settings=_settings(trace, None)
     )

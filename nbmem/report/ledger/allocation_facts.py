@@ -13,18 +13,18 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.core.session.events import BEYOND
-from nbmem.report.ledger.allocation_sites import within_steps
+from nbmem.report.ledger.allocation_sites import step_temporaries
 from nbmem.report.ledger.compiled_buffers import planned_names
-from nbmem.report.ledger.cublas_workspaces import first_in_backward, taken_once
-from nbmem.report.ledger.cudnn_benchmark import SEARCH, searched
-from nbmem.report.ledger.ddp_buckets import buckets
+from nbmem.report.ledger.cublas_workspaces import first_in_backward, select_possible_workspaces
+from nbmem.report.ledger.cudnn_benchmark import SEARCH, find_cudnn_searches
+from nbmem.report.ledger.ddp_buckets import find_ddp_buckets
 from nbmem.report.ledger.gradients import gradient_names
-from nbmem.report.ledger.grown_variables import grown
-from nbmem.report.ledger.observations import NO_NAME, among_those_like, sightings_of
+from nbmem.report.ledger.grown_variables import find_growing_variables
+from nbmem.report.ledger.observations import NO_NAME, observations_of, spread_to_repeats
 from nbmem.report.ledger.phase_map import NOWHERE
-from nbmem.report.ledger.reduction_staging import NAME, nothing_within, staging
-from nbmem.report.ledger.repeated_steps import alike
-from nbmem.report.ledger.retained_results import kept
+from nbmem.report.ledger.reduction_staging import NAME, select_by_overlap, select_staging_buffers
+from nbmem.report.ledger.repeated_steps import find_repeats
+from nbmem.report.ledger.retained_results import select_outliving_results
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from nbmem.allocator.recordings.follow import Allocations
     from nbmem.core.session.session import Session
-    from nbmem.report.ledger.failed_requests import Unserved
+    from nbmem.report.ledger.failed_requests import FailedRequests
     from nbmem.report.ledger.phase_map import PhaseMap
 
     Ints = NDArray[np.int64]
@@ -91,7 +91,11 @@ class Facts:
 
 
 def facts_of(
-    allocations: Allocations, session: Session, device: int, phases: PhaseMap, refused: Unserved
+    allocations: Allocations,
+    session: Session,
+    device: int,
+    phases: PhaseMap,
+    refused: FailedRequests,
 ) -> tuple[Facts, Ints, tuple[str, ...]]:
     """Gather the facts of every allocation of one card.
 
@@ -108,7 +112,7 @@ def facts_of(
     """
     trace, names = session.devices[device], session.names
     events = trace.events
-    born, freed, count = allocations.born, allocations.freed, len(events)
+    born, freed, count = allocations.allocated_at, allocations.freed, len(events)
     born_in, died_in = _born_in(allocations, phases), phases.of(freed)
     # What a caught out-of-memory error freed in a forward would have lived on without it.
     unwound = np.searchsorted(refused.failed, born) != np.searchsorted(refused.failed, freed)
@@ -116,24 +120,26 @@ def facts_of(
     died_in = np.where((freed < count) & ~unwound, died_in, NOWHERE)
     within = _within(allocations, born_in, died_in, phases, count)
     if trace.calls is not None:
-        within |= within_steps(allocations, born_in, phases, trace.calls, names)
-    seen = sightings_of(allocations, trace, names)
-    scratch = staging(allocations, events) & within & seen.nobody
-    seen.call(dict.fromkeys(np.flatnonzero(scratch).tolist(), NAME))
-    seen.call(dict.fromkeys(searched(allocations, session, device), SEARCH))
-    calm = nothing_within(allocations, events)
-    once = taken_once(allocations, seen.nobody, count)
+        within |= step_temporaries(allocations, born_in, phases, trace.calls, names)
+    seen = observations_of(allocations, trace, names)
+    scratch = select_staging_buffers(allocations, events) & within & seen.unseen
+    seen.set_names(dict.fromkeys(np.flatnonzero(scratch).tolist(), NAME))
+    seen.set_names(dict.fromkeys(find_cudnn_searches(allocations, session, device), SEARCH))
+    calm = select_by_overlap(allocations, events)
+    once = select_possible_workspaces(allocations, seen.unseen, count)
     others = scratch | first_in_backward(once, allocations, phases.named(born_in, "backward"))
     known = (allocations, np.where(others, NOWHERE, born_in), phases, trace.identities)
-    seen.call(gradient_names(*known, of_parameters=seen.seen(Category.GRADIENTS), texts=names))
-    seen.call(planned_names(*known, calm=calm, texts=names))
-    kept_apart = buckets(allocations, trace.identities, seen.nobody & ~within, born_in, phases)
+    seen.set_names(gradient_names(*known, of_parameters=seen.seen(Category.GRADIENTS), texts=names))
+    seen.set_names(planned_names(*known, calm=calm, texts=names))
+    kept_apart = find_ddp_buckets(
+        allocations, trace.identities, seen.unseen & ~within, born_in, phases
+    )
     seen.add(Category.COMMUNICATION, *kept_apart)
-    variables = grown(allocations, *seen.variables, count)
-    seen.name_like(variables)
+    variables = find_growing_variables(allocations, *seen.variables, count)
+    seen.set_growing_variables(variables)
     # What grows is of another size in each pass, in which all else may be as it was.
     counts = ~once & ~_rows(variables, len(born))
-    standing = alike(allocations, born_in, phases, within, counts)
+    standing = find_repeats(allocations, born_in, phases, within, counts)
     facts = Facts(
         allocations=allocations,
         events=count,
@@ -141,14 +147,15 @@ def facts_of(
         born_in=born_in,
         died_in=died_in,
         within_one_phase=within,
-        seen_as=seen.as_those_like(standing),
-        fresh=among_those_like(seen.fresh, standing),
+        seen_as=seen.shared_categories(standing),
+        fresh=spread_to_repeats(seen.fresh, standing),
         reached=seen.reached,
-        kept=kept(allocations, born_in, phases, standing, count) | _rows(variables, len(born)),
+        kept=select_outliving_results(allocations, born_in, phases, standing, count)
+        | _rows(variables, len(born)),
         calm=calm | scratch,
         threads=session.facts.get("threads", 1),
     )
-    return facts, seen.named_like(standing), seen.texts
+    return facts, seen.shared_names(standing), seen.texts
 
 
 def _born_in(a: Allocations, phases: PhaseMap) -> Ints:
@@ -156,7 +163,7 @@ def _born_in(a: Allocations, phases: PhaseMap) -> Ints:
 
     A sum of counters, which is no tensor, belongs to no phase: NOWHERE.
     """
-    born_in: Ints = np.where(a.addr < BEYOND, phases.of(a.born), NOWHERE)
+    born_in: Ints = np.where(a.addr < BEYOND, phases.of(a.allocated_at), NOWHERE)
     return born_in
 
 
@@ -169,8 +176,8 @@ def _within(a: Allocations, born_in: Ints, died_in: Ints, phases: PhaseMap, coun
     within: Mask = (born_in == died_in) & (born_in != NOWHERE)
     first_batch = phases.named(born_in, "load") & phases.named(died_in, "input")
     within |= first_batch & (died_in == born_in + 1)
-    loose = (born_in == NOWHERE) & (a.addr < BEYOND) & (a.born >= 0) & (a.freed < count)
-    within |= loose & (phases.gap_of(a.born) == phases.gap_of(a.freed))
+    loose = (born_in == NOWHERE) & (a.addr < BEYOND) & (a.allocated_at >= 0) & (a.freed < count)
+    within |= loose & (phases.gap_of(a.allocated_at) == phases.gap_of(a.freed))
     return within
 
 

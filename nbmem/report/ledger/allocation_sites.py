@@ -14,7 +14,14 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.core.session.session import NOT_KNOWN
-from nbmem.core.session.tensor_names import MADE, STEP, TEMPORARY, of_graph, path_in, user_of
+from nbmem.core.session.tensor_names import (
+    MADE,
+    STEP,
+    TEMPORARY,
+    is_graph_name,
+    module_in_name,
+    module_of_parameter,
+)
 from nbmem.report.ledger.observations import NO_NAME
 from nbmem.report.ledger.phase_map import CALLS, NOWHERE
 
@@ -36,7 +43,7 @@ _GRADIENT = re.compile(r"([^\s\[]+\.[^.\s]+)\.grad ")
 """The parameter in the name of its gradient."""
 
 
-def within_steps(
+def step_temporaries(
     allocations: Allocations, born_in: Ints, phases: PhaseMap, calls: Calls, texts: Sequence[str]
 ) -> Mask:
     """Select what an optimizer's step allocates and frees before it returns.
@@ -45,9 +52,9 @@ def within_steps(
     """
     begins, ends, _ = _steps(calls, texts)
     own = np.flatnonzero(phases.named(born_in, "optimizer"))
-    at = np.searchsorted(ends, allocations.born[own], side="right")
+    at = np.searchsorted(ends, allocations.allocated_at[own], side="right")
     own, at = own[at < len(ends)], at[at < len(ends)]
-    inside = (begins[at] != NOT_KNOWN) & (begins[at] <= allocations.born[own])
+    inside = (begins[at] != NOT_KNOWN) & (begins[at] <= allocations.allocated_at[own])
     found = np.zeros(len(allocations), bool)
     found[own] = inside & (allocations.freed[own] < ends[at])
     return found
@@ -59,7 +66,7 @@ def _steps(calls: Calls, texts: Sequence[str]) -> _Columns:
     return calls.first[mine], calls.last[mine], calls.name[mine]
 
 
-class Birthplaces:
+class AllocationSites:
     """Names allocations after the place where they were made.
 
     Args:
@@ -93,7 +100,7 @@ class Birthplaces:
             path = self._neighbour(row)
             where = None if path is None else f"near {path}"
         if where is None and self._calls is not None:
-            where = self._calls.where(int(facts.allocations.born[row]), kind, phase)
+            where = self._calls.where(int(facts.allocations.allocated_at[row]), kind, phase)
         if where is None:
             return None
         if facts.within_one_phase[row]:
@@ -117,10 +124,10 @@ class Birthplaces:
         return None
 
     def _module(self, row: int, name: str) -> str | None:
-        if of_graph(name):
-            return path_in(name)
+        if is_graph_name(name):
+            return module_in_name(name)
         found = _GRADIENT.match(name) if self._category[row] == Category.GRADIENTS else None
-        return user_of(found[1]) if found else None
+        return module_of_parameter(found[1]) if found else None
 
 
 class _Calls:

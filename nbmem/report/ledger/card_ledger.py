@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.allocator.recordings.undo_events import undo_with_notes
-from nbmem.allocator.recordings.used_private_pools import follow_used
+from nbmem.allocator.recordings.used_private_pools import reconstruct_with_pools
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.core.errors import LedgerImbalanceError
 from nbmem.core.session.categories import LIVE, OUTSIDE, Category
 from nbmem.core.session.host_memory import MachineParts
 from nbmem.report.ledger.allocation_facts import NO_NAME, facts_of
-from nbmem.report.ledger.allocation_sites import Birthplaces
+from nbmem.report.ledger.allocation_sites import AllocationSites
 from nbmem.report.ledger.attribution import attribute
 from nbmem.report.ledger.balance import Ledger
 from nbmem.report.ledger.failed_requests import refused_of
 from nbmem.report.ledger.host_parts import parts_at
-from nbmem.report.ledger.outside_torch import Outside
+from nbmem.report.ledger.outside_torch import NonTorchUsage
 from nbmem.report.ledger.phase_map import PhaseMap
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nbmem.allocator.recordings.follow import Allocations, Followed
+    from nbmem.allocator.recordings.follow import Allocations, MemoryCurves
     from nbmem.core.session.session import DeviceTrace, Session
     from nbmem.core.session.spans import Span
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 WORKSPACE = "cuBLAS workspace"
 
 
-class Books:
+class CardLedger:
     """Every allocation of one card with its category, and the sums.
 
     A *position* i is the moment before event i; position `events` is the end. Curves are in bytes,
@@ -75,19 +75,23 @@ class Books:
         )
         self.born_in = facts.born_in
         self.category = attribute(facts)
-        self._births = Birthplaces(facts, self.names, self.texts, self.category, self.trace.calls)
+        self._births = AllocationSites(
+            facts, self.names, self.texts, self.category, self.trace.calls
+        )
         self._sums = _Sums(self.allocations, self.category)
-        self._outside = Outside(self.trace, session.names)
+        self._outside = NonTorchUsage(self.trace, session.names)
         self._check_marks()
 
-    def _follow(self) -> Followed:
+    def _follow(self) -> MemoryCurves:
         trace = self.trace
         settings = AllocatorSettings.from_torch(trace.settings, trace.release)
         start = trace.start
         if start is None:
             start, notes = undo_with_notes(trace.end, trace.events, settings)
             self.notes.extend(notes)
-        followed = follow_used(start, trace.events, settings, trace.end.segments, trace.kept_pools)
+        followed = reconstruct_with_pools(
+            start, trace.events, settings, trace.end.segments, trace.kept_pools
+        )
         self.notes.extend(followed.notes)
         return followed
 
@@ -259,7 +263,7 @@ class Books:
     def live(self, position: int) -> Ints:
         """Return the rows of the allocations that live at a position."""
         a = self.allocations
-        return np.flatnonzero((a.born < position) & (a.freed >= position))
+        return np.flatnonzero((a.allocated_at < position) & (a.freed >= position))
 
     def _check_marks(self) -> None:
         """Note where replayed events and the allocator's counters disagree."""
@@ -287,12 +291,12 @@ class _Sums:
 
     def __init__(self, a: Allocations, category: NDArray[np.uint8]) -> None:
         self._parts = {
-            c: _Curve(a.born[rows], a.freed[rows], a.requested[rows])
+            c: _Curve(a.allocated_at[rows], a.freed[rows], a.requested[rows])
             for c in LIVE
             if len(rows := np.flatnonzero(category == c))
         }
-        waits = np.flatnonzero(a.died > a.freed)
-        self._pending = _Curve(a.freed[waits], a.died[waits], a.block[waits])
+        waits = np.flatnonzero(a.completed_at > a.freed)
+        self._pending = _Curve(a.freed[waits], a.completed_at[waits], a.block[waits])
 
     def at(self, category: Category, positions: Ints) -> Ints | int:
         curve = self._parts.get(category)

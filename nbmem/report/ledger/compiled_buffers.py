@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.allocator.recordings.follow import Allocations
-    from nbmem.core.session.session import Identities
+    from nbmem.core.session.session import StorageLabels
     from nbmem.report.ledger.phase_map import PhaseMap
 
     Ints = NDArray[np.int64]
@@ -33,7 +33,7 @@ def planned_names(  # noqa: PLR0913 - the facts as far as they are known then
     allocations: Allocations,
     born_in: Ints,
     phases: PhaseMap,
-    identities: Identities,
+    identities: StorageLabels,
     *,
     calm: Mask,
     texts: Sequence[str],

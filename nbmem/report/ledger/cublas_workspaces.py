@@ -46,17 +46,17 @@ def workspaces(facts: Facts) -> Mask:
     a = facts.allocations
     kept = facts.unseen & ((a.freed >= facts.events) | _cleared(facts))
     found: Mask = np.zeros(len(a), bool)
-    places = [a.born < 0, *(facts.phases.named(facts.born_in, *names) for names in THREADS)]
+    places = [a.allocated_at < 0, *(facts.phases.named(facts.born_in, *names) for names in THREADS)]
     found |= kept & places[0] & np.isin(a.requested, CUBLAS)  # an earlier cell's, both threads'
     for place in (*places, _elsewhere(facts, places[-1])):
         inside = kept & place
         of_size = inside & np.isin(a.requested, CUBLAS)
         for stream in np.unique(a.stream[of_size]).tolist():
-            first = _first(of_size & (a.stream == stream), a.born)
+            first = _first(of_size & (a.stream == stream), a.allocated_at)
             if first is not None:
                 found[first] = True
                 near = inside & (facts.born_in == facts.born_in[first]) & (a.stream == stream)
-                beside = _first(near & (a.requested == CUBLASLT), a.born)
+                beside = _first(near & (a.requested == CUBLASLT), a.allocated_at)
                 if beside is not None:
                     found[beside] = True
     return found | _of_threads(facts, kept)
@@ -72,14 +72,14 @@ def _of_threads(facts: Facts, kept: Mask) -> Mask:
     if facts.threads > 1:
         unheld = np.zeros(len(a), bool) if facts.reached is None else ~facts.reached
         unheld |= a.requested == WORKSPACE
-        mine = kept & unheld & (a.born >= 0) & np.isin(a.requested, CUBLAS)
+        mine = kept & unheld & (a.allocated_at >= 0) & np.isin(a.requested, CUBLAS)
         for stream in np.unique(a.stream[mine]).tolist():
             rows = np.flatnonzero(mine & (a.stream == stream))
-            found[rows[np.argsort(a.born[rows], kind="stable")][: facts.threads + 1]] = True
+            found[rows[np.argsort(a.allocated_at[rows], kind="stable")][: facts.threads + 1]] = True
     return found
 
 
-def taken_once(allocations: Allocations, unseen: Mask, events: int) -> Mask:
+def select_possible_workspaces(allocations: Allocations, unseen: Mask, events: int) -> Mask:
     """Select allocations that may be cuBLAS workspaces, by size alone.
 
     They last to the end. The first pass of a loop has them, and no other.
@@ -101,7 +101,7 @@ def first_in_backward(once: Mask, allocations: Allocations, in_backward: Mask) -
     """
     found: Mask = np.zeros(len(once), bool)
     rows = np.flatnonzero(once & in_backward)
-    rows = rows[np.argsort(allocations.born[rows], kind="stable")]
+    rows = rows[np.argsort(allocations.allocated_at[rows], kind="stable")]
     found[rows[np.unique(allocations.stream[rows], return_index=True)[1]]] = True
     return found
 
@@ -132,7 +132,7 @@ def _elsewhere(facts: Facts, in_engine: Mask) -> Mask:
     """
     if facts.reached is None:
         return np.zeros(len(in_engine), bool)
-    elsewhere: Mask = ~in_engine & (facts.allocations.born >= 0) & ~facts.reached
+    elsewhere: Mask = ~in_engine & (facts.allocations.allocated_at >= 0) & ~facts.reached
     return elsewhere
 
 
@@ -143,7 +143,7 @@ def _cleared(facts: Facts) -> Mask:
     size of cards before Hopper counts as well.
     """
     a, phases = facts.allocations, facts.phases
-    moment = np.searchsorted(np.sort(a.born), a.freed)
+    moment = np.searchsorted(np.sort(a.allocated_at), a.freed)
     dead = facts.unseen & (a.freed < facts.events) & ~facts.within_one_phase
     at_last = moment == len(a)  # behind an error that a forward ended in, too
     dead &= ~phases.named(facts.died_in, "forward", "backward") | at_last

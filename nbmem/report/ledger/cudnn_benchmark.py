@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SEARCH = "cuDNN's search for the fastest kernel"
 
 
-def searched(allocations: Allocations, session: Session, device: int) -> list[int]:
+def find_cudnn_searches(allocations: Allocations, session: Session, device: int) -> list[int]:
     """Return the rows of cuDNN's search workspaces.
 
     There are none unless the program set torch.backends.cudnn.benchmark.
@@ -29,7 +29,7 @@ def searched(allocations: Allocations, session: Session, device: int) -> list[in
     if not session.facts.get("cudnn_benchmark"):
         return []
     a, action = allocations, session.devices[device].events.action
-    brief = np.flatnonzero((a.born >= 0) & (a.freed - a.born == 1))
+    brief = np.flatnonzero((a.allocated_at >= 0) & (a.freed - a.allocated_at == 1))
     # A request to free that is carried out at once leaves one more entry behind it.
     others = np.flatnonzero(action != Action.FREE_COMPLETED)
     behind = np.searchsorted(others, a.freed[brief] + 1)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.allocator.recordings.follow import Allocations
-    from nbmem.core.session.session import Identities
+    from nbmem.core.session.session import StorageLabels
     from nbmem.report.ledger.phase_map import PhaseMap
 
     Ints = NDArray[np.int64]
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 _MADE_IN = ("load", "input", "forward")
 
 
-def buckets(
+def find_ddp_buckets(
     allocations: Allocations,
-    identities: Identities,
+    identities: StorageLabels,
     lasting: Mask,
     born_in: Ints,
     phases: PhaseMap,
@@ -69,7 +69,7 @@ def _kept_from_before(a: Allocations, lasting: Mask, total: int) -> list[int]:
     and cuBLASLt's sizes are left out.
     """
     cublas = np.isin(a.requested, (*CUBLAS, CUBLASLT))
-    old = np.flatnonzero(lasting & (a.born < 0) & ~cublas)
+    old = np.flatnonzero(lasting & (a.allocated_at < 0) & ~cublas)
     single = old[a.requested[old] == total]
     if len(single) == 1:
         return [int(single[0])]
@@ -82,8 +82,8 @@ def _runs(a: Allocations, may_be: Mask, total: int) -> list[int]:
 
     All of a run must live at the same time.
     """
-    order = np.flatnonzero(a.born >= 0)
-    order = order[np.argsort(a.born[order])]
+    order = np.flatnonzero(a.allocated_at >= 0)
+    order = order[np.argsort(a.allocated_at[order])]
     sizes = np.where(may_be[order], a.requested[order], total + 1)  # no run goes over another's
     sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
     ends = np.searchsorted(sums, sums[:-1] + total)
@@ -93,6 +93,6 @@ def _runs(a: Allocations, may_be: Mask, total: int) -> list[int]:
     found: list[int] = []
     for begin in first.tolist():
         run = order[begin : int(ends[begin])]
-        if len(run) and int(a.freed[run].min()) > int(a.born[run[-1]]) + 1:
+        if len(run) and int(a.freed[run].min()) > int(a.allocated_at[run[-1]]) + 1:
             found += run.tolist()
     return found

@@ -30,7 +30,7 @@ _CONVOLVES = re.compile(r"^ConvolutionBackward|\((Lazy)?Conv(Transpose)?\dd\)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Unserved:
+class FailedRequests:
     """Allocation requests of one card that failed.
 
     Attributes:
@@ -57,14 +57,14 @@ class Unserved:
         return bool(self.failed) or self.lost
 
 
-def refused_of(session: Session, device: int) -> Unserved:
+def refused_of(session: Session, device: int) -> FailedRequests:
     """Return the failed requests of a card, by its index in the session."""
     trace = session.devices[device]
     rows = np.flatnonzero(trace.events.action == Action.OOM).tolist()
     told = [refusal for refusal in session.refusals if refusal.device == trace.info.index]
     known = told[-len(rows) :]
     seen = dict(zip(rows, [*[None] * (len(rows) - len(known)), *known], strict=False))
-    return Unserved(seen, _passed_over(session, trace.events, seen), len(told) > len(rows))
+    return FailedRequests(seen, _passed_over(session, trace.events, seen), len(told) > len(rows))
 
 
 def _passed_over(

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nbmem.core.session.frameworks import OwnerReadings
+    from nbmem.core.session.frameworks import FrameworkReadings
 
     Ints = NDArray[np.int64]
 
 
-class Owned:
+class FrameworkUsage:
     """Memory of other frameworks in a recording, by their latest readings.
 
     A framework holds nothing before it was first read.
@@ -35,7 +35,7 @@ class Owned:
         names: The frameworks' names; columns of the tables below are in this order.
     """
 
-    def __init__(self, readings: OwnerReadings | None, names: Sequence[str]) -> None:
+    def __init__(self, readings: FrameworkReadings | None, names: Sequence[str]) -> None:
         codes = [] if readings is None else np.unique(readings.owner).tolist()
         self.names = tuple(names[code] for code in codes)
         self._rows = [] if readings is None else [readings[readings.owner == c] for c in codes]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.allocator.recordings.follow import Allocations
-    from nbmem.core.session.session import Identities
+    from nbmem.core.session.session import StorageLabels
     from nbmem.report.ledger.phase_map import PhaseMap
 
     Ints = NDArray[np.int64]
@@ -43,7 +43,7 @@ def gradient_names(  # noqa: PLR0913 - the facts as far as they are known then
     allocations: Allocations,
     born_in: Ints,
     phases: PhaseMap,
-    identities: Identities,
+    identities: StorageLabels,
     *,
     of_parameters: Mask,
     texts: Sequence[str],

@@ -27,7 +27,9 @@ FEWEST = 3
 """Times that it must have grown, so that chance is none."""
 
 
-def grown(allocations: Allocations, may_be: Mask, names: Ints, events: int) -> dict[int, int]:
+def find_growing_variables(
+    allocations: Allocations, may_be: Mask, names: Ints, events: int
+) -> dict[int, int]:
     """Find the allocations that a growing variable had over time.
 
     Args:
@@ -62,18 +64,20 @@ def _before(a: Allocations, may_be: Mask, events: int) -> Ints:
     That one is freed before the next allocation is made; NOBODY where there is none. Of several it
     is the largest, then the oldest: with what had grown, its graph may go as well.
     """
-    born = np.flatnonzero(a.born >= 0)
-    born = born[np.argsort(a.born[born], kind="stable")]
+    born = np.flatnonzero(a.allocated_at >= 0)
+    born = born[np.argsort(a.allocated_at[born], kind="stable")]
     before = np.full(len(a), NOBODY, np.int64)
     if not len(born):
         return before
     gone = np.flatnonzero(may_be & (a.freed < events))
-    at = np.searchsorted(a.born[born], a.freed[gone]) - 1  # whose birth came last before its end
+    at = (
+        np.searchsorted(a.allocated_at[born], a.freed[gone]) - 1
+    )  # whose birth came last before its end
     gone, at = gone[at >= 0], at[at >= 0]
     larger = born[at]
     fits = may_be[larger] & (a.requested[gone] < a.requested[larger]) & (larger != gone)
     gone, larger = gone[fits], larger[fits]
-    last_counts = np.lexsort((-a.born[gone], a.requested[gone]))
+    last_counts = np.lexsort((-a.allocated_at[gone], a.requested[gone]))
     before[larger[last_counts]] = gone[last_counts]
     return before
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from nbmem.core.session.categories import OF_TRAINING, Category
 from nbmem.core.session.holders import HolderKind
-from nbmem.core.session.tensor_names import DTENSOR, ZERO_BUCKET, shown, without_form
+from nbmem.core.session.tensor_names import DTENSOR, ZERO_BUCKET, printable_text, without_shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ _NO_NAMES = (HolderKind.TRACEBACK, HolderKind.UNSEEN)
 """Ways that are no names to know a tensor by."""
 
 
-class Sightings:
+class Observations:
     """Observations of the probes, one row per allocation.
 
     Attributes:
@@ -86,7 +86,7 @@ class Sightings:
         self._as[category][rows] = True
         self._names[category][rows] = names
 
-    def add_made(self, rows: Ints, names: Ints) -> None:
+    def add_collective_results(self, rows: Ints, names: Ints) -> None:
         """Record a collective's results, whose names yield to any other.
 
         A saved input and a state dict have better names of their own.
@@ -94,7 +94,7 @@ class Sightings:
         self._as[Category.COMMUNICATION][rows] = True
         self._made[rows] = names
 
-    def send(self, what: str) -> None:
+    def clear_send_buffers(self, what: str) -> None:
         """Clear the other categories of buffers that a collective sends from.
 
         Gradients and user tensors are slices of such a buffer meanwhile.
@@ -105,7 +105,7 @@ class Sightings:
             self._as[category][sent] = False
             self._names[category][sent] = NO_NAME
 
-    def meet(self, rows: Ints, names: Ints) -> None:
+    def add_local_names(self, rows: Ints, names: Ints) -> None:
         """Record the names of allocations in running functions.
 
         The notebook's own names take precedence.
@@ -113,7 +113,7 @@ class Sightings:
         self._as[Category.USER_TENSORS][rows] = True
         self._around[rows] = names
 
-    def hold(self, rows: Ints, kinds: Ints, ways: Sequence[str]) -> None:
+    def add_holders(self, rows: Ints, kinds: Ints, ways: Sequence[str]) -> None:
         """Record the holders of allocations at the end.
 
         Args:
@@ -128,7 +128,7 @@ class Sightings:
             if kind not in _NO_NAMES:
                 self._held[row] = self._index(way)
 
-    def call(self, names: Mapping[int, str]) -> None:
+    def set_names(self, names: Mapping[int, str]) -> None:
         """Name allocations that no probe recorded, by row."""
         for row, name in names.items():
             self._made[row] = self._index(name)
@@ -148,7 +148,7 @@ class Sightings:
         others = [seen for category, seen in self._as.items() if category not in _ASSIGNED]
         return ~np.any(others, axis=0), names
 
-    def name_like(self, rows: Mapping[int, int]) -> None:
+    def set_growing_variables(self, rows: Mapping[int, int]) -> None:
         """Record allocations as the growing variable that others belong to.
 
         The name is given without shape and dtype, which differ.
@@ -159,12 +159,12 @@ class Sightings:
                 continue
             is_buffer = self._as[Category.BUFFERS][known]
             self._as[Category.BUFFERS if is_buffer else Category.USER_TENSORS][row] = True
-            self._made[row] = self._index(without_form(self._texts[names[known]]))
+            self._made[row] = self._index(without_shape(self._texts[names[known]]))
 
     def _index(self, text: str) -> int:
         place = self._place.setdefault(text, len(self._texts))
         if place == len(self._texts):
-            self._texts.append(shown(text))
+            self._texts.append(printable_text(text))
         return place
 
     @property
@@ -180,12 +180,12 @@ class Sightings:
         return self._as[category]
 
     @property
-    def nobody(self) -> Mask:
+    def unseen(self) -> Mask:
         """Mask of the allocations that no probe recorded."""
         seen: Mask = np.any(list(self._as.values()), axis=0)
         return ~seen
 
-    def as_those_like(self, standing: Ints) -> dict[Category, Mask]:
+    def shared_categories(self, standing: Ints) -> dict[Category, Mask]:
         """Return a mask per category, shared among repeated allocations.
 
         An allocation that was itself recorded as an input becomes no weight, gradient or state by
@@ -193,7 +193,7 @@ class Sightings:
         optimizes.
         """
         return {
-            category: among_those_like(mask, standing) & (mask | self._open_to(category))
+            category: spread_to_repeats(mask, standing) & (mask | self._open_to(category))
             for category, mask in self._as.items()
         }
 
@@ -204,7 +204,7 @@ class Sightings:
         seen: Mask = np.any([mask for c, mask in self._as.items() if c not in itself], axis=0)
         return ~seen
 
-    def named_like(self, standing: Ints) -> Ints:
+    def shared_names(self, standing: Ints) -> Ints:
         """Return each allocation's name, its own or that of a repetition.
 
         Of several repetitions the one in the latest pass has the name. NO_NAME where there is none.
@@ -223,7 +223,7 @@ class Sightings:
         return names
 
 
-def among_those_like(mask: Mask, standing: Ints) -> Mask:
+def spread_to_repeats(mask: Mask, standing: Ints) -> Mask:
     """Extend a mask to all allocations that repeat one in it."""
     among = np.zeros(len(mask), bool)
     among[standing[mask]] = True
@@ -231,7 +231,9 @@ def among_those_like(mask: Mask, standing: Ints) -> Mask:
     return found
 
 
-def sightings_of(allocations: Allocations, trace: DeviceTrace, names: tuple[str, ...]) -> Sightings:
+def observations_of(
+    allocations: Allocations, trace: DeviceTrace, names: tuple[str, ...]
+) -> Observations:
     """Assign what was seen at addresses and positions to allocations.
 
     Args:
@@ -239,16 +241,16 @@ def sightings_of(allocations: Allocations, trace: DeviceTrace, names: tuple[str,
         trace: The card's recording.
         names: The session's texts.
     """
-    seen = Sightings(len(allocations), names)
+    seen = Observations(len(allocations), names)
     identities, holders, events = trace.identities, trace.holders, len(trace.events)
     rows = rows_at(allocations, identities.addr, identities.position, events)
     between = (identities.position > 0) & (identities.position < events)
     between &= identities.category == Category.USER_TENSORS
     around = np.flatnonzero((rows >= 0) & between)
-    seen.meet(rows[around], identities.name[around])
+    seen.add_local_names(rows[around], identities.name[around])
     made = np.isin(identities.name, [n for n, text in enumerate(names) if text.startswith(DTENSOR)])
     made &= (rows >= 0) & (identities.category == Category.COMMUNICATION)
-    seen.add_made(rows[made], identities.name[made])
+    seen.add_collective_results(rows[made], identities.name[made])
     for category in IDENTITY:
         mine = np.flatnonzero((rows >= 0) & (identities.category == category) & ~between & ~made)
         seen.add(category, rows[mine], identities.name[mine])
@@ -260,8 +262,8 @@ def sightings_of(allocations: Allocations, trace: DeviceTrace, names: tuple[str,
         best, rows = best[rows >= 0], rows[rows >= 0]
         ways = zip(holders.path[best].tolist(), holders.form[best].tolist(), strict=True)
         texts = [f"{names[path]} {names[form]}".rstrip() for path, form in ways]
-        seen.hold(rows, holders.kind[best].astype(np.int64), texts)
-    seen.send(ZERO_BUCKET)
+        seen.add_holders(rows, holders.kind[best].astype(np.int64), texts)
+    seen.clear_send_buffers(ZERO_BUCKET)
     return seen
 
 
@@ -280,8 +282,12 @@ def _fresh(allocations: Allocations, rows: Ints, given: Ints, marks: Ints) -> Ma
     np.minimum.at(first, rows, given)
     fresh = np.zeros(len(allocations), bool)
     mine = np.unique(rows)
-    before, until = np.searchsorted(marks, [allocations.born[mine], first[mine]], side="right")
-    fresh[mine] = (allocations.born[mine] >= 0) & (until - before == 1)  # the first call's own end
+    before, until = np.searchsorted(
+        marks, [allocations.allocated_at[mine], first[mine]], side="right"
+    )
+    fresh[mine] = (allocations.allocated_at[mine] >= 0) & (
+        until - before == 1
+    )  # the first call's own end
     return fresh
 
 
@@ -294,7 +300,7 @@ def rows_at(allocations: Allocations, addr: Ints, position: Ints, events: int) -
         return np.full(len(addr), -1, np.int64)
     addrs, place = np.unique(allocations.addr, return_inverse=True)
     width = events + 3
-    keys = place * width + allocations.born + 1
+    keys = place * width + allocations.allocated_at + 1
     order = np.argsort(keys)
     at = np.minimum(np.searchsorted(addrs, addr), len(addrs) - 1)
     wanted = at * width + position  # born before the position: born + 1 <= position
@@ -303,7 +309,7 @@ def rows_at(allocations: Allocations, addr: Ints, position: Ints, events: int) -
     lives = (
         (index >= 0)
         & (allocations.addr[row] == addr)
-        & (allocations.born[row] < position)
+        & (allocations.allocated_at[row] < position)
         & (allocations.freed[row] >= position)
     )
     return np.where(lives, row, -1)

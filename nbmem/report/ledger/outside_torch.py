@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.session import NOT_KNOWN
-from nbmem.report.ledger.framework_shares import Owned
+from nbmem.report.ledger.framework_shares import FrameworkUsage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
-class Outside:
+class NonTorchUsage:
     """Context and other users of a card at any time, by its latest reading.
 
     The context of a moment is what the process held beyond its reserved bytes and those of other
@@ -45,7 +45,7 @@ class Outside:
         read = samples[np.flatnonzero(samples.used != NOT_KNOWN)]
         self._total = trace.info.total_bytes
         self._driver = trace.info.driver_bytes
-        self._owned = Owned(trace.owners, names)
+        self._owned = FrameworkUsage(trace.owners, names)
         used = np.maximum(read.used - self._driver, 0)
         self._t_ns = read.t_ns
         known = np.flatnonzero(read.process != NOT_KNOWN)

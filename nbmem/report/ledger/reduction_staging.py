@@ -31,19 +31,19 @@ MOST_COLUMNS = 65_535
 """Blocks of a grid across."""
 
 
-def nothing_within(allocations: Allocations, events: Events, others: int = 0) -> Mask:
+def select_by_overlap(allocations: Allocations, events: Events, others: int = 0) -> Mask:
     """Select allocations during whose life a given number of others was made.
 
     The number is `others`, by default none.
     """
     allocs = np.flatnonzero(events.action == Action.ALLOC)
     inside = np.searchsorted(allocs, allocations.freed)
-    inside -= np.searchsorted(allocs, allocations.born, side="right")
-    found: Mask = (inside == others) & (allocations.born >= 0)
+    inside -= np.searchsorted(allocs, allocations.allocated_at, side="right")
+    found: Mask = (inside == others) & (allocations.allocated_at >= 0)
     return found
 
 
-def staging(allocations: Allocations, events: Events) -> Mask:
+def select_staging_buffers(allocations: Allocations, events: Events) -> Mask:
     """Select the staging buffers of reductions."""
     size = allocations.requested
     frees = np.flatnonzero(events.action == Action.FREE_REQUESTED)
@@ -51,9 +51,9 @@ def staging(allocations: Allocations, events: Events) -> Mask:
     beside = np.append(np.arange(1, len(size)), 0)[: len(size)]  # the one that is born next
     semaphores = (size[beside] % SEMAPHORE == 0) & (size[beside] <= SEMAPHORE * MOST_COLUMNS)
     found: Mask = semaphores & (size[beside] <= size) & (goes[beside] + 1 == goes)
-    found &= nothing_within(allocations, events, others=1)
+    found &= select_by_overlap(allocations, events, others=1)
     result, earlier = (np.maximum(np.arange(len(size)) - before, 0) for before in (1, 2))
-    made = np.searchsorted(frees, allocations.born)
+    made = np.searchsorted(frees, allocations.allocated_at)
     found &= made[result] == made  # nothing went between the result's birth and the buffer's
     found &= ~((goes[result] == goes + 1) & (goes[earlier] == goes + 2))
     return found

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 
-def alike(
+def find_repeats(
     allocations: Allocations, born_in: Ints, phases: PhaseMap, within: Mask, counts: Mask
 ) -> Ints:
     """Map each allocation to the row that represents all that repeat it.

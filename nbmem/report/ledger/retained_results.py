@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 
-def kept(
+def select_outliving_results(
     allocations: Allocations, born_in: Ints, phases: PhaseMap, standing: Ints, events: int
 ) -> Mask:
     """Select a forward's results that outlive the next pass's forwards.

@@ -18,7 +18,7 @@ from nbmem.report.tips.rules import RULES
 
 if TYPE_CHECKING:
     from nbmem.core.session.session import Session
-    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.ledger.card_ledger import CardLedger
     from nbmem.report.model import Finding, Report
     from nbmem.report.tips.rule import Rule
 
@@ -52,16 +52,18 @@ class Advice:
     notes: tuple[str, ...] = ()
 
 
-def advise(session: Session, books: Books, report: Report, *, everything: bool = False) -> Advice:
+def advise(
+    session: Session, card_ledger: CardLedger, report: Report, *, everything: bool = False
+) -> Advice:
     """Run every rule on a recording, and sort what they find.
 
     Args:
         session: What was recorded.
-        books: The card's books.
+        card_ledger: The card's books.
         report: The same, ready to draw.
         everything: Also run the rules that apply only where memory is short.
     """
-    evidence = Evidence(session, books, report, everything=everything)
+    evidence = Evidence(session, card_ledger, report, everything=everything)
     found: list[tuple[_Place, Finding]] = []
     faults = Faults()  # one broken rule must not cost the report or the other tips
     for rule in RULES:

@@ -9,9 +9,9 @@ import numpy as np
 
 from nbmem.core.session.holders import HolderKind, held_storages
 from nbmem.core.units import MIB
-from nbmem.report.analysis.cache_releases import emptied, had_room, released_by_need
-from nbmem.report.analysis.growth import growth, step_ends, step_peaks
-from nbmem.report.analysis.program_names import chief_model, chief_optimizer, typed
+from nbmem.report.analysis.cache_releases import had_room, releases_by_user, releases_for_requests
+from nbmem.report.analysis.growth import find_growth, step_ends, step_peaks
+from nbmem.report.analysis.program_names import code_name, largest_model, largest_optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nbmem.core.session.session import DeviceTrace, Session
     from nbmem.report.analysis.growth import Growth
     from nbmem.report.ledger.balance import Ledger
-    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.ledger.card_ledger import CardLedger
     from nbmem.report.model import PhaseRow, Report
 
     Ints = NDArray[np.int64]
@@ -45,23 +45,23 @@ class Evidence:
 
     Args:
         session: What was recorded.
-        books: The card's books.
+        card_ledger: The card's books.
         report: The same, ready to draw.
         everything: Whether all tips were requested, also those that only matter on a full card.
     """
 
     def __init__(
-        self, session: Session, books: Books, report: Report, *, everything: bool = False
+        self, session: Session, card_ledger: CardLedger, report: Report, *, everything: bool = False
     ) -> None:
         self.session = session
-        self.books = books
+        self.card_ledger = card_ledger
         self.report = report
         self.everything = everything
 
     @property
     def trace(self) -> DeviceTrace:
         """The card's trace in the session."""
-        return self.books.trace
+        return self.card_ledger.trace
 
     @property
     def card_known(self) -> bool:
@@ -97,23 +97,23 @@ class Evidence:
     @cached_property
     def ran_out(self) -> bool:
         """True if a request could not be served and the program went without."""
-        return self.books.refused.ran_out
+        return self.card_ledger.refused.ran_out
 
     @cached_property
     def retries(self) -> tuple[int, ...]:
         """Positions where torch released its cache before the driver had room."""
-        found = released_by_need(self.trace)
-        return tuple(at for at in found if not (self.card_known and had_room(self.books, at)))
+        found = releases_for_requests(self.trace)
+        return tuple(at for at in found if not (self.card_known and had_room(self.card_ledger, at)))
 
     @cached_property
     def emptied(self) -> tuple[int, ...]:
         """Positions where the user called empty_cache()."""
-        return emptied(self.trace)
+        return releases_by_user(self.trace)
 
     @cached_property
     def fullest(self) -> Ledger:
         """The card's ledger when most bytes were reserved."""
-        return self.books.ledger(int(np.argmax(self.books.reserved)))
+        return self.card_ledger.ledger(int(np.argmax(self.card_ledger.reserved)))
 
     @cached_property
     def short(self) -> str | None:
@@ -135,12 +135,12 @@ class Evidence:
     @cached_property
     def step_ends(self) -> Ints:
         """The position at which each step ends."""
-        return step_ends(self.books)
+        return step_ends(self.card_ledger)
 
     @cached_property
     def growing(self) -> tuple[Growth, ...]:
         """The accounts that grow from step to step, the steepest first."""
-        return growth(self.books)
+        return find_growth(self.card_ledger)
 
     def phases(self, *names: str) -> list[PhaseRow]:
         """Return the report's phases of these names, in order.
@@ -156,29 +156,29 @@ class Evidence:
 
     def trains_before(self, position: int) -> bool:
         """Return whether an optimizer stepped before a position."""
-        books = self.books
-        spans = (span for _, span in books.phases.spans)
-        return any(s.name == "optimizer" and books.bounds(s)[0] < position for s in spans)
+        card_ledger = self.card_ledger
+        spans = (span for _, span in card_ledger.phases.spans)
+        return any(s.name == "optimizer" and card_ledger.bounds(s)[0] < position for s in spans)
 
     def largest_step(self) -> tuple[int, int]:
         """Return where the step that allocated most begins and ends."""
-        ends, tops = [0, *self.step_ends.tolist()], step_peaks(self.books)
+        ends, tops = [0, *self.step_ends.tolist()], step_peaks(self.card_ledger)
         at = tops.index(max(tops))
         first = ends[at] if at else self._first_step_begins()
         return first, ends[at + 1]
 
     def _first_step_begins(self) -> int:
-        books = self.books
-        spans = (span for _, span in books.phases.spans)
-        return min((books.bounds(s)[0] for s in spans if s.step is not None), default=0)
+        card_ledger = self.card_ledger
+        spans = (span for _, span in card_ledger.phases.spans)
+        return min((card_ledger.bounds(s)[0] for s in spans if s.step is not None), default=0)
 
-    def born_in_stacks(self, wanted: Callable[[Stack], bool]) -> Ints:
+    def rows_with_stack(self, wanted: Callable[[Stack], bool]) -> Ints:
         """Return rows of the allocations whose stack satisfies a condition.
 
         There are none where no stacks were taken.
         """
         such = np.array([wanted(stack) for stack in self.session.stacks] + [False])
-        return np.flatnonzero(such[self.books.allocations.stack])
+        return np.flatnonzero(such[self.card_ledger.allocations.stack])
 
     def in_private_pool(self) -> Mask:
         """Return a mask of allocations in private pools that live at the end.
@@ -187,7 +187,7 @@ class Evidence:
         """
         segments = self.trace.end.segments
         private = segments[segments.pool != 0]
-        addr = self.books.allocations.addr
+        addr = self.card_ledger.allocations.addr
         row = np.searchsorted(private.addr, addr, side="right") - 1
         if not len(private):
             return np.zeros(len(addr), bool)
@@ -196,15 +196,15 @@ class Evidence:
 
     def peak_without(self, rows: Ints) -> int:
         """Return the highest allocated bytes without these allocations."""
-        a, books = self.books.allocations, self.books
-        change = np.zeros(books.events + 2, np.int64)
-        np.add.at(change, np.maximum(a.born[rows], -1) + 1, a.block[rows])
+        a, card_ledger = self.card_ledger.allocations, self.card_ledger
+        change = np.zeros(card_ledger.events + 2, np.int64)
+        np.add.at(change, np.maximum(a.allocated_at[rows], -1) + 1, a.block[rows])
         np.subtract.at(change, a.freed[rows] + 1, a.block[rows])
-        return int((books.allocated - np.cumsum(change)[: books.events + 1]).max())
+        return int((card_ledger.allocated - np.cumsum(change)[: card_ledger.events + 1]).max())
 
     def sum_at(self, position: int, *categories: Category) -> int:
         """Sum the bytes of some categories at a position."""
-        row = self.books.held(np.array([position], np.int64))[0]
+        row = self.card_ledger.held(np.array([position], np.int64))[0]
         return int(row[list(categories)].sum())
 
     # --- what lives at the end, and who keeps it
@@ -219,8 +219,8 @@ class Evidence:
 
     @cached_property
     def _block_at(self) -> dict[int, tuple[int, int]]:
-        a = self.books.allocations
-        rows = self.books.live(self.books.events)
+        a = self.card_ledger.allocations
+        rows = self.card_ledger.live(self.card_ledger.events)
         found = zip(a.addr[rows].tolist(), rows.tolist(), a.block[rows].tolist(), strict=True)
         return {addr: (row, block) for addr, row, block in found}
 
@@ -237,7 +237,7 @@ class Evidence:
         mine = {int(row) for row in rows}
         return [held for held in self.held if self.row_of(held) in mine]
 
-    def freed_with(self, storages: Iterable[HeldStorage]) -> int:
+    def freed_bytes(self, storages: Iterable[HeldStorage]) -> int:
         """Return by how much freeing storages lowers memory_allocated().
 
         In bytes: those of their blocks.
@@ -259,7 +259,7 @@ class Evidence:
                 names.update(filter(str.isidentifier, paths))
         return names.pop() if len(names) == 1 else None
 
-    def only_in(
+    def held_only_by(
         self,
         *kinds: HolderKind,
         root: str | None = None,
@@ -305,7 +305,7 @@ class Evidence:
 
     def model(self) -> dict[str, Any] | None:
         """Return the largest module that was called, or None."""
-        return chief_model(self.session)
+        return largest_model(self.session)
 
     def model_name(self) -> str:
         """Return the model's name in the notebook, or else its class."""
@@ -317,15 +317,15 @@ class Evidence:
 
         None where the notebook has no name for it.
         """
-        return typed(self.model())
+        return code_name(self.model())
 
     def optimizer(self) -> dict[str, Any] | None:
         """Return the optimizer with the most parameters, or None."""
-        return chief_optimizer(self.session)
+        return largest_optimizer(self.session)
 
     def optimizer_code(self) -> str | None:
         """Return the code that names the optimizer, or None.
 
         None where the notebook has no name for it.
         """
-        return typed(self.optimizer())
+        return code_name(self.optimizer())

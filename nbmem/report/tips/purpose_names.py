@@ -10,6 +10,6 @@ ON_PURPOSE = (
 """Parts of a name that say that a copy is meant to be there."""
 
 
-def on_purpose(name: str) -> bool:
+def marks_intended_copy(name: str) -> bool:
     """Return whether a name marks a copy as intended (average, teacher)."""
     return any(part in name.lower() for part in ON_PURPOSE)

@@ -45,11 +45,11 @@ class Rule:
         return self.text.strip().splitlines()[0].rstrip(".")
 
 
-def say(count: int) -> str:
+def fmt(count: int) -> str:
     """Format a number of bytes for a person: `1.0 GiB`."""
     return format_bytes(count)
 
 
-def saying(low: int, high: int) -> str:
+def fmt_range(low: int, high: int) -> str:
     """Format a range of bytes: `1.0 GiB to 2.0 GiB`, `up to 9.5 MiB`."""
     return format_range(low, high)

@@ -91,7 +91,7 @@ def timeline(report: Report) -> Picture | None:
         *_grid(scale, _counted(report)),
         *areas(held, reserved, shown, field),
         *phase_strips.strips(moments.bands, scale.x_of_time, top=8, bottom=BOTTOM),
-        *([dashed(reserved, field)] if _reserves(report) else ()),
+        *([dashed(reserved, field)] if _has_allocator(report) else ()),
         *(_limit_line(limit, scale) if near and limit is not None else ()),
         *_peak(report, scale),
         *legend,
@@ -129,7 +129,7 @@ def _counted(report: Report) -> str:
     return "allocator events" if report.device.keeps_history else "changes seen"
 
 
-def _reserves(report: Report) -> bool:
+def _has_allocator(report: Report) -> bool:
     """Return whether an allocator holds more than the live bytes."""
     return not report.device.is_host
 
@@ -167,7 +167,7 @@ def _legend(
     if cached:
         entries.append(("cached", box(0, -10, 12, 12, fill=fill(Category.CACHED_RELEASABLE))))
     dashes = rule(0, -4, 24, -4, stroke=INK, stroke_width="1.5", stroke_dasharray="5 3")
-    if _reserves(report):
+    if _has_allocator(report):
         entries.append((f"reserved, up to {format_bytes(report.peak.reserved)}", dashes))
     parts: list[Markup] = []
     x, y = LEFT, top
@@ -192,6 +192,7 @@ def _alt(report: Report) -> str:
         f"Memory over {moments.event[-1]:,} {_counted(report)}: allocated rises from "
         f"{format_bytes(report.ledger_at_start.allocated)} to a peak of "
         f"{format_bytes(peak.allocated)}{report_sentences.where(peak.at)}, and ends at "
-        f"{format_bytes(report.ledger_at_end.allocated)}{reserved if _reserves(report) else ''}. "
+        f"{format_bytes(report.ledger_at_end.allocated)}"
+        f"{reserved if _has_allocator(report) else ''}. "
         f"At the peak: {held or 'nothing'}."
     )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbmem.core.session.cell_delta import CellDelta
-    from nbmem.report.exploration import Closeup, Details, Life, Lines
+    from nbmem.report.exploration import Details, Lifetime, Lines, MomentDetails
     from nbmem.report.model import Finding, Report, Timeline
 
 VERSION = 3
@@ -98,7 +98,7 @@ def differences(column: np.ndarray[Any, np.dtype[np.int64]]) -> list[int]:
 
 
 def _add_details(data: dict[str, Any], details: Details, texts: Texts) -> None:
-    data["moments"] |= _told(details, texts)
+    data["moments"] |= _details_columns(details, texts)
     data["cells"] = [
         [texts.index(cell.name), cell.t0_ns, cell.t1_ns, cell.first, cell.last]
         for cell in details.cells
@@ -107,11 +107,11 @@ def _add_details(data: dict[str, Any], details: Details, texts: Texts) -> None:
     data["pool"] = pool_columns(details.pool)
 
 
-def closeup_data(closeup: Closeup) -> dict[str, Any]:
+def closeup_data(closeup: MomentDetails) -> dict[str, Any]:
     """Return the extra explorer data for single moments."""
     texts = Texts()
     return {
-        "moments": _curves(closeup) | _told(closeup, texts),
+        "moments": _curves(closeup) | _details_columns(closeup, texts),
         "lives": _lives(closeup.lives, texts),
         "pool": pool_columns(closeup.pool),
         "pool_event": int(closeup.pool.event[0]),
@@ -131,7 +131,7 @@ def _parts() -> list[dict[str, str]]:
     ]
 
 
-def _curves(moments: Timeline | Closeup) -> dict[str, Any]:
+def _curves(moments: Timeline | MomentDetails) -> dict[str, Any]:
     parts = {} if moments.parts is None else {"parts": list(map(differences, moments.parts.T))}
     return parts | {
         "event": differences(moments.event),
@@ -144,7 +144,7 @@ def _curves(moments: Timeline | Closeup) -> dict[str, Any]:
     }
 
 
-def _told(moments: Details | Closeup, texts: Texts) -> dict[str, Any]:
+def _details_columns(moments: Details | MomentDetails, texts: Texts) -> dict[str, Any]:
     return {
         "live": [
             [int(category), differences(moments.live[:, category])]
@@ -155,7 +155,7 @@ def _told(moments: Details | Closeup, texts: Texts) -> dict[str, Any]:
     }
 
 
-def _lives(lives: Sequence[Life], texts: Texts) -> dict[str, Any]:
+def _lives(lives: Sequence[Lifetime], texts: Texts) -> dict[str, Any]:
     parts = [parts_of(life) for life in lives]
     return {
         "number": differences(np.array([life.number for life in lives], np.int64)),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nbmem.core.session.tensor_names import VIEW, saver_of
 
 if TYPE_CHECKING:
-    from nbmem.report.exploration import Life
+    from nbmem.report.exploration import Lifetime
 
 _TAIL = re.compile(r"\s(\((?:\d+(?:,\s?)?)*(?:\d+)?\))(?:\s([a-z]+\d*\w*))?$")
 """` (64, 3, 7, 7) float32` at the end of a name, as the probes write it."""
@@ -32,7 +32,7 @@ class Parts:
     dtype: str | None
 
 
-def parts_of(life: Life) -> Parts:
+def parts_of(life: Lifetime) -> Parts:
     """Split an allocation's name; group an unnamed one by its phase.
 
     The phase is the one in which it was allocated.

@@ -8,7 +8,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from nbmem.views.explorer.data import VERSION, explorer_data
-from nbmem.views.explorer.recorded_times import apart
+from nbmem.views.explorer.recorded_times import split_times
 from nbmem.views.mime_types import MIME
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def explorer_output(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str
 
     The front end has the pictures and BokehJS.
     """
-    still, times = apart(explorer_data(report, cells))
+    still, times = split_times(explorer_data(report, cells))
     return {"version": VERSION, "data": packed(still), "times": packed(times)}
 
 

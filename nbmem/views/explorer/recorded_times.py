@@ -15,7 +15,7 @@ US = 1000
 """Nanoseconds in a microsecond: what is written, and as fine as the explorer shows them."""
 
 
-def apart(data: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_times(data: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split the explorer's data into data without times and the times.
 
     Times are in whole microseconds. `labextension/src/explorer/times.ts` puts them together

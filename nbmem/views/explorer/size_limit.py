@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.core.session.cell_delta import CellDelta
-    from nbmem.report.exploration import Details, Life
+    from nbmem.report.exploration import Details, Lifetime
     from nbmem.report.model import Report, Timeline
 
     Ints = NDArray[np.int64]
@@ -117,7 +117,7 @@ def _fewer(details: Details, events: Ints, rows: Ints, most: int) -> Details:
     )
 
 
-def _longest(lives: tuple[Life, ...], end: int, most: int) -> tuple[Life, ...]:
+def _longest(lives: tuple[Lifetime, ...], end: int, most: int) -> tuple[Lifetime, ...]:
     """Return the allocations with the largest area, oldest first.
 
     The area in the picture is bytes times events.

@@ -9,14 +9,14 @@ import difflib
 from typing import TYPE_CHECKING, NamedTuple
 
 from nbmem.core.errors import UsageError
-from nbmem.core.files.untrusted_input import expanded
+from nbmem.core.files.untrusted_input import expand_home
 from nbmem.views.exports import allocations, page, perfetto, report, snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.ledger.card_ledger import CardLedger
     from nbmem.report.model import Report
 
 __all__ = ["FORMATS", "Format", "find_format"]
@@ -36,10 +36,10 @@ class Format(NamedTuple):
     name: str
     what: str
     of_report: Callable[[Report, Path], None] | None = None
-    of_books: Callable[[Books, Path], None] | None = None
+    of_books: Callable[[CardLedger, Path], None] | None = None
 
     def write(
-        self, report: Callable[[], Report], books: Callable[[], Books], path: str | Path
+        self, report: Callable[[], Report], card_ledger: Callable[[], CardLedger], path: str | Path
     ) -> Path:
         """Write the file from what its format needs; the other is not read.
 
@@ -49,11 +49,11 @@ class Format(NamedTuple):
         Raises:
             NotWrittenError: The file cannot be written; an older one is still there.
         """
-        target = expanded(path)
+        target = expand_home(path)
         if self.of_report is not None:
             self.of_report(report(), target)
         if self.of_books is not None:
-            self.of_books(books(), target)
+            self.of_books(card_ledger(), target)
         return target
 
 

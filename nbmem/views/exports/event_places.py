@@ -10,20 +10,23 @@ from nbmem.report.analysis.lifetimes import phase_text
 from nbmem.report.ledger.phase_map import NOWHERE
 
 if TYPE_CHECKING:
-    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.ledger.card_ledger import CardLedger
 
 
-def cells_of(books: Books) -> list[str | None]:
+def cells_of(card_ledger: CardLedger) -> list[str | None]:
     """Return the cell of each event, the innermost one, or None."""
-    found: list[str | None] = [None] * books.events
-    for span in books.session.spans:  # parents precede their children
+    found: list[str | None] = [None] * card_ledger.events
+    for span in card_ledger.session.spans:  # parents precede their children
         if span.kind == "cell":
-            first, last = books.bounds(span)
+            first, last = card_ledger.bounds(span)
             found[first:last] = [span.name] * (last - first)
     return found
 
 
-def phases_of(books: Books) -> list[str | None]:
+def phases_of(card_ledger: CardLedger) -> list[str | None]:
     """Return the phase of each event, with its step, or None."""
-    texts = {index: phase_text(books, index) for index in range(NOWHERE, len(books.phases.spans))}
-    return [texts[index] for index in books.phases.of(np.arange(books.events)).tolist()]
+    texts = {
+        index: phase_text(card_ledger, index)
+        for index in range(NOWHERE, len(card_ledger.phases.spans))
+    }
+    return [texts[index] for index in card_ledger.phases.of(np.arange(card_ledger.events)).tolist()]

@@ -44,7 +44,7 @@ _LOADER = """
 """
 
 
-def living(still: str, output: Mapping[str, Any]) -> Markup:
+def interactive_report(still: str, output: Mapping[str, Any]) -> Markup:
     """Return a report's HTML and data; `player` makes it interactive.
 
     Args:
@@ -59,7 +59,7 @@ def living(still: str, output: Mapping[str, Any]) -> Markup:
 
 
 @cache
-def player() -> Markup:
+def explorer_script() -> Markup:
     """Return the script that ends an interactive page.
 
     Where nbmem was installed without its compiled explorer, a sentence says so.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nbconvert.exporters import HTMLExporter
 
 from nbmem.views.explorer import MIME
-from nbmem.views.exports.interactive_page import living, player
+from nbmem.views.exports.interactive_page import explorer_script, interactive_report
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,11 +39,13 @@ class MemoryHTMLExporter(HTMLExporter):  # type: ignore[misc]  # whose types myp
         nb = copy.deepcopy(nb)
         reports = [data for data in _outputs(nb) if MIME in data]
         for data in reports:
-            data[HTML] = living(_text(data.get(HTML, "")), data.pop(MIME))
+            data[HTML] = interactive_report(_text(data.get(HTML, "")), data.pop(MIME))
         page, resources = super().from_notebook_node(nb, resources, **options)
         if reports:
             head, body, tail = page.rpartition("</body>")
-            page = f"{head}{player()}{body}{tail}" if body else f"{page}{player()}"
+            page = (
+                f"{head}{explorer_script()}{body}{tail}" if body else f"{page}{explorer_script()}"
+            )
         if "widgets" not in nb.metadata:
             page = _unfetched(page, self.require_js_url)
         if not any("$" in _text(c.source) or "\\" in _text(c.source) for c in _prose(nb)):

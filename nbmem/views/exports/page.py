@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.files.atomic_write import write_text
 from nbmem.views.explorer import explorer_output
-from nbmem.views.exports.interactive_page import OFFLINE, living, player
+from nbmem.views.exports.interactive_page import OFFLINE, explorer_script, interactive_report
 from nbmem.views.html import page, render_html
 from nbmem.views.markup import Markup, one_line
-from nbmem.views.oom import beside_its_ooms
+from nbmem.views.oom import without_ooms
 from nbmem.views.oom_html import render_oom_html
 
 if TYPE_CHECKING:
@@ -26,6 +26,6 @@ def write(report: Report, path: Path) -> None:
 def living_page(report: Report) -> str:
     """Return the page: the out-of-memory explanation and the explorer."""
     why = render_oom_html(report.ooms) if report.ooms else Markup("")
-    told = beside_its_ooms(report)
-    body = why + living(render_html(told), explorer_output(told)) + player()
+    told = without_ooms(report)
+    body = why + interactive_report(render_html(told), explorer_output(told)) + explorer_script()
     return page(one_line(report.title) or "untitled", body, policy=OFFLINE)

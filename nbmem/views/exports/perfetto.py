@@ -25,56 +25,62 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nbmem.core.session.spans import Span
-    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.ledger.card_ledger import CardLedger
 
 BINS = 5_000
 """Stretches of the recording, each with its highest and its lowest moment: a few MB at most."""
 TRACKS = {"cell": 1, "step": 2, "phase": 3, "block": 4}
 
 
-def write(books: Books, path: Path) -> None:
+def write(card_ledger: CardLedger, path: Path) -> None:
     """Write a recording as a trace for Perfetto."""
-    events = [*_names(books), *_spans(books), *_steps(books), *_failures(books), *_bytes(books)]
+    events = [
+        *_names(card_ledger),
+        *_spans(card_ledger),
+        *_steps(card_ledger),
+        *_failures(card_ledger),
+        *_bytes(card_ledger),
+    ]
     trace = {"displayTimeUnit": "ms", "traceEvents": events}
     write_text(path, json.dumps(trace, separators=(",", ":")) + "\n")
 
 
-def _names(books: Books) -> Iterator[dict[str, Any]]:
-    card = books.trace.info
+def _names(card_ledger: CardLedger) -> Iterator[dict[str, Any]]:
+    card = card_ledger.trace.info
     process = {"ph": "M", "pid": card.index}
-    title = f"{books.session.name}: cuda:{card.index} {card.name}"
+    title = f"{card_ledger.session.name}: cuda:{card.index} {card.name}"
     yield process | {"name": "process_name", "args": {"name": title}}
     for kind, track in TRACKS.items():
         yield process | {"tid": track, "name": "thread_name", "args": {"name": f"{kind}s"}}
         yield process | {"tid": track, "name": "thread_sort_index", "args": {"sort_index": track}}
 
 
-def _spans(books: Books) -> Iterator[dict[str, Any]]:
-    for span in books.session.spans:
-        yield _slice(books, span.kind, span.name, [span])
+def _spans(card_ledger: CardLedger) -> Iterator[dict[str, Any]]:
+    for span in card_ledger.session.spans:
+        yield _slice(card_ledger, span.kind, span.name, [span])
 
 
-def _steps(books: Books) -> Iterator[dict[str, Any]]:
+def _steps(card_ledger: CardLedger) -> Iterator[dict[str, Any]]:
     steps: dict[int, list[Span]] = {}
-    for _, span in books.phases.spans:
+    for _, span in card_ledger.phases.spans:
         if span.step is not None:
             steps.setdefault(span.step, []).append(span)
     for step, spans in steps.items():
-        yield _slice(books, "step", f"step {step}", spans)
+        yield _slice(card_ledger, "step", f"step {step}", spans)
 
 
-def _slice(books: Books, kind: str, name: str, spans: Sequence[Span]) -> dict[str, Any]:
+def _slice(card_ledger: CardLedger, kind: str, name: str, spans: Sequence[Span]) -> dict[str, Any]:
     """Return a slice from the first span's start to the last span's end.
 
     Its arguments are the bytes before it, at its peak and after it.
     """
-    t0_ns, _ = recorded_times(books)
+    t0_ns, _ = recorded_times(card_ledger)
     begin, end = min(span.t0_ns for span in spans), max(span.t1_ns for span in spans)
-    firsts, lasts = zip(*map(books.bounds, spans), strict=True)
+    firsts, lasts = zip(*map(card_ledger.bounds, spans), strict=True)
     first, last = min(firsts), max(lasts)
-    allocated = books.allocated
+    allocated = card_ledger.allocated
     figures = {
-        "peak_allocated": int(allocated[books.peak(first, last)]),
+        "peak_allocated": int(allocated[card_ledger.peak(first, last)]),
         "allocated_before": int(allocated[first]),
         "allocated_after": int(allocated[last]),
     }
@@ -83,7 +89,7 @@ def _slice(books: Books, kind: str, name: str, spans: Sequence[Span]) -> dict[st
         "ph": "X",
         "cat": kind,
         "name": name,
-        "pid": books.trace.info.index,
+        "pid": card_ledger.trace.info.index,
         "tid": TRACKS[kind],
         "ts": (begin - t0_ns) / 1000,
         "dur": (end - begin) / 1000,
@@ -91,38 +97,38 @@ def _slice(books: Books, kind: str, name: str, spans: Sequence[Span]) -> dict[st
     }
 
 
-def _failures(books: Books) -> Iterator[dict[str, Any]]:
+def _failures(card_ledger: CardLedger) -> Iterator[dict[str, Any]]:
     """Yield the allocation requests that failed."""
-    t0_ns, _ = recorded_times(books)
-    events = books.trace.events
+    t0_ns, _ = recorded_times(card_ledger)
+    events = card_ledger.trace.events
     for at in np.flatnonzero(events.action == Action.OOM).tolist():
         yield {
             "ph": "i",
             "s": "p",
             "name": "out of memory",
-            "pid": books.trace.info.index,
+            "pid": card_ledger.trace.info.index,
             "tid": TRACKS["phase"],
             "ts": (int(events.t_ns[at]) - t0_ns) / 1000,
             "args": {"wanted": int(events.size[at])},
         }
 
 
-def _bytes(books: Books) -> Iterator[dict[str, Any]]:
+def _bytes(card_ledger: CardLedger) -> Iterator[dict[str, Any]]:
     """Yield counters of the reserved bytes by category, and the totals.
 
     The totals are the allocator's own allocated and reserved bytes.
     """
-    t0_ns, _ = recorded_times(books)
-    positions = chosen_positions(books, BINS)
-    held = books.held(positions)
+    t0_ns, _ = recorded_times(card_ledger)
+    positions = chosen_positions(card_ledger, BINS)
+    held = card_ledger.held(positions)
     shown = [category for category in RESERVED if held[:, category].any()]
-    times = times_at(books, positions, t0_ns)
-    counter = {"ph": "C", "pid": books.trace.info.index}
+    times = times_at(card_ledger, positions, t0_ns)
+    counter = {"ph": "C", "pid": card_ledger.trace.info.index}
     for at, position in enumerate(positions.tolist()):
         moment = counter | {"ts": int(times[at]) / 1000}
         sums = {
-            "allocated": int(books.allocated[position]),
-            "reserved": int(books.reserved[position]),
+            "allocated": int(card_ledger.allocated[position]),
+            "reserved": int(card_ledger.reserved[position]),
         }
         yield moment | {"name": "bytes", "args": sums}
         parts = {category.label: int(held[at, category]) for category in shown}

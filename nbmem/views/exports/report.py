@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from nbmem.report.exploration import LineRow, Lines
     from nbmem.report.ledger.balance import Ledger
-    from nbmem.report.model import Autopsy, Finding, PhaseRow, Report
+    from nbmem.report.model import Finding, OomReport, PhaseRow, Report
 
 
 def _machine(ledger: Ledger) -> dict[str, int | None] | None:
@@ -116,7 +116,7 @@ def finding_json(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _oom(autopsy: Autopsy) -> dict[str, Any]:
+def _oom(autopsy: OomReport) -> dict[str, Any]:
     """Return one out-of-memory error as JSON; unknown values are null."""
     return {
         "caught": autopsy.caught,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbmem.core.files.atomic_write import replacing
+from nbmem.core.files.atomic_write import atomic_write
 from nbmem.core.files.snapshot_segments import listed_segments
 from nbmem.core.files.torch_snapshot import pool_id
 from nbmem.core.session.categories import Category
@@ -24,35 +24,35 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.ledger.card_ledger import CardLedger
 
 
-def write(books: Books, path: Path) -> None:
+def write(card_ledger: CardLedger, path: Path) -> None:
     """Write a card's recording as a torch snapshot.
 
     Other cards are empty in it.
     """
-    ordinal, told = books.trace.info.index, _Told(books)
+    ordinal, told = card_ledger.trace.info.index, _EventLabels(card_ledger)
     snapshot = {
-        "segments": list(_segments(books, told)),
-        "device_traces": [*([] for _ in range(ordinal)), list(_events(books, told))],
-        "allocator_settings": dict(books.trace.settings),
-        "external_annotations": _annotations(books),
+        "segments": list(_segments(card_ledger, told)),
+        "device_traces": [*([] for _ in range(ordinal)), list(_events(card_ledger, told))],
+        "allocator_settings": dict(card_ledger.trace.settings),
+        "external_annotations": _annotations(card_ledger),
     }
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         pickle.dump(snapshot, file, protocol=4)
 
 
-class _Told:
+class _EventLabels:
     """The label and the frames of each event.
 
     Equal frames are one list, as in torch's snapshot.
     """
 
-    def __init__(self, books: Books) -> None:
-        places = zip(cells_of(books), phases_of(books), strict=True)
+    def __init__(self, card_ledger: CardLedger) -> None:
+        places = zip(cells_of(card_ledger), phases_of(card_ledger), strict=True)
         self.places = [" | ".join(filter(None, place)) for place in places]
-        self._books = books
+        self._books = card_ledger
         self._frames: dict[tuple[int, str, str], list[dict[str, Any]]] = {}
 
     def category(self, row: int) -> str:
@@ -67,7 +67,7 @@ class _Told:
     def frames(self, row: int) -> list[dict[str, Any]]:
         """Return an allocation's stack, with its label as the outermost frame."""
         a = self._books.allocations
-        born, stack = int(a.born[row]), int(a.stack[row])
+        born, stack = int(a.allocated_at[row]), int(a.stack[row])
         place = self.places[born] if born >= 0 else "before the recording"
         key = stack, place, self.what(row)
         if key not in self._frames:
@@ -81,9 +81,9 @@ class _Told:
         return [{"name": f.function, "filename": f.file, "line": f.line} for f in frames]
 
 
-def _events(books: Books, told: _Told) -> Iterator[dict[str, Any]]:
-    events, a = books.trace.events, books.allocations
-    row_of = {int(a.born[row]): row for row in np.flatnonzero(a.born >= 0).tolist()}
+def _events(card_ledger: CardLedger, told: _EventLabels) -> Iterator[dict[str, Any]]:
+    events, a = card_ledger.trace.events, card_ledger.allocations
+    row_of = {int(a.allocated_at[row]): row for row in np.flatnonzero(a.allocated_at >= 0).tolist()}
     unknown = Category.UNKNOWN.label
     for at in range(len(events)):
         action, row = Action(int(events.action[at])), row_of.get(at)
@@ -102,22 +102,22 @@ def _events(books: Books, told: _Told) -> Iterator[dict[str, Any]]:
         }
 
 
-def _annotations(books: Books) -> list[dict[str, Any]]:
-    ordinal = books.trace.info.index
+def _annotations(card_ledger: CardLedger) -> list[dict[str, Any]]:
+    ordinal = card_ledger.trace.info.index
     found = [
         {"stage": stage, "name": span.name, "device": ordinal, "time_us": t_ns // 1000}
-        for span in books.session.spans
+        for span in card_ledger.session.spans
         for stage, t_ns in (("START", span.t0_ns), ("END", span.t1_ns))
     ]
     return sorted(found, key=lambda note: int(str(note["time_us"])))
 
 
-def _segments(books: Books, told: _Told) -> Iterator[dict[str, Any]]:
-    layout, live = books.trace.end, books.live(books.events)
-    row_at = dict(zip(books.allocations.addr[live].tolist(), live.tolist(), strict=True))
+def _segments(card_ledger: CardLedger, told: _EventLabels) -> Iterator[dict[str, Any]]:
+    layout, live = card_ledger.trace.end, card_ledger.live(card_ledger.events)
+    row_at = dict(zip(card_ledger.allocations.addr[live].tolist(), live.tolist(), strict=True))
 
     def frames(block: int) -> list[dict[str, Any]]:
         row = row_at.get(int(layout.blocks.addr[block]))
         return told.stack(int(layout.blocks.stack[block])) if row is None else told.frames(row)
 
-    return listed_segments(layout, books.trace.info.index, frames, pool_id)
+    return listed_segments(layout, card_ledger.trace.info.index, frames, pool_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib.resources import files
 
 from nbmem.core.errors import UsageError
-from nbmem.views.exports.interactive_page import OFFLINE, player
+from nbmem.views.exports.interactive_page import OFFLINE, explorer_script
 from nbmem.views.html import page
 from nbmem.views.markup import Markup
 
@@ -31,4 +31,4 @@ def viewer_page() -> str:
     if not style.is_file():
         raise UsageError(_NOT_BUILT)
     own = Markup(f"<style>{style.read_text(encoding='utf-8')}</style>\n")
-    return page("viewer", _PLACE + own + player(), policy=OFFLINE)
+    return page("viewer", _PLACE + own + explorer_script(), policy=OFFLINE)

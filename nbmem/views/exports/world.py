@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nbmem.core.session.categories import Category
-    from nbmem.report.analysis.world.world_report import FirstOut, HeldThen, RankRow, WorldReport
+    from nbmem.report.analysis.world.world_report import (
+        FirstOut,
+        RankAtFailure,
+        RankRow,
+        WorldReport,
+    )
 
 
 def world_json(world: WorldReport) -> dict[str, Any]:
@@ -126,7 +131,7 @@ def _first_out(out: FirstOut) -> dict[str, Any]:
     }
 
 
-def _then(then: HeldThen) -> dict[str, Any]:
+def _then(then: RankAtFailure) -> dict[str, Any]:
     return {
         "rank": then.rank,
         "t_ns": then.t_ns,

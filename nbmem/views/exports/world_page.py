@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from nbmem.core.session.ranks import numbers_text
 from nbmem.views import style
 from nbmem.views.explorer import explorer_output
-from nbmem.views.exports.interactive_page import OFFLINE, living, player
+from nbmem.views.exports.interactive_page import OFFLINE, explorer_script, interactive_report
 from nbmem.views.html import page, render_html
 from nbmem.views.markup import Markup, element, join, one_line
-from nbmem.views.world import highest, kinds_of_rank, render_world_html
+from nbmem.views.world import highest, rank_groups, render_world_html
 from nbmem.views.world_sentences import peak_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def world_page(world: WorldReport, report_of: Callable[[int], Report]) -> str:
     Returns:
         The page. Of ranks that differ in nothing the first is there.
     """
-    kinds = [kind for kind in kinds_of_rank(world) if kind.rows[0].held]
+    kinds = [kind for kind in rank_groups(world) if kind.rows[0].held]
     shown = highest([(kind.name, kind.rows[0]) for kind in kinds], MOST)
     names = {name for name, _ in shown}
     lower = [row for kind in kinds if kind.name not in names for row in kind.rows]
@@ -50,7 +50,7 @@ def world_page(world: WorldReport, report_of: Callable[[int], Report]) -> str:
                 *_left_out(lower),
                 style=style.BOX,
             ),
-            player(),
+            explorer_script(),
         ]
     return page(one_line(world.title) or "untitled", join(body), policy=OFFLINE)
 
@@ -60,7 +60,7 @@ def _folded(name: str, row: RankRow, report_of: Callable[[int], Report]) -> Mark
     return element(
         "details",
         element("summary", f"{name}: {peak_of(row)}", style=style.SUMMARY),
-        living(render_html(report), explorer_output(report)),
+        interactive_report(render_html(report), explorer_output(report)),
         name="nbmem-rank",
         style=style.DETAILS,
     )

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from nbmem.core.session.cell_delta import CellDelta
     from nbmem.report.analysis.world.world_report import WorldReport
-    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.ledger.card_ledger import CardLedger
     from nbmem.report.model import Report
     from nbmem.views.widget.explorer import ExplorerWidget
     from nbmem.views.widget.ranks import RanksWidget
@@ -23,13 +23,13 @@ NEEDS = (
 
 
 def explorer_widget(
-    report: Report, books: Books, cells: Sequence[CellDelta] = ()
+    report: Report, card_ledger: CardLedger, cells: Sequence[CellDelta] = ()
 ) -> ExplorerWidget:
     """Make a widget of a report.
 
     Args:
         report: The report.
-        books: What it was read from: the widget looks at any moment in them.
+        card_ledger: What it was read from: the widget looks at any moment in them.
         cells: The notebook's history, oldest first.
 
     Raises:
@@ -39,7 +39,7 @@ def explorer_widget(
         from nbmem.views.widget.explorer import ExplorerWidget
     except ModuleNotFoundError as err:
         raise UsageError(NEEDS.format(err.name)) from None
-    return ExplorerWidget(report, books, cells)
+    return ExplorerWidget(report, card_ledger, cells)
 
 
 def ranks_widget(world: WorldReport, explorer_of: Callable[[int], ExplorerWidget]) -> RanksWidget:

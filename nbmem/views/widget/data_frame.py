@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from nbmem.report.exploration import Life
+    from nbmem.report.exploration import Lifetime
 
 
-def frame_of(lives: Iterable[Life]) -> pd.DataFrame:
+def frame_of(lives: Iterable[Lifetime]) -> pd.DataFrame:
     """Return allocations as a DataFrame, largest first, by number.
 
     Raises:

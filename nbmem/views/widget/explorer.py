@@ -17,8 +17,8 @@ import bokeh
 import traitlets
 
 from nbmem.core.errors import UsageError
-from nbmem.report.analysis.lifetimes import life_of, lives_of
-from nbmem.report.analysis.moment_details import closeup, position_at
+from nbmem.report.analysis.lifetimes import lifetime_of, lifetimes_of
+from nbmem.report.analysis.moment_details import moment_details, position_at
 from nbmem.views.explorer.data import VERSION, closeup_data
 from nbmem.views.explorer.output import explorer_output, packed
 from nbmem.views.widget.data_frame import frame_of
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from nbmem.core.session.cell_delta import CellDelta
-    from nbmem.report.exploration import Life
-    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.exploration import Lifetime
+    from nbmem.report.ledger.card_ledger import CardLedger
     from nbmem.report.model import Report
 
 _STATIC = Path(__file__).parent / "static"
@@ -52,7 +52,7 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
 
     Args:
         report: What it shows.
-        books: The books that the report was read from.
+        card_ledger: The books that the report was read from.
         cells: The notebook's history, oldest first.
 
     Attributes:
@@ -74,9 +74,13 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
     bokeh = traitlets.Unicode().tag(sync=True)
 
     def __init__(
-        self, report: Report, books: Books, cells: Sequence[CellDelta] = (), **options: Any
+        self,
+        report: Report,
+        card_ledger: CardLedger,
+        cells: Sequence[CellDelta] = (),
+        **options: Any,
     ) -> None:
-        self._books = books
+        self._books = card_ledger
         super().__init__(
             _esm=_bundled("explorer.js"),
             _css=_bundled("explorer.css"),
@@ -88,16 +92,16 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
         self.on_msg(self._answer)
 
     @property
-    def life(self) -> Life | None:
+    def life(self) -> Lifetime | None:
         """The chosen allocation; None if none is chosen."""
-        return None if self.tensor is None else life_of(self._books, self.tensor)
+        return None if self.tensor is None else lifetime_of(self._books, self.tensor)
 
     def to_frame(self) -> pd.DataFrame:
         """Return the live allocations at the chosen moment, largest first.
 
         This needs pandas.
         """
-        return frame_of(lives_of(self._books, self._books.live(self.moment).tolist()))
+        return frame_of(lifetimes_of(self._books, self._books.live(self.moment).tolist()))
 
     @traitlets.validate("moment")  # type: ignore[untyped-decorator]
     def _recorded_moment(self, proposal: Any) -> int:
@@ -128,7 +132,7 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
                 self.moment = peak  # which leads here again
                 return
         tensors = [] if self.tensor is None else [self.tensor]
-        found = closeup(self._books, self.moment, *(self.span or ()), tensors=tensors)
+        found = moment_details(self._books, self.moment, *(self.span or ()), tensors=tensors)
         self.closeup = {"version": VERSION, "data": packed(closeup_data(found))}
 
     def _inside(self, event: int) -> int:

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 from torch._prims_common import compute_required_storage_length
 
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.paging.accesses import Did
+from nbmem.virtual.paging.accesses import AccessKind
 from nbmem.virtual.tensors.operator_call import facts_of
 
 if TYPE_CHECKING:
     import torch
 
-    from nbmem.virtual.paging.accesses import Touches
+    from nbmem.virtual.paging.accesses import AccessLog
     from nbmem.virtual.tensors.operator_call import OperatorCall
     from nbmem.virtual.tensors.storages import Storages
 
 
-def touched(storages: Storages, call: OperatorCall, touches: Touches) -> None:
+def record_access(storages: Storages, call: OperatorCall, touches: AccessLog) -> None:
     """Record the bytes that an operator read and wrote in its arguments.
 
     New results were recorded where they were allocated. A view uses no memory.
@@ -31,7 +31,7 @@ def touched(storages: Storages, call: OperatorCall, touches: Touches) -> None:
         block = storages.of(tensor) if is_virtual(tensor) else None
         if block is not None and block.addr:
             first, count = _stretch(tensor)
-            did = Did.WRITTEN if id(tensor) in written else Did.READ
+            did = AccessKind.WRITTEN if id(tensor) in written else AccessKind.READ
             touches.note(did, block.addr, count, first)
 
 

@@ -20,29 +20,29 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nbmem.core.runtime.bounded_cache import RecentAnswers
 from nbmem.virtual.devices import true_device
-from nbmem.virtual.dispatch.access_log import touched
+from nbmem.virtual.dispatch.access_log import record_access
 from nbmem.virtual.dispatch.cudagraph_overwrites import refuse_overwritten
 from nbmem.virtual.dispatch.dtype_checks import refuse_types
-from nbmem.virtual.dispatch.graph_capture import captured
+from nbmem.virtual.dispatch.graph_capture import check_captured_call
 from nbmem.virtual.dispatch.higher_order import call_functions, is_higher_order
 from nbmem.virtual.dispatch.host_code import run_python
 from nbmem.virtual.dispatch.overlaps import refuse_overlaps
-from nbmem.virtual.dispatch.tracing import passed_on, untraced_call, with_tensors
+from nbmem.virtual.dispatch.tracing import run_in_tracing_mode, run_without_jit_trace, with_tensors
 from nbmem.virtual.frames import leave_operator
-from nbmem.virtual.hardware.deferred_free import whole
+from nbmem.virtual.hardware.deferred_free import defer_interrupt
 from nbmem.virtual.operator_model import autograd_formulas
-from nbmem.virtual.operator_model.autograd_differences import Nodes
-from nbmem.virtual.operator_model.value_checks import refuse_in_fork, said_by_cpu
+from nbmem.virtual.operator_model.autograd_differences import RunningNode
+from nbmem.virtual.operator_model.value_checks import cpu_shape_error, refuse_in_fork
 from nbmem.virtual.operator_model.view_writes import WrittenViews
 from nbmem.virtual.operators import quantized, sparse, table
 from nbmem.virtual.operators.elementwise.float8 import refuse as refuse_float8
-from nbmem.virtual.tensors.host.lazy_tensors import Unwritten
+from nbmem.virtual.tensors.host.lazy_tensors import LazyTensors
 from nbmem.virtual.tensors.host.pinned import Pinned
 from nbmem.virtual.tensors.leaf_streams import note_streams
 from nbmem.virtual.tensors.operator_call import COMPOSITE, OperatorCall, facts_of, has_own_composite
 from nbmem.virtual.tensors.shapes import Results, TensorSpec, check_devices, infer, key_of
 from nbmem.virtual.tensors.sparse import is_foreign
-from nbmem.virtual.tensors.storages import DataKernels, Storages, bare_of, build
+from nbmem.virtual.tensors.storages import DataKernels, Storages, build, dataless_result
 from nbmem.virtual.tensors.unsupported import no_shape_rule
 from nbmem.virtual.tensors.values import Values
 
@@ -82,10 +82,10 @@ class CardMode(TorchDispatchMode):
         self.machine: Machine | None = machine
         self._cards = machine.by_device
         self.storages = Storages()
-        self.host = Unwritten(table.host_of, machine.lock, everything=defer)
+        self.host = LazyTensors(table.host_of, machine.lock, everything=defer)
         self.pinned = Pinned(machine.lock)
         self.values = Values(machine.gpus[0].note, self.storages, self.host, table.values_of)
-        self.nodes = Nodes(set())
+        self.nodes = RunningNode(set())
         self.views = WrittenViews()
         self._known: RecentAnswers[tuple[Results, MemoryPlan | None]] = RecentAnswers(_MOST_KNOWN)
 
@@ -109,7 +109,7 @@ class CardMode(TorchDispatchMode):
         if is_higher_order(func):
             return call_functions(self, func, args, kwargs)
         if torch._C._len_torch_dispatch_stack():  # torch's own tracing modes alone are left
-            traced = passed_on(self, func, types, args, kwargs)
+            traced = run_in_tracing_mode(self, func, types, args, kwargs)
             if traced is not NotImplemented:
                 return traced
         if types and is_foreign(func, types):
@@ -120,7 +120,7 @@ class CardMode(TorchDispatchMode):
             leave_operator(err)
             raise  # which adds no frame
 
-    @untraced_call
+    @run_without_jit_trace
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = OperatorCall(func, args, kwargs)
         gpu = self._card_of(call)
@@ -141,16 +141,16 @@ class CardMode(TorchDispatchMode):
             refuse_in_fork(call)
         gpu.launched = True
         note_streams(call)
-        self.views.begins(call)
+        self.views.on_call_start(call)
         answer = self._on_card(call)
-        self.views.ended(call)
-        if gpu.touches is not None:
-            touched(self.storages, call, gpu.touches)
+        self.views.on_call_end(call)
+        if gpu.access_log is not None:
+            record_access(self.storages, call, gpu.access_log)
         if facts_of(func).counts:
             increment_version([tensor for tensor in args[0] if not tensor.is_inference()])
         return answer
 
-    @whole  # else a block could be taken that no storage has yet
+    @defer_interrupt  # else a block could be taken that no storage has yet
     def _on_card(self, call: OperatorCall) -> Any:
         """Run a call by the first rule that answers it.
 
@@ -165,17 +165,20 @@ class CardMode(TorchDispatchMode):
         - host code: another library's operator, without a record, whose kernel is Python.
         """
         self.host.write_small(call)
-        if call.gpu.capturing:
-            captured(call)
-        if sparse.concerns(call) and (answer := sparse.answer(self, call)) is not NotImplemented:
+        if call.gpu.capture:
+            check_captured_call(call)
+        if (
+            sparse.has_sparse(call)
+            and (answer := sparse.run_sparse(self, call)) is not NotImplemented
+        ):
             return answer
-        if quantized.concerns(call):
-            return quantized.answer(self, call)
+        if quantized.has_quantized(call):
+            return quantized.run_quantized(self, call)
         refuse_float8(call)
         refuse_overlaps(call)
         if self.storages.overwritten:
             refuse_overwritten(self.storages, call)
-        for behind_autograd in (autograd_formulas.answer, self.views.answer):
+        for behind_autograd in (autograd_formulas.run_formula, self.views.new_gradient):
             if (answer := behind_autograd(self, call)) is not NotImplemented:
                 return answer
         if call.func is _DEVICE_PUT:
@@ -238,7 +241,7 @@ class CardMode(TorchDispatchMode):
                 return None
             results = Results(None, ())  # It only writes to its arguments.
         except (RuntimeError, AssertionError, IndexError, TypeError, ValueError):
-            if (said := said_by_cpu(call)) is None:
+            if (said := cpu_shape_error(call)) is None:
                 raise
             raise said from None
         answer = (results, table.plan_of(call, results))
@@ -277,7 +280,7 @@ class CardMode(TorchDispatchMode):
         temporaries: dict[object, int] = {}
         try:
             for step in plan.steps:
-                if step.kind == "out" or (step.kind == "host" and gpu.capturing):
+                if step.kind == "out" or (step.kind == "host" and gpu.capture):
                     made[step.number] = self._make(gpu, fresh[step.number])
                 elif step.kind == "host":
                     spec = fresh[step.number]
@@ -296,7 +299,7 @@ class CardMode(TorchDispatchMode):
                 gpu.give(addr)
 
     def _make(self, gpu: VirtualGPU, spec: TensorSpec) -> torch.Tensor:
-        tensor = bare_of(spec, gpu.index)
+        tensor = dataless_result(spec, gpu.index)
         self.storages.adopt(tensor, gpu)
         return tensor
 

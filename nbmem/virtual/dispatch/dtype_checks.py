@@ -17,7 +17,7 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import CPU
-from nbmem.virtual.operator_model.value_checks import on_cuda, short
+from nbmem.virtual.operator_model.value_checks import as_cuda_text, aten_type_name
 from nbmem.virtual.tensors.operator_call import facts_of
 
 if TYPE_CHECKING:
@@ -102,7 +102,9 @@ def refuse_types(call: OperatorCall) -> None:
         return
     kernel, refused = _CUDA_ALONE.get(name, ("", ()))
     if refused and call.tensors[0].dtype in refused:
-        raise NotImplementedError(f"\"{kernel}\" not implemented for '{short(call.tensors[0])}'")
+        raise NotImplementedError(
+            f"\"{kernel}\" not implemented for '{aten_type_name(call.tensors[0])}'"
+        )
     if name.startswith("aten::masked_fill"):
         _check_mask(call.argument("mask"))
     if call.func in _OF_ALL and not call.tensors[0].numel():
@@ -116,7 +118,7 @@ def refuse_types(call: OperatorCall) -> None:
     if said is _UNASKED:
         if len(_said) >= _SAID_MOST:
             _said.clear()
-        said = _said[key] = _asked(call)
+        said = _said[key] = _cpu_type_error(call)
     if said is not None:
         kind, text = said
         raise kind(text)
@@ -137,11 +139,11 @@ def _is_asked(func: Any) -> bool:
 
 def _check_mask(mask: torch.Tensor) -> None:
     if mask.dtype not in (torch.bool, torch.uint8):
-        kind = short(mask)
+        kind = aten_type_name(mask)
         raise RuntimeError(f"masked_fill only supports boolean masks, but got dtype {kind}")
 
 
-def _asked(call: OperatorCall) -> tuple[type[Exception], str] | None:
+def _cpu_type_error(call: OperatorCall) -> tuple[type[Exception], str] | None:
     """Return the CPU kernel's type error; None without one."""
     if not _is_small((*call.args, *call.kwargs.values())):
         return None
@@ -163,7 +165,7 @@ def _asked(call: OperatorCall) -> tuple[type[Exception], str] | None:
         text = str(err).partition("\n")[0]
         of_dims = call.func._schema.name in _WRAPPED and "Dimension out of range" in text
         if of_dims or (_OF_TYPES.search(text) and (not mixed or _OF_MIXED.search(text))):
-            return type(err), on_cuda(text)
+            return type(err), as_cuda_text(text)
     except (TypeError, ValueError, MemoryError):
         pass
     finally:

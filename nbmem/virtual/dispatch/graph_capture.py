@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 
-def captured(call: OperatorCall) -> None:
+def check_captured_call(call: OperatorCall) -> None:
     """Check a call against the capture, and register its random draw.
 
     Raises:
         RuntimeError: The host would wait for what is only captured.
     """
-    capturing, stream = call.gpu.capturing, call.gpu.stream.handle
+    capturing, stream = call.gpu.capture, call.gpu.stream.handle
     facts = facts_of(call.func)
     if facts.waits:
         capturing.check_wait(stream)

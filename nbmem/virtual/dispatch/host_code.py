@@ -82,10 +82,10 @@ def _is_refusal(err: Exception) -> bool:
 
 def by_rule(who: str, name: str, host_code: Callable[..., Any]) -> Operator:
     """Return an operator whose host code is described by a package's rule."""
-    return Operator((name,), composite=explained(who, name, host_code), source=who)
+    return Operator((name,), composite=with_usage_errors(who, name, host_code), source=who)
 
 
-def explained(who: str, name: str, host_code: Callable[..., Any]) -> Callable[..., Any]:
+def with_usage_errors(who: str, name: str, host_code: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a rule so that mistakes in its code raise UsageError.
 
     A kernel's own refusals pass: RuntimeError, ValueError and NotImplementedError.

@@ -54,7 +54,7 @@ def refuse_overlaps(call: OperatorCall) -> None:
         return
     found = next(_overlaps(call), "")
     if found and torch.Tag.pointwise not in call.func.tags:
-        found = _said(call)
+        found = _cpu_overlap_error(call)
     if found:
         raise RuntimeError(found)
 
@@ -112,7 +112,7 @@ def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.size(), tensor.stride(), tensor.dtype
 
 
-def _said(call: OperatorCall) -> str:
+def _cpu_overlap_error(call: OperatorCall) -> str:
     """Return the cached overlap error of the CPU kernel; "" without one.
 
     The result is also "" if the kernel refuses something else, or the tensors are too large.

@@ -23,7 +23,7 @@ _CONVOLUTION = torch.ops.aten.convolution.default
 _FAKE, _PROXY = _C._TorchDispatchModeKey.FAKE, _C._TorchDispatchModeKey.PROXY
 
 
-class Untraced:
+class JitTracePaused:
     """A context manager that pauses torch.jit.trace.
 
     Sizes are then numbers, not values of the trace.
@@ -59,7 +59,7 @@ def _tracer() -> Iterator[None]:
         _C._dispatch_tls_set_dispatch_key_excluded(_TRACER, below)
 
 
-def untraced(kernel: Any) -> Any:
+def without_jit_trace(kernel: Any) -> Any:
     """Wrap a kernel so that torch.jit.trace does not record its calls."""
 
     @functools.wraps(kernel)
@@ -67,13 +67,13 @@ def untraced(kernel: Any) -> Any:
         state = _C._get_tracing_state()
         if state is None:
             return kernel(*args, **kwargs)
-        with Untraced(state):
+        with JitTracePaused(state):
             return kernel(*args, **kwargs)
 
     return quiet
 
 
-def untraced_call(run: Any) -> Any:
+def run_without_jit_trace(run: Any) -> Any:
     """Wrap a mode's `run` so that torch.jit.trace does not record it.
 
     It has the arguments `(mode, func, args, kwargs)`.
@@ -87,7 +87,7 @@ def untraced_call(run: Any) -> Any:
         state = _C._get_tracing_state()
         if state is None:
             return run(mode, func, args, kwargs)
-        with Untraced(state):
+        with JitTracePaused(state):
             result = run(mode, func, args, kwargs)
         if func is _CONVOLUTION:
             with _tracer():
@@ -131,7 +131,7 @@ def is_faked() -> bool:
     return _C._get_dispatch_mode(_FAKE) is not None
 
 
-def passed_on(mode: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+def run_in_tracing_mode(mode: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
     """Run a call in the active tracing mode; NotImplemented without one.
 
     torch runs its own tracing modes after all others. Fake tensors never reach the card. What

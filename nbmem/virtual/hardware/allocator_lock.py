@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from nbmem.virtual.hardware.deferred_free import Dying, whole
-from nbmem.virtual.paging.accesses import Did
+from nbmem.virtual.hardware.deferred_free import DeferredFrees, defer_interrupt
+from nbmem.virtual.paging.accesses import AccessKind
 
 if TYPE_CHECKING:
     import threading
@@ -39,11 +39,11 @@ class LockedAllocator:
         self._allocator = allocator
         self._at_work = False
         self._later: deque[Callable[[CachingAllocator], object]] = deque()
-        self._dying = Dying()
+        self._dying = DeferredFrees()
         self._deaths = self._dying.when  # asked often: a dictionary says in C whether it is empty
-        self.died = self._dying.died
-        gpu.history.settle = self.settle
-        gpu.history.keep_places = self._dying.keep_places
+        self.on_storage_freed = self._dying.on_storage_freed
+        gpu.history.flush = self.flush
+        gpu.history.record_stacks = self._dying.record_stacks
 
     def __enter__(self) -> CachingAllocator:
         """Wait for other threads, and process the deferred frees.
@@ -53,7 +53,7 @@ class LockedAllocator:
         """
         self.lock.acquire()
         if self._deaths or self._later:
-            self.settle()
+            self.flush()
         if self._at_work:
             self.lock.release()
             raise RuntimeError(_AT_WORK)
@@ -64,28 +64,28 @@ class LockedAllocator:
         self._at_work = False
         self.lock.release()
 
-    def settled(self) -> CachingAllocator:
+    def flushed(self) -> CachingAllocator:
         """Return the allocator, for reading, after the deferred frees."""
         with self.lock:
             if self._deaths or self._later:
-                self.settle()
+                self.flush()
             return self._allocator
 
     def free(self, addr: int) -> None:
         """Free a block, or defer it while the allocator is busy."""
         self._dying.add(addr)
-        self.settle()
+        self.flush()
 
-    def later(self, act: Callable[[CachingAllocator], object]) -> None:
+    def schedule(self, act: Callable[[CachingAllocator], object]) -> None:
         """Change the allocator now, or as soon as it is no longer busy.
 
         Only a call from a finalizer or a signal handler has to wait.
         """
         with self.lock:
             self._later.append(act)
-            self.settle()
+            self.flush()
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Process deferred frees and changes, unless the allocator is busy.
 
         In that case they follow with the next use of the allocator.
@@ -98,19 +98,19 @@ class LockedAllocator:
             finally:
                 self.lock.release()
 
-    @whole
+    @defer_interrupt
     def _settle(self) -> None:
-        history, touches = self._gpu.history, self._gpu.touches
+        history, touches = self._gpu.history, self._gpu.access_log
         self._at_work = True
         try:
             for addr, death in self._dying:
-                history.happened = death
+                history.deferred_free = death
                 self._allocator.free(addr)
                 if touches is not None:
-                    touches.note(Did.GIVEN, addr)
-            history.happened = None
+                    touches.note(AccessKind.FREED, addr)
+            history.deferred_free = None
             while self._later:
                 self._later.popleft()(self._allocator)
         finally:
-            history.happened = None
+            history.deferred_free = None
             self._at_work = False

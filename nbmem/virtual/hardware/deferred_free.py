@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
 from torch._C._profiler import CapturedTraceback, gather_traceback
 
 from nbmem.core.runtime.clock import CLOCK
-from nbmem.core.runtime.interrupts import Delivery
+from nbmem.core.runtime.interrupts import SignalDelivery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-class Death(NamedTuple):
+class FreeContext(NamedTuple):
     """The time at which a storage died, and its stack if stacks are recorded.
 
     `t_ns` is time.time_ns(); `where` is None if no stack is recorded.
@@ -36,7 +36,7 @@ class Death(NamedTuple):
     where: CapturedTraceback | None
 
 
-class Mortal(Protocol):
+class Freeable(Protocol):
     """A block of card memory whose storage can be freed; hashed by identity.
 
     Attributes:
@@ -45,11 +45,11 @@ class Mortal(Protocol):
 
     addr: int
 
-    def leave(self) -> None:
+    def unregister(self) -> None:
         """Remove the block from the table of live blocks."""
 
 
-class Dying:
+class DeferredFrees:
     """Blocks of freed storages that the allocator has not freed yet, in order.
 
     Attributes:
@@ -59,10 +59,10 @@ class Dying:
     """
 
     def __init__(self) -> None:
-        self.when: defaultdict[Mortal, int | tuple[Any, ...]] = defaultdict(CLOCK.time_ns)
-        self.died: Callable[[Mortal], Any] = self.when.__getitem__
+        self.when: defaultdict[Freeable, int | tuple[Any, ...]] = defaultdict(CLOCK.time_ns)
+        self.on_storage_freed: Callable[[Freeable], Any] = self.when.__getitem__
 
-    def keep_places(self, *, wanted: bool) -> None:
+    def record_stacks(self, *, wanted: bool) -> None:
         """Turn recording of the stack at each free on or off."""
         self.when.default_factory = _when_and_where() if wanted else CLOCK.time_ns
 
@@ -70,7 +70,7 @@ class Dying:
         """Queue the free of a block that has no storage."""
         self.when[_Address(addr)]
 
-    def __iter__(self) -> Iterator[tuple[int, Death]]:
+    def __iter__(self) -> Iterator[tuple[int, FreeContext]]:
         """Yield and remove each queued address with its time of free.
 
         Other threads may queue more blocks meanwhile; those are yielded, too.
@@ -78,9 +78,12 @@ class Dying:
         while self.when:
             for block in list(self.when):  # one call of C: no thread notes a death within it
                 told = self.when.pop(block)
-                block.leave()
+                block.unregister()
                 if block.addr:
-                    yield block.addr, Death(told, None) if isinstance(told, int) else Death(*told)
+                    yield (
+                        block.addr,
+                        FreeContext(told, None) if isinstance(told, int) else FreeContext(*told),
+                    )
 
 
 def _when_and_where() -> Callable[[], Any]:
@@ -100,7 +103,7 @@ class _Address:
     def __init__(self, addr: int) -> None:
         self.addr = addr
 
-    def leave(self) -> None:
+    def unregister(self) -> None:
         """Do nothing: the block is in no table."""
 
 
@@ -117,7 +120,7 @@ def _hold(*_signal_and_frame: object) -> None:
 _MAIN = threading.main_thread().ident
 
 
-def whole(function: Callable[_P, _R]) -> Callable[_P, _R]:
+def defer_interrupt(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Wrap a function so that Ctrl-C waits until it returns.
 
     The interrupt is raised in the caller's frame. This wrapper costs 1 us.
@@ -138,7 +141,7 @@ def whole(function: Callable[_P, _R]) -> Callable[_P, _R]:
             _signal.signal(_signal.SIGINT, before)
             if _Held.came:
                 _Held.came = False
-                again = Delivery()  # this frame's end is what it waits for
+                again = SignalDelivery()  # this frame's end is what it waits for
                 if sys.exception() is not None:  # its traceback may keep this frame for long
                     del again
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.session.events import Action
 from nbmem.virtual import warnings
-from nbmem.virtual.hardware.eager_references import Lasting
+from nbmem.virtual.hardware.eager_references import SavedStorages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nbmem.virtual.hardware.gpu import VirtualGPU
 
 
-class Most(NamedTuple):
+class PeakBytes(NamedTuple):
     """The peak of bytes above those that were live before.
 
     Attributes:
@@ -32,7 +32,7 @@ class Most(NamedTuple):
     later: int
 
 
-class Highest:
+class PeakTracker:
     """A tracker of a card's peak live bytes since `restart()`.
 
     It hooks the allocator's events and passes them on.
@@ -51,21 +51,21 @@ class Highest:
         self._worked = self._gpu.workspaces.nbytes
         return self._base
 
-    def restart_behind(self) -> None:
+    def restart_at_allocation(self) -> None:
         """Restart at the next allocation; some bytes live now are garbage."""
         self.restart()
         self._lives = self._first = self._later = 0
 
     @property
-    def most(self) -> Most:
+    def peak_above_start(self) -> PeakBytes:
         """The peak above the bytes live at `restart()`."""
         self._look()
-        return Most(self._first - self._base, self._later - self._base)
+        return PeakBytes(self._first - self._base, self._later - self._base)
 
     @property
-    def highest(self) -> int:
+    def peak_total(self) -> int:
         """The peak of all live bytes."""
-        return self._base + self.most.first
+        return self._base + self.peak_above_start.first
 
     def _look(self) -> None:
         # Only now: a workspace is known as one when it has been taken.
@@ -81,7 +81,7 @@ class Highest:
             self._true_emit(action, addr, size, stream)
 
 
-class Instead:
+class EagerEstimate:
     """The bytes of eager mode on one card, in place of a compiled run's.
 
     Attributes:
@@ -95,9 +95,9 @@ class Instead:
         self.peak = self.beside = 0
         self.unknown = ""
         self._gpu = gpu
-        self.lasting = Lasting()
+        self.lasting = SavedStorages()
         self._more = self._unsure = self._lasted = 0
-        self._between = Highest(gpu)
+        self._between = PeakTracker(gpu)
         self._ran = self._apart = False
 
     def sentences(self) -> list[str]:
@@ -105,7 +105,7 @@ class Instead:
         if self.unknown:
             return [warnings.eagerly_unknown(self.unknown)]
         peak = self.now()
-        return [warnings.eagerly(peak, max(self.beside, self._unsure))] if self._ran else []
+        return [warnings.eager_peak(peak, max(self.beside, self._unsure))] if self._ran else []
 
     def begin(self) -> None:
         """Reset the peak at the start of a report."""
@@ -115,20 +115,20 @@ class Instead:
     def now(self) -> int:
         """Update and return the peak, with what happened since the last region."""
         # What has gone from the card meanwhile was part of its highest.
-        self._reach(self._between.highest + self._lasted)
-        self._reach(self._gpu.allocator.allocated + self.lasting.more)
+        self._reach(self._between.peak_total + self._lasted)
+        self._reach(self._gpu.allocator.allocated + self.lasting.eager_only_bytes)
         return self.peak
 
     def _reach(self, lives: int) -> None:
         if lives + self._more > self.peak:
-            self.peak, self._unsure = lives + self._more, self.lasting.unsure
+            self.peak, self._unsure = lives + self._more, self.lasting.uncertain_bytes
 
     def _go_on(self) -> None:
-        self._lasted = self.lasting.more
+        self._lasted = self.lasting.eager_only_bytes
         self._between.restart()
 
     @contextlib.contextmanager
-    def apart(self) -> Iterator[None]:
+    def excluding(self) -> Iterator[None]:
         """Exclude the allocations made inside: a compiler's trial runs."""
         if self._apart:
             yield
@@ -139,10 +139,12 @@ class Instead:
             yield
         finally:
             self._apart = False
-            self._lasted = self.lasting.more
-            self._between.restart_behind()
+            self._lasted = self.lasting.eager_only_bytes
+            self._between.restart_at_allocation()
 
-    def run(self, act: Callable[[], Any], most: Most, kept: int | None = None) -> tuple[Any, int]:
+    def run(
+        self, act: Callable[[], Any], most: PeakBytes, kept: int | None = None
+    ) -> tuple[Any, int]:
         """Run a compiled region and account for its eager-mode bytes.
 
         Args:
@@ -156,7 +158,7 @@ class Instead:
         self._ran = True
         self.now()
         before, worked = self._gpu.allocator.allocated, self._gpu.workspaces.nbytes
-        lasted = self.lasting.more
+        lasted = self.lasting.eager_only_bytes
         found = act()
         grown = self._gpu.workspaces.nbytes - worked
         taken = most.first if grown else most.later

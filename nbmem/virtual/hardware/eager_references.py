@@ -19,7 +19,7 @@ class Reference(Protocol):
         ...
 
 
-class Lasting:
+class SavedStorages:
     """Storages kept for backward across regions, in eager and compiled mode.
 
     The program releases its own references at the same time in both modes. What eager mode alone
@@ -61,17 +61,17 @@ class Lasting:
 
         return end
 
-    def passed(self, references: Iterable[Reference]) -> None:
+    def mark_used(self, references: Iterable[Reference]) -> None:
         """Record that another region has used these storages."""
         self._passed.update(reference.cdata for reference in references)
 
     @property
-    def more(self) -> int:
+    def eager_only_bytes(self) -> int:
         """Bytes freed on the card that eager mode would still keep."""
         return sum(n for key, (one, n) in self._sizes.items() if self._kept[key] and one.expired())
 
     @property
-    def unsure(self) -> int:
+    def uncertain_bytes(self) -> int:
         """Bytes on the card of unknown state in eager mode.
 
         They would be live only if the program still holds them.

@@ -16,25 +16,25 @@ from nbmem.allocator.settings import conf_of_environment
 from nbmem.core.session.events import Action
 from nbmem.virtual.frames import level_of_user
 from nbmem.virtual.hardware.allocator_lock import LockedAllocator
-from nbmem.virtual.hardware.cudnn.client import Client
+from nbmem.virtual.hardware.cudnn.client import CudnnClient
 from nbmem.virtual.hardware.current_stream import CurrentStream
-from nbmem.virtual.hardware.deferred_free import whole
+from nbmem.virtual.hardware.deferred_free import defer_interrupt
 from nbmem.virtual.hardware.forks import BAD_FORK
 from nbmem.virtual.hardware.graphs import Pools
 from nbmem.virtual.hardware.memory_history import History
 from nbmem.virtual.hardware.oom import EXBIBYTE, TOO_MUCH, oom_message
-from nbmem.virtual.hardware.stream_capture import Capturing
-from nbmem.virtual.hardware.stream_timing import Busy
+from nbmem.virtual.hardware.stream_capture import StreamCapture
+from nbmem.virtual.hardware.stream_timing import StreamTiming
 from nbmem.virtual.hardware.workspaces import Workspaces
-from nbmem.virtual.paging.accesses import Did
+from nbmem.virtual.paging.accesses import AccessKind
 from nbmem.virtual.warnings import limits_of, warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from nbmem.virtual.cards import Card
-    from nbmem.virtual.hardware.eager_baseline import Instead
-    from nbmem.virtual.paging.accesses import Touches
+    from nbmem.virtual.hardware.eager_baseline import EagerEstimate
+    from nbmem.virtual.paging.accesses import AccessLog
 
 LAUNCH_QUEUE = 1024
 """Kernels that may wait on a stream before a launch blocks: what is older has finished. Counted in
@@ -100,13 +100,13 @@ class VirtualGPU:
         conf: str | None = None,
         other_processes: Mapping[int, int] | None = None,
         notes: list[str] | None = None,
-        dnn: Client | None = None,
+        dnn: CudnnClient | None = None,
         lock: threading.RLock | None = None,
     ) -> None:
         self.card, self.index, self.release = card, index, release
         self.notes: list[str] = [] if notes is None else notes
         self.other_processes = dict(other_processes or {})
-        self.beside = 0
+        self.library_bytes = 0
         self.oom_observers: list[Callable[[int, int, int, int], None]] = []
         self.initialized, self.bad_fork, self.chosen = False, False, True
         self._settings_are_set = conf is not None
@@ -120,20 +120,20 @@ class VirtualGPU:
         )
         self.rules = self._allocator.rules
         self.workspaces = Workspaces(self)
-        self.dnn = Client(card) if dnn is None else dnn
+        self.dnn = CudnnClient(card) if dnn is None else dnn
         self.pools = Pools(self)
         self.stream = CurrentStream(index)
-        self.busy = Busy()
-        self.capturing = Capturing()
+        self.stream_timing = StreamTiming()
+        self.capture = StreamCapture()
         self.launched, self._unfinished = False, 0
-        self.touches: Touches | None = None
-        self.instead: Instead | None = None
+        self.access_log: AccessLog | None = None
+        self.eager_estimate: EagerEstimate | None = None
         self.dropout_state: torch.Tensor | None = None
         self.uuid = uuid.uuid5(uuid.NAMESPACE_OID, f"nbmem {card.key} {index or ''}".rstrip())
         self.pci_bus = 0x17 + 0x11 * index
         self.locked = LockedAllocator(self, self._allocator, lock or threading.RLock())
         self.lock = self.locked.lock
-        self.died = self.locked.died
+        self.on_storage_freed = self.locked.on_storage_freed
 
     @property
     def allocator(self) -> CachingAllocator:
@@ -141,14 +141,14 @@ class VirtualGPU:
 
         Several reads that belong together hold `lock`; changes go through `locked`.
         """
-        return self.locked.settled()
+        return self.locked.flushed()
 
     @property
     def name(self) -> str:
         """The card's name as the driver reports it."""
         return self.card.name
 
-    @whole
+    @defer_interrupt
     def take(self, size: int, stream: int | None = None) -> int:
         """Allocate on this thread's stream; return the address, 0 for 0 bytes.
 
@@ -172,8 +172,8 @@ class VirtualGPU:
                 # Its frames lead back to the caller's: in a cycle they would keep tensors alive.
                 err.__traceback__ = None
             else:
-                if self.touches is not None:
-                    self.touches.note(Did.TAKEN, addr, size)
+                if self.access_log is not None:
+                    self.access_log.note(AccessKind.ALLOCATED, addr, size)
                 return addr
         for observer in tuple(self.oom_observers):
             observer(*seen)
@@ -189,7 +189,7 @@ class VirtualGPU:
         if addr:
             self.locked.free(addr)
 
-    @whole
+    @defer_interrupt
     def record_stream(self, addr: int, stream: int) -> None:
         """Keep a block until another stream has finished its use of it.
 
@@ -231,19 +231,19 @@ class VirtualGPU:
                 if fraction is not None:
                     self.allocator.set_memory_fraction(fraction)
 
-    @whole
+    @defer_interrupt
     def synchronize(self) -> None:
         """Complete all queued work, so that memory used by streams is freed."""
         self.initialize()
-        self.busy.clear()
-        self.locked.later(CachingAllocator.complete_streams)
+        self.stream_timing.clear()
+        self.locked.schedule(CachingAllocator.complete_streams)
 
-    @whole
+    @defer_interrupt
     def empty_cache(self) -> None:
         """Return cached segments to the driver."""
         if self.initialized:
-            self.locked.later(CachingAllocator.complete_streams)
-            self.locked.later(CachingAllocator.empty_cache)
+            self.locked.schedule(CachingAllocator.complete_streams)
+            self.locked.schedule(CachingAllocator.empty_cache)
 
     @property
     def fraction(self) -> float:
@@ -260,7 +260,9 @@ class VirtualGPU:
     def taken_outside(self) -> int:
         """Bytes in use outside of this process's caching allocator."""
         unowned = self.card.unowned_with(self.initialized + len(self.other_processes))
-        return self.context_bytes + self.beside + sum(self.other_processes.values()) + unowned
+        return (
+            self.context_bytes + self.library_bytes + sum(self.other_processes.values()) + unowned
+        )
 
     @property
     def context_bytes(self) -> int:
@@ -272,7 +274,7 @@ class VirtualGPU:
     @property
     def process_bytes(self) -> int:
         """Bytes that NVML reports for this process."""
-        return self.context_bytes + self.beside + self.allocator.reserved
+        return self.context_bytes + self.library_bytes + self.allocator.reserved
 
     @property
     def free_bytes(self) -> int:

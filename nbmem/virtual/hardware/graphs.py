@@ -13,14 +13,14 @@ import torch
 from nbmem.allocator.checkpoints import checkpoint, restore
 from nbmem.core.session.events import BlockState
 from nbmem.virtual.frames import level_of_user
-from nbmem.virtual.hardware.deferred_free import whole
+from nbmem.virtual.hardware.deferred_free import defer_interrupt
 from nbmem.virtual.hardware.graph_seeds import GraphSeeds
 from nbmem.virtual.warnings import VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from nbmem.allocator.checkpoints import PoolState, Restored
+    from nbmem.allocator.checkpoints import PoolState, RestoreResult
     from nbmem.virtual.hardware.gpu import VirtualGPU
     from nbmem.virtual.hardware.machine import Machine
 
@@ -59,7 +59,7 @@ class Pools:
         with self._gpu.lock:
             return next((pair for pair, n in self._numbers.items() if n == number), (0, 0))
 
-    @whole
+    @defer_interrupt
     def begin(
         self,
         pool: Any,
@@ -72,7 +72,7 @@ class Pools:
         with self._gpu.locked as allocator:
             allocator.begin_pool(self.number(pool), streams=streams, thread=thread, capture=capture)
 
-    @whole
+    @defer_interrupt
     def make(self, pool: Any, *, no_split: bool, shared_on_oom: bool) -> None:
         """Create an empty pool with one user."""
         with self._gpu.locked as allocator:
@@ -80,7 +80,7 @@ class Pools:
             allocator.begin_pool(number, no_split=no_split, shared_on_oom=shared_on_oom)
             allocator.end_pool(number)
 
-    @whole
+    @defer_interrupt
     def end(self, pool: Any) -> None:
         """Stop routing allocations to a pool."""
         with self._gpu.locked as allocator:
@@ -88,7 +88,7 @@ class Pools:
 
     def release(self, pool: Any) -> None:
         """Remove one user of a pool."""
-        self._gpu.locked.later(lambda allocator: allocator.release_pool(self.number(pool)))
+        self._gpu.locked.schedule(lambda allocator: allocator.release_pool(self.number(pool)))
 
     def users(self, pool: Any) -> int:
         """Count the users of a pool.
@@ -98,14 +98,14 @@ class Pools:
         with self._gpu.lock:
             return self._gpu.allocator.private[self.number(pool)].users
 
-    @whole
+    @defer_interrupt
     def checkpoint(self, pool: Any) -> PoolState:
         """Save a pool's state, for a recording that follows a replay."""
         with self._gpu.locked as allocator:
             return checkpoint(allocator, self.number(pool))
 
-    @whole
-    def restore(self, state: PoolState) -> Restored:
+    @defer_interrupt
+    def restore(self, state: PoolState) -> RestoreResult:
         """Restore a saved state."""
         with self._gpu.locked as allocator:
             return restore(allocator, state)
@@ -146,8 +146,8 @@ class VirtualGraph:
             raise RuntimeError(_ON_DEFAULT_STREAM)
         self._pool = (next(_NUMBERS), 0) if pool is None else (int(pool[0]), int(pool[1]))
         self._seeds.begin()
-        gpu.capturing.begin(gpu.stream.handle, self._seeds)
-        gpu.pools.begin(self._pool, streams=gpu.capturing.streams, capture=True)
+        gpu.capture.begin(gpu.stream.handle, self._seeds)
+        gpu.pools.begin(self._pool, streams=gpu.capture.streams, capture=True)
         gpu.launched = False
 
     def capture_end(self) -> None:
@@ -159,7 +159,7 @@ class VirtualGraph:
         gpu, pool = self._gpu, self._pool
         gpu.pools.end(pool)
         self._release = weakref.finalize(self, gpu.pools.release, pool)
-        gpu.capturing.end()
+        gpu.capture.end()
         if not gpu.launched:
             warnings.warn(_EMPTY, UserWarning, stacklevel=level_of_user())
 

@@ -13,7 +13,7 @@ import torch
 
 from nbmem.allocator.driver import CARD_STEP
 from nbmem.virtual.devices import CUDA, LAZY, true_device
-from nbmem.virtual.hardware.cudnn.client import Client
+from nbmem.virtual.hardware.cudnn.client import CudnnClient
 from nbmem.virtual.hardware.forks import BAD_FORK
 from nbmem.virtual.hardware.gpu import VirtualGPU
 
@@ -47,7 +47,7 @@ class Machine:
         other_processes: Mapping[int, int] | None = None,
     ) -> None:
         notes: list[str] = []
-        workers = {card: Client(card) for card in cards}
+        workers = {card: CudnnClient(card) for card in cards}
         self.lock = threading.RLock()
         self.gpus = tuple(
             VirtualGPU(
@@ -150,7 +150,7 @@ class Machine:
         for gpu in self.gpus:
             self.by_device[LAZY[gpu.index]] = self.by_device[CUDA[gpu.index]] = gpu
 
-    def alone(self, functions: dict[str, Any]) -> dict[str, Any]:
+    def serialized(self, functions: dict[str, Any]) -> dict[str, Any]:
         """Wrap functions so that one thread at a time runs any of them.
 
         torch's allocator has a lock, too. The mapping is by name.

@@ -15,14 +15,14 @@ import torch
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.session.events import Action
 from nbmem.virtual.hardware.event_ring import ring_of
-from nbmem.virtual.hardware.stacks import named, take
+from nbmem.virtual.hardware.stacks import capture_stack, symbolized
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch._C._profiler import CapturedTraceback
 
-    from nbmem.virtual.hardware.deferred_free import Death
+    from nbmem.virtual.hardware.deferred_free import FreeContext
 
 _NAMES: dict[Action, str] = {
     Action.ALLOC: "alloc",
@@ -70,9 +70,9 @@ class History:
         self.ring = ring_of(0)
         self._notes: deque[int | str] = deque(maxlen=0)  # name, stage, time of each, one by one
         self.live: dict[int, CapturedTraceback] = {}
-        self.happened: Death | None = None
-        self.settle: Callable[[], None] = _nothing
-        self.keep_places: Callable[..., None] = _nothing
+        self.deferred_free: FreeContext | None = None
+        self.flush: Callable[[], None] = _nothing
+        self.record_stacks: Callable[..., None] = _nothing
         self._device = device
         self._context = 0
         self._cpp = False
@@ -89,7 +89,7 @@ class History:
         skip: list[str],
     ) -> None:
         """Turn recording on or off, as torch._C._cuda_record_memory_history does."""
-        self.settle()
+        self.flush()
         self._context = _CONTEXTS.index(context) if enabled is not None else 0
         self._cpp = cpp
         self._skip = frozenset(skip)
@@ -101,7 +101,7 @@ class History:
         if clear or enabled is None:
             self.live.clear()
         self.enabled = enabled
-        self.keep_places(wanted=_CONTEXTS[self._context] == "all")
+        self.record_stacks(wanted=_CONTEXTS[self._context] == "all")
 
     @property
     def label(self) -> str:
@@ -110,7 +110,7 @@ class History:
 
     @label.setter
     def label(self, text: str) -> None:
-        self.settle()
+        self.flush()
         _label.text = text
 
     def on_event(self, action: Action, addr: int, size: int, stream: int) -> None:
@@ -120,14 +120,18 @@ class History:
         level = self._context
         frames: CapturedTraceback | None = None
         if level and (level == 3 or action in _TAKES) and action is not Action.SNAPSHOT:
-            frames = take(cpp=self._cpp) if self.happened is None else self.happened.where
+            frames = (
+                capture_stack(cpp=self._cpp)
+                if self.deferred_free is None
+                else self.deferred_free.where
+            )
         if action is Action.ALLOC and frames is not None:
             self.live[addr] = frames
         elif action is Action.FREE_COMPLETED:
             self.live.pop(addr, None)
         shown = frames if level >= 2 else None
         label = "" if in_engine() else _label.text
-        now = (CLOCK.time_ns() if self.happened is None else self.happened.t_ns) // 1000
+        now = (CLOCK.time_ns() if self.deferred_free is None else self.deferred_free.t_ns) // 1000
         self.ring.add(action, addr, size, stream, now, label, shown)
 
     def annotate(self, name: str, stage: str) -> None:
@@ -150,7 +154,7 @@ class History:
         """Return the events in the form of torch's snapshot."""
         found = [_trace_entry(*entry[:-1]) for entry in self.ring.entries()]
         with_stack = [n for n, stack in enumerate(self.ring.stack) if stack is not None]
-        for n, frames in zip(with_stack, named(filter(None, self.ring.stack)), strict=True):
+        for n, frames in zip(with_stack, symbolized(filter(None, self.ring.stack)), strict=True):
             found[n]["frames"] = frames
         return found
 
@@ -159,11 +163,11 @@ class History:
 
         Blocks whose stack was not taken are left out.
         """
-        return dict(zip(self.live, named(self.live.values()), strict=True))
+        return dict(zip(self.live, symbolized(self.live.values()), strict=True))
 
     def frames_at(self, addr: int) -> list[dict[str, Any]]:
         """Return the allocation frames of a live block; empty without a stack."""
-        return next(named([self.live[addr]])) if addr in self.live else []
+        return next(symbolized([self.live[addr]])) if addr in self.live else []
 
 
 def _trace_entry(  # noqa: PLR0913 - one field each

@@ -20,7 +20,7 @@ TOO_MUCH = "CUDA out of memory. Tried to allocate more than 1EB memory."
 def torch_size(size: int) -> str:
     """Format bytes as torch's error messages do.
 
-    https://github.com/pytorch/pytorch/blob/v2.11.0/c10/core/CachingDeviceAllocator.h (format_size)
+    https://github.com/pytorch/pytorch/blob/v2.11.0/c10/core/CachingDeviceAllocator.h (fmt)
     """
     if size <= KIB:
         return f"{size} bytes"

@@ -43,27 +43,27 @@ AT_ONCE = 4_096
 """Stacks that torch names in one call: each is a list of its frames until it is judged."""
 
 
-def take(*, cpp: bool) -> CapturedTraceback:
+def capture_stack(*, cpp: bool) -> CapturedTraceback:
     """Capture the current stack, with C++ frames if `cpp` is set."""
     return gather_traceback(True, True, cpp)
 
 
-def named(stacks: Iterable[CapturedTraceback]) -> Iterator[list[Frame]]:
+def symbolized(stacks: Iterable[CapturedTraceback]) -> Iterator[list[Frame]]:
     """Yield stacks symbolized as torch does, innermost frame first.
 
     Stacks that are alike are one list, and frames that are alike one dictionary.
     """
-    known = _Known()
+    known = _FrameCache()
     stacks = iter(stacks)
     while some := list(islice(stacks, AT_ONCE)):
         yield from known.of_the_program(symbolize_tracebacks(some))
 
 
-class _Known:
+class _FrameCache:
     """A cache of classified frames and filtered stacks; loops repeat them."""
 
     def __init__(self) -> None:
-        self._frames: dict[tuple[str, str, int], tuple[Frame, _Judged]] = {}
+        self._frames: dict[tuple[str, str, int], tuple[Frame, _FrameKind]] = {}
         self._stacks: dict[tuple[int, ...], list[Frame]] = {}
 
     def of_the_program(self, stacks: list[list[Frame]]) -> Iterator[list[Frame]]:
@@ -87,14 +87,14 @@ class _Known:
             self._stacks[key] = _of_the_program(judged)
         return self._stacks[key]
 
-    def _judge(self, frame: Frame) -> tuple[Frame, _Judged]:
+    def _judge(self, frame: Frame) -> tuple[Frame, _FrameKind]:
         key = frame["filename"], frame["name"], frame["line"]
         if key not in self._frames:
             self._frames[key] = frame, _judge(frame["name"], frame["filename"])
         return self._frames[key]
 
 
-class _Judged(NamedTuple):
+class _FrameKind(NamedTuple):
     """The classification of a frame by its function name and its file.
 
     Attributes:
@@ -112,9 +112,9 @@ class _Judged(NamedTuple):
     cpp: bool
 
 
-def _judge(name: str, file: str) -> _Judged:
+def _judge(name: str, file: str) -> _FrameKind:
     slashed = with_slashes(file)
-    return _Judged(
+    return _FrameKind(
         name == _CALLS_ENGINE,
         _ASKED in name,
         _ENGINE_THREAD in name,
@@ -123,7 +123,7 @@ def _judge(name: str, file: str) -> _Judged:
     )
 
 
-def _of_the_program(frames: list[tuple[Frame, _Judged]]) -> list[Frame]:
+def _of_the_program(frames: list[tuple[Frame, _FrameKind]]) -> list[Frame]:
     """Drop the virtual card's frames, and in backward Python's callers.
 
     In backward only the frames of the engine's thread remain.

@@ -23,7 +23,7 @@ _BROKEN = "CUDA error: operation failed due to a previous error during capture"
 _Error: type[RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)
 
 
-class Capturing:
+class StreamCapture:
     """The CUDA graph capture in progress on a card, if there is one.
 
     Attributes:

@@ -17,7 +17,7 @@ def now_ns() -> int:
     return CLOCK.perf_counter_ns()
 
 
-class Busy:
+class StreamTiming:
     """The time until which each stream of a card sleeps, by handle."""
 
     def __init__(self) -> None:
@@ -25,18 +25,18 @@ class Busy:
 
     def sleep(self, stream: int, cycles: int) -> None:
         """Queue a sleep of some cycles behind a stream's earlier work."""
-        self._until[stream] = self.until(stream) + int(cycles / CLOCK_HZ * 1e9)
+        self._until[stream] = self.finish_ns(stream) + int(cycles / CLOCK_HZ * 1e9)
 
-    def until(self, stream: int) -> int:
+    def finish_ns(self, stream: int) -> int:
         """Return when a stream finishes all work queued now, in ns of CLOCK."""
         return max(now_ns(), self._until.get(stream, 0))
 
-    def waits(self, stream: int, until: int) -> None:
+    def delay_until(self, stream: int, until: int) -> None:
         """Start a stream's later work no sooner than `until`."""
         if until > now_ns():
             self._until[stream] = max(until, self._until.get(stream, 0))
 
-    def done(self, stream: int, until: int) -> bool:
+    def has_reached(self, stream: int, until: int) -> bool:
         """Return whether a stream has reached `until` or was synchronized since."""
         return min(until, self._until.get(stream, 0)) <= now_ns()
 

@@ -61,31 +61,35 @@ class VirtualStream:
 
     def synchronize(self) -> None:
         """Wait for the stream."""
-        self.gpu.capturing.check_wait(self.cuda_stream)
-        self.gpu.busy.clear(self.cuda_stream)
+        self.gpu.capture.check_wait(self.cuda_stream)
+        self.gpu.stream_timing.clear(self.cuda_stream)
         self.gpu.synchronize()
 
     def query(self) -> bool:
         """Return whether all work of the stream is done."""
-        if not self.gpu.busy.done(self.cuda_stream, self.gpu.busy.until(self.cuda_stream)):
+        if not self.gpu.stream_timing.has_reached(
+            self.cuda_stream, self.gpu.stream_timing.finish_ns(self.cuda_stream)
+        ):
             return False
         self.gpu.synchronize()
         return True
 
     def is_capturing(self) -> bool:
         """Return whether the stream is captured into a CUDA graph."""
-        return self.cuda_stream in self.gpu.capturing.streams
+        return self.cuda_stream in self.gpu.capture.streams
 
     def wait_event(self, event: Any) -> None:
         """Let later work of the stream wait for an event."""
-        self.gpu.capturing.join(self.cuda_stream, event._stream)
+        self.gpu.capture.join(self.cuda_stream, event._stream)
         if not event.query():
-            self.gpu.busy.waits(self.cuda_stream, event.t_ns)
+            self.gpu.stream_timing.delay_until(self.cuda_stream, event.t_ns)
 
     def wait_stream(self, stream: Any) -> None:
         """Let later work of the stream wait for another stream."""
-        self.gpu.capturing.join(self.cuda_stream, stream.cuda_stream)
-        self.gpu.busy.waits(self.cuda_stream, stream.gpu.busy.until(stream.cuda_stream))
+        self.gpu.capture.join(self.cuda_stream, stream.cuda_stream)
+        self.gpu.stream_timing.delay_until(
+            self.cuda_stream, stream.gpu.busy.until(stream.cuda_stream)
+        )
 
     def record_event(self, event: Any = None) -> VirtualEvent:
         """Record an event on the stream and return it; None makes a new one."""
@@ -165,7 +169,7 @@ class VirtualEvent:
         gpu = self._gpu = self.machine.current if stream is None else stream.gpu
         self._stream = gpu.stream.handle if stream is None else stream.cuda_stream
         self.cuda_event = self.cuda_event or next(_HANDLES)
-        self.t_ns = gpu.busy.until(self._stream)
+        self.t_ns = gpu.stream_timing.finish_ns(self._stream)
 
     @property
     def device(self) -> Any:
@@ -181,7 +185,7 @@ class VirtualEvent:
         """Return whether the event is complete; True if it was never recorded."""
         if self._gpu is None or self.t_ns is None:
             return True
-        return self._gpu.busy.done(self._stream, self.t_ns)
+        return self._gpu.stream_timing.has_reached(self._stream, self.t_ns)
 
     def synchronize(self) -> None:
         """Wait for all work of the event's card."""

@@ -40,14 +40,14 @@ _ENGINE = "_engine_run_backward"
 aten = torch.ops.aten
 
 
-class Runs(threading.local):
+class BackwardPasses(threading.local):
     """A thread's running backward passes: for each, if it creates a graph."""
 
     def __init__(self) -> None:
         self.stack: list[bool] = []
 
 
-runs = Runs()
+runs = BackwardPasses()
 
 
 def in_backward() -> bool:
@@ -64,7 +64,7 @@ def in_backward() -> bool:
     return caller is not None and caller.f_code.co_name == _ENGINE
 
 
-class Nodes(threading.local):
+class RunningNode(threading.local):
     """The autograd node that the engine runs, on one machine, in this thread.
 
     Its name is read only once a forward may have created a node whose name matters. The Python
@@ -83,10 +83,10 @@ class Nodes(threading.local):
         self.before: Any = None
         self._running: Any = None
 
-    def told(self, func: Any) -> None:
+    def note_call(self, func: Any) -> None:
         """Note an operator's call, and if a node's name will matter."""
         self.before, self._running = self._running, func
-        if not self._matter and _makes_what_matters(func):
+        if not self._matter and _creates_registered_node(func):
             self._matter.add(True)
 
     def name(self) -> str:
@@ -98,7 +98,7 @@ class Nodes(threading.local):
 _stems: set[str] = set()
 
 
-def mattering(nodes: Iterable[str]) -> tuple[str, ...]:
+def register_node_names(nodes: Iterable[str]) -> tuple[str, ...]:
     """Register names of nodes, or their beginnings, that rules read."""
     found = tuple(nodes)
     _stems.update(name.partition("Backward")[0].lower() for name in found)
@@ -106,12 +106,12 @@ def mattering(nodes: Iterable[str]) -> tuple[str, ...]:
 
 
 @cache
-def _makes_what_matters(func: Any) -> bool:
+def _creates_registered_node(func: Any) -> bool:
     name = func._schema.name.partition("::")[2].replace("_", "")
     return name.startswith(tuple(_stems))
 
 
-_ADDING = mattering(
+_ADDING = register_node_names(
     (
         *("Atan2", "Cholesky", "LinalgCholesky", "LinalgEigh", "LinalgInv", "LinalgLstsq"),
         *("LinalgLu", "LinalgPinv", "LinalgPolar", "LinalgQr", "LinalgSolveEx", "LinalgSvd"),
@@ -130,7 +130,9 @@ _ADDING = mattering(
 new tensor. What the engine itself adds right after such a node is taken for one of them."""
 _WHOLE = (aten.native_group_norm_backward.default,)
 """Kernels that are all of such a formula, but for a graph of the gradient."""
-_OUT_OF_PLACE = mattering(("ScatterReduceBackward0", "IndexReduceBackward0", "PutBackward0"))
+_OUT_OF_PLACE = register_node_names(
+    ("ScatterReduceBackward0", "IndexReduceBackward0", "PutBackward0")
+)
 """Nodes whose formulas call what fills zeros elsewhere, and take a second tensor on a card, too."""
 
 
@@ -145,7 +147,7 @@ def add(executor: Executor, call: OperatorCall) -> Any:
     held, new = call.args
     if not (is_virtual(held) and is_virtual(new)) or held.dtype is not new.dtype:
         return NotImplemented
-    if held.size() != new.size() or _is_formulas(executor.nodes):
+    if held.size() != new.size() or _is_formula_sum(executor.nodes):
         return NotImplemented
     if sys.getrefcount(held) > SOLE_OBJECT or held._use_count() > SOLE_TENSOR or not is_dense(held):
         return NotImplemented
@@ -155,7 +157,7 @@ def add(executor: Executor, call: OperatorCall) -> Any:
         return aten.alias.default(held)
 
 
-def _is_formulas(nodes: Nodes) -> bool:
+def _is_formula_sum(nodes: RunningNode) -> bool:
     """Return whether a formula adds, not the engine.
 
     False right after a kernel that is all of its formula.
@@ -163,7 +165,7 @@ def _is_formulas(nodes: Nodes) -> bool:
     return nodes.name().startswith(_ADDING) and nodes.before not in _WHOLE
 
 
-def fills(in_place: Any) -> Handler:
+def fill_in_place(in_place: Any) -> Handler:
     """Create a handler that fills the zeros of a C++ formula in place.
 
     Each such formula asks isTensorSubclassLike: value_selecting_reduction_backward,
@@ -193,7 +195,9 @@ def fill_by_index(executor: Executor, call: OperatorCall) -> Any:
     return _fill_unchecked(executor, call)
 
 
-def overwrites(in_place: Any, nodes: tuple[str, ...], named: tuple[str, ...] = ()) -> Handler:
+def overwrite_in_place(
+    in_place: Any, nodes: tuple[str, ...], named: tuple[str, ...] = ()
+) -> Handler:
     """Create a handler that overwrites what a C++ formula has just made.
 
     Args:
@@ -203,7 +207,7 @@ def overwrites(in_place: Any, nodes: tuple[str, ...], named: tuple[str, ...] = (
             evenly_distribute_backward, clamp_backward and atan2_backward (FunctionsManual.cpp).
         named: Nodes whose formulas keep in a variable what they have just chosen (`where`).
     """
-    every = mattering((*nodes, *named))
+    every = register_node_names((*nodes, *named))
 
     def overwrite(executor: Executor, call: OperatorCall) -> Any:
         if not in_backward():
@@ -228,4 +232,4 @@ def _unchecked(*args: Any, **kwargs: Any) -> None:
     aten._index_put_impl_.default(*args, True, **kwargs)
 
 
-_fill_unchecked = fills(_unchecked)
+_fill_unchecked = fill_in_place(_unchecked)

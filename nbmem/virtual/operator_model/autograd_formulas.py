@@ -17,8 +17,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.operator_model import householder
-from nbmem.virtual.operator_model.autograd_differences import in_backward, mattering, runs
-from nbmem.virtual.operator_model.shape_only import followed, hollow, is_hollow
+from nbmem.virtual.operator_model.autograd_differences import in_backward, register_node_names, runs
+from nbmem.virtual.operator_model.shape_only import (
+    follow_shape_only,
+    is_shape_only,
+    shape_only_results,
+)
 from nbmem.virtual.tensors.storages import DataKernels
 
 if TYPE_CHECKING:
@@ -30,20 +34,20 @@ UNSIGNED = 1 << 64
 """Nodes show a negative dimension as an unsigned number."""
 
 
-def answer(executor: Executor, call: OperatorCall) -> Any:
+def run_formula(executor: Executor, call: OperatorCall) -> Any:
     """Run the card's formula for a call of the running autograd node.
 
     Returns NotImplemented for other nodes, outside of backward, and if a graph of the gradient
     is wanted. In that case the formula's own path is taken.
     """
-    executor.nodes.told(call.func)
+    executor.nodes.note_call(call.func)
     formula = FORMULAS.get(executor.nodes.name()) if runs.stack else None
     if formula is None or runs.stack[-1] or not in_backward():
         return NotImplemented  # A graph of the gradient is wanted: the formula's own is kept.
     return formula(executor, call)
 
 
-def _none_is_zero(executor: Executor, tensor: torch.Tensor) -> torch.Tensor:
+def _zero_mask(executor: Executor, tensor: torch.Tensor) -> torch.Tensor:
     """Return a mask of zeros that is known to have no element set.
 
     In a healthy run nothing is zero.
@@ -55,30 +59,30 @@ def _none_is_zero(executor: Executor, tensor: torch.Tensor) -> torch.Tensor:
     return mask
 
 
-def prod_of_all(executor: Executor, call: OperatorCall) -> Any:
+def prod_gradient(executor: Executor, call: OperatorCall) -> Any:
     """Run the gradient of `prod` over all elements.
 
     Without a zero the product is divided by each factor. The indices of zeros are listed first.
     """
     if not _ends_product(executor, call):
-        return followed(executor, call, _PRODUCTS)
+        return follow_shape_only(executor, call, _PRODUCTS)
     grad, rest = call.args
     with executor:
-        _none_is_zero(executor, rest).nonzero()
+        _zero_mask(executor, rest).nonzero()
         return grad * (rest / rest)
 
 
-def prod_along(executor: Executor, call: OperatorCall) -> Any:
+def prod_dim_gradient(executor: Executor, call: OperatorCall) -> Any:
     """Run the gradient of `prod` along a dimension.
 
     Without a zero the product is divided by each factor. Zeros are counted first.
     """
     if not _ends_product(executor, call):
-        return followed(executor, call, _PRODUCTS)
+        return follow_shape_only(executor, call, _PRODUCTS)
     grad, rest = call.args
     dims = [n for n in range(rest.dim()) if grad.size(n) != rest.size(n)]
     with executor:
-        mask = _none_is_zero(executor, rest)
+        mask = _zero_mask(executor, rest)
         counts = mask.sum(dims[:1], keepdim=True)
         counts.sum()
         made = grad * (rest / rest)
@@ -94,7 +98,7 @@ def _ends_product(executor: Executor, call: OperatorCall) -> bool:
     if call.func is not aten.mul.Tensor:
         return False
     grad, rest = call.args
-    return not is_hollow(executor, grad) and is_hollow(executor, rest)
+    return not is_shape_only(executor, grad) and is_shape_only(executor, rest)
 
 
 def cumprod(executor: Executor, call: OperatorCall) -> Any:
@@ -104,15 +108,15 @@ def cumprod(executor: Executor, call: OperatorCall) -> Any:
     factor. The other path fills zeros of its own, which stand for the quotient here. Up to
     torch 2.11 it multiplies the remaining factors for each place, and stacks them in the end.
     """
-    if call.func is aten.eq.Scalar and not is_hollow(executor, call.args[0]):
+    if call.func is aten.eq.Scalar and not is_shape_only(executor, call.args[0]):
         with executor:
             return _asked_whether_any(executor, call)
-    if call.func is aten.where.self and not is_hollow(executor, call.args[2]):
+    if call.func is aten.where.self and not is_shape_only(executor, call.args[2]):
         with DataKernels():
             return aten.alias.default(call.args[2])  # the quotient, further on
     if call.func not in _QUOTIENTS:
-        return followed(executor, call, (aten.cumsum.default, *_FACTORS))
-    whole = hollow(call)
+        return follow_shape_only(executor, call, (aten.cumsum.default, *_FACTORS))
+    whole = shape_only_results(call)
     dim = int(torch._C._current_autograd_node()._saved_dim)
     dim -= UNSIGNED * (dim > UNSIGNED // 2)
     with executor:
@@ -125,7 +129,7 @@ def cumprod(executor: Executor, call: OperatorCall) -> Any:
 
 def _asked_whether_any(executor: Executor, call: OperatorCall) -> Any:
     """Return the mask of zeros, reduced by `any` for the CPU to read."""
-    mask = _none_is_zero(executor, call.args[0])
+    mask = _zero_mask(executor, call.args[0])
     mask.any()
     return mask
 
@@ -195,7 +199,7 @@ def masked_fill(executor: Executor, call: OperatorCall) -> Any:
     That gradient is the sum of the selected elements.
     """
     if call.func is aten.scalar_tensor.default:
-        return hollow(call)
+        return shape_only_results(call)
     if call.func._schema.name != "aten::where":
         return NotImplemented
     mask, grad = call.args[:2]
@@ -218,8 +222,8 @@ def cross_entropy(executor: Executor, call: OperatorCall) -> Any:
 
 
 FORMULAS: dict[str, Handler] = {
-    "ProdBackward0": prod_of_all,
-    "ProdBackward1": prod_along,
+    "ProdBackward0": prod_gradient,
+    "ProdBackward1": prod_dim_gradient,
     "CumprodBackward0": cumprod,
     "LinalgHouseholderProductBackward0": householder.gradient,
     "OrmqrBackward0": householder.gradient,
@@ -230,4 +234,4 @@ FORMULAS: dict[str, Handler] = {
     "BinaryCrossEntropyWithLogitsBackward0": cross_entropy,
 }
 """By the name of the node."""
-mattering(FORMULAS)
+register_node_names(FORMULAS)

@@ -56,7 +56,7 @@ calls: deque[Collective] = deque(maxlen=MAX_CALLS)
 """Those of this process, in their order."""
 
 
-def count(call: OperatorCall) -> None:
+def record_collective(call: OperatorCall) -> None:
     """Record a collective by the bytes of its larger side.
 
     That is what is gathered, reduced or sent.
@@ -66,7 +66,7 @@ def count(call: OperatorCall) -> None:
         calls.append(Collective(CLOCK.time_ns(), kind, max(map(_nbytes, call.args[:2]), default=0)))
 
 
-def count_functional(call: OperatorCall) -> None:
+def record_functional(call: OperatorCall) -> None:
     """Record a collective that returns a new tensor.
 
     DTensor and `torch.compile` call those.
@@ -81,7 +81,7 @@ def count_functional(call: OperatorCall) -> None:
     calls.append(Collective(CLOCK.time_ns(), kind, size))
 
 
-def between(first_ns: int, last_ns: int) -> Mapping[str, int]:
+def bytes_by_kind(first_ns: int, last_ns: int) -> Mapping[str, int]:
     """Return bytes by kind of the collectives called between two times."""
     found: Counter[str] = Counter()
     for one in calls:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operator_model.shape_only import hollow
+from nbmem.virtual.operator_model.shape_only import shape_only_results
 from nbmem.virtual.tensors.storages import DataKernels
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class ReflectedColumns:
         self.factor: torch.UntypedStorage | None = None
         self.gathered: list[torch.UntypedStorage] = []
 
-    def let_go(self, executor: Executor) -> None:
+    def free_column(self, executor: Executor) -> None:
         """Free the memory of the column that was gathered."""
         for storage in self.gathered:
             executor.storages.resize(storage, 0)
@@ -78,7 +78,7 @@ def _reflected(executor: Executor, call: OperatorCall, columns: ReflectedColumns
     return NotImplemented
 
 
-def _looked_at(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> Any:
+def _allocate_zeros(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> Any:
     """Allocate zeros at the first two slices behind the first reflection.
 
     They are for the matrix and the factors.
@@ -114,13 +114,13 @@ def _column(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -
 
 def _unused(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> Any:
     """Return zeros without data for columns that belong to no factor."""
-    columns.let_go(executor)
-    return hollow(call)
+    columns.free_column(executor)
+    return shape_only_results(call)
 
 
-def _joined(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> Any:
+def _join_columns(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> Any:
     del call
-    columns.let_go(executor)
+    columns.free_column(executor)
     if not columns.zeros:
         return NotImplemented
     with DataKernels():
@@ -129,10 +129,10 @@ def _joined(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -
 
 _STEPS = {
     aten.sub_.Tensor: _reflected,
-    aten.slice.Tensor: _looked_at,
+    aten.slice.Tensor: _allocate_zeros,
     aten.neg.default: _made,
     aten.squeeze.dim: _factor,
     aten.unsqueeze.default: _column,
     aten.zeros.default: _unused,
-    aten.cat.default: _joined,
+    aten.cat.default: _join_columns,
 }

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from nbmem.allocator.torch_rules import Rules
     from nbmem.virtual.cards import Card
-    from nbmem.virtual.hardware.cudnn.client import Client
+    from nbmem.virtual.hardware.cudnn.client import CudnnClient
     from nbmem.virtual.hardware.cudnn.problem import Kernels
     from nbmem.virtual.hardware.gpu import VirtualGPU
-    from nbmem.virtual.operator_model.autograd_differences import Nodes
-    from nbmem.virtual.tensors.host.lazy_tensors import Unwritten
+    from nbmem.virtual.operator_model.autograd_differences import RunningNode
+    from nbmem.virtual.tensors.host.lazy_tensors import LazyTensors
     from nbmem.virtual.tensors.host.pinned import Pinned
     from nbmem.virtual.tensors.operator_call import OperatorCall
     from nbmem.virtual.tensors.shapes import Results, TensorSpec
@@ -122,7 +122,7 @@ class Launch:
     call: OperatorCall
     outs: tuple[TensorSpec, ...]
     card: Card
-    dnn: Client | None = None
+    dnn: CudnnClient | None = None
     rules: Rules = field(default_factory=lambda: rules_for(torch.__version__))
 
     def __getitem__(self, name: str) -> Any:
@@ -150,7 +150,7 @@ def contiguous(*tensors: Any, format_of: Any = None) -> Iterator[Step]:
             yield temporary(f"contiguous {number}", tensor.numel() * tensor.element_size())
 
 
-def copying(*names: str, format_of: str = "") -> MemoryRule:
+def outs_then_copies(*names: str, format_of: str = "") -> MemoryRule:
     """Return a rule: the results, then contiguous copies of these arguments.
 
     Contiguous arguments are not copied.
@@ -184,9 +184,9 @@ class Executor(Protocol):
 
     storages: Storages
     values: Values
-    host: Unwritten
+    host: LazyTensors
     pinned: Pinned
-    nodes: Nodes
+    nodes: RunningNode
 
     def __enter__(self) -> Any: ...
 

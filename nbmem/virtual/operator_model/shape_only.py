@@ -8,19 +8,19 @@ import torch
 
 from nbmem.virtual.tensors.operator_call import facts_of
 from nbmem.virtual.tensors.shapes import TensorSpec, infer
-from nbmem.virtual.tensors.storages import bare_of
+from nbmem.virtual.tensors.storages import dataless_result
 
 if TYPE_CHECKING:
     from nbmem.virtual.operator_model.operator import Executor
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 
-def is_hollow(executor: Executor, tensor: Any) -> bool:
+def is_shape_only(executor: Executor, tensor: Any) -> bool:
     """Return whether a tensor has no memory."""
     return isinstance(tensor, torch.Tensor) and executor.storages.of(tensor) is None
 
 
-def hollow(call: OperatorCall) -> Any:
+def shape_only_results(call: OperatorCall) -> Any:
     """Return the call's results without memory.
 
     An operator that writes in place returns its first argument.
@@ -32,15 +32,15 @@ def hollow(call: OperatorCall) -> Any:
 
 def _without_memory(shape: Any, ordinal: int) -> Any:
     if isinstance(shape, TensorSpec):
-        return bare_of(shape, ordinal)
+        return dataless_result(shape, ordinal)
     return tuple([_without_memory(one, ordinal) for one in shape])
 
 
-def followed(executor: Executor, call: OperatorCall, begins: tuple[Any, ...]) -> Any:
+def follow_shape_only(executor: Executor, call: OperatorCall, begins: tuple[Any, ...]) -> Any:
     """Return the results without memory if the call is such a step.
 
     A step begins the other path, or takes a tensor that has no memory. Returns NotImplemented
     for views and for other calls.
     """
-    is_step = call.func in begins or any(is_hollow(executor, t) for t in call.tensors)
-    return hollow(call) if is_step and not call.func.is_view else NotImplemented
+    is_step = call.func in begins or any(is_shape_only(executor, t) for t in call.tensors)
+    return shape_only_results(call) if is_step and not call.func.is_view else NotImplemented

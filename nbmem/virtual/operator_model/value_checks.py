@@ -47,7 +47,7 @@ _ASKED_MOST = 1 << 24
 """Elements up to which the CPU is asked what is wrong with shapes."""
 
 
-def short(tensor: torch.Tensor) -> str:
+def aten_type_name(tensor: torch.Tensor) -> str:
     """Return a tensor's type as ATen's messages name it."""
     return _SHORT.get(tensor.dtype, str(tensor.dtype))
 
@@ -57,7 +57,7 @@ def in_cpp(tensor: torch.Tensor) -> str:
     return _IN_CPP.get(tensor.dtype, str(tensor.dtype))
 
 
-def on_cuda(text: str) -> str:
+def as_cuda_text(text: str) -> str:
     """Return a CPU kernel's error text as CUDA's kernel words it."""
     names = (('_cpu"', '_cuda"'), ("_out_cpu_", "_out_cuda_"), (" on CPU", " on CUDA"))
     for here, there in names:
@@ -65,7 +65,7 @@ def on_cuda(text: str) -> str:
     return text
 
 
-def said_by_cpu(call: OperatorCall) -> Exception | None:
+def cpu_shape_error(call: OperatorCall) -> Exception | None:
     """Return the error of the CPU's kernel for these shapes; None without one.
 
     None is also returned for calls that are too large to run on the CPU.
@@ -88,7 +88,7 @@ def said_by_cpu(call: OperatorCall) -> Exception | None:
         except (RuntimeError, IndexError) as err:
             if _UNMEANT in str(err):
                 return None
-            return type(err)(on_cuda(str(err)))
+            return type(err)(as_cuda_text(str(err)))
         except (TypeError, ValueError):
             return None
     return None

@@ -79,7 +79,7 @@ class WrittenViews(threading.local):
         self._last: _Write | None = None
         self._nodes: dict[int, Geometry] = {}
 
-    def begins(self, call: OperatorCall) -> None:
+    def on_call_start(self, call: OperatorCall) -> None:
         """Check, as a call begins, if it makes the last written view anew."""
         written, self._last = self._last, None
         if written is None or call.func not in _RESHAPING:
@@ -93,7 +93,7 @@ class WrittenViews(threading.local):
             if len(self._nodes) > MOST_NODES:
                 del self._nodes[next(iter(self._nodes))]
 
-    def ended(self, call: OperatorCall) -> None:
+    def on_call_end(self, call: OperatorCall) -> None:
         """Check, as a call ends, if it wrote to a view under autograd."""
         mutates = facts_of(call.func).mutates
         if not mutates or mutates[0] != 0 or _next_number is None:
@@ -105,7 +105,7 @@ class WrittenViews(threading.local):
         if base is not None:
             self._last = _Write(id(base), target.numel(), _next_number())
 
-    def answer(self, executor: Executor, call: OperatorCall) -> Any:
+    def new_gradient(self, executor: Executor, call: OperatorCall) -> Any:
         """Return such a view's gradient in new memory, else NotImplemented."""
         if not self._nodes or not runs.stack or runs.stack[-1] or not call.func.is_view:
             return NotImplemented

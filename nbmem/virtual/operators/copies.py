@@ -8,15 +8,15 @@ import torch
 
 from nbmem.virtual.devices import LAZY, is_virtual, true_device
 from nbmem.virtual.operator_model.operator import Operator
-from nbmem.virtual.operators.quantized.constructors import moved
+from nbmem.virtual.operators.quantized.constructors import to_copy as moved
 from nbmem.virtual.tensors.host.lazy_tensors import HostRule
 from nbmem.virtual.tensors.operator_call import OperatorCall
 from nbmem.virtual.tensors.shapes import as_meta, dense, infer, is_dense, is_expanded, one, spec_of
 from nbmem.virtual.tensors.stand_ins.numbers import stand_in
 from nbmem.virtual.tensors.stand_ins.value_signs import copied, show_as
 from nbmem.virtual.tensors.unsupported import no_such_tensors
-from nbmem.virtual.tensors.value_bounds import as_before, below_in, kept
-from nbmem.virtual.tensors.value_rules import ValueRule, passed_on
+from nbmem.virtual.tensors.value_bounds import as_before, below_in, source_count
+from nbmem.virtual.tensors.value_rules import ValueRule, same_health
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.shapes import Results
 
 aten = torch.ops.aten
-LARGEST_LOOKED_AT = 1 << 26
+MAX_SCANNED_ELEMENTS = 1 << 26
 """Elements that are looked through as they come: the adjacency of a graph of 8,192 nodes."""
 
 
@@ -42,12 +42,14 @@ def to_copy(executor: Executor, call: OperatorCall) -> Any:
     if source.layout is not torch.strided or source.is_nested:
         raise no_such_tensors("of another layout than strided")
     _check_capture(executor, call, source, target.type)
-    if not _is_queued(call):
-        call.gpu.busy.clear(call.gpu.stream.handle)
+    if not _is_non_blocking(call):
+        call.gpu.stream_timing.clear(call.gpu.stream.handle)
     if target.type == "cpu":
-        _leave(executor, call, source, _meta(source.size(), _strides(source, layout), dtype))
+        _stage_download(
+            executor, call, source, _meta(source.size(), _strides(source, layout), dtype)
+        )
         copy = executor.values.on_cpu(source, dtype)
-        if _is_queued(call):
+        if _is_non_blocking(call):
             executor.pinned.pin(copy)
         return copy.contiguous(memory_format=layout) if _plain(layout) else copy
     if target.type == "meta":
@@ -57,7 +59,7 @@ def to_copy(executor: Executor, call: OperatorCall) -> Any:
     spec = spec_of(tuple(source.size()), dtype, 0, _strides(source, layout))
     result = executor.allocate(call.gpu, (spec,))[0]
     if not is_virtual(source):
-        _arrive(executor, call, result, as_meta(source))
+        _stage_upload(executor, call, result, as_meta(source))
     show_as(executor.values, result, copied(executor.values, call))
     value = executor.values.twin(source) if is_virtual(source) else source
     if value is not None:
@@ -71,10 +73,10 @@ def _check_capture(executor: Executor, call: OperatorCall, source: torch.Tensor,
 
     That is a copy of unpinned CPU memory, which may be freed, or one that the host waits for.
     """
-    if call.gpu.capturing and (to == "cpu" or not is_virtual(source)):
-        queued = _is_queued(call)
+    if call.gpu.capture and (to == "cpu" or not is_virtual(source)):
+        queued = _is_non_blocking(call)
         pinned = queued if to == "cpu" else executor.pinned.holds(source)
-        call.gpu.capturing.check_copy(call.gpu.stream.handle, pinned=pinned, waits=not queued)
+        call.gpu.capture.check_copy(call.gpu.stream.handle, pinned=pinned, waits=not queued)
 
 
 def _bound(executor: Executor, result: torch.Tensor, source: torch.Tensor) -> None:
@@ -86,7 +88,7 @@ def _bound(executor: Executor, result: torch.Tensor, source: torch.Tensor) -> No
     block = executor.storages.of(result)
     if block is None or block.twin is not None or is_virtual(source):
         return
-    if source.numel() > LARGEST_LOOKED_AT or executor.host.kept_of(source) is not None:
+    if source.numel() > MAX_SCANNED_ELEMENTS or executor.host.kept_of(source) is not None:
         return
     block.below = below_in(source)
     if source.dim() == 2:
@@ -109,7 +111,7 @@ def _strides(source: torch.Tensor, layout: torch.memory_format | None) -> tuple[
     return meta.stride()
 
 
-def _arrive(
+def _stage_upload(
     executor: Executor, call: OperatorCall, result: torch.Tensor, source: torch.Tensor
 ) -> None:
     """Take and free the temporary copies of a copy from the CPU to a card.
@@ -125,7 +127,7 @@ def _arrive(
         result: The card's side.
         source: The CPU's side, as a meta tensor.
     """
-    queued = _is_queued(call)
+    queued = _is_non_blocking(call)
     converted = queued and source.dtype is not result.dtype
     if _is_one_stretch(result, source) or (result.is_contiguous() and not converted):
         return
@@ -133,7 +135,7 @@ def _arrive(
     executor.allocate(call.gpu, (spec_of(tuple(result.size()), dtype, 0),))
 
 
-def _leave(
+def _stage_download(
     executor: Executor, call: OperatorCall, source: torch.Tensor, result: torch.Tensor
 ) -> None:
     """Take and free the temporary copies of a copy from a card to the CPU.
@@ -143,7 +145,7 @@ def _leave(
     if _is_one_stretch(source, result):
         return
     size, converted = tuple(source.size()), None
-    if _is_queued(call) and source.dtype is not result.dtype:
+    if _is_non_blocking(call) and source.dtype is not result.dtype:
         strides = dense(source)
         converted = executor.allocate(call.gpu, (spec_of(size, result.dtype, 0, strides),))
     if not (source if converted is None else converted[0]).is_contiguous():
@@ -152,7 +154,7 @@ def _leave(
         del converted, contiguous
 
 
-def _is_queued(call: OperatorCall) -> bool:
+def _is_non_blocking(call: OperatorCall) -> bool:
     """Return whether the copy is non-blocking."""
     return bool(call.argument("non_blocking", False))
 
@@ -183,19 +185,19 @@ def copy_(executor: Executor, call: OperatorCall) -> Any:
     target, source = call.args[0], call.args[1]
     if is_virtual(target) and true_device(source) == true_device(target):
         return NotImplemented
-    if call.gpu.capturing and is_virtual(target) is not is_virtual(source):
+    if call.gpu.capture and is_virtual(target) is not is_virtual(source):
         pinned = executor.pinned.holds(source if is_virtual(target) else target)
-        waits = not _is_queued(call)
-        call.gpu.capturing.check_copy(call.gpu.stream.handle, pinned=pinned, waits=waits)
+        waits = not _is_non_blocking(call)
+        call.gpu.capture.check_copy(call.gpu.stream.handle, pinned=pinned, waits=waits)
     if is_virtual(target):
         shape = torch.broadcast_shapes(target.size(), source.size())
         if not is_virtual(source) and shape == target.size():
-            _arrive(executor, call, target, as_meta(source).expand(shape))
+            _stage_upload(executor, call, target, as_meta(source).expand(shape))
         executor.values.follow(call, [])
         return target
     if torch.broadcast_shapes(target.size(), source.size()) == target.size():  # else it is refused
         given = as_meta(source).expand(target.size())
-        _leave(executor, call, given, as_meta(target))
+        _stage_download(executor, call, given, as_meta(target))
     value = executor.values.on_cpu(source)
     return executor.host.run(OperatorCall(aten.copy_.default, (target, value), {}))
 
@@ -287,7 +289,7 @@ OPERATORS = (
     Operator(
         ("_to_copy",),
         run=to_copy,
-        values=ValueRule(health=passed_on, most=kept, below=as_before),
+        values=ValueRule(health=same_health, most=source_count, below=as_before),
         host=HostRule(copies=True),
     ),
     Operator(
@@ -297,7 +299,7 @@ OPERATORS = (
     Operator(
         ("clone",),
         shape=shape_clone,
-        values=ValueRule(health=passed_on, most=kept, below=as_before),
+        values=ValueRule(health=same_health, most=source_count, below=as_before),
         host=HostRule(copies=True),
     ),
     Operator(

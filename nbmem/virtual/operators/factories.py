@@ -12,7 +12,7 @@ from nbmem.virtual.operators.copies import is_on
 from nbmem.virtual.tensors.host.lazy_tensors import HostRule
 from nbmem.virtual.tensors.operator_call import OperatorCall
 from nbmem.virtual.tensors.shapes import infer
-from nbmem.virtual.tensors.storages import bare_of
+from nbmem.virtual.tensors.storages import dataless_result
 from nbmem.virtual.tensors.value_bounds import drawn, fixed
 from nbmem.virtual.tensors.value_rules import ValueRule
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-def like(executor: Executor, call: OperatorCall) -> Any:
+def create_like(executor: Executor, call: OperatorCall) -> Any:
     """Create a tensor with another's geometry on a different device.
 
     This is `empty_like(cpu_tensor, device="cuda")` and its family. Returns NotImplemented if
@@ -57,7 +57,7 @@ def check_value(call: OperatorCall) -> None:
 def zeros_without_memory(executor: Executor, call: OperatorCall) -> Any:
     """Create zeros without memory, which autograd knows to be zeros."""
     del executor
-    return bare_of(infer(call).shape, call.gpu.index)
+    return dataless_result(infer(call).shape, call.gpu.index)
 
 
 def _value(call: OperatorCall) -> tuple[Any, ...]:
@@ -83,20 +83,27 @@ _BY_GEOMETRY = ValueRule(by_geometry=True)
 OPERATORS = (
     Operator(("empty.memory_format", "empty_strided"), values=_UNDEFINED, host=_BLANK),
     Operator(
-        ("empty_like", "new_empty", "new_empty_strided"), run=like, values=_UNDEFINED, host=_BLANK
+        ("empty_like", "new_empty", "new_empty_strided"),
+        run=create_like,
+        values=_UNDEFINED,
+        host=_BLANK,
     ),
     Operator(
         ("zeros_like", "new_zeros"),
-        run=like,
+        run=create_like,
         values=ValueRule(by_geometry=True, most=fixed(0), below=fixed(1)),
         host=_BLANK,
     ),
-    Operator(("ones_like", "new_ones"), run=like, values=_BY_GEOMETRY, host=_ONES),
+    Operator(("ones_like", "new_ones"), run=create_like, values=_BY_GEOMETRY, host=_ONES),
     Operator(
-        ("full_like", "new_full"), refuse=check_value, run=like, values=_BY_GEOMETRY, host=_FULL
+        ("full_like", "new_full"),
+        refuse=check_value,
+        run=create_like,
+        values=_BY_GEOMETRY,
+        host=_FULL,
     ),
-    Operator(("rand_like",), run=like, host=_UNIFORM),
-    Operator(("randn_like",), run=like, host=_NORMAL),
+    Operator(("rand_like",), run=create_like, host=_UNIFORM),
+    Operator(("randn_like",), run=create_like, host=_NORMAL),
     Operator(
         (*("empty.*", "empty_strided.*", "empty_like.*", "new_empty.*", "new_empty_strided.*"),),
         host=_BLANK,

@@ -8,7 +8,7 @@ import torch
 
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.operator_model.operator import Operator
-from nbmem.virtual.tensors.storages import DataKernels, bare
+from nbmem.virtual.tensors.storages import DataKernels, dataless_tensor
 
 if TYPE_CHECKING:
     from nbmem.virtual.operator_model.operator import Executor
@@ -27,7 +27,7 @@ def resize_(executor: Executor, call: OperatorCall) -> Any:
     needed = (tensor.storage_offset() + count) * tensor.element_size() if count else 0
     strides = torch.empty(size, device="meta").stride()
     if needed > tensor.untyped_storage().nbytes():
-        fresh = bare(size, strides, 0, tensor.dtype, needed, call.gpu.index)
+        fresh = dataless_tensor(size, strides, 0, tensor.dtype, needed, call.gpu.index)
         executor.storages.adopt(fresh, call.gpu)
         with DataKernels():
             tensor.set_(fresh.untyped_storage(), 0, size, strides)
@@ -46,7 +46,7 @@ def resize_as_(executor: Executor, call: OperatorCall) -> Any:
 def set_nothing(executor: Executor, call: OperatorCall) -> Any:
     """Run `set_()`: give the tensor no memory and no elements."""
     tensor = call.args[0]
-    fresh = bare((0,), (1,), 0, tensor.dtype, 0, call.gpu.index)
+    fresh = dataless_tensor((0,), (1,), 0, tensor.dtype, 0, call.gpu.index)
     executor.storages.adopt(fresh, call.gpu)
     with DataKernels():
         return tensor.set_(fresh.untyped_storage(), 0, (0,), (1,))

@@ -26,7 +26,7 @@ from nbmem.virtual.operators import (
 )
 from nbmem.virtual.operators.communication import collectives, functional_collectives
 from nbmem.virtual.operators.elementwise import element_order, masks, pointwise, random
-from nbmem.virtual.operators.elementwise.value_signs import LOOKS
+from nbmem.virtual.operators.elementwise.value_signs import SIGN_RULES
 from nbmem.virtual.operators.fft import fft
 from nbmem.virtual.operators.layers import (
     detection,
@@ -86,7 +86,7 @@ class _ValueRules(dict[Any, "ValueRule"]):
     """
 
     def __missing__(self, func: Any) -> ValueRule:
-        look = LOOKS.get(func._schema.name.removeprefix("aten::"))
+        look = SIGN_RULES.get(func._schema.name.removeprefix("aten::"))
         rule = _records[func].values
         found = self[func] = rule if look is None else replace(rule, look=look)
         return found
@@ -100,7 +100,7 @@ values_of = _value_rules.__getitem__
 """What one of torch's operators does to values."""
 
 
-def learn(operators: Iterable[Operator]) -> None:
+def set_foreign_operators(operators: Iterable[Operator]) -> None:
     """Replace all records of other libraries' operators by these."""
     with _learning:
         _foreign.clear()

@@ -14,17 +14,17 @@ MAX_TOUCHES = 4_000_000
 """Of one run, 70 MB; later ones are not noted."""
 
 
-class Did(IntEnum):
+class AccessKind(IntEnum):
     """Kind of access to a range of memory, or the mark of a step."""
 
-    TAKEN = 0
-    GIVEN = 1
+    ALLOCATED = 0
+    FREED = 1
     READ = 2
     WRITTEN = 3
     STEP = 4
 
 
-class Moved(NamedTuple):
+class TransferredBytes(NamedTuple):
     """Bytes transferred between host and card.
 
     Attributes:
@@ -40,12 +40,12 @@ class Moved(NamedTuple):
         """Bytes in both directions."""
         return self.to_card + self.to_host
 
-    def since(self, before: Moved) -> Moved:
+    def since(self, before: TransferredBytes) -> TransferredBytes:
         """Return the bytes moved after an earlier count."""
-        return Moved(self.to_card - before.to_card, self.to_host - before.to_host)
+        return TransferredBytes(self.to_card - before.to_card, self.to_host - before.to_host)
 
 
-class Touches:
+class AccessLog:
     """Ranges of memory that were allocated, used and freed, as columns.
 
     Attributes:
@@ -57,13 +57,13 @@ class Touches:
     """
 
     def __init__(self) -> None:
-        self.did = array("b")
+        self.kind = array("b")
         self.block = array("q")
         self.addr = array("q")
         self.size = array("q")
         self.full = False
 
-    def note(self, did: Did, block: int = 0, size: int = 0, offset: int = 0) -> None:
+    def note(self, did: AccessKind, block: int = 0, size: int = 0, offset: int = 0) -> None:
         """Append one access, unless the log is full.
 
         Args:
@@ -72,16 +72,16 @@ class Touches:
             size: Bytes that were used.
             offset: Where in the block they begin.
         """
-        if len(self.did) >= MAX_TOUCHES:
+        if len(self.kind) >= MAX_TOUCHES:
             self.full = True
             return
-        self.did.append(did)
+        self.kind.append(did)
         self.block.append(block)
         self.addr.append(block + offset)
         self.size.append(size)
 
 
-def last_step(marks: list[Moved], end: Moved) -> Moved:
+def last_step(marks: list[TransferredBytes], end: TransferredBytes) -> TransferredBytes:
     """Return the bytes moved between the last two marks.
 
     All bytes if there are fewer than two marks.

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.virtual.paging.accesses import PAGE, Did, Moved, last_step
+from nbmem.virtual.paging.accesses import PAGE, AccessKind, TransferredBytes, last_step
 
 if TYPE_CHECKING:
-    from nbmem.virtual.paging.accesses import Touches
+    from nbmem.virtual.paging.accesses import AccessLog
 
 
-def paged(touches: Touches, room: int, *, by_use: bool = False) -> Moved:
+def paged(touches: AccessLog, room: int, *, by_use: bool = False) -> TransferredBytes:
     """Return the bytes that one step moves.
 
     Args:
@@ -30,10 +30,10 @@ def paged(touches: Touches, room: int, *, by_use: bool = False) -> Moved:
     here: dict[int, None] = {}  # in the order in which they leave
     there: set[int] = set()
     came = left = 0
-    marks: list[Moved] = []
-    for did, addr, size in zip(touches.did, touches.addr, touches.size, strict=True):
-        if did == Did.STEP:
-            marks.append(Moved(came * PAGE, left * PAGE))
+    marks: list[TransferredBytes] = []
+    for did, addr, size in zip(touches.kind, touches.addr, touches.size, strict=True):
+        if did == AccessKind.STEP:
+            marks.append(TransferredBytes(came * PAGE, left * PAGE))
         if did not in _USES or not size:
             continue
         for page in range(addr // PAGE, (addr + size - 1) // PAGE + 1):
@@ -51,8 +51,8 @@ def paged(touches: Touches, room: int, *, by_use: bool = False) -> Moved:
                 there.discard(page)
                 came += 1
             here[page] = None
-    return last_step(marks, Moved(came * PAGE, left * PAGE))
+    return last_step(marks, TransferredBytes(came * PAGE, left * PAGE))
 
 
-_USES = frozenset((Did.TAKEN, Did.READ, Did.WRITTEN))
+_USES = frozenset((AccessKind.ALLOCATED, AccessKind.READ, AccessKind.WRITTEN))
 """What is taken is written next: that is a use."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from nbmem.virtual.paging.accesses import PAGE, Did, Moved, last_step
+from nbmem.virtual.paging.accesses import PAGE, AccessKind, TransferredBytes, last_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.paging.accesses import Touches
+    from nbmem.virtual.paging.accesses import AccessLog
 
 Use = tuple[int, int, int, int]
 """What was done with a piece of a tensor: a `Did`, the tensor's number, which piece, its bytes."""
@@ -23,7 +23,7 @@ PIECE = 8 * PAGE
 """Bytes that are looked at as one: which of them leave decides a transfer of the same size."""
 
 
-def paged(touches: Touches, room: int) -> Moved:
+def paged(touches: AccessLog, room: int) -> TransferredBytes:
     """Return the bytes that one step moves.
 
     Args:
@@ -33,7 +33,7 @@ def paged(touches: Touches, room: int) -> Moved:
     return _Card(list(_pieces(touches)), room).run()
 
 
-def _pieces(touches: Touches) -> Iterator[Use]:
+def _pieces(touches: AccessLog) -> Iterator[Use]:
     """Yield the uses of each tensor's pieces.
 
     Uses are told apart by tensors and not by addresses: a new tensor does not inherit a
@@ -41,16 +41,16 @@ def _pieces(touches: Touches) -> Iterator[Use]:
     """
     living: dict[int, tuple[int, int]] = {}  # by block: number, bytes
     number = 0
-    rows = zip(touches.did, touches.block, touches.addr, touches.size, strict=True)
+    rows = zip(touches.kind, touches.block, touches.addr, touches.size, strict=True)
     for did, block, addr, size in rows:
-        if did == Did.STEP:
+        if did == AccessKind.STEP:
             yield did, 0, 0, 0
             continue
-        if did == Did.TAKEN:
+        if did == AccessKind.ALLOCATED:
             number += 1
             living[block] = number, size
         tensor, whole = living.get(block, (0, 0))
-        if did == Did.GIVEN:
+        if did == AccessKind.FREED:
             living.pop(block, None)
         first = (addr - block) // PIECE
         end = whole if did in _WHOLE else min(whole, addr - block + size)
@@ -58,7 +58,7 @@ def _pieces(touches: Touches) -> Iterator[Use]:
             yield did, tensor, piece, min(PIECE, whole - piece * PIECE)
 
 
-_WHOLE = frozenset((Did.TAKEN, Did.GIVEN))
+_WHOLE = frozenset((AccessKind.ALLOCATED, AccessKind.FREED))
 
 
 class _Card:
@@ -79,26 +79,26 @@ class _Card:
         found = [_NEVER] * len(self._uses)
         for at in range(len(self._uses) - 1, -1, -1):
             did, number, piece, _ = self._uses[at]
-            if did != Did.STEP:
+            if did != AccessKind.STEP:
                 found[at] = seen.get((number, piece), _NEVER)
-                seen[number, piece] = _NEVER if did == Did.GIVEN else at
+                seen[number, piece] = _NEVER if did == AccessKind.FREED else at
         return found
 
-    def run(self) -> Moved:
+    def run(self) -> TransferredBytes:
         """Replay all uses and return what the last step moved."""
         marks = []
         for at, (did, number, piece, size) in enumerate(self._uses):
             key = number, piece
-            if did == Did.STEP:
-                marks.append(Moved(self._came, self._left))
-            elif did == Did.GIVEN:
+            if did == AccessKind.STEP:
+                marks.append(TransferredBytes(self._came, self._left))
+            elif did == AccessKind.FREED:
                 self._held -= self._here.pop(key, (0, 0))[0]
                 self._there.discard(key)
             else:
                 self._use(key, size, self._next[at])
-                if did != Did.READ:
+                if did != AccessKind.READ:
                     self._there.discard(key)
-        return last_step(marks, Moved(self._came, self._left))
+        return last_step(marks, TransferredBytes(self._came, self._left))
 
     def _use(self, key: tuple[int, int], size: int, following: int) -> None:
         before = self._here.pop(key, (0, 0))[0]

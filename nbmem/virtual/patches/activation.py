@@ -16,10 +16,10 @@ from nbmem.virtual.hardware.current_stream import CurrentStream
 from nbmem.virtual.hardware.machine import Machine
 from nbmem.virtual.hardware.nvml import functions_of, real_module, stand_in_module
 from nbmem.virtual.patches.autograd.autocast import AutocastKernels
-from nbmem.virtual.patches.autograd.composites import Composites
+from nbmem.virtual.patches.autograd.composites import CompositeKernels
 from nbmem.virtual.patches.autograd.engine import engine_patches
-from nbmem.virtual.patches.autograd.higher_order import function_patches
-from nbmem.virtual.patches.autograd.thread_modes import remove, thread_patches
+from nbmem.virtual.patches.autograd.higher_order import higher_order_patches
+from nbmem.virtual.patches.autograd.thread_modes import remove_mode, thread_patches
 from nbmem.virtual.patches.autograd.tracebacks import traceback_patches
 from nbmem.virtual.patches.autograd.tracers import tracing_patches
 from nbmem.virtual.patches.compiled.compiler import Compiler
@@ -30,18 +30,18 @@ from nbmem.virtual.patches.cuda_api.generators import generator_patches
 from nbmem.virtual.patches.cuda_api.jiterator import jiterator_patches
 from nbmem.virtual.patches.cuda_api.libraries import library_patches
 from nbmem.virtual.patches.cuda_api.profiler import profiling_patches
-from nbmem.virtual.patches.cuda_api.random_states import teach_random
+from nbmem.virtual.patches.cuda_api.random_states import register_random_wrappers
 from nbmem.virtual.patches.cuda_api.raw_kernels import raw_kernel_patches
 from nbmem.virtual.patches.distributed.data_parallel import data_parallel_patches
 from nbmem.virtual.patches.distributed.ddp import ddp_patches
-from nbmem.virtual.patches.distributed.spawn import Ranks, leave_world, process_patches
+from nbmem.virtual.patches.distributed.spawn import RankState, leave_world, process_patches
 from nbmem.virtual.patches.packages import RulesFinder
-from nbmem.virtual.patches.patcher import Patch, Patches, wanted
+from nbmem.virtual.patches.patcher import Patch, Patches, patches_of
 from nbmem.virtual.patches.tensor_api.assert_close import comparison_patches
 from nbmem.virtual.patches.tensor_api.causal_masks import mask_patches
 from nbmem.virtual.patches.tensor_api.factories import factory_patches
 from nbmem.virtual.patches.tensor_api.indexing import indexing_patches
-from nbmem.virtual.patches.tensor_api.init import filling_patches
+from nbmem.virtual.patches.tensor_api.init import init_patches
 from nbmem.virtual.patches.tensor_api.legacy_types import legacy_patches
 from nbmem.virtual.patches.tensor_api.sparse_constructors import layout_patches
 from nbmem.virtual.patches.tensor_api.storages import storage_patches
@@ -63,7 +63,7 @@ class Activation:
         self.mode = CardMode(machine, defer=defer)
         self.patches = Patches()
         self._autocast = AutocastKernels()
-        self._composites = Composites(self._autocast)
+        self._composites = CompositeKernels(self._autocast)
         self._compiler = Compiler(self.mode, machine, self.patches, eager=eager, keep=keep)
         self._no_pynvml = False
         self._packages = RulesFinder(machine)
@@ -75,21 +75,21 @@ class Activation:
             self.patches.apply(self._all_patches())
             self._autocast.register()
             self._composites.register()
-            teach_random()
+            register_random_wrappers()
             CurrentStream.before_first = staticmethod(note_first_stream)
             self.mode.__enter__()
         except BaseException:
             self.end()
             raise
         current_machine.set_machine(self.machine)
-        self._packages.late()
+        self._packages.import_skipped_modules()
 
     def end(self) -> None:
         """Undo everything that `begin()` put in place."""
         leave_world()
         self._compiler.leave()
         current_machine.set_machine(None)
-        remove(self.mode)
+        remove_mode(self.mode)
         self._composites.unregister()
         self._autocast.unregister()
         self.patches.undo()
@@ -98,8 +98,8 @@ class Activation:
         if self._no_pynvml:
             sys.modules.pop("pynvml", None)
         self.mode.machine = None
-        Ranks.apart = False
-        Ranks.patches.undo()
+        RankState.apart = False
+        RankState.patches.undo()
         for gpu in self.machine.gpus:
             gpu.dropout_state = None
             gpu.dnn.close()
@@ -115,14 +115,14 @@ class Activation:
             *storage_patches(self.mode),
             *factory_patches(),
             *flex_patches(),
-            *function_patches(self.mode),
+            *higher_order_patches(self.mode),
             *jiterator_patches(),
             *generator_patches(),
             *layout_patches(),
             *legacy_patches(),
             *library_patches(self.mode),
             *indexing_patches(),
-            *filling_patches(self.mode),
+            *init_patches(self.mode),
             *mask_patches(self.mode),
             *comparison_patches(self.mode),
             *data_parallel_patches(self.machine),
@@ -146,7 +146,7 @@ class Activation:
             sys.modules["pynvml"] = stand_in_module(self.machine)
             self._no_pynvml = True
             return []
-        return wanted(module, functions_of(self.machine, module.NVMLError))
+        return patches_of(module, functions_of(self.machine, module.NVMLError))
 
 
 _active: list[Activation] = []

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from nbmem.core.runtime.warning_filter import suppress_warnings
-from nbmem.virtual.dispatch.tracing import untraced
+from nbmem.virtual.dispatch.tracing import without_jit_trace
 
 
 def implement(library: Any, operator: Any, kernel: Any, key: str) -> None:
     """Register a kernel, over torch's own if there is one."""
-    kernel = untraced(kernel)
+    kernel = without_jit_trace(kernel)
     schema = operator._schema
     name = schema.name.split("::")[1]
     if schema.overload_name:

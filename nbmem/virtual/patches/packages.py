@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.dispatch.host_code import by_rule, explained
+from nbmem.virtual.dispatch.host_code import by_rule, with_usage_errors
 from nbmem.virtual.operators import table
 from nbmem.virtual.packages import all_rules, unusable
 from nbmem.virtual.patches.patcher import Patch, Patches
@@ -31,7 +31,7 @@ LATE = ("bitsandbytes",)
 """Packages that leave a module out where they are imported without a card: it is imported late."""
 
 
-class StandIn(ModuleType):
+class RulesModule(ModuleType):
     """A module of rules in place of a package's compiled module."""
 
 
@@ -58,7 +58,7 @@ class RulesFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             for module, functions in rules.modules.items():
                 self._compiled.setdefault(module, {}).update(
                     {
-                        name: explained(who, f"{module}.{name}", function)
+                        name: with_usage_errors(who, f"{module}.{name}", function)
                         for name, function in functions.items()
                     }
                 )
@@ -66,7 +66,7 @@ class RulesFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 self._replaced.setdefault(module, {}).update(
                     {name: (who, make) for name, make in names.items()}
                 )
-        table.learn(operators.values())
+        table.set_foreign_operators(operators.values())
         for text in failed:
             self._machine.current.note(text)
         for name in (*self._compiled, *self._replaced):
@@ -74,7 +74,7 @@ class RulesFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 self._put_in(sys.modules[name])
         sys.meta_path.insert(0, self)
 
-    def late(self) -> None:
+    def import_skipped_modules(self) -> None:
         """Import modules that a package left out without an active card."""
         for name in self._replaced:
             package = name.partition(".")[0]
@@ -88,10 +88,10 @@ class RulesFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             sys.meta_path.remove(self)
         self._patches.undo()
         for name in self._made:
-            if isinstance(sys.modules.get(name), StandIn):
+            if isinstance(sys.modules.get(name), RulesModule):
                 del sys.modules[name]
         self._made.clear()
-        table.learn(())
+        table.set_foreign_operators(())
 
     def find_spec(
         self,
@@ -111,11 +111,11 @@ class RulesFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(fullname, path, target)
             if spec is not None:
-                self._when_it_is_there(spec)
+                self._patch_after_import(spec)
                 return spec
         return None
 
-    def _when_it_is_there(self, spec: importlib.machinery.ModuleSpec) -> None:
+    def _patch_after_import(self, spec: importlib.machinery.ModuleSpec) -> None:
         loader: Any = spec.loader
         true_exec = loader.exec_module
 
@@ -128,7 +128,9 @@ class RulesFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         """Create the module that replaces a compiled one."""
         self._made.append(spec.name)
-        return StandIn(spec.name, "Stands in for a compiled module while a virtual GPU is active.")
+        return RulesModule(
+            spec.name, "Stands in for a compiled module while a virtual GPU is active."
+        )
 
     def exec_module(self, module: ModuleType) -> None:
         """Fill the replacing module with its functions."""
@@ -149,12 +151,14 @@ class RulesFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self, module: ModuleType, functions: Mapping[str, Callable[..., Any]]
     ) -> dict[str, Callable[..., Any]]:
         return {
-            name: _on_a_card(f"{module.__name__}.{name}", function, getattr(module, name, None))
+            name: _for_virtual_tensors(
+                f"{module.__name__}.{name}", function, getattr(module, name, None)
+            )
             for name, function in functions.items()
         }
 
 
-def _on_a_card(name: str, host_code: Callable[..., Any], real: Any) -> Callable[..., Any]:
+def _for_virtual_tensors(name: str, host_code: Callable[..., Any], real: Any) -> Callable[..., Any]:
     """Return a function that runs rules for tensors on a card.
 
     All other calls go to the module itself.

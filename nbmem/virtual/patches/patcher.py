@@ -60,7 +60,7 @@ class Patches:
             if hook is None or vars(target).get(name) is hook:
                 _put(target, name, before)
 
-    def stand_in(self, true: Any) -> Any:
+    def replacement_of(self, true: Any) -> Any:
         """Return what replaces one of torch's functions.
 
         Without a replacement, the function itself.
@@ -101,7 +101,7 @@ def _put(target: Any, name: str, before: Any) -> None:
         setattr(target, name, before)
 
 
-def wanted(target: Any, names: dict[str, Any], *, only_existing: bool = False) -> list[Patch]:
+def patches_of(target: Any, names: dict[str, Any], *, only_existing: bool = False) -> list[Patch]:
     """Return patches of one target, by name."""
     return [
         Patch(target, name, value)

@@ -13,7 +13,7 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import CUDA, LAZY
-from nbmem.virtual.tensors.storages import DataKernels, bare, true_wrapper
+from nbmem.virtual.tensors.storages import DataKernels, dataless_tensor, true_wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,11 +73,11 @@ def quantized(integers: torch.Tensor, dtype: torch.dtype, quantizer: Affine | Ch
             QuantizedTensor, wrapper, False, device_for_backend_keys=CUDA[0]
         )
     place(made, integers, integers.storage_offset(), integers.size(), integers.stride())
-    give(made, quantizer)
+    attach_quantizer(made, quantizer)
     return made
 
 
-def give(tensor: torch.Tensor, quantizer: Affine | Channels) -> None:
+def attach_quantizer(tensor: torch.Tensor, quantizer: Affine | Channels) -> None:
     """Attach a quantizer to a tensor's storage."""
     setattr(tensor.untyped_storage(), _HOME, quantizer)
 
@@ -85,7 +85,7 @@ def give(tensor: torch.Tensor, quantizer: Affine | Channels) -> None:
 def integers_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the memory of a quantized tensor as integers."""
     ordinal = LAZY.index(_C.TensorBase.device.__get__(tensor))
-    made = bare((0,), (1,), 0, INTEGERS[tensor.dtype], 0, ordinal)
+    made = dataless_tensor((0,), (1,), 0, INTEGERS[tensor.dtype], 0, ordinal)
     return place(made, tensor, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 

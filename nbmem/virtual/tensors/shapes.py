@@ -48,7 +48,7 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class ArgumentResult:
     """A result that is an argument, by its index among the call's tensors."""
 
     tensor: int
@@ -213,7 +213,7 @@ class _Described:
     def _tensor(self, value: torch.Tensor) -> Any:
         for at, meta in enumerate(self._metas):
             if meta is value:
-                return Again(at)
+                return ArgumentResult(at)
         if value.is_quantized:
             raise no_such_tensors("without a scale of the quantized type " + str(value.dtype))
         storage = value.untyped_storage()

@@ -14,7 +14,7 @@ from torch import _C
 
 from nbmem.virtual.devices import CUDA, LAZY
 from nbmem.virtual.tensors.quantized import QuantizedTensor
-from nbmem.virtual.tensors.storages import DataKernels, bare_sparse, true_wrapper
+from nbmem.virtual.tensors.storages import DataKernels, dataless_sparse, true_wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -140,7 +140,7 @@ def coo(
     """Make a COO tensor that shares the memory of parts on a card."""
     known = values.size(0) if coalesced else distinct
     parts = Coo(alias(indices), alias(values), coalesced or values.size(0) < 2, known)
-    return _made(bare_sparse(tuple(size), values.dtype, parts.values), parts)
+    return _made(dataless_sparse(tuple(size), values.dtype, parts.values), parts)
 
 
 def compressed(
@@ -174,7 +174,7 @@ def parts_of(tensor: torch.Tensor) -> Any:
     return getattr(tensor.untyped_storage(), _HOME)
 
 
-def become(tensor: torch.Tensor, parts: Coo | Compressed) -> torch.Tensor:
+def set_parts(tensor: torch.Tensor, parts: Coo | Compressed) -> torch.Tensor:
     """Replace a sparse tensor's parts, as an in-place operator does."""
     return _made(tensor, parts)
 

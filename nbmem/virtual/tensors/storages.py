@@ -15,7 +15,7 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import CUDA, LAZY, is_virtual, true_device
-from nbmem.virtual.tensors.shapes import Again, Shares, TensorSpec
+from nbmem.virtual.tensors.shapes import ArgumentResult, Shares, TensorSpec
 from nbmem.virtual.tensors.stand_ins.value_signs import POSITIVE, Look
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class DataKernels:
         self._dispatch.__exit__(None, None, None)
 
 
-def bare(  # noqa: PLR0913 - what a tensor is
+def dataless_tensor(  # noqa: PLR0913 - what a tensor is
     size: Sequence[int],
     stride: Sequence[int],
     offset: int,
@@ -76,12 +76,12 @@ def bare(  # noqa: PLR0913 - what a tensor is
         return _make(torch.Tensor, wrapper, False, device_for_backend_keys=CUDA[0])
 
 
-def bare_of(spec: TensorSpec, ordinal: int) -> torch.Tensor:
+def dataless_result(spec: TensorSpec, ordinal: int) -> torch.Tensor:
     """Create a tensor without memory for a result's spec."""
-    return bare(spec.size, spec.stride, spec.offset, spec.dtype, spec.nbytes, ordinal)
+    return dataless_tensor(spec.size, spec.stride, spec.offset, spec.dtype, spec.nbytes, ordinal)
 
 
-def bare_sparse(size: tuple[int, ...], dtype: torch.dtype, part: torch.Tensor) -> torch.Tensor:
+def dataless_sparse(size: tuple[int, ...], dtype: torch.dtype, part: torch.Tensor) -> torch.Tensor:
     """Create an empty COO tensor on the card of its parts (sparse.py)."""
     wrapper = true_wrapper(
         _Wrapper, size, (0,) * len(size), 0, dtype=dtype, device=true_device(part),
@@ -129,16 +129,16 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
     overwritten: str | None
     resized: int | None
 
-    def know_nothing(self) -> None:
+    def forget_values(self) -> None:
         """Forget the values, but not the sign and seed of stand-ins."""
         self.twin = self.healthy = self.most = self.below = None
 
-    def know_what(self, other: CardMemory) -> None:
+    def copy_values_from(self, other: CardMemory) -> None:
         """Take over what is known of another block's values."""
         self.twin, self.healthy, self.look = other.twin, other.healthy, other.look
         self.most, self.below, self.resized = other.most, other.below, other.resized
 
-    def leave(self) -> None:
+    def unregister(self) -> None:
         """Remove the block from its table, unless it was replaced there."""
         if self.home.get(self.key) is self:
             del self.home[self.key]
@@ -154,7 +154,7 @@ def build(shape: Any, made: list[torch.Tensor], tensors: list[torch.Tensor]) -> 
     """
     if isinstance(shape, TensorSpec):
         return made[shape.number]
-    if isinstance(shape, Again):
+    if isinstance(shape, ArgumentResult):
         return tensors[shape.tensor]
     if isinstance(shape, Shares):
         base = made[shape.result] if shape.result is not None else tensors[shape.tensor or 0]
@@ -200,11 +200,11 @@ class Storages:
     def _watch(
         self, storage: torch.UntypedStorage, gpu: VirtualGPU, addr: int, *, owned: bool = True
     ) -> CardMemory:
-        died: Any = gpu.died if DIES_FOR_GOOD else self._died
-        block = CardMemory(storage, died if owned else CardMemory.leave)
+        died: Any = gpu.on_storage_freed if DIES_FOR_GOOD else self._died
+        block = CardMemory(storage, died if owned else CardMemory.unregister)
         block.key, block.home = storage._cdata, self._blocks
         block.gpu, block.addr, block.owned = gpu, addr, owned
-        block.know_nothing()
+        block.forget_values()
         block.look, block.resized, block.overwritten = POSITIVE, None, None
         with gpu.lock:  # who has died at this address has left, or leaves later and sees this one
             self._blocks[block.key] = block
@@ -225,7 +225,7 @@ class Storages:
         storage = None if before is None else before()
         if before is None or storage is None or before.owned == wanted:
             return
-        self._watch(storage, before.gpu, before.addr, owned=wanted).know_what(before)
+        self._watch(storage, before.gpu, before.addr, owned=wanted).copy_values_from(before)
 
     def overwrite(self, key: int, text: str) -> None:
         """Set the error text for reads of an overwritten storage.
@@ -248,7 +248,7 @@ class Storages:
         return 0 if block is None else block.addr
 
     def _died(self, block: CardMemory) -> None:
-        block.leave()
+        block.unregister()
         if _C._storage_Use_Count(block.key) > 1:
             self._lost[block.key] = block  # It is watched again when one is next used.
         else:
@@ -266,7 +266,7 @@ class Storages:
         if block is None and storage._cdata in self._lost:
             lost = self._lost.pop(storage._cdata)
             block = self._watch(storage, lost.gpu, lost.addr)
-            block.know_what(lost)
+            block.copy_values_from(lost)
         return block
 
     def resize(self, storage: torch.UntypedStorage, nbytes: int) -> None:
@@ -284,9 +284,9 @@ class Storages:
         addr = block.gpu.take(nbytes) if nbytes else 0
         block.gpu.give(block.addr)
         block.addr, block.resized = addr, nbytes
-        block.know_nothing()
+        block.forget_values()
         if nbytes > true_nbytes(storage):
-            view = bare((0,), (1,), 0, torch.uint8, 0, block.gpu.index)
+            view = dataless_tensor((0,), (1,), 0, torch.uint8, 0, block.gpu.index)
             with DataKernels():
                 view.set_(storage, 0, (nbytes,), (1,))
 

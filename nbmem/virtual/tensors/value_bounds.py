@@ -73,18 +73,18 @@ def most_of(values: Values, tensor: torch.Tensor) -> int | None:
     return block.most if block is not None and whole else None
 
 
-def kept(values: Values, call: OperatorCall) -> int | None:
+def source_count(values: Values, call: OperatorCall) -> int | None:
     """Bound a copy or a nonzero mask by the nonzero count of the source."""
     source, *limit = call.args
     return most_of(values, source) if is_virtual(source) and limit in ([], [0]) else None
 
 
-def narrowed(values: Values, call: OperatorCall) -> int | None:
+def smallest_count(values: Values, call: OperatorCall) -> int | None:
     """Bound an intersection by the smallest nonzero count among arguments."""
     return min((count for count in _known(values, call) if count is not None), default=None)
 
 
-def united(values: Values, call: OperatorCall) -> int | None:
+def total_count(values: Values, call: OperatorCall) -> int | None:
     """Bound a union by the sum of the arguments' nonzero counts."""
     counts = [count for count in _known(values, call) if count is not None]
     return sum(counts) if len(counts) == len(call.tensors) else None
@@ -94,7 +94,7 @@ def _known(values: Values, call: OperatorCall) -> list[int | None]:
     return [most_of(values, tensor) for tensor in call.tensors if is_virtual(tensor)]
 
 
-def written(values: Values, call: OperatorCall) -> int | None:
+def count_after_write(values: Values, call: OperatorCall) -> int | None:
     """Bound `mask[places] = 1` by the old nonzero count and the places.
 
     Each place counts all elements of the dimensions that are not indexed.
@@ -144,13 +144,13 @@ def fixed(bound: int) -> Bound:
     return lambda _values, _call: bound
 
 
-def marked(values: Values, call: OperatorCall) -> int | None:
+def count_after_scatter(values: Values, call: OperatorCall) -> int | None:
     """Bound `mask.scatter(dim, places, 1)` by old count and places."""
     before = most_of(values, call.args[0])
     return None if before is None else before + call.argument("index").numel()
 
 
-def marked_below(values: Values, call: OperatorCall) -> int | None:
+def bound_after_scatter(values: Values, call: OperatorCall) -> int | None:
     """Bound a scatter's integers by those before it and the written value."""
     before, mark = below_of(values, call.args[0]), call.argument("value")
     return None if before is None or mark < 0 else max(before, int(mark) + 1)
@@ -196,14 +196,14 @@ def as_before(values: Values, call: OperatorCall) -> int | None:
     return below_of(values, call.args[0])
 
 
-def together(values: Values, call: OperatorCall) -> int | None:
+def bound_of_joined(values: Values, call: OperatorCall) -> int | None:
     """Bound joined tensors by the largest bound among them."""
     found = [below_of(values, tensor) for tensor in call.args[0]]
     known = [bound for bound in found if bound is not None]
     return max(known) if known and len(known) == len(found) else None
 
 
-def poured(name: str) -> Bound:
+def bound_after_write(name: str) -> Bound:
     """Make a rule for writes into places of a whole storage.
 
     The bound covers the old and the written integers. As many written as there are elements

@@ -77,13 +77,13 @@ def always(answer: bool) -> Health:  # noqa: FBT001 - it is the answer
     return lambda _call, _flag: answer
 
 
-def passed_on(call: OperatorCall, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
+def same_health(call: OperatorCall, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
     """Return the arguments' health."""
     del call
     return flag
 
 
-def occurring(call: OperatorCall, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
+def nonzero_health(call: OperatorCall, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
     """Return the arguments' health; True for floats of unknown health.
 
     Some measured numbers are not zero, as weights are.
@@ -91,7 +91,7 @@ def occurring(call: OperatorCall, flag: bool | None) -> bool | None:  # noqa: FB
     return True if flag is None and call.args[0].dtype.is_floating_point else flag
 
 
-def flipped(call: OperatorCall, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
+def inverted_health(call: OperatorCall, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
     """Return the opposite of the arguments' health; None if it is unknown."""
     del call
     return None if flag is None else not flag

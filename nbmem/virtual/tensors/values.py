@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
-    from nbmem.virtual.tensors.host.lazy_tensors import Unwritten
+    from nbmem.virtual.tensors.host.lazy_tensors import LazyTensors
     from nbmem.virtual.tensors.operator_call import OperatorCall
     from nbmem.virtual.tensors.storages import Storages
     from nbmem.virtual.tensors.value_rules import Health, ValueRule
@@ -65,7 +65,7 @@ class Values:
         self,
         note: Callable[[str], None],
         storages: Storages,
-        host: Unwritten,
+        host: LazyTensors,
         rule_of: Callable[[Any], ValueRule],
     ) -> None:
         self._note = note
@@ -104,7 +104,7 @@ class Values:
         """Forget the values of a tensor's storage."""
         block = self.storages.of(tensor)
         if block is not None:
-            block.know_nothing()
+            block.forget_values()
 
     def follow(self, call: OperatorCall, fresh: list[torch.Tensor]) -> None:
         """Repeat a call on CPU twins, or forget the values that it changed."""

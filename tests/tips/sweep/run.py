@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.units import format_bytes
-from nbmem.report.tips.rule import saying
+from nbmem.report.tips.rule import fmt_range
 from tests.tips.measure import running
 from tests.tips.sweep.faults import FAULTS
 from tests.tips.sweep.language import LANGUAGE
@@ -121,5 +121,5 @@ def _judged(run: Any, case: Case) -> Judged:
             slack = SLACK * abs(brought)
             kept = mine.low - slack <= brought <= mine.high + slack
         if kept is not None:
-            promise = f"promised {saying(mine.low, mine.high)}, brought {format_bytes(brought)}"
+            promise = f"promised {fmt_range(mine.low, mine.high)}, brought {format_bytes(brought)}"
     return Judged(said=said, titles=titles, first=first, kept=kept, promise=promise, code=code)

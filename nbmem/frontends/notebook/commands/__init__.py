@@ -69,7 +69,7 @@ def dispatch(notebook: Notebook, line: str, cell: str | None = None) -> None:
     if asks_for_help(line):  # of a subcommand that there is, else of all
         cell, argument = None, "" if name.startswith("-") else name
         name = "help"
-    command = find(name or "report")
+    command = find_command(name or "report")
     if argument and not command.argument:
         raise UsageError(f"%nbmem {name} takes nothing after it; {argument!r} was not understood.")
     if cell is None:
@@ -82,7 +82,7 @@ def dispatch(notebook: Notebook, line: str, cell: str | None = None) -> None:
         command.run_cell(notebook, argument, cell)
 
 
-def find(name: str) -> MagicCommand:
+def find_command(name: str) -> MagicCommand:
     """Return the subcommand with this name.
 
     Raises:

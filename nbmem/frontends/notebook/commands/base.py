@@ -38,7 +38,7 @@ class Notebook:
         return self.tracer.last
 
 
-class Asked(NamedTuple):
+class CompletionRequest(NamedTuple):
     """The position of the cursor in a `%nbmem` line when Tab was pressed.
 
     Attributes:
@@ -73,7 +73,7 @@ class MagicCommand(NamedTuple):
     run: Callable[[Notebook, str], None]
     run_cell: Callable[[Notebook, str, str], None] | None = None
     options: Callable[[], Iterable[CommandOption]] = tuple
-    offers: Callable[[Asked], Iterable[str]] = lambda _: ()
+    offers: Callable[[CompletionRequest], Iterable[str]] = lambda _: ()
 
 
 def file_name(argument: str, command: str) -> str:

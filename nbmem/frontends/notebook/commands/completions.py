@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from nbmem.core.arguments import CommandOption
-    from nbmem.frontends.notebook.commands.base import Asked, Notebook
+    from nbmem.frontends.notebook.commands.base import CompletionRequest, Notebook
 
 MOST_FILES = 200
 _RECORDINGS = (".nbmem", ".pickle", ".pkl")
@@ -22,7 +22,7 @@ _EMPTY = {type(None), bool, int, float, complex, str, bytes}
 _CODE = (BuiltinFunctionType, FunctionType, ModuleType, type)
 
 
-def cards(_asked: Asked | None = None) -> Iterable[str]:
+def cards(_asked: CompletionRequest | None = None) -> Iterable[str]:
     """Return the virtual cards and the other words of `%nbmem gpu`."""
     return [*_cards(), "auto", "off"]
 
@@ -33,14 +33,14 @@ def _cards() -> list[str]:
     return [card.key.replace(" ", "-") for card in CARDS]  # a blank would end the word
 
 
-def formats(_asked: Asked | None = None) -> Iterable[str]:
+def formats(_asked: CompletionRequest | None = None) -> Iterable[str]:
     """Return the names of the export formats."""
     from nbmem.views.exports import FORMATS
 
     return [known.name for known in FORMATS]
 
 
-def rules(_asked: Asked, *, muted: bool | None = None) -> Iterable[str]:
+def rules(_asked: CompletionRequest, *, muted: bool | None = None) -> Iterable[str]:
     """Return the names of the tips.
 
     With `muted`, only those that are muted, or only those that are not.
@@ -52,12 +52,12 @@ def rules(_asked: Asked, *, muted: bool | None = None) -> Iterable[str]:
     return [rule.name for rule in RULES if muted is None or muted == (rule.name in silent)]
 
 
-def kept(asked: Asked) -> Iterable[str]:
+def kept_traces(asked: CompletionRequest) -> Iterable[str]:
     """Return the traced cells that are kept, by number or by name."""
     return [_quoted(name) for name in asked.notebook.tracer.kept.names()]
 
 
-def freeable(asked: Asked) -> Iterable[str]:
+def freeable(asked: CompletionRequest) -> Iterable[str]:
     """Return what `%nbmem free` takes: its own words, and variable names.
 
     Only variables whose value may hold a tensor are offered.
@@ -66,7 +66,7 @@ def freeable(asked: Asked) -> Iterable[str]:
     return [*words, *(name for name, value in _names(asked.notebook) if _may_hold(value))]
 
 
-def modules(asked: Asked) -> Iterable[str]:
+def modules(asked: CompletionRequest) -> Iterable[str]:
     """Return the names of the notebook's models."""
     if "torch" not in sys.modules:
         return []
@@ -75,18 +75,18 @@ def modules(asked: Asked) -> Iterable[str]:
     return [name for name, _ in modules_in(asked.notebook.shell.user_ns)]
 
 
-def variables(asked: Asked) -> Iterable[str]:
+def variables(asked: CompletionRequest) -> Iterable[str]:
     """Return integer variables: the cell's below, then the notebook's."""
     of_notebook = (name for name, value in _names(asked.notebook) if type(value) is int)
     return dict.fromkeys([*_NUMBER.findall(asked.below), *of_notebook])
 
 
-def recordings(asked: Asked) -> Iterable[str]:
+def recordings(asked: CompletionRequest) -> Iterable[str]:
     """Return folders, and files that nbmem can open."""
     return [name for name in files(asked) if name.rstrip('"').endswith(("/", *_RECORDINGS))]
 
 
-def files(asked: Asked) -> Iterable[str]:
+def files(asked: CompletionRequest) -> Iterable[str]:
     """Return the files and folders whose names begin with the word."""
     folder, slash, begin = asked.word.lstrip("\"'").rpartition("/")
     try:
@@ -101,31 +101,31 @@ def files(asked: Asked) -> Iterable[str]:
     ]
 
 
-def values(option: CommandOption, asked: Asked) -> Iterable[str]:
+def values(option: CommandOption, asked: CompletionRequest) -> Iterable[str]:
     """Return what may follow an option."""
     offer = _VALUES.get((option.flag, option.value))
     return () if offer is None else offer(asked)
 
 
-def _ordinals(_asked: Asked) -> Iterable[str]:
+def _ordinals(_asked: CompletionRequest) -> Iterable[str]:
     from nbmem.api import device_selection
 
     return [str(card.ordinal) for card in device_selection.cards_here()]
 
 
-def _columns(_asked: Asked) -> Iterable[str]:
+def _columns(_asked: CompletionRequest) -> Iterable[str]:
     from nbmem.views.layers import COLUMNS
 
     return ["name", *COLUMNS]
 
 
-def _inputs(asked: Asked) -> Iterable[str]:
+def _inputs(asked: CompletionRequest) -> Iterable[str]:
     return [
         name for name, value in _names(asked.notebook) if hasattr(type(value), "untyped_storage")
     ]
 
 
-_VALUES: Mapping[tuple[str, str | None], Callable[[Asked], Iterable[str]]] = {
+_VALUES: Mapping[tuple[str, str | None], Callable[[CompletionRequest], Iterable[str]]] = {
     ("--gpu", "NAME"): lambda _: _cards(),
     ("--device", "N"): _ordinals,
     ("--save", "FILE"): files,

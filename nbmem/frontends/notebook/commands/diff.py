@@ -52,5 +52,5 @@ COMMAND = MagicCommand(
     "A B",
     "compare two traced cells, two files, or `step 1 step 5` of the last trace",
     _run,
-    offers=lambda asked: (*completions.kept(asked), *completions.recordings(asked)),
+    offers=lambda asked: (*completions.kept_traces(asked), *completions.recordings(asked)),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from nbmem.frontends.notebook.display import show_bundle, text_bundle
-from nbmem.frontends.notebook.error_boundary import say
+from nbmem.frontends.notebook.error_boundary import notify
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -14,7 +14,7 @@ LINES = 12
 """Runs that the progress shows; older ones scroll away."""
 
 
-def expect(shell: Any) -> None:
+def prepare_estimates(shell: Any) -> None:
     """Start the estimate subprocess while a question is being typed.
 
     In a notebook only. The process takes seconds to be ready.
@@ -25,7 +25,7 @@ def expect(shell: Any) -> None:
         worker_processes.prepare()
 
 
-class Progress:
+class EstimateProgress:
     """A cell output with the runs so far, until the result replaces it.
 
     After Ctrl-C the results so far stay. A terminal cannot take output back: there each run is a
@@ -62,7 +62,7 @@ class Progress:
             clear_output(wait=True)
         if kind is KeyboardInterrupt:
             what = " What was known by then stands in the output." if kept else ""
-            say(
+            notify(
                 f"{self._title} was interrupted after {self._runs()}: its process is ended, and "
                 f"the notebook is as it was.{what}"
             )
@@ -71,7 +71,7 @@ class Progress:
         """Add a line for one more finished run."""
         self._lines.append(text)
         if self._handle is None:
-            say(f"{self._title}: {text}")
+            notify(f"{self._title}: {text}")
         elif self._known is None:
             self._handle.update(self._bundle(), raw=True)
 

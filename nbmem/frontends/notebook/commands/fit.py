@@ -48,7 +48,7 @@ def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
         title=notebook.hooks.title(),
         vary=options.variable,
     )
-    with asking.Progress(shell, f"fit {options.variable}") as progress:
+    with asking.EstimateProgress(shell, f"fit {options.variable}") as progress:
         answer = estimates.fit(
             program, **search(options), tell=progress.tell, show=progress.partial
         )

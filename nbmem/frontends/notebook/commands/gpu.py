@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nbmem.frontends.notebook.commands.base import Notebook
 
 
-def choose(notebook: Notebook, name: str) -> str:
+def switch_card(notebook: Notebook, name: str) -> str:
     """Activate virtual cards by name, or `off`; return the message to show.
 
     Raises:
@@ -49,7 +49,7 @@ def _run(notebook: Notebook, argument: str) -> None:
     elif options.rank is not None:
         raise UsageError("--rank says which of --ranks: %nbmem gpu H100 --ranks 64 --rank 37.")
     else:
-        told = choose(notebook, name) if name else device_selection.table()
+        told = switch_card(notebook, name) if name else device_selection.table()
     show_bundle(text_bundle(told))
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nbmem.core.arguments import CommandOption
-    from nbmem.frontends.notebook.commands.base import Asked, Notebook
+    from nbmem.frontends.notebook.commands.base import CompletionRequest, Notebook
 
 WIDTH = 80
 """Of a terminal, in characters."""
@@ -85,7 +85,7 @@ def _paragraph(text: str, indent: str = "") -> str:
 
 
 def _run(_notebook: Notebook, argument: str) -> None:
-    from nbmem.frontends.notebook.commands import find
+    from nbmem.frontends.notebook.commands import find_command
 
     name = argument.lstrip("%").removeprefix("nbmem ")
     if not name:
@@ -93,11 +93,11 @@ def _run(_notebook: Notebook, argument: str) -> None:
     elif name == "memtrace":
         text = memtrace_help()
     else:
-        text = command_help(find(name))
+        text = command_help(find_command(name))
     show_bundle(text_bundle(text))
 
 
-def _names(_asked: Asked) -> Iterable[str]:
+def _names(_asked: CompletionRequest) -> Iterable[str]:
     from nbmem.frontends.notebook.commands import COMMANDS
 
     return [*(command.name for command in COMMANDS), "memtrace"]

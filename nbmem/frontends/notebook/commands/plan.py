@@ -45,7 +45,7 @@ def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
     plain = programs.cell(asking.source_of(shell, cell), names, title=notebook.hooks.title())
     ranks = worlds(options)
     program = plain if ranks else with_batch(plain, options.batch, names)
-    with asking.Progress(shell, "plan") as progress:
+    with asking.EstimateProgress(shell, "plan") as progress:
         answer: Any
         if ranks:
             kept, tell = asked["margin"], progress.tell

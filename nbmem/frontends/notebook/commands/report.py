@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.arguments import add_device, parser_of
 from nbmem.frontends.notebook.commands.base import MagicCommand
-from nbmem.frontends.notebook.display import readable, show
+from nbmem.frontends.notebook.display import require_report, show
 
 if TYPE_CHECKING:
     from nbmem.frontends.notebook.commands.base import Notebook
@@ -16,7 +16,7 @@ _PARSER = parser_of("%nbmem report", add_device)
 
 def _run(notebook: Notebook, argument: str) -> None:
     trace, device = notebook.last(), _PARSER.read(argument).device
-    readable(trace, device)  # says in one sentence why there is nothing to show
+    require_report(trace, device)  # says in one sentence why there is nothing to show
     show(trace, device=device)
 
 

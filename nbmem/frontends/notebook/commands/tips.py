@@ -52,10 +52,10 @@ def _run(notebook: Notebook, argument: str) -> None:
     if options.record:
         show_bundle(text_bundle(_record(notebook)))
         return
-    show_bundle(_advice(notebook, everything=options.all))
+    show_bundle(_tips_bundle(notebook, everything=options.all))
 
 
-def _advice(notebook: Notebook, *, everything: bool) -> dict[str, str]:
+def _tips_bundle(notebook: Notebook, *, everything: bool) -> dict[str, str]:
     """Return the last report's tips as a MIME bundle.
 
     Notes below them say what was left out and which tips are muted.
@@ -78,7 +78,7 @@ def _advice(notebook: Notebook, *, everything: bool) -> dict[str, str]:
         findings = others
     findings = tuple(_measured(finding, notebook.tracer.freed) for finding in findings)
     if not findings:
-        bundle = text_bundle(_nothing(report, others))
+        bundle = text_bundle(_why_no_tips(report, others))
     else:
         bundle = guarded_bundle(
             "The tips",
@@ -95,7 +95,7 @@ def _advice(notebook: Notebook, *, everything: bool) -> dict[str, str]:
     }
 
 
-def _nothing(report: Report, others: Sequence[Finding]) -> str:
+def _why_no_tips(report: Report, others: Sequence[Finding]) -> str:
     """Return why there is no tip, consistent with the rest of the report."""
     from nbmem.views.oom import aftermath
 

@@ -46,13 +46,13 @@ class Comms:
         """
         self._manager.register_comm(self._push)
 
-        @entry("the sidebar's requests", lost=_unheard)
+        @entry("the sidebar's requests", lost=_ignore_fault)
         def opened(page: Any, _message: Any) -> None:
-            @entry("a request of the sidebar's", lost=_unheard)
+            @entry("a request of the sidebar's", lost=_ignore_fault)
             def asked(message: Any) -> None:
                 page.send(answer(message["content"]["data"]))
 
-            @entry("a page's end", lost=_unheard)
+            @entry("a page's end", lost=_ignore_fault)
             def closed(_message: Any) -> None:
                 self._pages = [other for other in self._pages if other is not page]
 
@@ -74,11 +74,11 @@ class Comms:
             comm.close()
 
 
-def _unheard(_part: str, _err: Exception) -> None:
+def _ignore_fault(_part: str, _err: Exception) -> None:
     """Drop a fault that no page and no cell can show; the log has it."""
 
 
-def between_cells(kernel: Any, action: Callable[[], str]) -> str:
+def run_between_cells(kernel: Any, action: Callable[[], str]) -> str:
     """Run a function between cells in the kernel's main thread.
 
     Waits for its result and returns it. Requests of a page come in a subshell's thread, but a

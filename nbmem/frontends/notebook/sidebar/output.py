@@ -9,7 +9,7 @@ from typing import Any
 from nbmem.core.runtime.entry_points import entry
 
 
-class Output:
+class CellOutput:
     """The place of a cell's output: its display id and its parent request.
 
     Args:
@@ -66,7 +66,7 @@ class Output:
         return message
 
 
-def can_be_replaced(shell: Any) -> bool:
+def can_replace_output(shell: Any) -> bool:
     """Return whether the shell's outputs can be replaced.
 
     Not in a terminal, nor while a cell's output is captured.

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from nbmem.frontends.notebook.commands import estimates
 from nbmem.frontends.notebook.engines import ranks_folders
-from nbmem.frontends.notebook.sidebar.comms import Comms, between_cells
-from nbmem.frontends.notebook.sidebar.output import can_be_replaced
+from nbmem.frontends.notebook.sidebar.comms import Comms, run_between_cells
+from nbmem.frontends.notebook.sidebar.output import can_replace_output
 from nbmem.frontends.notebook.sidebar.status_line import StatusLine
 from nbmem.frontends.sidebar.hub import Hub
 from nbmem.frontends.sidebar.messages import Cell
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nbmem.frontends.notebook.cell_hooks import RunningCell
     from nbmem.frontends.notebook.commands.base import Notebook
     from nbmem.frontends.notebook.options import CellOptions
-    from nbmem.frontends.notebook.sidebar.output import Output
+    from nbmem.frontends.notebook.sidebar.output import CellOutput
     from nbmem.frontends.sidebar.hub_state import HubState
     from nbmem.report.model import Command
 
@@ -45,7 +45,9 @@ class Sidebar:
         """Let pages find this kernel, and watch its cells and traces."""
         kernel = self._notebook.shell.kernel
         answers = RequestHandler(
-            self.hub, NotebookActions(self._notebook), lambda action: between_cells(kernel, action)
+            self.hub,
+            NotebookActions(self._notebook),
+            lambda action: run_between_cells(kernel, action),
         )
         self._comms.open(answers.to)
         self._notebook.hooks.watcher = self
@@ -93,11 +95,11 @@ class Sidebar:
     def trace_begun(self, title: str, options: CellOptions) -> None:
         """Show a status line under the cell whose trace has begun."""
         shell = self._notebook.shell
-        if can_be_replaced(shell):
+        if can_replace_output(shell):
             self._progress = StatusLine(shell, title, html=options.widget)
             self.hub.watchers.append(self._progress.renew)
 
-    def trace_ended(self) -> Output | None:
+    def trace_ended(self) -> CellOutput | None:
         """End the status line; return the output that the report replaces."""
         progress = self._progress
         if progress is None:
@@ -141,14 +143,14 @@ class NotebookActions:
         if card.lower() == "off":
             from nbmem.api import device_selection
 
-            device_selection.refuse_to_lose(self._notebook.shell.user_ns)
-        from nbmem.frontends.notebook.commands.gpu import choose
+            device_selection.require_no_live_tensors(self._notebook.shell.user_ns)
+        from nbmem.frontends.notebook.commands.gpu import switch_card
 
-        return choose(self._notebook, card)
+        return switch_card(self._notebook, card)
 
     def expect_question(self) -> None:
         """Start the estimate subprocess, if none is ready."""
-        estimates.expect(self._notebook.shell)
+        estimates.prepare_estimates(self._notebook.shell)
 
     def free(self, command: Command) -> tuple[str, int]:
         """Free what a command names; return the message and the bytes freed."""

@@ -12,7 +12,7 @@ from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.runtime.entry_points import entry
 from nbmem.core.units import format_bytes
 from nbmem.frontends.notebook.display import show_bundle
-from nbmem.frontends.notebook.sidebar.output import Output
+from nbmem.frontends.notebook.sidebar.output import CellOutput
 from nbmem.views.markup import element
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class StatusLine:
     def __init__(self, shell: Any, title: str, *, html: bool) -> None:
         self._title = title
         self._html = html
-        self._output: Output | None = Output(shell)
+        self._output: CellOutput | None = CellOutput(shell)
         self._text = f"{title}: traced"
         self._due = CLOCK.monotonic() + INTERVAL_S
         show_bundle(self._bundle(), display_id=self._output.id)
@@ -52,7 +52,7 @@ class StatusLine:
         self._text = text
         output.update(self._bundle())
 
-    def end(self) -> Output | None:
+    def end(self) -> CellOutput | None:
         """End the line; return its output, for the report that replaces it."""
         output = self._output
         if output is not None:

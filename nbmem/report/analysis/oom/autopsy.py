@@ -13,21 +13,21 @@ from nbmem.core.runtime.fault_isolation import UNGUARDED
 from nbmem.core.session.categories import Category
 from nbmem.core.session.holders import HolderKind, roots
 from nbmem.core.units import format_bytes
-from nbmem.report.analysis.framework_advice import beside_torch
+from nbmem.report.analysis.framework_advice import other_frameworks_text
 from nbmem.report.analysis.moments import moment_at
-from nbmem.report.analysis.oom.failed_request import Case, cases, free_pieces, layout
+from nbmem.report.analysis.oom.failed_request import FailedRequest, cases, free_pieces, layout
 from nbmem.report.analysis.oom.live_groups import groups
 from nbmem.report.analysis.oom.remedies import remedies
 from nbmem.report.analysis.source_lines import users_line
-from nbmem.report.model import Autopsy, Command
+from nbmem.report.model import Command, OomReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbmem.core.runtime.fault_isolation import Faults
-    from nbmem.report.analysis.oom.live_groups import Group
+    from nbmem.report.analysis.oom.live_groups import AllocationGroup
     from nbmem.report.ledger.balance import Ledger
-    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.ledger.card_ledger import CardLedger
     from nbmem.report.model import Finding, Moment
 
 ANSWERED = {"batch_size", "framework_cache", "preallocated", "traceback_kept"}
@@ -37,17 +37,19 @@ MOST = 20
 """Failed requests that a report keeps; only the chief one is explained in full."""
 
 
-def autopsies(books: Books, t0_ns: int, faults: Faults = UNGUARDED) -> tuple[Autopsy, ...]:
+def autopsies(
+    card_ledger: CardLedger, t0_ns: int, faults: Faults = UNGUARDED
+) -> tuple[OomReport, ...]:
     """Explain every out-of-memory error of a recording.
 
     The one that ended it (or the last) comes first.
 
     Args:
-        books: The card's books.
+        card_ledger: The card's books.
         t0_ns: Start of the recording, nanoseconds since the epoch.
         faults: Takes what fails and leaves it out; by default it is raised.
     """
-    found = cases(books)
+    found = cases(card_ledger)
     if not found:
         return ()
     *others, chief = found
@@ -60,7 +62,7 @@ def autopsies(books: Books, t0_ns: int, faults: Faults = UNGUARDED) -> tuple[Aut
     )
 
 
-def said_already(ooms: tuple[Autopsy, ...]) -> frozenset[str]:
+def answered_tips(ooms: tuple[OomReport, ...]) -> frozenset[str]:
     """Return the keys of tips that an error's remedies answer better.
 
     Only an error that ended the recording counts.
@@ -70,13 +72,13 @@ def said_already(ooms: tuple[Autopsy, ...]) -> frozenset[str]:
     return frozenset({"traceback_kept", *(r.rule for r in ooms[0].remedies)} & ANSWERED)
 
 
-def _brief(case: Case, t0_ns: int) -> Autopsy:
+def _brief(case: FailedRequest, t0_ns: int) -> OomReport:
     """Explain where, what and why a request failed, without remedies."""
     seen = case.refusal
     pieces = free_pieces(case, layout(case))
-    return Autopsy(
+    return OomReport(
         at=_moment(case, t0_ns),
-        device=case.books.trace.info.index,
+        device=case.card_ledger.trace.info.index,
         asked=case.size,
         wanted=case.wanted,
         layer=seen.layer if seen else None,
@@ -85,7 +87,7 @@ def _brief(case: Case, t0_ns: int) -> Autopsy:
         caught=case.caught,
         free=case.free,
         limit=case.limit,
-        allocated=int(case.books.allocated[case.index]),
+        allocated=int(case.card_ledger.allocated[case.index]),
         reserved=case.reserved,
         given_back=case.given_back,
         largest=int(pieces.max(initial=0)),
@@ -94,7 +96,7 @@ def _brief(case: Case, t0_ns: int) -> Autopsy:
     )
 
 
-def _full(case: Case, brief: Autopsy, faults: Faults) -> Autopsy:
+def _full(case: FailedRequest, brief: OomReport, faults: Faults) -> OomReport:
     held = faults.part("The largest holders", lambda: groups(case), [])
     found, notes = faults.part("The remedies", lambda: _tried(case, held, brief), ((), ()))
     ledger = faults.part("The card at that moment", lambda: _ledger(case), None)
@@ -112,7 +114,7 @@ def _full(case: Case, brief: Autopsy, faults: Faults) -> Autopsy:
 
 
 def _tried(
-    case: Case, held: Sequence[Group], brief: Autopsy
+    case: FailedRequest, held: Sequence[AllocationGroup], brief: OomReport
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """Return the remedies that would have sufficed, or a note without any."""
     try:
@@ -128,17 +130,17 @@ def _tried(
     return (), (nothing,)
 
 
-def _moment(case: Case, t0_ns: int) -> Moment:
+def _moment(case: FailedRequest, t0_ns: int) -> Moment:
     """Return the moment when the request failed.
 
     Its own event is the last that happened.
     """
-    found = moment_at(case.books, case.index + 1, t0_ns)
+    found = moment_at(case.card_ledger, case.index + 1, t0_ns)
     line = users_line(case.refusal.stack) if case.refusal is not None else None
     return replace(found, event=case.index, line=line or found.line)
 
 
-def _reason(case: Case, pieces: int, largest: int, count: int) -> str:
+def _reason(case: FailedRequest, pieces: int, largest: int, count: int) -> str:
     """Explain why the allocator could not serve the request."""
     wanted, free = format_bytes(case.wanted), format_bytes(case.free)
     cached = (
@@ -163,19 +165,19 @@ def _reason(case: Case, pieces: int, largest: int, count: int) -> str:
     return (
         f"Too little memory: {wanted} were needed from the card, which had {free} free: "
         f"{format_bytes(case.missing)} too few. {cached}."
-        f"{beside_torch(case.books.ledger(case.index).owners)}"
+        f"{other_frameworks_text(case.card_ledger.ledger(case.index).owners)}"
     )
 
 
-def _ledger(case: Case) -> Ledger | None:
+def _ledger(case: FailedRequest) -> Ledger | None:
     """Return the card's ledger at the failure; None without readings.
 
     Its free bytes are those that torch's own history has.
     """
-    books = case.books
-    if not len(books.trace.samples):
+    card_ledger = case.card_ledger
+    if not len(card_ledger.trace.samples):
         return None
-    ledger = books.ledger(case.index)
+    ledger = card_ledger.ledger(case.index)
     held = list(ledger.held)
     context = held[Category.CONTEXT] + held[Category.FREE] - case.free
     if context < 0:
@@ -184,12 +186,12 @@ def _ledger(case: Case) -> Ledger | None:
     return replace(ledger, held=tuple(held))
 
 
-def _left(case: Case) -> int | None:
+def _left(case: FailedRequest) -> int | None:
     """Return the bytes that only the failed cell's traceback keeps.
 
     None where holders were not searched.
     """
-    found = roots(case.books.session, case.books.trace)
+    found = roots(case.card_ledger.session, case.card_ledger.trace)
     if found is None:
         return None
     return sum(root.alone for root in found if root.kind is HolderKind.TRACEBACK)

@@ -56,15 +56,15 @@ def batch(trial: Trial) -> Iterator[Finding]:
 
 def _share_that_fits(trial: Trial) -> float:
     """Estimate the part of the batch whose forward and gradients fit."""
-    case, books = trial.case, trial.case.books
-    live = books.live(case.index)
+    case, card_ledger = trial.case, trial.case.card_ledger
+    live = card_ledger.live(case.index)
     growing = trial.bytes_of(trial.new_rows(*_WITH_BATCH)) + case.size
     fixed = trial.bytes_of(live) - growing + case.size
     if trial.phase in ("input", "forward") and not len(trial.rows(Category.GRADIENTS)):
         fixed += trial.bytes_of(trial.rows(Category.WEIGHTS))
     activations = trial.new_rows(Category.ACTIVATIONS)
     if trial.phase == "forward":  # backward begins with two gradients of the largest result
-        blocks = books.allocations.block[activations]
+        blocks = card_ledger.allocations.block[activations]
         growing += 2 * max(case.size, int(blocks.max(initial=0)))
     if trial.phase == "forward" and case.refusal is not None and case.refusal.progress:
         growing += int(trial.bytes_of(activations) * (1 / case.refusal.progress - 1))
@@ -77,13 +77,15 @@ def _grows_with_batch(trial: Trial) -> dict[int, int]:
 
     The failed request is among them.
     """
-    books, case = trial.case.books, trial.case
-    a = books.allocations
-    born = (a.born >= 0) & (a.born < case.index) & case.of_this_step(np.arange(len(a)))
-    of_step = books.phases.named(books.born_in, *STEP_PHASES)
-    temporary = (books.category == Category.TEMPORARIES) & of_step
-    grows = born & (np.isin(books.category, _WITH_BATCH) | temporary)
-    events = [*a.born[grows].tolist(), case.index]
+    card_ledger, case = trial.case.card_ledger, trial.case
+    a = card_ledger.allocations
+    born = (
+        (a.allocated_at >= 0) & (a.allocated_at < case.index) & case.of_this_step(np.arange(len(a)))
+    )
+    of_step = card_ledger.phases.named(card_ledger.born_in, *STEP_PHASES)
+    temporary = (card_ledger.category == Category.TEMPORARIES) & of_step
+    grows = born & (np.isin(card_ledger.category, _WITH_BATCH) | temporary)
+    events = [*a.allocated_at[grows].tolist(), case.index]
     return {event: trial.rerun.requested(event) for event in events}
 
 
@@ -92,10 +94,10 @@ def _batch_size(trial: Trial) -> int | None:
 
     None if no input was seen.
     """
-    a = trial.case.books.allocations
+    a = trial.case.card_ledger.allocations
     rows = trial.new_rows(Category.INPUTS)
     for row in rows[np.argsort(-a.block[rows], kind="stable")].tolist():
-        match = _FIRST_DIMENSION.search(trial.case.books.name(row) or "")
+        match = _FIRST_DIMENSION.search(trial.case.card_ledger.name(row) or "")
         if match:
             return int(match[1])
     return None

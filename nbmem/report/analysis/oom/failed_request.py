@@ -12,14 +12,14 @@ from nbmem.allocator.rounding import LARGE_STEP, SMALL_LIMIT, segment_bytes
 from nbmem.core.session.events import GIVES_BACK, BlockState, Layout
 from nbmem.core.session.oom import is_oom_text, read_message
 from nbmem.core.units import GIB
-from nbmem.report.analysis.what_if import in_force
+from nbmem.report.analysis.what_if import recorded_settings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.allocator.settings import AllocatorSettings
     from nbmem.core.session.oom import Refusal
-    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.ledger.card_ledger import CardLedger
 
     Ints = NDArray[np.int64]
 
@@ -28,11 +28,11 @@ _ROUNDED = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class FailedRequest:
     """One failed request and the allocator's figures at that moment.
 
     Attributes:
-        books: The card's books.
+        card_ledger: The card's books.
         index: Its OOM event; the position at which it failed.
         refusal: How it was seen to fail, or None.
         caught: Whether the program went on.
@@ -47,7 +47,7 @@ class Case:
         given_back: Cached bytes that torch gave back first.
     """
 
-    books: Books
+    card_ledger: CardLedger
     index: int
     refusal: Refusal | None
     caught: bool
@@ -76,41 +76,48 @@ class Case:
 
         Before any step, all of them count.
         """
-        books = self.books
-        steps = np.array([*(max(0, step) for step in books.phases.passes), -1], np.int64)
-        phase = int(books.phases.of(np.array([self.index], np.int64))[0])
-        now: NDArray[np.bool_] = steps[books.born_in[rows]] >= steps[phase]
+        card_ledger = self.card_ledger
+        steps = np.array([*(max(0, step) for step in card_ledger.phases.passes), -1], np.int64)
+        phase = int(card_ledger.phases.of(np.array([self.index], np.int64))[0])
+        now: NDArray[np.bool_] = steps[card_ledger.born_in[rows]] >= steps[phase]
         return now
 
 
-def cases(books: Books) -> list[Case]:
+def cases(card_ledger: CardLedger) -> list[FailedRequest]:
     """List every failed request that the program went without, in order."""
-    fatal = is_oom_text(books.session.error or "")
-    last = max(books.refused.seen, default=None)
+    fatal = is_oom_text(card_ledger.session.error or "")
+    last = max(card_ledger.refused.seen, default=None)
     return [
-        _case(books, index, books.refused.seen[index], caught=not (fatal and index == last))
-        for index in books.refused.failed
+        _case(
+            card_ledger,
+            index,
+            card_ledger.refused.seen[index],
+            caught=not (fatal and index == last),
+        )
+        for index in card_ledger.refused.failed
     ]
 
 
-def _case(books: Books, index: int, refusal: Refusal | None, *, caught: bool) -> Case:
-    events, settings = books.trace.events, in_force(books.trace)
+def _case(
+    card_ledger: CardLedger, index: int, refusal: Refusal | None, *, caught: bool
+) -> FailedRequest:
+    events, settings = card_ledger.trace.events, recorded_settings(card_ledger.trace)
     size, free = int(events.size[index]), int(events.addr[index])
-    reserved = int(books.reserved[index])
+    reserved = int(card_ledger.reserved[index])
     begun = index
     while begun and events.action[begun - 1] in GIVES_BACK:
         begun -= 1
     wanted = segment_bytes(size, settings.large_segment_size)
     if refusal is not None:
         wanted = refusal.wanted
-    limit, least = _limit(books, refusal, caught=caught)
+    limit, least = _limit(card_ledger, refusal, caught=caught)
     capacity = reserved + free
     if least is not None:
         capacity = min(capacity, least)
     elif free >= wanted + LARGE_STEP:  # a limit that nobody names: at least what was reserved
-        capacity = int(books.reserved[: index + 1].max())
-    return Case(
-        books=books,
+        capacity = int(card_ledger.reserved[: index + 1].max())
+    return FailedRequest(
+        card_ledger=card_ledger,
         index=index,
         refusal=refusal,
         caught=caught,
@@ -126,22 +133,26 @@ def _case(books: Books, index: int, refusal: Refusal | None, *, caught: bool) ->
     )
 
 
-def _limit(books: Books, refusal: Refusal | None, *, caught: bool) -> tuple[int | None, int | None]:
+def _limit(
+    card_ledger: CardLedger, refusal: Refusal | None, *, caught: bool
+) -> tuple[int | None, int | None]:
     """Return the memory limit and the least that it can be, or None."""
     if refusal is not None:
         return refusal.limit, refusal.limit
-    message = None if caught else read_message(books.session.error or "")
+    message = None if caught else read_message(card_ledger.session.error or "")
     if message is None or message.limit is None:
         return None, None
     return message.limit, message.limit - int(_ROUNDED * GIB)
 
 
-def layout(case: Case) -> Layout:
+def layout(case: FailedRequest) -> Layout:
     """Reconstruct every segment and block at the failed request."""
-    books, index = case.books, case.index
-    after, _ = undo_with_notes(books.trace.end, books.trace.events[index:], case.settings)
-    a = books.allocations
-    rows = np.flatnonzero((a.born < index) & (a.died >= index))
+    card_ledger, index = case.card_ledger, case.index
+    after, _ = undo_with_notes(
+        card_ledger.trace.end, card_ledger.trace.events[index:], case.settings
+    )
+    a = card_ledger.allocations
+    rows = np.flatnonzero((a.allocated_at < index) & (a.completed_at >= index))
     rows = rows[np.argsort(a.addr[rows], kind="stable")]
     state = np.where(a.freed[rows] < index, BlockState.PENDING, BlockState.ALLOCATED)
     segments = after.segments
@@ -150,7 +161,7 @@ def layout(case: Case) -> Layout:
     return Layout(segments=segments, blocks=blocks)
 
 
-def free_pieces(case: Case, at: Layout) -> Ints:
+def free_pieces(case: FailedRequest, at: Layout) -> Ints:
     """Return sizes of the free cached blocks that may serve the request.
 
     These are the blocks of its pool and its stream.

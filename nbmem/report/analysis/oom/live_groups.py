@@ -9,14 +9,14 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.core.session.holders import HolderKind, held_storages
-from nbmem.core.session.tensor_names import is_place, of_graph, root_of
+from nbmem.core.session.tensor_names import is_graph_name, is_place, root_of
 from nbmem.report.analysis.source_lines import users_line
 from nbmem.report.model import HeldGroup
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nbmem.report.analysis.oom.failed_request import Case
+    from nbmem.report.analysis.oom.failed_request import FailedRequest
 
     Ints = NDArray[np.int64]
 
@@ -30,7 +30,7 @@ _FREE_AS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class AllocationGroup:
     """Allocations under one name or line, and how to free them.
 
     Attributes:
@@ -44,31 +44,31 @@ class Group:
     free: str | None
 
 
-def groups(case: Case) -> list[Group]:
+def groups(case: FailedRequest) -> list[AllocationGroup]:
     """Group the allocations that lived at the failure, largest group first."""
-    books, a = case.books, case.books.allocations
+    card_ledger, a = case.card_ledger, case.card_ledger.allocations
     late = _held_at_the_end(case)
     found: dict[tuple[str | None, Category, str | None, bool, str | None], list[int]] = {}
-    live = books.live(case.index)
+    live = card_ledger.live(case.index)
     for row, now in zip(live.tolist(), case.of_this_step(live).tolist(), strict=True):
-        category = Category(int(books.category[row]))
-        name, free = books.name(row), None
+        category = Category(int(card_ledger.category[row]))
+        name, free = card_ledger.name(row), None
         stack, place = int(a.stack[row]), is_place(name)
         root = None if name is None or place else root_of(name)
-        if a.freed[row] == books.events and (holder := late.get(int(a.addr[row]))):
-            root = (holder[0] or root) if of_graph(name) else (root or holder[0])
+        if a.freed[row] == card_ledger.events and (holder := late.get(int(a.addr[row]))):
+            root = (holder[0] or root) if is_graph_name(name) else (root or holder[0])
             free = holder[1]
-            if free == TRACEBACK and a.born[row] >= 0:
+            if free == TRACEBACK and a.allocated_at[row] >= 0:
                 free = None  # of this very failure, whose line came before it
         elif category is Category.USER_TENSORS:
             free = root
-        line = None if root or stack < 0 else users_line(books.session.stacks[stack])
+        line = None if root or stack < 0 else users_line(card_ledger.session.stacks[stack])
         if name is not None and place and root is line is None:
             root = root_of(name)
         older = category is Category.ACTIVATIONS and not now
         found.setdefault((root, category, line, older, free), []).append(row)
     made = [
-        Group(
+        AllocationGroup(
             held=HeldGroup(
                 name=root,
                 category=category,
@@ -85,14 +85,14 @@ def groups(case: Case) -> list[Group]:
     return sorted(made, key=lambda group: -group.held.requested)
 
 
-def _held_at_the_end(case: Case) -> dict[int, tuple[str | None, str | None]]:
+def _held_at_the_end(case: FailedRequest) -> dict[int, tuple[str | None, str | None]]:
     """Map addresses to the holder's name and what `%nbmem free` takes.
 
     A traceback is no name to know a tensor by; the line that made it says more.
     """
-    books = case.books
+    card_ledger = case.card_ledger
     found: dict[int, tuple[str | None, str | None]] = {}
-    for held in held_storages(books.session, books.trace) or ():
+    for held in held_storages(card_ledger.session, card_ledger.trace) or ():
         best, free = held.holders[0], None
         if all(holder.root == best.root for holder in held.holders):
             free = _FREE_AS.get(best.kind, best.root if best.kind is HolderKind.NAME else None)

@@ -9,19 +9,19 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.core.units import format_bytes
-from nbmem.report.analysis.framework_advice import can_leave, remedy
+from nbmem.report.analysis.framework_advice import framework_finding, releasable_bytes
 from nbmem.report.analysis.oom.batch_estimate import batch
 from nbmem.report.analysis.oom.live_groups import OUT, TRACEBACK
 from nbmem.report.analysis.oom.request_replay import FailureReplay, served_now
 from nbmem.report.analysis.oom.trial import Trial
 from nbmem.report.analysis.program_names import (
     blocks_of,
-    checkpointed,
-    chief_model,
-    chief_optimizer,
-    typed,
-    without_gradients,
-    zeroed,
+    checkpoint_code,
+    code_name,
+    largest_model,
+    largest_optimizer,
+    no_grad_code,
+    zero_grad_code,
 )
 from nbmem.report.analysis.what_if import with_conf
 from nbmem.report.model import Command, Finding
@@ -29,15 +29,17 @@ from nbmem.report.model import Command, Finding
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from nbmem.report.analysis.oom.failed_request import Case
-    from nbmem.report.analysis.oom.live_groups import Group
+    from nbmem.report.analysis.oom.failed_request import FailedRequest
+    from nbmem.report.analysis.oom.live_groups import AllocationGroup
 
 MOST = 3
 EXPANDABLE = "expandable_segments:True"
 _FREE_WORDS = {TRACEBACK: "what an earlier failure left behind", OUT: "Out and _"}
 
 
-def remedies(case: Case, held: Sequence[Group], phase: str | None) -> tuple[Finding, ...]:
+def remedies(
+    case: FailedRequest, held: Sequence[AllocationGroup], phase: str | None
+) -> tuple[Finding, ...]:
     """Return at most three remedies, the least intrusive first.
 
     Args:
@@ -59,7 +61,7 @@ def _limit(trial: Trial) -> Iterator[Finding]:
     room = case.reserved + case.free
     if not case.limited or not served_now(case, capacity=room):
         return
-    total = case.books.trace.info.total_bytes
+    total = case.card_ledger.trace.info.total_bytes
     share = math.ceil(100 * (case.reserved + case.wanted) / total) / 100
     line = f"import torch\n\ntorch.cuda.set_per_process_memory_fraction({share:.2f})"
     yield Finding(
@@ -77,7 +79,7 @@ def _expandable(trial: Trial) -> Iterator[Finding]:
     case = trial.case
     if case.settings.expandable_segments or not trial.rerun.served(conf=EXPANDABLE):
         return
-    conf = with_conf(case.books.trace, EXPANDABLE)
+    conf = with_conf(case.card_ledger.trace, EXPANDABLE)
     yield Finding(
         rule="fragmentation",
         title="Set expandable_segments:True, so that free pieces can be joined",
@@ -91,7 +93,7 @@ def _expandable(trial: Trial) -> Iterator[Finding]:
 
 
 def _names(trial: Trial) -> Iterator[Finding]:
-    named: dict[str, list[Group]] = {}
+    named: dict[str, list[AllocationGroup]] = {}
     for group in trial.held:
         needless = group.held.older or group.held.category in (
             Category.USER_TENSORS,
@@ -134,7 +136,7 @@ def _gradients(trial: Trial) -> Iterator[Finding]:
             low=size,
             high=size,
             ground="simulated",
-            code=zeroed(typed(chief_optimizer(trial.case.books.session))),
+            code=zero_grad_code(code_name(largest_optimizer(trial.case.card_ledger.session))),
         )
 
 
@@ -153,13 +155,13 @@ def _inference(trial: Trial) -> Iterator[Finding]:
             low=size,
             high=size,
             ground="estimated",
-            code=without_gradients(typed(chief_model(trial.case.books.session))),
+            code=no_grad_code(code_name(largest_model(trial.case.card_ledger.session))),
         )
 
 
 def _others(trial: Trial) -> Iterator[Finding]:
     case = trial.case
-    others = case.books.trace.other_processes
+    others = case.card_ledger.trace.other_processes
     size = sum(others.values())
     if not size or case.limited or not served_now(case, capacity=case.capacity + size):
         return
@@ -176,10 +178,10 @@ def _others(trial: Trial) -> Iterator[Finding]:
 
 def _frameworks(trial: Trial) -> Iterator[Finding]:
     case = trial.case
-    for share in case.books.ledger(case.index).owners:
-        size = can_leave(share)
+    for share in case.card_ledger.ledger(case.index).owners:
+        size = releasable_bytes(share)
         if size and not case.limited and served_now(case, capacity=case.capacity + size):
-            yield remedy(share, "simulated")
+            yield framework_finding(share, "simulated")
 
 
 def _checkpointing(trial: Trial) -> Iterator[Finding]:
@@ -202,7 +204,7 @@ def _checkpointing(trial: Trial) -> Iterator[Finding]:
             low=size,
             high=size,
             ground="estimated",
-            code=checkpointed(_blocks(chief_model(trial.case.books.session))),
+            code=checkpoint_code(_blocks(largest_model(trial.case.card_ledger.session))),
         )
 
 

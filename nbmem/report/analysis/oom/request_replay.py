@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from nbmem.report.analysis.oom.failed_request import Case
+    from nbmem.report.analysis.oom.failed_request import FailedRequest
 
     Ints = NDArray[np.int64]
 
@@ -35,7 +35,9 @@ _NOWHERE = 1 << 61
 """An address that no event has: where the failed request is put when it is served."""
 
 
-def served_now(case: Case, *, freed: Ints | None = None, capacity: int | None = None) -> bool:
+def served_now(
+    case: FailedRequest, *, freed: Ints | None = None, capacity: int | None = None
+) -> bool:
     """Return whether the request is served at its moment, with changes.
 
     Args:
@@ -49,13 +51,13 @@ def served_now(case: Case, *, freed: Ints | None = None, capacity: int | None = 
     driver.used = int(at.segments.size.sum())
     allocator = CachingAllocator(
         total_bytes=total,
-        release=case.books.trace.release,
+        release=case.card_ledger.trace.release,
         settings=replace(case.settings, per_process_memory_fraction=None),
         driver=driver,
     )
     restore(allocator, at)
     if freed is not None:
-        for addr in case.books.allocations.addr[freed].tolist():
+        for addr in case.card_ledger.allocations.addr[freed].tolist():
             if addr in allocator.live:
                 allocator.free(addr)
     try:
@@ -73,13 +75,13 @@ class FailureReplay:
             does a changed one say anything.
     """
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: FailedRequest) -> None:
         self._case = case
-        events = case.books.trace.events[: case.index + 1]
+        events = case.card_ledger.trace.events[: case.index + 1]
         action, addr = events.action.copy(), events.addr.copy()
         action[case.index], addr[case.index] = Action.ALLOC, _NOWHERE
         self._events = replace(events, action=action, addr=addr)
-        short = case.index < MOST_EVENTS and not case.books.trace.dropped
+        short = case.index < MOST_EVENTS and not case.card_ledger.trace.dropped
         self.faithful = short and self._refused_at() == case.index
 
     def served(self, *, conf: str | None = None, resized: Mapping[int, int] | None = None) -> bool:
@@ -100,7 +102,7 @@ class FailureReplay:
     def _refused_at(
         self, conf: str | None = None, resized: Mapping[int, int] | None = None
     ) -> int | None:
-        books = copy.copy(self._case.books)
-        books.trace = replace(books.trace, events=self._events)
+        card_ledger = copy.copy(self._case.card_ledger)
+        card_ledger.trace = replace(card_ledger.trace, events=self._events)
         limit, last = self._case.capacity, len(self._events)
-        return try_settings(books, conf, limit=limit, resized=resized, last=last).refused
+        return try_settings(card_ledger, conf, limit=limit, resized=resized, last=last).refused

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.core.session.categories import Category
-    from nbmem.report.analysis.oom.failed_request import Case
-    from nbmem.report.analysis.oom.live_groups import Group
+    from nbmem.report.analysis.oom.failed_request import FailedRequest
+    from nbmem.report.analysis.oom.live_groups import AllocationGroup
     from nbmem.report.analysis.oom.request_replay import FailureReplay
 
     Ints = NDArray[np.int64]
@@ -31,16 +31,16 @@ class Trial:
         rerun: The recording, replayed up to it.
     """
 
-    case: Case
-    held: Sequence[Group]
+    case: FailedRequest
+    held: Sequence[AllocationGroup]
     phase: str | None
     rerun: FailureReplay
 
     def rows(self, *categories: Category) -> Ints:
         """Return the live allocations of some categories, by allocation time."""
         case = self.case
-        rows = case.books.live(case.index)
-        return rows[np.isin(case.books.category[rows], categories)]
+        rows = case.card_ledger.live(case.index)
+        return rows[np.isin(case.card_ledger.category[rows], categories)]
 
     def new_rows(self, *categories: Category) -> Ints:
         """Return the live allocations of some categories made in this step."""
@@ -49,4 +49,4 @@ class Trial:
 
     def bytes_of(self, rows: Ints) -> int:
         """Sum the block bytes of some allocations."""
-        return int(self.case.books.allocations.block[rows].sum())
+        return int(self.case.card_ledger.allocations.block[rows].sum())

@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.session.holders import HolderKind, roots_of
 from nbmem.core.units import format_bytes
-from nbmem.report.analysis.framework_advice import beside_torch, can_leave, remedy
+from nbmem.report.analysis.framework_advice import (
+    framework_finding,
+    other_frameworks_text,
+    releasable_bytes,
+)
 from nbmem.report.analysis.source_lines import users_line
-from nbmem.report.model import Autopsy, Command, HeldGroup, Moment
+from nbmem.report.model import Command, HeldGroup, Moment, OomReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +47,7 @@ def untraced(  # noqa: PLR0913 - each is known or not by itself
     caught: bool,
     shares: Sequence[Share] = (),
     allocator: str = "native",
-) -> Autopsy:
+) -> OomReport:
     """Explain an error as far as possible without the allocator's events.
 
     Args:
@@ -62,7 +66,7 @@ def untraced(  # noqa: PLR0913 - each is known or not by itself
     limit = refusal.limit if refusal else message.limit if message else None
     reserved = refusal.reserved if refusal else message.reserved if message else None
     allocated = refusal.allocated if refusal else message.allocated if message else None
-    return Autopsy(
+    return OomReport(
         at=Moment(event=0, t_ns=0, line=line or users_line(stack)),
         device=refusal.device if refusal else (message.device if message else None) or 0,
         asked=None,
@@ -76,14 +80,14 @@ def untraced(  # noqa: PLR0913 - each is known or not by itself
         allocated=allocated,
         reserved=reserved,
         others=message.others if message else None,
-        reason=_reason(wanted, free, reserved, allocated, limit) + beside_torch(shares),
+        reason=_reason(wanted, free, reserved, allocated, limit) + other_frameworks_text(shares),
         holders=() if caught else _holders(storages),
         remedies=tuple(
-            remedy(share, "estimated")
+            framework_finding(share, "estimated")
             for share in shares
             if limit is None
             and free is not None
-            and free < (wanted or 0) <= free + can_leave(share)
+            and free < (wanted or 0) <= free + releasable_bytes(share)
         ),
         left=None if caught else left_by_traceback(storages),
         command=None if caught else Command(name="free", arguments=("traceback",)),

@@ -17,7 +17,7 @@ from nbmem.report.analysis.world.world_report import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nbmem.report.analysis.world.world_report import HeldThen, RankRow
+    from nbmem.report.analysis.world.world_report import RankAtFailure, RankRow
 
 LEAST_SHARE, LEAST_OF_CARD = 0.1, 0.01
 """A rank is out of balance if it is above the median by these parts of the median and of the card:
@@ -99,7 +99,9 @@ def _imbalance(row: RankRow, group: Sequence[RankRow]) -> Imbalance | None:
     )
 
 
-def first_out(rows: Sequence[RankRow], held: Callable[[RankRow, int], HeldThen]) -> FirstOut | None:
+def first_out(
+    rows: Sequence[RankRow], held: Callable[[RankRow, int], RankAtFailure]
+) -> FirstOut | None:
     """Find the rank that ran out of memory first, and the others then.
 
     Args:

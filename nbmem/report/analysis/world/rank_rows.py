@@ -13,18 +13,18 @@ import numpy as np
 from nbmem.core.files.rank_journal import Journal
 from nbmem.core.session.cards import fullest
 from nbmem.core.session.categories import Category
-from nbmem.core.session.tensor_names import without_form, without_numbers
+from nbmem.core.session.tensor_names import without_numbers, without_shape
 from nbmem.report.analysis.moments import phase_at
-from nbmem.report.analysis.report_builder import books_of
+from nbmem.report.analysis.report_builder import card_ledger_of
 from nbmem.report.analysis.timeline import timeline
-from nbmem.report.analysis.world.world_report import HeldThen, RankRow
+from nbmem.report.analysis.world.world_report import RankAtFailure, RankRow
 
 if TYPE_CHECKING:
     from nbmem.core.files.rank_folder import RankFile
-    from nbmem.core.files.rank_journal import CardNow, Entry
+    from nbmem.core.files.rank_journal import CardState, Entry
     from nbmem.core.session.session import Session
     from nbmem.report.analysis.world.world_report import State
-    from nbmem.report.ledger.card_ledger import Books
+    from nbmem.report.ledger.card_ledger import CardLedger
 
 BINS = 80
 """Stretches of a rank's small timeline: half as many as its picture has columns."""
@@ -39,7 +39,7 @@ def row_of(file: RankFile) -> RankRow:
     return _of_journal(file, found) if isinstance(found, Journal) else _of_session(file, found)
 
 
-def held_at(file: RankFile, t_ns: int) -> HeldThen:
+def held_at(file: RankFile, t_ns: int) -> RankAtFailure:
     """Return what a rank held at a moment, or at the last one written before.
 
     Args:
@@ -51,8 +51,8 @@ def held_at(file: RankFile, t_ns: int) -> HeldThen:
         entry = next((e for e in reversed(found.entries) if e.t_ns <= t_ns), None)
         card = None if entry is None else fullest_of(entry)
         if entry is None or card is None:
-            return HeldThen(rank=number, t_ns=None)
-        return HeldThen(
+            return RankAtFailure(rank=number, t_ns=None)
+        return RankAtFailure(
             rank=number,
             t_ns=entry.t_ns,
             allocated=card.allocated,
@@ -62,37 +62,37 @@ def held_at(file: RankFile, t_ns: int) -> HeldThen:
             step=entry.step,
         )
     if not found.devices:
-        return HeldThen(rank=number, t_ns=None)
-    books = books_of(found)
-    position = int(np.searchsorted(books.trace.events.t_ns, t_ns))
-    phase, step = phase_at(books, position)
-    return HeldThen(
+        return RankAtFailure(rank=number, t_ns=None)
+    card_ledger = card_ledger_of(found)
+    position = int(np.searchsorted(card_ledger.trace.events.t_ns, t_ns))
+    phase, step = phase_at(card_ledger, position)
+    return RankAtFailure(
         rank=number,
         t_ns=t_ns,
-        allocated=int(books.allocated[position]),
-        reserved=int(books.reserved[position]),
-        held=_held(books, position),
+        allocated=int(card_ledger.allocated[position]),
+        reserved=int(card_ledger.reserved[position]),
+        held=_held(card_ledger, position),
         phase=phase,
         step=step,
     )
 
 
-def _held(books: Books, position: int) -> dict[Category, int]:
-    ledger = books.ledger(position)
+def _held(card_ledger: CardLedger, position: int) -> dict[Category, int]:
+    ledger = card_ledger.ledger(position)
     return {category: ledger[category] for category in Category}
 
 
-def _largest(books: Books, position: int) -> dict[Category, tuple[str, int]]:
+def _largest(card_ledger: CardLedger, position: int) -> dict[Category, tuple[str, int]]:
     """Return the name with the most bytes of each live category.
 
     Layers, and the items of a list, count together.
     """
     sums: dict[Category, dict[str, int]] = {}
-    for row in books.live(position).tolist():
-        if (name := books.name(row)) is not None:
-            named = sums.setdefault(Category(int(books.category[row])), {})
-            text = without_numbers(without_form(name))
-            named[text] = named.get(text, 0) + int(books.allocations.requested[row])
+    for row in card_ledger.live(position).tolist():
+        if (name := card_ledger.name(row)) is not None:
+            named = sums.setdefault(Category(int(card_ledger.category[row])), {})
+            text = without_numbers(without_shape(name))
+            named[text] = named.get(text, 0) + int(card_ledger.allocations.requested[row])
     return {category: max(named.items(), key=itemgetter(1)) for category, named in sums.items()}
 
 
@@ -112,27 +112,27 @@ def _of_session(file: RankFile, session: Session) -> RankRow:
             refusal=refusal,
             error=session.error,
         )
-    books = books_of(session)
-    top = books.peak(0, books.events)
-    phase, step = phase_at(books, top)
+    card_ledger = card_ledger_of(session)
+    top = card_ledger.peak(0, card_ledger.events)
+    phase, step = phase_at(card_ledger, top)
     return RankRow(
         rank=rank,
         path=file.path,
         title=session.name,
         state=state,
         device=session.devices[fullest(session.devices)].info,
-        allocated=int(books.allocated[top]),
-        reserved=int(books.reserved.max()),
-        process=books.peak_process(),
+        allocated=int(card_ledger.allocated[top]),
+        reserved=int(card_ledger.reserved.max()),
+        process=card_ledger.peak_process(),
         phase=phase,
         step=step,
-        held=_held(books, top),
-        largest=_largest(books, top),
+        held=_held(card_ledger, top),
+        largest=_largest(card_ledger, top),
         own_peak=rank.own_peak,
         last_ns=rank.ended_ns or session.created_ns,
         refusal=refusal,
         error=session.error,
-        timeline=timeline(books, session.created_ns, BINS),
+        timeline=timeline(card_ledger, session.created_ns, BINS),
     )
 
 
@@ -164,7 +164,7 @@ def _of_journal(file: RankFile, journal: Journal) -> RankRow:
     )
 
 
-def fullest_of(entry: Entry) -> CardNow | None:
+def fullest_of(entry: Entry) -> CardState | None:
     """Return the card on which a rank had held the most, or None.
 
     None if it had used none by then.

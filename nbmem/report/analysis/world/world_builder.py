@@ -18,7 +18,7 @@ from nbmem.report.analysis.world.rank_comparison import (
     spreads,
 )
 from nbmem.report.analysis.world.rank_rows import held_at, row_of
-from nbmem.report.analysis.world.world_report import HeldThen, RankRow, WorldReport
+from nbmem.report.analysis.world.world_report import RankAtFailure, RankRow, WorldReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -153,11 +153,11 @@ def _versions(rows: Sequence[RankRow]) -> list[str]:
     return [f"The ranks ran different versions of torch: {told}. Their figures may differ by it."]
 
 
-def _held(row: RankRow, t_ns: int, limits: Limits | None) -> HeldThen:
+def _held(row: RankRow, t_ns: int, limits: Limits | None) -> RankAtFailure:
     """Read a rank's file once more, for a moment from another rank's file."""
     file = rank_file(row.path, limits)
     if isinstance(file, str):  # it was there a moment ago
-        return HeldThen(rank=row.rank.number, t_ns=None)
+        return RankAtFailure(rank=row.rank.number, t_ns=None)
     return replace(held_at(file, t_ns), rank=row.rank.number)
 
 

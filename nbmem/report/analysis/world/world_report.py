@@ -113,7 +113,7 @@ class Imbalance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldThen:
+class RankAtFailure:
     """A rank's memory when another rank ran out of memory.
 
     Attributes:
@@ -145,7 +145,7 @@ class FirstOut:
 
     rank: int
     refusal: Refusal
-    others: tuple[HeldThen, ...]
+    others: tuple[RankAtFailure, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.report.analysis.what_if import try_settings
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say, saying
+from nbmem.report.tips.rule import Rule, fmt, fmt_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,11 +46,11 @@ def check(e: Evidence) -> Iterator[Finding]:
     kept = e.report.ledger_at_peak[Category.ACTIVATIONS]
     if not e.dominates(kept, SHARE):
         return
-    a, books = e.books.allocations, e.books
-    halved = np.isin(books.category, (Category.ACTIVATIONS, Category.OUTPUT_GRADIENTS))
-    rows = np.flatnonzero(halved & (a.born >= 0))
-    sizes = {int(a.born[row]): max(1, int(a.requested[row]) // 2) for row in rows.tolist()}
-    now, then = try_settings(books), try_settings(books, resized=sizes)
+    a, card_ledger = e.card_ledger.allocations, e.card_ledger
+    halved = np.isin(card_ledger.category, (Category.ACTIVATIONS, Category.OUTPUT_GRADIENTS))
+    rows = np.flatnonzero(halved & (a.allocated_at >= 0))
+    sizes = {int(a.allocated_at[row]): max(1, int(a.requested[row]) // 2) for row in rows.tolist()}
+    now, then = try_settings(card_ledger), try_settings(card_ledger, resized=sizes)
     copies = int(model["float32_bytes"]) // 2
     most = now.peak_allocated - then.peak_allocated
     low, high = max(0, int(LEAST_PART * most) - copies), most
@@ -60,10 +60,10 @@ def check(e: Evidence) -> Iterator[Finding]:
     dtype = "bfloat16" if bfloat else "float16"
     yield Finding(
         rule=RULE.name,
-        title=f"Autocast to {dtype}: {saying(low, high)} less at the peak",
-        evidence=f"Activations are {say(kept)} of the {say(e.report.peak.allocated)} allocated at "
+        title=f"Autocast to {dtype}: {fmt_range(low, high)} less at the peak",
+        evidence=f"Activations are {fmt(kept)} of the {fmt(e.report.peak.allocated)} allocated at "
         f"the peak, in float32. Replayed with half of their bytes the peak is "
-        f"{say(then.peak_allocated)}; operators that stay in float32 and {say(copies)} of weights "
+        f"{fmt(then.peak_allocated)}; operators that stay in float32 and {fmt(copies)} of weights "
         "in half their bytes take some of it back.",
         low=low,
         high=high,

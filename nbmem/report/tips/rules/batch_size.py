@@ -16,9 +16,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import Category
-from nbmem.report.analysis.program_names import batch_set_to
+from nbmem.report.analysis.program_names import batch_size_code
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,13 +58,13 @@ def check(e: Evidence) -> Iterator[Finding]:
                 yield Finding(
                     rule=RULE.name,
                     title=f"The batch can grow from {rows} to about {most}",
-                    evidence=f"A sample takes about {say(each)} at the peak; "
-                    f"{say(full.total_bytes - full.used)} of the card were free when most was "
+                    evidence=f"A sample takes about {fmt(each)} at the peak; "
+                    f"{fmt(full.total_bytes - full.used)} of the card were free when most was "
                     "reserved.",
                     low=0,
                     high=(most - rows) * each,
                     ground="estimated",
-                    code=batch_set_to(e.session, rows, most),
+                    code=batch_size_code(e.session, rows, most),
                 )
 
 
@@ -86,12 +86,12 @@ def largest_batch(e: Evidence) -> tuple[int, int, int] | None:
 
 def _shrink(e: Evidence) -> Iterator[Finding]:
     """Propose the largest batch that may serve the first failed request."""
-    refused = e.books.refused.failed
+    refused = e.card_ledger.refused.failed
     if not refused:
         return
     at = refused[0]
-    wanted, held = int(e.trace.events.size[at]), int(e.books.allocated[at])
-    limit = max(int(e.books.reserved[at]), held)
+    wanted, held = int(e.trace.events.size[at]), int(e.card_ledger.allocated[at])
+    limit = max(int(e.card_ledger.reserved[at]), held)
     born = _before_the_batch(e, at)
     if born is None or wanted <= 0:
         return
@@ -106,14 +106,14 @@ def _shrink(e: Evidence) -> Iterator[Finding]:
     )  # fmt: skip
     yield Finding(
         rule=RULE.name,
-        title=f"Shrink the batch {most}: {say(missing)} were missing when it ran out",
-        evidence=f"{say(wanted)} were asked for with {say(held)} allocated and {say(limit)} "
-        f"reserved, {say(fixed)} of them before the pass began. What comes behind the request that "
+        title=f"Shrink the batch {most}: {fmt(missing)} were missing when it ran out",
+        evidence=f"{fmt(wanted)} were asked for with {fmt(held)} allocated and {fmt(limit)} "
+        f"reserved, {fmt(fixed)} of them before the pass began. What comes behind the request that "
         "failed needs room, too, so this is the upper bound.",
         low=missing,
         high=held + wanted - fixed,
         ground="estimated",
-        code=batch_set_to(e.session, rows, max(1, int(part * rows))) if rows else None,
+        code=batch_size_code(e.session, rows, max(1, int(part * rows))) if rows else None,
     )
 
 
@@ -122,17 +122,17 @@ def _before_the_batch(e: Evidence, at: int) -> int | None:
 
     None if the request did not fail in a pass (but in a load, say).
     """
-    begun = [span for _, span in e.books.phases.spans if e.books.bounds(span)[0] <= at]
+    begun = [span for _, span in e.card_ledger.phases.spans if e.card_ledger.bounds(span)[0] <= at]
     if not begun or begun[-1].name not in PASS:
         return None
-    first, _ = e.books.bounds(begun[-1])
+    first, _ = e.card_ledger.bounds(begun[-1])
     for span in reversed(begun):
         if span.name not in PASS:
             break
-        first, _ = e.books.bounds(span)
+        first, _ = e.card_ledger.bounds(span)
         if span.name == "input":
             break
-    return int(e.books.allocated[first])
+    return int(e.card_ledger.allocated[first])
 
 
 RULE = Rule(name="batch_size", text=__doc__, check=check)

@@ -26,7 +26,7 @@ import numpy as np
 from nbmem.core.session.events import TAKES
 from nbmem.report.analysis.what_if import try_settings
 from nbmem.report.model import Command, Finding
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,27 +46,27 @@ def check(e: Evidence) -> Iterator[Finding]:
 
     If all tips are requested: whatever empty_cache() would give back.
     """
-    now = int(e.books.releasable[-1])
+    now = int(e.card_ledger.releasable[-1])
     idle = _idle_while_growing(e)
     if not e.matters(now, OF_THE_CARD) or not (idle or e.everything):
         return
     evidence = (
-        f"{say(e.report.ledger_at_end.reserved)} are reserved at the end and "
-        f"{say(e.report.ledger_at_end.allocated)} allocated; {say(now)} of the cache are whole "
+        f"{fmt(e.report.ledger_at_end.reserved)} are reserved at the end and "
+        f"{fmt(e.report.ledger_at_end.allocated)} allocated; {fmt(now)} of the cache are whole "
         "segments, which empty_cache() can give back."
     )
     if idle is not None:
         at, free, grown = idle
         peak = e.report.peak.reserved
-        outcome = try_settings(e.books, empty_at=(at,))
+        outcome = try_settings(e.card_ledger, empty_at=(at,))
         evidence += (
-            f" {say(free)} lay idle while torch took {say(grown)} more from the driver: with "
-            f"empty_cache() before that, reserved would have peaked at {say(outcome.peak_reserved)}"
-            f", not {say(peak)}."
+            f" {fmt(free)} lay idle while torch took {fmt(grown)} more from the driver: with "
+            f"empty_cache() before that, reserved would have peaked at {fmt(outcome.peak_reserved)}"
+            f", not {fmt(peak)}."
         )
     yield Finding(
         rule=RULE.name,
-        title=f"`torch.cuda.empty_cache()` gives back {say(now)} that is cached and not used",
+        title=f"`torch.cuda.empty_cache()` gives back {fmt(now)} that is cached and not used",
         evidence=evidence,
         low=now,
         high=now,
@@ -85,19 +85,19 @@ def _idle_while_growing(e: Evidence) -> tuple[int, int, int] | None:
     Cache is unused only if it stayed idle while torch asked the driver for more: a ratio cannot
     tell the fault from a plain VGG.
     """
-    events, books = e.trace.events, e.books
+    events, card_ledger = e.trace.events, e.card_ledger
     grows = np.isin(events.action, TAKES)
     taken = np.where(grows, events.size, 0)
     since = np.append(np.cumsum(taken[::-1])[::-1], 0)
-    idle = np.minimum.accumulate(books.releasable[::-1])[::-1]
+    idle = np.minimum.accumulate(card_ledger.releasable[::-1])[::-1]
     least = max(1, int(IDLE * e.report.peak.reserved))
     if len(e.step_ends) > 1:  # a loop takes what it needs; what stays behind it is something else
-        stays = books.allocated[-1] - books.allocated[:-1]
+        stays = card_ledger.allocated[-1] - card_ledger.allocated[:-1]
         grows &= (np.arange(len(events)) >= _loop_ends(e)) & (stays >= least)
     places = np.flatnonzero(grows & (np.minimum(idle, since)[:-1] >= least))
     if not len(places):
         return None
-    at = int(places[np.argmax(books.releasable[places])])
+    at = int(places[np.argmax(card_ledger.releasable[places])])
     return at, int(idle[at]), int(since[at])
 
 
@@ -106,8 +106,8 @@ def _loop_ends(e: Evidence) -> int:
 
     The phase behind it lasts to the end of the recording.
     """
-    spans = (span for _, span in e.books.phases.spans if span.name == "backward")
-    return max((e.books.bounds(span)[1] for span in spans), default=0)
+    spans = (span for _, span in e.card_ledger.phases.spans if span.name == "backward")
+    return max((e.card_ledger.bounds(span)[1] for span in spans), default=0)
 
 
 RULE = Rule(name="cached_memory", text=__doc__, check=check)

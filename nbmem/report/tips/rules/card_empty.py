@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.report.analysis.program_names import batch_set_to
+from nbmem.report.analysis.program_names import batch_size_code
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rule import Rule, fmt
 from nbmem.report.tips.rules.batch_size import EMPTY, largest_batch
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ def check(e: Evidence) -> Iterator[Finding]:
             rule=RULE.name,
             title=f"{100 * full.used / full.total_bytes:.0f}% of the card was used: the batch can "
             f"grow from {rows} to about {most}",
-            evidence=f"{say(full.total_bytes - full.used)} were free when most was reserved; a "
-            f"sample takes about {say(each)} at the peak.",
+            evidence=f"{fmt(full.total_bytes - full.used)} were free when most was reserved; a "
+            f"sample takes about {fmt(each)} at the peak.",
             low=0,
             high=(most - rows) * each,
             ground="estimated",
-            code=batch_set_to(e.session, rows, most),
+            code=batch_size_code(e.session, rows, most),
         )
 
 

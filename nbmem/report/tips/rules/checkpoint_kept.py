@@ -28,8 +28,8 @@ from nbmem.core.session.holders import HolderKind
 from nbmem.core.session.source_files import with_slashes
 from nbmem.core.session.tensor_names import VIEW
 from nbmem.report.model import Command, Finding
-from nbmem.report.tips.purpose_names import on_purpose
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.purpose_names import marks_intended_copy
+from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,9 +61,9 @@ def _named(e: Evidence) -> Iterator[Finding]:
     weights = weight_forms(e) if roots else {}
     forms, ends = set(weights.values()), _ends(weights)
     for root in roots if weights else ():
-        if on_purpose(root):
+        if marks_intended_copy(root):
             continue
-        mine = e.only_in(HolderKind.NAME, root=root)
+        mine = e.held_only_by(HolderKind.NAME, root=root)
         keys = {s.addr: _key(s, root) for s in mine}
         alike = [s for s in mine if keys[s.addr] is not None and s.form in forms]
         alike += _joined(e, mine, keys)
@@ -71,12 +71,12 @@ def _named(e: Evidence) -> Iterator[Finding]:
         size = sum(s.size for s in mine)
         if not as_weights or sum(s.size for s in alike) < ALIKE * size:
             continue
-        freed = e.freed_with(mine)
+        freed = e.freed_bytes(mine)
         if e.worth(freed):
             plain = root.isidentifier()
             yield Finding(
                 rule=RULE.name,
-                title=f"`del {root}` gives back {say(freed)}",
+                title=f"`del {root}` gives back {fmt(freed)}",
                 evidence=f"{root} holds {len(mine)} tensors; {len(as_weights)} of them "
                 "have the name, shape and type of a weight of the model, which has its own copy. "
                 f"Nothing but {root} keeps them.",
@@ -158,13 +158,15 @@ def _by_stacks(e: Evidence) -> Iterator[Finding]:
 
     What became a weight, a buffer or optimizer state does not count.
     """
-    a = e.books.allocations
-    loaded = e.born_in_stacks(by_torch_load)
+    a = e.card_ledger.allocations
+    loaded = e.rows_with_stack(by_torch_load)
     owned = (Category.WEIGHTS, Category.BUFFERS, Category.OPTIMIZER_STATE)
-    kept = loaded[(a.freed[loaded] >= e.books.events) & ~np.isin(e.books.category[loaded], owned)]
+    kept = loaded[
+        (a.freed[loaded] >= e.card_ledger.events) & ~np.isin(e.card_ledger.category[loaded], owned)
+    ]
     if not len(kept):
         return
-    before = (a.born < a.born[kept[0]]) & (a.freed >= e.books.events)
+    before = (a.allocated_at < a.allocated_at[kept[0]]) & (a.freed >= e.card_ledger.events)
     others = Counter(a.requested[before].tolist())
     mine = Counter(a.requested[kept].tolist())
     shared = sum(size * min(count, others[size]) for size, count in mine.items())
@@ -174,7 +176,7 @@ def _by_stacks(e: Evidence) -> Iterator[Finding]:
     where = line_of_load(e, int(kept[0]))
     yield Finding(
         rule=RULE.name,
-        title=f"Delete the checkpoint that was loaded{where}: it gives back {say(freed)}",
+        title=f"Delete the checkpoint that was loaded{where}: it gives back {fmt(freed)}",
         evidence=f"torch.load made {len(kept)} tensors on the card that still live at the end; the "
         "model had a set of the same sizes before, and went on with its own.",
         low=freed,
@@ -194,7 +196,7 @@ def line_of_load(e: Evidence, row: int) -> str:
     """Return ` at train.py:12`, the user's line that loads, or no text."""
     from nbmem.report.analysis.source_lines import users_line
 
-    stack = int(e.books.allocations.stack[row])
+    stack = int(e.card_ledger.allocations.stack[row])
     line = users_line(e.session.stacks[stack]) if stack >= 0 else None
     return f" at {line}" if line else ""
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rule import Rule, fmt
 from nbmem.report.tips.rules.checkpoint_kept import by_torch_load, line_of_load
 
 if TYPE_CHECKING:
@@ -34,14 +34,14 @@ def check(e: Evidence) -> Iterator[Finding]:
 
     It is reported if it made the peak, if memory is short, or if all tips are requested.
     """
-    a = e.books.allocations
-    loaded = e.born_in_stacks(by_torch_load)
-    loaded = loaded[(a.freed[loaded] < e.books.events) & (a.born[loaded] >= 0)]
-    loaded = loaded[~np.isin(e.books.category[loaded], (Category.WEIGHTS, Category.BUFFERS))]
+    a = e.card_ledger.allocations
+    loaded = e.rows_with_stack(by_torch_load)
+    loaded = loaded[(a.freed[loaded] < e.card_ledger.events) & (a.allocated_at[loaded] >= 0)]
+    loaded = loaded[~np.isin(e.card_ledger.category[loaded], (Category.WEIGHTS, Category.BUFFERS))]
     if not len(loaded):
         return
-    at = int(a.born[loaded].max()) + 1
-    there = loaded[(a.born[loaded] < at) & (a.freed[loaded] >= at)]
+    at = int(a.allocated_at[loaded].max()) + 1
+    there = loaded[(a.allocated_at[loaded] < at) & (a.freed[loaded] >= at)]
     size = int(a.block[there].sum())
     at_peak = e.report.peak.allocated - e.peak_without(there)
     if not e.worth(size) or not (e.worth(at_peak) or e.short or e.everything):
@@ -49,10 +49,10 @@ def check(e: Evidence) -> Iterator[Finding]:
     where = line_of_load(e, int(there[0]))
     yield Finding(
         rule=RULE.name,
-        title=f'Load the checkpoint with map_location="cpu": {say(size)} less while it loads',
+        title=f'Load the checkpoint with map_location="cpu": {fmt(size)} less while it loads',
         evidence=f"torch.load made {len(there)} tensors on the card{where}"
-        f"; they held {say(size)} beside the model's own weights and were freed later. "
-        f"At the peak that is {say(at_peak)}.",
+        f"; they held {fmt(size)} beside the model's own weights and were freed later. "
+        f"At the peak that is {fmt(at_peak)}.",
         low=at_peak,
         high=size,
         ground="exact",

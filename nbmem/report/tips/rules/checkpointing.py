@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.report.analysis.program_names import blocks_of, checkpointed
+from nbmem.report.analysis.program_names import blocks_of, checkpoint_code
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say, saying
+from nbmem.report.tips.rule import Rule, fmt, fmt_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,14 +68,14 @@ def check(e: Evidence) -> Iterator[Finding]:
     name = f"{e.model_name()}.{block['path']}" if block["path"] else e.model_name()
     yield Finding(
         rule=RULE.name,
-        title=f"Checkpoint the {count} blocks of `{name}`: {saying(low, high)} less",
-        evidence=f"Activations are {say(kept)} of the {say(e.report.peak.allocated)} allocated at "
-        f"the peak. Each {block['class']} keeps {say(one)}; checkpointed, it keeps its input "
-        f"(at most {say(int(each.max()))}), and one block at a time is recomputed.",
+        title=f"Checkpoint the {count} blocks of `{name}`: {fmt_range(low, high)} less",
+        evidence=f"Activations are {fmt(kept)} of the {fmt(e.report.peak.allocated)} allocated at "
+        f"the peak. Each {block['class']} keeps {fmt(one)}; checkpointed, it keeps its input "
+        f"(at most {fmt(int(each.max()))}), and one block at a time is recomputed.",
         low=low,
         high=high,
         ground="estimated",
-        code=checkpointed(blocks_of(model, block["path"])),
+        code=checkpoint_code(blocks_of(model, block["path"])),
     )
 
 
@@ -84,14 +84,14 @@ def _kept_sizes(e: Evidence) -> NDArray[np.int64]:
 
     In the order of allocation.
     """
-    books = e.books
-    ends = [books.bounds(s)[1] for _, s in books.phases.spans if s.name == "forward"]
+    card_ledger = e.card_ledger
+    ends = [card_ledger.bounds(s)[1] for _, s in card_ledger.phases.spans if s.name == "forward"]
     kinds = (Category.ACTIVATIONS,)
     end = max(ends, key=lambda p: e.sum_at(p, *kinds))
-    rows = books.live(end)
-    rows = rows[books.category[rows] == Category.ACTIVATIONS]
-    rows = rows[np.argsort(books.allocations.born[rows])][:MOST_ROWS]
-    blocks: NDArray[np.int64] = books.allocations.block[rows]
+    rows = card_ledger.live(end)
+    rows = rows[card_ledger.category[rows] == Category.ACTIVATIONS]
+    rows = rows[np.argsort(card_ledger.allocations.allocated_at[rows])][:MOST_ROWS]
+    blocks: NDArray[np.int64] = card_ledger.allocations.block[rows]
     return blocks
 
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.report.ledger.cudnn_benchmark import searched
+from nbmem.report.ledger.cudnn_benchmark import find_cudnn_searches
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
 def check(e: Evidence) -> Iterator[Finding]:
     """Compute the peak without the searches of cuDNN's benchmark."""
-    a, books = e.books.allocations, e.books
-    rows = searched(a, e.session, books.device)
+    a, card_ledger = e.card_ledger.allocations, e.card_ledger
+    rows = find_cudnn_searches(a, e.session, card_ledger.device)
     if not rows:
         return
-    curve = books.allocated.copy()
+    curve = card_ledger.allocated.copy()
     for row in rows:
-        curve[a.born[row] + 1 : a.freed[row] + 1] -= a.block[row]
-    saves = int(books.allocated.max() - curve.max())
+        curve[a.allocated_at[row] + 1 : a.freed[row] + 1] -= a.block[row]
+    saves = int(card_ledger.allocated.max() - curve.max())
     if not e.matters(saves):
         return
     yield Finding(
         rule=RULE.name,
-        title=f"`torch.backends.cudnn.benchmark` raises the peak by {say(saves)}",
+        title=f"`torch.backends.cudnn.benchmark` raises the peak by {fmt(saves)}",
         evidence=f"cuDNN tried its kernels {len(rows)} times, with up to "
-        f"{say(int(a.requested[rows].max()))} for a work area, which was freed at once. Without "
-        f"that the peak would be {say(int(curve.max()))}.",
+        f"{fmt(int(a.requested[rows].max()))} for a work area, which was freed at once. Without "
+        f"that the peak would be {fmt(int(curve.max()))}.",
         low=saves,
         high=saves,
         ground="estimated",

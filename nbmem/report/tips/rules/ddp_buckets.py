@@ -16,9 +16,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import Category
-from nbmem.report.analysis.program_names import typed
+from nbmem.report.analysis.program_names import code_name
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,13 +40,13 @@ def check(e: Evidence) -> Iterator[Finding]:
         if e.dominates(size, SHARE) or (e.worth(size) and (e.short or e.everything)):
             yield Finding(
                 rule=RULE.name,
-                title=f"`gradient_as_bucket_view=True` in DDP: about {say(size)} less",
-                evidence=f"{module['name']} keeps buckets of {say(size)} beside gradients of the "
+                title=f"`gradient_as_bucket_view=True` in DDP: about {fmt(size)} less",
+                evidence=f"{module['name']} keeps buckets of {fmt(size)} beside gradients of the "
                 "same bytes; as views of the buckets the gradients take no memory of their own.",
                 low=size,
                 high=size,
                 ground="estimated",
-                code=_code(typed(module)),
+                code=_code(code_name(module)),
             )
 
 

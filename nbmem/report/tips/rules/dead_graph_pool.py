@@ -21,7 +21,7 @@ import numpy as np
 
 from nbmem.core.session.events import BlockState
 from nbmem.report.model import Command, Finding
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,9 +45,9 @@ def check(e: Evidence) -> Iterator[Finding]:
     pools = "a private pool whose user is" if gone == 1 else f"{gone} private pools whose users are"
     yield Finding(
         rule=RULE.name,
-        title=f"`torch.cuda.empty_cache()` gives back {say(size)} of graphs that are gone",
+        title=f"`torch.cuda.empty_cache()` gives back {fmt(size)} of graphs that are gone",
         evidence=(
-            f"{say(size)} at the end are whole free segments of {pools} gone; no other request is "
+            f"{fmt(size)} at the end are whole free segments of {pools} gone; no other request is "
             "served from there. The rest of the cache goes with them."
         ),
         low=size,

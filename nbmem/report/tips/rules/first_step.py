@@ -18,10 +18,10 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from nbmem.report.analysis.program_names import typed
+from nbmem.report.analysis.program_names import code_name
 from nbmem.report.analysis.what_if import try_more
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,19 +45,19 @@ def check(e: Evidence) -> Iterator[Finding]:
         sizes = state_of(optimizer)
         if optimizer["states"] or not sizes or not any(optimizer["with_gradient"]):
             continue
-        adds, takes = try_more(e.books, sizes)
+        adds, takes = try_more(e.card_ledger, sizes)
         if not e.worth(adds):
             continue
         free = e.report.ledger_at_end.total_bytes - e.report.ledger_at_end.used
         room = "" if not e.card_known or takes <= free else " The card has no room for it as it is."
-        name = typed(optimizer)
+        name = code_name(optimizer)
         yield Finding(
             rule=RULE.name,
-            title=f"The first `{name or 'optimizer'}.step()` will add {say(adds)} of state that "
+            title=f"The first `{name or 'optimizer'}.step()` will add {fmt(adds)} of state that "
             "stays",
             evidence=f"{optimizer['class']} has no state yet for {len(optimizer['parameters'])} "
             f"parameters; it makes {len(sizes)} tensors at its first step, for which torch takes "
-            f"{say(takes)} from the driver.{room}",
+            f"{fmt(takes)} from the driver.{room}",
             low=adds,
             high=adds,
             ground="simulated",

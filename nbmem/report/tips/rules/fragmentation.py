@@ -25,19 +25,19 @@ from nbmem.core.session.events import TAKES
 from nbmem.report.analysis.growth import steps_are_alike
 from nbmem.report.analysis.what_if import (
     MOST_EVENTS,
-    in_force,
     is_as_recorded,
+    recorded_settings,
     try_longest_first,
     try_settings,
     with_conf,
 )
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.report.analysis.replay_variants import Outcome
+    from nbmem.report.analysis.replay_variants import ReplayOutcome
     from nbmem.report.tips.evidence import Evidence
 
 GAIN = 0.05
@@ -58,13 +58,13 @@ def check(e: Evidence) -> Iterator[Finding]:
     reason = _reason(e)
     if reason is None:
         return
-    now = try_settings(e.books)
+    now = try_settings(e.card_ledger)
     refused = e.ran_out or bool(e.retries)
-    if not refused and not is_as_recorded(e.books, now):
+    if not refused and not is_as_recorded(e.card_ledger, now):
         return
     # Replayed without a refusal, the run itself takes more than there was: that is no figure.
-    took = int(e.books.reserved.max()) if refused else now.peak_reserved
-    tried = sorted(_that_serve(e, took), key=lambda entry: entry[1].peak_reserved)
+    took = int(e.card_ledger.reserved.max()) if refused else now.peak_reserved
+    tried = sorted(_sufficient_remedies(e, took), key=lambda entry: entry[1].peak_reserved)
     if not tried:
         return
     conf, best = tried[0]
@@ -72,19 +72,19 @@ def check(e: Evidence) -> Iterator[Finding]:
     if less < GAIN * now.peak_reserved or not e.matters(less, OF_THE_CARD):
         return
     others = "".join(f", {_name(e, c)} {_figure(e, o.peak_reserved)}" for c, o in tried[1:])
-    first = f" (of the first {MOST_EVENTS:,} events)" if e.books.events > MOST_EVENTS else ""
+    first = f" (of the first {MOST_EVENTS:,} events)" if e.card_ledger.events > MOST_EVENTS else ""
     what = (
         "for the same requests, none of them refused"
         if refused
-        else f"at the peak, not {say(took)}"
+        else f"at the peak, not {fmt(took)}"
     )
-    was = f"{say(took)} until a request was refused" if refused else say(took)
+    was = f"{fmt(took)} until a request was refused" if refused else fmt(took)
     saves = took - best.peak_reserved
     yield Finding(
         rule=RULE.name,
-        title=f"{_name(e, conf)} would have reserved {say(best.peak_reserved)} {what}",
+        title=f"{_name(e, conf)} would have reserved {fmt(best.peak_reserved)} {what}",
         evidence=f"{reason} Tried on the recorded events{first}: {_name(e, conf)} "
-        f"{say(best.peak_reserved)}{others}; as it was {was}. At most {say(now.peak_allocated)} "
+        f"{fmt(best.peak_reserved)}{others}; as it was {was}. At most {fmt(now.peak_allocated)} "
         "were allocated.",
         low=saves,
         high=saves,
@@ -99,40 +99,45 @@ def _figure(e: Evidence, count: int) -> str:
     A replay has all the memory that it requests, maybe more than the card has.
     """
     there = e.card_known and 0 < e.trace.info.total_bytes < count
-    return "more than the card has" if there else say(count)
+    return "more than the card has" if there else fmt(count)
 
 
 def _reason(e: Evidence) -> str | None:
-    books, events = e.books, e.trace.events
-    if refused := books.refused.failed:
+    card_ledger, events = e.card_ledger, e.trace.events
+    if refused := card_ledger.refused.failed:
         at = refused[0]
         return (
-            f"A request for {say(int(events.size[at]))} failed while "
-            f"{say(int(books.reserved[at] - books.allocated[at]))} of the reserved memory was free."
+            f"A request for {fmt(int(events.size[at]))} failed while "
+            f"{fmt(int(card_ledger.reserved[at] - card_ledger.allocated[at]))} of the reserved "
+            "memory was free."
         )
     if e.retries:
         at = e.retries[0]
         return (
             "The driver refused a request, so torch gave back "
-            f"{say(int(books.releasable[at]))} of its cache and asked again, which stops the GPU."
+            f"{fmt(int(card_ledger.releasable[at]))} of its cache and asked again, which stops "
+            "the GPU."
         )
     for at in e.emptied:
-        stuck = int(books.reserved[at] - books.active[at] - books.releasable[at])
-        if e.worth(stuck) and stuck >= GAIN * books.reserved[at] and not e.trains_before(at):
+        stuck = int(card_ledger.reserved[at] - card_ledger.active[at] - card_ledger.releasable[at])
+        if e.worth(stuck) and stuck >= GAIN * card_ledger.reserved[at] and not e.trains_before(at):
             return (
-                f"empty_cache() gave back {say(int(books.releasable[at]))} and left {say(stuck)} "
+                f"empty_cache() gave back {fmt(int(card_ledger.releasable[at]))} and left "
+                f"{fmt(stuck)} "
                 "in segments that tensors in use share."
             )
     ends = e.step_ends
     if len(_growing_steps(e)) >= FEWEST:
         until, last = ends[1] + 1, ends[-1] + 1
-        before = int(books.reserved[:until].max()) - int(books.active[:until].max())
-        more = int(books.reserved[:last].max()) - int(books.active[:last].max()) - before
-        grown = int(books.reserved[:last].max()) - int(books.reserved[:until].max())
-        if e.worth(more) and more >= GROWTH * books.reserved[:last].max():
+        before = int(card_ledger.reserved[:until].max()) - int(card_ledger.active[:until].max())
+        more = (
+            int(card_ledger.reserved[:last].max()) - int(card_ledger.active[:last].max()) - before
+        )
+        grown = int(card_ledger.reserved[:last].max()) - int(card_ledger.reserved[:until].max())
+        if e.worth(more) and more >= GROWTH * card_ledger.reserved[:last].max():
             return (
-                f"Reserved still grew by {say(grown)} after the second of {len(ends)} steps, "
-                f"{say(more)} more than what was in use: the sizes change from step to step."
+                f"Reserved still grew by {fmt(grown)} after the second of {len(ends)} steps, "
+                f"{fmt(more)} more than what was in use: the sizes change from step to step."
             )
     return None if e.short is None and not e.everything else f"{e.short or 'Asked for'}."
 
@@ -144,12 +149,14 @@ def _growing_steps(e: Evidence) -> set[int]:
     """
     takes = np.isin(e.trace.events.action, TAKES)
     at = np.flatnonzero(takes)
-    trained = e.books.phases.named(e.books.phases.of(at), "forward", "backward", "optimizer")
+    trained = e.card_ledger.phases.named(
+        e.card_ledger.phases.of(at), "forward", "backward", "optimizer"
+    )
     steps = np.searchsorted(e.step_ends, at[trained], side="right")
     return {step for step in steps.tolist() if 1 < step < len(e.step_ends)}
 
 
-def _that_serve(e: Evidence, took: int) -> list[tuple[str | None, Outcome]]:
+def _sufficient_remedies(e: Evidence, took: int) -> list[tuple[str | None, ReplayOutcome]]:
     """Return the remedies under which no request would have been refused.
 
     None of them reserves more than was reserved.
@@ -157,32 +164,32 @@ def _that_serve(e: Evidence, took: int) -> list[tuple[str | None, Outcome]]:
     tried = list(_tried(e))
     if e.ran_out:  # the request that failed counts, too
         confs = [conf for conf, _ in tried if conf is not None]
-        tried = [(conf, try_settings(e.books, conf, limit=took)) for conf in confs]
+        tried = [(conf, try_settings(e.card_ledger, conf, limit=took)) for conf in confs]
         return [t for t in tried if t[1].refused is None]
     return [t for t in tried if not e.retries or t[1].peak_reserved <= took]
 
 
-def _tried(e: Evidence) -> Iterator[tuple[str | None, Outcome]]:
-    settings = in_force(e.trace)
+def _tried(e: Evidence) -> Iterator[tuple[str | None, ReplayOutcome]]:
+    settings = recorded_settings(e.trace)
     if not settings.expandable_segments:
-        yield "expandable_segments:True", try_settings(e.books, "expandable_segments:True")
+        yield "expandable_segments:True", try_settings(e.card_ledger, "expandable_segments:True")
         if settings.max_split_size is None:
             for size in SPLIT_SIZES:
                 conf = f"max_split_size_mb:{size}"
-                yield conf, try_settings(e.books, conf)
+                yield conf, try_settings(e.card_ledger, conf)
     ends = e.step_ends
     if len(ends) > 2:
         first, last = e.largest_step()
-        yield None, try_longest_first(e.books, first, last)
+        yield None, try_longest_first(e.card_ledger, first, last)
 
 
 def _name(e: Evidence, conf: str | None) -> str:
-    first = "a training step" if steps_are_alike(e.books) else "the longest batch"
+    first = "a training step" if steps_are_alike(e.card_ledger) else "the longest batch"
     return conf or f"{first} first"
 
 
 def _code(e: Evidence, conf: str | None) -> str:
-    if conf is None and steps_are_alike(e.books):
+    if conf is None and steps_are_alike(e.card_ledger):
         return "# one training step before what else the loop does: an evaluation, a sample"
     if conf is None:
         return "# one step with the longest batch before the loop, or pad every batch to it"

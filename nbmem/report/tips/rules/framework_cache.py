@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.report.analysis.framework_advice import GIVES_BACK
 from nbmem.report.model import Command, Finding
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,10 +37,10 @@ def check(e: Evidence) -> Iterator[Finding]:
         if share.name in GIVES_BACK and e.matters(share.cached, OF_THE_CARD):
             yield Finding(
                 rule=RULE.name,
-                title=f"{share.label}'s pool can give back {say(share.cached)} that it does not "
+                title=f"{share.label}'s pool can give back {fmt(share.cached)} that it does not "
                 "use",
-                evidence=f"It holds {say(share.held)} of the card at the end, of which "
-                f"{say(share.held - share.cached)} are in use. torch cannot have the rest, not "
+                evidence=f"It holds {fmt(share.held)} of the card at the end, of which "
+                f"{fmt(share.held - share.cached)} are in use. torch cannot have the rest, not "
                 "even where a request fails.",
                 low=share.cached,
                 high=share.cached,

@@ -20,10 +20,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from nbmem.report.analysis.fsdp_gathers import Move, allocated_with, gathers
-from nbmem.report.analysis.program_names import chief_sharded, typed
+from nbmem.report.analysis.fsdp_gathers import Move, allocated_with, find_gathers
+from nbmem.report.analysis.program_names import code_name, largest_fsdp_module
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,22 +38,22 @@ def check(e: Evidence) -> Iterator[Finding]:
     Those that come two ahead, or else the next ones.
     """
     pairs = list(_pairs(e))
-    a = e.books.allocations
+    a = e.card_ledger.allocations
     early = [
         Move(later.buffer, int(a.freed[now.buffer]), int(a.freed[later.buffer]))
         for now, later in pairs
-        if int(a.born[later.buffer]) < int(a.born[now.whole[0]])
+        if int(a.allocated_at[later.buffer]) < int(a.allocated_at[now.whole[0]])
     ]
     ahead = [
-        Move(later.buffer, int(a.born[later.whole[0]]) - 1, int(a.freed[later.buffer]))
+        Move(later.buffer, int(a.allocated_at[later.whole[0]]) - 1, int(a.freed[later.buffer]))
         for now, later in pairs
-        if int(a.born[later.buffer]) < int(a.freed[list(now.whole)].min())
+        if int(a.allocated_at[later.buffer]) < int(a.freed[list(now.whole)].min())
     ]
     moves = early or ahead
     if not moves or not (early or e.short or e.everything):
         return
-    now = int(e.books.allocated.max())
-    saved = now - int(allocated_with(e.books, moves).max())
+    now = int(e.card_ledger.allocated.max())
+    saved = now - int(allocated_with(e.card_ledger, moves).max())
     if not e.matters(saved):
         return
     size = max(int(a.requested[move.row]) for move in moves)
@@ -61,9 +61,9 @@ def check(e: Evidence) -> Iterator[Finding]:
     beside = "Two blocks or more are" if early else "The next block is"
     yield Finding(
         rule=RULE.name,
-        title=f"Let FSDP gather {how}: {say(saved)} less",
-        evidence=f"{beside} gathered in backward while another one is used: up to {say(size)} "
-        f"each, which wait. The peak is {say(now)}, and {say(now - saved)} with "
+        title=f"Let FSDP gather {how}: {fmt(saved)} less",
+        evidence=f"{beside} gathered in backward while another one is used: up to {fmt(size)} "
+        f"each, which wait. The peak is {fmt(now)}, and {fmt(now - saved)} with "
         f"{'one' if early else 'none'} ahead.",
         low=saved,
         high=saved,
@@ -74,8 +74,8 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 def _pairs(e: Evidence) -> Iterator[tuple[Gather, Gather]]:
     """Yield pairs of units that one backward uses one after another."""
-    spans = [span for _, span in e.books.phases.spans]
-    for now, later in pairwise(gathers(e.books)):
+    spans = [span for _, span in e.card_ledger.phases.spans]
+    for now, later in pairwise(find_gathers(e.card_ledger)):
         if now.phase == later.phase and spans[now.phase].name == "backward":
             yield now, later
 
@@ -85,7 +85,7 @@ def _code(e: Evidence, wanted: str) -> str | None:
 
     None where the notebook has no name for the model.
     """
-    name = typed(chief_sharded(e.session))
+    name = code_name(largest_fsdp_module(e.session))
     if name is None:
         return None
     return (

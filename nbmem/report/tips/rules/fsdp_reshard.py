@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.report.analysis.fsdp_gathers import Move, allocated_with, gathers
+from nbmem.report.analysis.fsdp_gathers import Move, allocated_with, find_gathers
 from nbmem.report.analysis.program_names import blocks_of
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,19 +35,22 @@ def check(e: Evidence) -> Iterator[Finding]:
     units = {last.unit for last, first in passes if first is not None and _alike(e, last, first)}
     if len(units) != 1 or any(f is None or not _alike(e, last, f) for last, f in passes):
         return
-    unit, a = units.pop(), e.books.allocations
-    low, high = int(e.books.allocated.max()), int(allocated_with(e.books, _kept(e, passes)).max())
+    unit, a = units.pop(), e.card_ledger.allocations
+    low, high = (
+        int(e.card_ledger.allocated.max()),
+        int(allocated_with(e.card_ledger, _moves_if_kept(e, passes)).max()),
+    )
     size = int(a.requested[passes[-1][0].buffer])
     if high > low or not e.worth(size):
         return
-    brings = f"{say(low - high)} less at the peak" if high < low else "the peak stays"
+    brings = f"{fmt(low - high)} less at the peak" if high < low else "the peak stays"
     yield Finding(
         rule=RULE.name,
-        title=f"Keep {unit} whole after forward: an all-gather of {say(size)} less in each pass, "
+        title=f"Keep {unit} whole after forward: an all-gather of {fmt(size)} less in each pass, "
         f"and {brings}",
         evidence=f"The last unit of forward is freed and is the first that backward gathers: "
-        f"{len(passes)} times. Kept, its {say(size)} lie there while the loss is computed; "
-        f"the peak is {say(high)} with them, {say(low)} now.",
+        f"{len(passes)} times. Kept, its {fmt(size)} lie there while the loss is computed; "
+        f"the peak is {fmt(high)} with them, {fmt(low)} now.",
         low=low - high,
         high=low - high,
         ground="simulated",
@@ -57,9 +60,9 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 def _passes(e: Evidence) -> Iterator[tuple[Gather, Gather | None]]:
     """Yield each forward's last unit and the next backward's first one."""
-    spans = [span for _, span in e.books.phases.spans]
+    spans = [span for _, span in e.card_ledger.phases.spans]
     by_phase: dict[int, list[Gather]] = {}
-    for gather in gathers(e.books):
+    for gather in find_gathers(e.card_ledger):
         by_phase.setdefault(gather.phase, []).append(gather)
     phases = sorted(by_phase)
     for at, phase in enumerate(phases):
@@ -73,26 +76,26 @@ def _passes(e: Evidence) -> Iterator[tuple[Gather, Gather | None]]:
 
 def _alike(e: Evidence, last: Gather, first: Gather | None) -> bool:
     """Return whether the same parameters were freed and gathered again."""
-    a = e.books.allocations
+    a = e.card_ledger.allocations
     return (
         first is not None
         and first.unit == last.unit
         and a.block[list(first.whole)].tolist() == a.block[list(last.whole)].tolist()
-        and int(a.freed[list(last.whole)].max()) < int(a.born[first.buffer])
+        and int(a.freed[list(last.whole)].max()) < int(a.allocated_at[first.buffer])
     )
 
 
-def _kept(e: Evidence, passes: list[tuple[Gather, Gather | None]]) -> Iterator[Move]:
+def _moves_if_kept(e: Evidence, passes: list[tuple[Gather, Gather | None]]) -> Iterator[Move]:
     """Yield the moves that keep the first copies and drop the second.
 
     The first copies live as long as the second, which are not made.
     """
-    a = e.books.allocations
+    a = e.card_ledger.allocations
     for last, first in passes:
         if first is not None:
             yield Move(first.buffer)
             for kept, again in zip(last.whole, first.whole, strict=True):
-                yield Move(kept, int(a.born[kept]), int(a.freed[again]))
+                yield Move(kept, int(a.allocated_at[kept]), int(a.freed[again]))
                 yield Move(again)
 
 

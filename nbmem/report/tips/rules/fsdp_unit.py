@@ -18,9 +18,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.session.categories import Category
-from nbmem.report.analysis.program_names import typed
+from nbmem.report.analysis.program_names import code_name
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say, saying
+from nbmem.report.tips.rule import Rule, fmt, fmt_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,14 +48,14 @@ def check(e: Evidence) -> Iterator[Finding]:
             continue
         yield Finding(
             rule=RULE.name,
-            title=f"`fully_shard` each block of {module['name']}: {saying(low, high)} less",
-            evidence=f"{say(max(units))} of its {say(whole)} are one unit, which is gathered as a "
-            f"whole; at the peak {say(e.report.ledger_at_peak[Category.COMMUNICATION])} were held "
+            title=f"`fully_shard` each block of {module['name']}: {fmt_range(low, high)} less",
+            evidence=f"{fmt(max(units))} of its {fmt(whole)} are one unit, which is gathered as a "
+            f"whole; at the peak {fmt(e.report.ledger_at_peak[Category.COMMUNICATION])} were held "
             f"for communication. It has {blocks['count']} equal blocks.",
             low=low,
             high=high,
             ground="estimated",
-            code=_code(typed(module), blocks),
+            code=_code(code_name(module), blocks),
         )
 
 

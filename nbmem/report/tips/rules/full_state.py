@@ -22,10 +22,10 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import ALL_GATHER, DTENSOR
 from nbmem.report.analysis.fsdp_gathers import Move, allocated_with
-from nbmem.report.analysis.program_names import chief_sharded, typed
+from nbmem.report.analysis.program_names import code_name, largest_fsdp_module
 from nbmem.report.ledger.observations import rows_at
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,29 +46,29 @@ def check(e: Evidence) -> Iterator[Finding]:
 
     The saving is what the peak falls by if each goes to the host at once.
     """
-    model = chief_sharded(e.session)
+    model = largest_fsdp_module(e.session)
     rows = _gathered(e) if model is not None else np.zeros(0, np.int64)
     if model is None or not len(rows):
         return
-    a, whole = e.books.allocations, sum(model["fsdp_units"])
-    born = {int(row): int(a.born[row]) for row in rows}
+    a, whole = e.card_ledger.allocations, sum(model["fsdp_units"])
+    born = {int(row): int(a.allocated_at[row]) for row in rows}
     offloaded = [Move(row, at, at + 1) for row, at in born.items()]
-    without = allocated_with(e.books, [Move(row) for row in born])
-    held = int((e.books.allocated - without).max())
+    without = allocated_with(e.card_ledger, [Move(row) for row in born])
+    held = int((e.card_ledger.allocated - without).max())
     now = e.report.peak.allocated
-    saved = now - int(allocated_with(e.books, offloaded).max())
+    saved = now - int(allocated_with(e.card_ledger, offloaded).max())
     if held < SHARE * whole or not e.matters(saved):
         return
     yield Finding(
         rule=RULE.name,
-        title=f"Gather the full state dict into the host's memory: {say(saved)} less",
+        title=f"Gather the full state dict into the host's memory: {fmt(saved)} less",
         evidence=f"Between the steps {len(rows)} whole tensors were gathered on the card, up to "
-        f"{say(held)} of them at once; the parameters of {model['name']} are {say(whole)}, of "
+        f"{fmt(held)} of them at once; the parameters of {model['name']} are {fmt(whole)}, of "
         "which this rank has its shards.",
         low=saved,
         high=saved,
         ground="simulated",
-        code=_code(typed(model)),
+        code=_code(code_name(model)),
     )
 
 
@@ -84,10 +84,10 @@ def _gathered(e: Evidence) -> Ints:
         if text.startswith(f"{DTENSOR} {ALL_GATHER} ")
     ]
     mine = np.isin(seen.name, names) & (seen.category == Category.COMMUNICATION)
-    events = e.books.events
-    at = rows_at(e.books.allocations, seen.addr[mine], seen.position[mine], events)
+    events = e.card_ledger.events
+    at = rows_at(e.card_ledger.allocations, seen.addr[mine], seen.position[mine], events)
     rows = np.unique(at[at >= 0])
-    found: Ints = rows[~e.books.phases.named(e.books.born_in[rows], *_STEPS)]
+    found: Ints = rows[~e.card_ledger.phases.named(e.card_ledger.born_in[rows], *_STEPS)]
     return found
 
 

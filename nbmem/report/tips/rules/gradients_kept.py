@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.report.analysis.program_names import zeroed
+from nbmem.report.analysis.program_names import zero_grad_code
 from nbmem.report.analysis.what_if import try_freeing
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say, saying
+from nbmem.report.tips.rule import Rule, fmt, fmt_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,24 +39,28 @@ OF_THE_CARD = 0.01
 
 def check(e: Evidence) -> Iterator[Finding]:
     """Find gradients at the peak made before the last optimizer step."""
-    books = e.books
-    top = books.peak(0, books.events)
-    phase = int(books.phases.of(np.array([top - 1], np.int64))[0])
-    spans = [span for _, span in books.phases.spans]
-    stepped = [books.bounds(s)[1] for s in spans[: max(0, phase)] if s.name == "optimizer"]
+    card_ledger = e.card_ledger
+    top = card_ledger.peak(0, card_ledger.events)
+    phase = int(card_ledger.phases.of(np.array([top - 1], np.int64))[0])
+    spans = [span for _, span in card_ledger.phases.spans]
+    stepped = [card_ledger.bounds(s)[1] for s in spans[: max(0, phase)] if s.name == "optimizer"]
     if not stepped or spans[phase].name not in ("forward", "backward", "inference"):
         return
-    a = books.allocations
-    old = (books.category == Category.GRADIENTS) & (a.born < stepped[-1]) & (a.freed >= top)
+    a = card_ledger.allocations
+    old = (
+        (card_ledger.category == Category.GRADIENTS)
+        & (a.allocated_at < stepped[-1])
+        & (a.freed >= top)
+    )
     old &= ~e.in_private_pool()
-    ends = np.array([books.bounds(s)[1] for s in spans if s.name == "optimizer"], np.int64)
+    ends = np.array([card_ledger.bounds(s)[1] for s in spans if s.name == "optimizer"], np.int64)
     rows, gone = _too_late(e, ends)
     there = int(a.block[old].sum())
-    size = min(there, _brings(e, rows, gone))
+    size = min(there, _peak_reduction(e, rows, gone))
     asked = e.everything or e.short is not None
     if not e.matters(size, OF_THE_CARD) or not (asked or e.dominates(size, SHARE)):
         return
-    replayed = try_freeing(books, rows, gone)
+    replayed = try_freeing(card_ledger, rows, gone)
     size = size if replayed is None else replayed
     where = spans[phase].name
     anew = _made_anew(e) if where == "backward" else 0
@@ -64,35 +68,35 @@ def check(e: Evidence) -> Iterator[Finding]:
     step = "" if spans[phase].step is None else f", step {spans[phase].step}"
     yield Finding(
         rule=RULE.name,
-        title=f"`{optimizer}.zero_grad()` behind `step()`: {saying(max(0, size - anew), size)} "
+        title=f"`{optimizer}.zero_grad()` behind `step()`: {fmt_range(max(0, size - anew), size)} "
         "less at the peak",
-        evidence=f"At the peak (in {where}{step}) {say(there)} of gradients of the step before "
+        evidence=f"At the peak (in {where}{step}) {fmt(there)} of gradients of the step before "
         "were still there; nothing reads them until the next step.",
         low=max(0, size - anew),
         high=size,
         ground="estimated" if anew else "simulated",
-        code=zeroed(e.optimizer_code()),
+        code=zero_grad_code(e.optimizer_code()),
     )
 
 
 def _too_late(e: Evidence, ends: Ints) -> tuple[Ints, Ints]:
     """Return gradients that outlive the next optimizer step, and its end."""
-    books, a = e.books, e.books.allocations
-    rows = np.flatnonzero((books.category == Category.GRADIENTS) & ~e.in_private_pool())
-    step = np.searchsorted(ends, a.born[rows])
+    card_ledger, a = e.card_ledger, e.card_ledger.allocations
+    rows = np.flatnonzero((card_ledger.category == Category.GRADIENTS) & ~e.in_private_pool())
+    step = np.searchsorted(ends, a.allocated_at[rows])
     rows, step = rows[step < len(ends)], step[step < len(ends)]
     late = a.freed[rows] > ends[step]
     return rows[late], ends[step[late]]
 
 
-def _brings(e: Evidence, rows: Ints, gone: Ints) -> int:
+def _peak_reduction(e: Evidence, rows: Ints, gone: Ints) -> int:
     """Return by how much the peak falls if blocks are freed at positions."""
-    books, a = e.books, e.books.allocations
-    change = np.zeros(books.events + 2, np.int64)
+    card_ledger, a = e.card_ledger, e.card_ledger.allocations
+    change = np.zeros(card_ledger.events + 2, np.int64)
     np.add.at(change, gone + 1, a.block[rows])
     np.subtract.at(change, a.freed[rows] + 1, a.block[rows])
-    now = books.allocated
-    return int(now.max() - (now - np.cumsum(change)[: books.events + 1]).max())
+    now = card_ledger.allocated
+    return int(now.max() - (now - np.cumsum(change)[: card_ledger.events + 1]).max())
 
 
 def _made_anew(e: Evidence) -> int:
@@ -100,12 +104,16 @@ def _made_anew(e: Evidence) -> int:
 
     It found none.
     """
-    first = next((i for i, n in enumerate(e.books.phases.names) if n == "backward"), None)
+    first = next((i for i, n in enumerate(e.card_ledger.phases.names) if n == "backward"), None)
     if first is None:
         return 0
-    top = e.books.peak(*e.books.bounds(e.books.phases.spans[first][1]))
-    a = e.books.allocations
-    mine = (e.books.category == Category.GRADIENTS) & (e.books.born_in == first) & (a.born < top)
+    top = e.card_ledger.peak(*e.card_ledger.bounds(e.card_ledger.phases.spans[first][1]))
+    a = e.card_ledger.allocations
+    mine = (
+        (e.card_ledger.category == Category.GRADIENTS)
+        & (e.card_ledger.born_in == first)
+        & (a.allocated_at < top)
+    )
     return int(a.block[mine & (a.freed >= top)].sum())
 
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 from nbmem.core.session.categories import Category
 from nbmem.core.session.holders import HolderKind
 from nbmem.core.session.tensor_names import in_traceback
-from nbmem.report.analysis.program_names import expression, items_of
+from nbmem.report.analysis.program_names import is_expression, items_of
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     rows, passes = _kept(e)
     if passes < FEWEST:
         return
-    a = e.books.allocations
+    a = e.card_ledger.allocations
     size = int(a.block[rows].sum())
     named = _named(e, {int(row) for row in rows})
     if not named:
@@ -67,9 +67,9 @@ def _code(paths: set[str], lists: set[str], item: str) -> str | None:
 
     None where it is not a name, a list or a plain path from a name.
     """
-    if len(paths) == 1 and not lists and expression(path := min(paths)):
+    if len(paths) == 1 and not lists and is_expression(path := min(paths)):
         return f"{path} = {path}.detach()   # and from now on keep only {path}.detach()"
-    if len(lists) == 1 and expression(kept := min(lists)):
+    if len(lists) == 1 and is_expression(kept := min(lists)):
         count = items_of(kept, paths)
         if count is not None:
             return (
@@ -89,10 +89,10 @@ def _finding(  # noqa: PLR0913 - the words and figures of one sentence
     code: str | None = None,
 ) -> Finding:
     name = f"`{root}`" if root else "Something"
-    each = f"about {say(size // passes)} a pass"
+    each = f"about {fmt(size // passes)} a pass"
     return Finding(
         rule="graph_kept",
-        title=f"{name} keeps the graphs of {passes} forward passes: {say(freed)}; "
+        title=f"{name} keeps the graphs of {passes} forward passes: {fmt(freed)}; "
         f"keep {f'{item}.detach()' if item else 'detached values'} instead",
         evidence=f"Activations of {passes} forward passes live at the end, {each}, and no backward "
         f"has freed them; {f'the graph of {root}' if root else 'a graph'} keeps them.",
@@ -113,13 +113,13 @@ def _kept(e: Evidence) -> tuple[Ints, int]:
 
     Also returns of how many passes they are.
     """
-    books = e.books
-    rows = books.live(books.events)
-    rows = rows[books.category[rows] == Category.ACTIVATIONS]
-    rows = rows[books.phases.named(books.born_in[rows], "forward")]
+    card_ledger = e.card_ledger
+    rows = card_ledger.live(card_ledger.events)
+    rows = rows[card_ledger.category[rows] == Category.ACTIVATIONS]
+    rows = rows[card_ledger.phases.named(card_ledger.born_in[rows], "forward")]
     sizes: Counter[int] = Counter()
-    blocks = books.allocations.block[rows].tolist()
-    for phase, block in zip(books.born_in[rows].tolist(), blocks, strict=True):
+    blocks = card_ledger.allocations.block[rows].tolist()
+    for phase, block in zip(card_ledger.born_in[rows].tolist(), blocks, strict=True):
         sizes[phase] += block
     return rows, sum(e.worth(FEWEST * size) for size in sizes.values())
 
@@ -136,7 +136,7 @@ def _named(e: Evidence, rows: set[int]) -> list[tuple[str, set[str], int]]:
                 if way.kind is HolderKind.GRAPH and not in_traceback(way.path):
                     roots.setdefault(way.root, set()).add(way.path.removeprefix(_GRAPH_OF))
     return [
-        (root, paths, e.freed_with(e.only_in(HolderKind.GRAPH, root=root)))
+        (root, paths, e.freed_bytes(e.held_only_by(HolderKind.GRAPH, root=root)))
         for root, paths in roots.items()
     ]
 

@@ -25,12 +25,12 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.core.session.holders import HolderKind
-from nbmem.report.analysis.growth import updates
-from nbmem.report.analysis.program_names import expression, items_of
-from nbmem.report.analysis.totals_by_name import accounts
+from nbmem.report.analysis.growth import update_positions
+from nbmem.report.analysis.program_names import is_expression, items_of
+from nbmem.report.analysis.totals_by_name import group_by_account
 from nbmem.report.model import Finding
 from nbmem.report.tips.evidence import LEAST
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,8 +64,8 @@ def check(e: Evidence) -> Iterator[Finding]:
             by_keeper.setdefault(_keeper(e, found), []).append(found)
     for root, lines in by_keeper.items():
         slope = sum(g.slope for g in lines)
-        place, kept = _kept(e, root, lines)
-        held = e.freed_with(kept) or sum(g.last for g in lines)
+        place, kept = _kept_place(e, root, lines)
+        held = e.freed_bytes(kept) or sum(g.last for g in lines)
         grown = sum(g.last - g.first for g in lines)
         if not e.worth(grown) and not (grown >= LEAST and _fills(e, LATER * slope)):
             continue
@@ -73,9 +73,9 @@ def check(e: Evidence) -> Iterator[Finding]:
         name = f"`{place}`" if place else "What no name holds"
         yield Finding(
             rule=RULE.name,
-            title=f"{name} grows by {say(slope)} with every step and holds {say(held)}",
+            title=f"{name} grows by {fmt(slope)} with every step and holds {fmt(held)}",
             evidence=f"More of it is left from step to step, over {lines[0].steps} of them"
-            f"{f', made at {line}' if line else ''}; in 1,000 steps that is {say(LATER * slope)}.",
+            f"{f', made at {line}' if line else ''}; in 1,000 steps that is {fmt(LATER * slope)}.",
             low=held,
             high=held,
             ground="exact",
@@ -94,15 +94,15 @@ def _keeper(e: Evidence, growth: Growth) -> str | None:
     """
     mine = _rows(e, growth)
     if not len(mine):
-        return _local(growth.account.holder)
+        return _variable_of(growth.account.holder)
     sizes: Counter[str] = Counter()
     for held in e.held_in(mine):
         best = held.holders[0]
         if best.kind in KEEPERS:
             sizes[best.root] += held.size
-    total = int(e.books.allocations.requested[mine].sum())
+    total = int(e.card_ledger.allocations.requested[mine].sum())
     best_root, size = max(sizes.items(), key=lambda item: item[1], default=(None, 0))
-    return best_root if size >= MOST * total else _local(growth.account.holder)
+    return best_root if size >= MOST * total else _variable_of(growth.account.holder)
 
 
 def _is_a_result(e: Evidence, growth: Growth) -> bool:
@@ -128,9 +128,11 @@ def _batches_grow(e: Evidence) -> bool:
 
     Where something is joined to what was there before, the others are as they were.
     """
-    a, ends = e.books.allocations, updates(e.books)[1:]
-    rows = np.flatnonzero(e.books.phases.named(e.books.born_in, "forward") & (a.born >= 0))
-    step = np.searchsorted(ends, a.born[rows])
+    a, ends = e.card_ledger.allocations, update_positions(e.card_ledger)[1:]
+    rows = np.flatnonzero(
+        e.card_ledger.phases.named(e.card_ledger.born_in, "forward") & (a.allocated_at >= 0)
+    )
+    step = np.searchsorted(ends, a.allocated_at[rows])
     made = [Counter(a.requested[rows[step == at]].tolist()) for at in range(1, len(ends))]
     taken = [sum(size * count for size, count in sizes.items()) for sizes in made]
     pairs = list(pairwise(made))
@@ -141,14 +143,14 @@ def _batches_grow(e: Evidence) -> bool:
 
 def _rows(e: Evidence, growth: Growth) -> Ints:
     """Return the allocations of a growth that live at the end."""
-    rows, wanted = e.books.live(e.books.events), growth.account
-    found, index = accounts(e.books, rows)
+    rows, wanted = e.card_ledger.live(e.card_ledger.events), growth.account
+    found, index = group_by_account(e.card_ledger, rows)
     alike = [a.holder == wanted.holder if wanted.holder is not None else a == wanted for a in found]
     mine: Ints = rows[np.array(alike, bool)[index]]
     return mine
 
 
-def _local(holder: str | None) -> str | None:
+def _variable_of(holder: str | None) -> str | None:
     """Return the variable in a holder's name, or None.
 
     `history` of `history[...]['loss']`; None for what only a call named (`input
@@ -158,7 +160,7 @@ def _local(holder: str | None) -> str | None:
     return root if root and (root.isidentifier() or root.startswith("local ")) else None
 
 
-def _kept(
+def _kept_place(
     e: Evidence, root: str | None, lines: list[Growth]
 ) -> tuple[str | None, list[HeldStorage]]:
     """Return the place inside a root that keeps the growth.
@@ -166,7 +168,7 @@ def _kept(
     Such a place is `net.memo`. Also returns the storages that are freed with it.
     """
     rows = {int(row) for growth in lines for row in _rows(e, growth)}
-    alone = [] if root is None else e.only_in(*KEEPERS, root=root)
+    alone = [] if root is None else e.held_only_by(*KEEPERS, root=root)
     mine = [held for held in alone if e.row_of(held) in rows]
     if root is None or not mine:
         return root, mine
@@ -202,7 +204,7 @@ def _code(e: Evidence, root: str | None, place: str | None, kept: list[HeldStora
     """
     if e.trace.info.kind == "cpu":
         return None  # there is no other place to put it
-    if root is None or place is None or not kept or not expression(place):
+    if root is None or place is None or not kept or not is_expression(place):
         return None
     paths = [held.name_in(root) for held in kept]
     if paths == [place]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from nbmem.core.session.events import Action
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say, saying
+from nbmem.report.tips.rule import Rule, fmt, fmt_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,25 +37,25 @@ def check(e: Evidence) -> Iterator[Finding]:
     model = e.model()
     if model is None or not model["relu_not_inplace"]:
         return
-    books = e.books
-    top = books.peak(0, books.events)
-    phase = int(books.phases.of(np.array([top - 1], np.int64))[0])
-    if phase < 0 or books.phases.spans[phase][1].name not in ("forward", "inference"):
+    card_ledger = e.card_ledger
+    top = card_ledger.peak(0, card_ledger.events)
+    phase = int(card_ledger.phases.of(np.array([top - 1], np.int64))[0])
+    if phase < 0 or card_ledger.phases.spans[phase][1].name not in ("forward", "inference"):
         return
     known = bool(e.session.stacks)
-    curve = books.allocated.copy()
+    curve = card_ledger.allocated.copy()
     for row, until in _pairs(e):
-        a = books.allocations
-        curve[int(a.born[row]) + 1 : until + 1] -= a.block[row]
+        a = card_ledger.allocations
+        curve[int(a.allocated_at[row]) + 1 : until + 1] -= a.block[row]
     saves = e.report.peak.allocated - int(curve.max())
     if not e.worth(saves):
         return
     low = saves if known else 0
     yield Finding(
         rule=RULE.name,
-        title=f"`nn.ReLU(inplace=True)`: {saying(low, saves)} less at the peak",
+        title=f"`nn.ReLU(inplace=True)`: {fmt_range(low, saves)} less at the peak",
         evidence=f"{model['relu_not_inplace']} activation functions of {e.model_name()} are not in "
-        f"place; one wrote {say(saves)} at the peak beside an input that then went.",
+        f"place; one wrote {fmt(saves)} at the peak beside an input that then went.",
         low=low,
         high=saves,
         ground="simulated" if known else "estimated",
@@ -69,16 +69,16 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 def _pairs(e: Evidence) -> Iterator[tuple[int, int]]:
     """Yield each second tensor's row and where its input is freed."""
-    a, events = e.books.allocations, e.trace.events
-    rows = np.flatnonzero(a.born >= 0)
+    a, events = e.card_ledger.allocations, e.trace.events
+    rows = np.flatnonzero(a.allocated_at >= 0)
     if e.session.stacks:
-        rows = np.intersect1d(rows, e.born_in_stacks(_by_relu))
+        rows = np.intersect1d(rows, e.rows_with_stack(_by_relu))
     gone = {
         int(at): int(events.size[at])
         for at in np.flatnonzero(events.action == Action.FREE_REQUESTED).tolist()
     }
     for row in rows.tolist():
-        born = int(a.born[row])
+        born = int(a.allocated_at[row])
         for at in range(born + 1, born + 1 + NEAR):
             if gone.get(at) == int(a.requested[row]):
                 yield row, at

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.core.session.tensor_names import without_form, without_numbers
-from nbmem.report.analysis.program_names import typed
+from nbmem.core.session.tensor_names import without_numbers, without_shape
+from nbmem.report.analysis.program_names import code_name
 from nbmem.report.analysis.what_if import is_as_recorded, try_settings
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,40 +40,41 @@ def check(e: Evidence) -> Iterator[Finding]:
 
     The cost is what is reserved beyond a replay in which nothing waits.
     """
-    at = int(np.argmax(e.books.active))
-    waits = e.books.ledger(at)[Category.PENDING]
+    at = int(np.argmax(e.card_ledger.active))
+    waits = e.card_ledger.ledger(at)[Category.PENDING]
     if e.trace.info.virtual or not e.worth(waits):
         return
-    now, freed = try_settings(e.books), try_settings(e.books, at_once=True)
+    now, freed = try_settings(e.card_ledger), try_settings(e.card_ledger, at_once=True)
     saved = now.peak_reserved - freed.peak_reserved
     refused = e.ran_out or bool(e.retries)
-    if not e.matters(saved) or not (refused or is_as_recorded(e.books, now)):
+    if not e.matters(saved) or not (refused or is_as_recorded(e.card_ledger, now)):
         return
     unlimited = next((m for m in e.modules if m.get("limit_all_gathers") is False), None)
     yield Finding(
         rule=RULE.name,
-        title=f"Freed memory waits for another stream: up to {say(saved)} less reserved",
-        evidence=f"At the highest moment {say(waits)} were freed and not free, because another "
-        f"stream had to finish first: {_of(e, at)}. Free at once, the same requests would have "
-        f"reserved {say(freed.peak_reserved)} at most, not {say(now.peak_reserved)}.",
+        title=f"Freed memory waits for another stream: up to {fmt(saved)} less reserved",
+        evidence=f"At the highest moment {fmt(waits)} were freed and not free, because another "
+        f"stream had to finish first: {_largest_pending(e, at)}. Free at once, the same "
+        "requests would have "
+        f"reserved {fmt(freed.peak_reserved)} at most, not {fmt(now.peak_reserved)}.",
         low=0,
         high=saved,
         ground="simulated",
-        code=None if unlimited is None else _code(typed(unlimited)),
+        code=None if unlimited is None else _code(code_name(unlimited)),
     )
 
 
-def _of(e: Evidence, at: int) -> str:
+def _largest_pending(e: Evidence, at: int) -> str:
     """Name the largest part of the memory that waits."""
-    a = e.books.allocations
-    rows = np.flatnonzero((a.freed < at) & (a.born < a.freed) & (a.died >= at))
+    a = e.card_ledger.allocations
+    rows = np.flatnonzero((a.freed < at) & (a.allocated_at < a.freed) & (a.completed_at >= at))
     sums: Counter[str] = Counter()
     for row in rows.tolist():
-        name = e.books.name(row)
-        label = Category(int(e.books.category[row])).label
-        sums[label if name is None else without_numbers(without_form(name))] += int(a.block[row])
+        name = e.card_ledger.name(row)
+        label = Category(int(e.card_ledger.category[row])).label
+        sums[label if name is None else without_numbers(without_shape(name))] += int(a.block[row])
     ((name, size),) = sums.most_common(1)
-    return f"{say(size)} of them {name}"
+    return f"{fmt(size)} of them {name}"
 
 
 def _code(name: str | None) -> str | None:

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.core.session.tensor_names import of_graph
-from nbmem.report.analysis.program_names import without_gradients
+from nbmem.core.session.tensor_names import is_graph_name
+from nbmem.report.analysis.program_names import no_grad_code
 from nbmem.report.ledger.allocation_facts import NO_NAME
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say, saying
+from nbmem.report.tips.rule import Rule, fmt, fmt_range
 from nbmem.report.tips.rules import graph_kept
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def check(e: Evidence) -> Iterator[Finding]:
         return
     if not evaluated and graph_kept.passes_kept(e) >= graph_kept.FEWEST:
         return  # its tip says more
-    now = e.books.allocated
+    now = e.card_ledger.allocated
     low, high = now - _freed(e, passes, AT_MOST), now - _freed(e, passes, AT_LEAST)
     least = _largest(e, passes)
     saves = (max(0, int(now.max() - low.max()) - least), int(now.max() - high.max()))
@@ -76,13 +76,13 @@ def check(e: Evidence) -> Iterator[Finding]:
     mode = f"{model} was in eval mode" if evaluated else "There was no backward"
     yield Finding(
         rule=RULE.name,
-        title=f"Evaluate under torch.no_grad(): {saying(*saves)} less {where}",
+        title=f"Evaluate under torch.no_grad(): {fmt_range(*saves)} less {where}",
         evidence=f"{mode}, but gradients were on in {_count(passes)}: what was kept there "
-        f"for a backward that never came makes up to {say(saves[1])} {where}.",
+        f"for a backward that never came makes up to {fmt(saves[1])} {where}.",
         low=saves[0],
         high=saves[1],
         ground="estimated",
-        code=without_gradients(e.model_code() if evaluated else None),
+        code=no_grad_code(e.model_code() if evaluated else None),
     )
 
 
@@ -95,7 +95,7 @@ def _passes(e: Evidence) -> list[int]:
 
     No later backward frees a good part of what they kept, either.
     """
-    names = [span.name for _, span in e.books.phases.spans]
+    names = [span.name for _, span in e.card_ledger.phases.spans]
     return [
         index
         for index, name in enumerate(names)
@@ -113,17 +113,21 @@ def _kept(e: Evidence, phase: int) -> Ints:
 
     Passes with nothing between them (slices of data that lie on the card) are one phase.
     """
-    a = e.books.allocations
-    rows = np.flatnonzero((e.books.born_in == phase) & (e.books.category != Category.WORKSPACE))
-    rows = rows[np.argsort(a.born[rows])]
+    a = e.card_ledger.allocations
+    rows = np.flatnonzero(
+        (e.card_ledger.born_in == phase) & (e.card_ledger.category != Category.WORKSPACE)
+    )
+    rows = rows[np.argsort(a.allocated_at[rows])]
     count, size = len(rows), a.block[rows]
-    births = np.searchsorted(a.born[rows], a.freed[rows])  # how many there were when it went
+    births = np.searchsorted(
+        a.allocated_at[rows], a.freed[rows]
+    )  # how many there were when it went
     went = np.bincount(births, size, count + 1)
     held = np.append(0, np.cumsum(size)) - np.append(0, np.cumsum(went)[:-1])
     whole = (went >= RELEASED * held) & (np.bincount(births, minlength=count + 1) > AT_MOST)
     # Of a recurrent layer's graph but a few tensors go: those that were seen in it are of it.
-    texts, names = e.books.texts, e.books.names[rows].tolist()
-    saved = np.array([name != NO_NAME and of_graph(texts[name]) for name in names], bool)
+    texts, names = e.card_ledger.texts, e.card_ledger.names[rows].tolist()
+    saved = np.array([name != NO_NAME and is_graph_name(texts[name]) for name in names], bool)
     late = births - np.arange(count) > AT_MOST
     kept: Ints = rows[(births == count) | ((whole[births] | saved) & late)]
     return kept
@@ -134,20 +138,22 @@ def _inputs(e: Evidence, phase: int) -> Ints:
 
     Nothing else kept them.
     """
-    books, a = e.books, e.books.allocations
+    card_ledger, a = e.card_ledger, e.card_ledger.allocations
     mine = _kept(e, phase)
-    rows = np.flatnonzero((books.category == Category.INPUTS) & (a.freed < books.events))
-    named = books.phases.named(books.born_in[rows], *BETWEEN)
-    rows = rows[named & (books.born_in[rows] == phase - 1)]
-    births = np.sort(a.born)
+    rows = np.flatnonzero(
+        (card_ledger.category == Category.INPUTS) & (a.freed < card_ledger.events)
+    )
+    named = card_ledger.phases.named(card_ledger.born_in[rows], *BETWEEN)
+    rows = rows[named & (card_ledger.born_in[rows] == phase - 1)]
+    births = np.sort(a.allocated_at)
     alike = np.isin(np.searchsorted(births, a.freed[rows]), np.searchsorted(births, a.freed[mine]))
     gone: Ints = rows[alike]
     return gone
 
 
 def _taken_back(e: Evidence, phase: int) -> bool:
-    a, rows = e.books.allocations, _kept(e, phase)
-    died = e.books.phases.named(e.books.phases.of(a.freed[rows]), "backward")
+    a, rows = e.card_ledger.allocations, _kept(e, phase)
+    died = e.card_ledger.phases.named(e.card_ledger.phases.of(a.freed[rows]), "backward")
     return int(a.block[rows[died]].sum()) >= TAKEN_BACK * int(a.block[rows].sum()) > 0
 
 
@@ -156,12 +162,12 @@ def _freed(e: Evidence, passes: list[int], behind: int) -> Ints:
 
     A tensor is then freed `behind` allocations after its own.
     """
-    a, count = e.books.allocations, e.books.events
+    a, count = e.card_ledger.allocations, e.card_ledger.events
     change = np.zeros(count + 2, np.int64)
     for phase in passes:
-        births = np.sort(a.born[e.books.born_in == phase])
+        births = np.sort(a.allocated_at[e.card_ledger.born_in == phase])
         rows = _kept(e, phase)
-        at = np.searchsorted(births, a.born[rows]) + behind
+        at = np.searchsorted(births, a.allocated_at[rows]) + behind
         gone = at < len(births)
         rows, until = rows[gone], births[at[gone]] + 1
         if behind == AT_LEAST and len(births):
@@ -176,13 +182,13 @@ def _freed(e: Evidence, passes: list[int], behind: int) -> Ints:
 
 def _largest(e: Evidence, passes: list[int]) -> int:
     """Return the bytes of the largest tensors that one pass keeps."""
-    a = e.books.allocations
+    a = e.card_ledger.allocations
     return max(int(np.sort(a.block[_kept(e, phase)])[-LARGEST:].sum()) for phase in passes)
 
 
 def _during(e: Evidence, passes: list[int]) -> Ints:
     """Return the positions of some passes."""
-    bounds = [e.books.bounds(e.books.phases.spans[phase][1]) for phase in passes]
+    bounds = [e.card_ledger.bounds(e.card_ledger.phases.spans[phase][1]) for phase in passes]
     return np.concatenate([np.arange(first, last + 1) for first, last in bounds])
 
 

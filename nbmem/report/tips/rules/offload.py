@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from nbmem.core.interconnect import link_of
 from nbmem.core.session.categories import Category
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say, saying
+from nbmem.report.tips.rule import Rule, fmt, fmt_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,9 +40,10 @@ def check(e: Evidence) -> Iterator[Finding]:
         return
     yield Finding(
         rule=RULE.name,
-        title=f"Keep activations in host memory: {saying(int(LEAST_PART * kept), kept)} less, for "
-        f"at least {say(2 * kept)} of transfers in each step",
-        evidence=f"Activations are {say(kept)} of the {say(e.report.peak.allocated)} allocated at "
+        title=f"Keep activations in host memory: {fmt_range(int(LEAST_PART * kept), kept)} "
+        "less, for "
+        f"at least {fmt(2 * kept)} of transfers in each step",
+        evidence=f"Activations are {fmt(kept)} of the {fmt(e.report.peak.allocated)} allocated at "
         f"the peak.{_way(e, 2 * kept)}",
         low=int(LEAST_PART * kept),
         high=kept,

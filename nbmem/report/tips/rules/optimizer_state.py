@@ -21,7 +21,7 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say, saying
+from nbmem.report.tips.rule import Rule, fmt, fmt_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,10 +49,10 @@ def check(e: Evidence) -> Iterator[Finding]:
     low, high = state // 2, 3 * state // 4
     yield Finding(
         rule=RULE.name,
-        title=f"Less optimizer state than {optimizer['class']}'s: {saying(low, high)}",
-        evidence=f"{optimizer['class']} keeps {say(state)} of the "
-        f"{say(e.report.peak.allocated)} allocated at the peak. 8-bit: about {say(state // 4)}; "
-        f"SGD with momentum: {say(state // 2)}; Adafactor: next to nothing.",
+        title=f"Less optimizer state than {optimizer['class']}'s: {fmt_range(low, high)}",
+        evidence=f"{optimizer['class']} keeps {fmt(state)} of the "
+        f"{fmt(e.report.peak.allocated)} allocated at the peak. 8-bit: about {fmt(state // 4)}; "
+        f"SGD with momentum: {fmt(state // 2)}; Adafactor: next to nothing.",
         low=low,
         high=high,
         ground="estimated",
@@ -65,21 +65,21 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _fused(e: Evidence, optimizer: dict[str, Any]) -> Iterator[Finding]:
-    books = e.books
-    top = books.peak(0, books.events)
-    phase = int(books.phases.of(np.array([top - 1], np.int64))[0])
-    if phase < 0 or books.phases.spans[phase][1].name != "optimizer":
+    card_ledger = e.card_ledger
+    top = card_ledger.peak(0, card_ledger.events)
+    phase = int(card_ledger.phases.of(np.array([top - 1], np.int64))[0])
+    if phase < 0 or card_ledger.phases.spans[phase][1].name != "optimizer":
         return
     if optimizer["class"] not in FUSED or optimizer["switches"].get("fused"):
         return
-    mine = np.isin(books.born_in, np.flatnonzero(books.phases.names == "optimizer"))
-    rows = np.flatnonzero(mine & (books.category == Category.TEMPORARIES))
+    mine = np.isin(card_ledger.born_in, np.flatnonzero(card_ledger.phases.names == "optimizer"))
+    rows = np.flatnonzero(mine & (card_ledger.category == Category.TEMPORARIES))
     saves = e.report.peak.allocated - e.peak_without(rows)
     if e.worth(saves):
         name = e.optimizer_code()
         yield Finding(
             rule=RULE.name,
-            title=f"`fused=True` in {optimizer['class']}: {say(saves)} less at the peak",
+            title=f"`fused=True` in {optimizer['class']}: {fmt(saves)} less at the peak",
             evidence="The peak lies inside optimizer.step(), and temporaries of the foreach "
             "implementation make it; the fused one has none.",
             low=saves,

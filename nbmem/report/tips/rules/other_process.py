@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import Category
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     if size < SHARE * total:
         return
     names = sorted(e.trace.other_processes.items(), key=lambda item: -item[1])
-    listed = ", ".join(f"{name} {say(held)}" for name, held in names[:MOST_NAMES])
+    listed = ", ".join(f"{name} {fmt(held)}" for name, held in names[:MOST_NAMES])
     who = names[0][0] if len(names) == 1 else "other processes"
     beside = (
         f"On the card beside this process: {listed}."
@@ -48,7 +48,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     )
     yield Finding(
         rule=RULE.name,
-        title=f"{say(size)} of the card are held by {who}",
+        title=f"{fmt(size)} of the card are held by {who}",
         evidence=f"{e.short or 'All tips were asked for'}. {beside} Who holds memory "
         "keeps it until it is shut down.",
         low=size,

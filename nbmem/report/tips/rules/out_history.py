@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.session.holders import HolderKind
 from nbmem.report.model import Command, Finding
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 def check(e: Evidence) -> Iterator[Finding]:
     """Find tensors that only IPython's history of results keeps."""
     kinds = (HolderKind.OUT, HolderKind.UNDERSCORE)
-    mine = e.only_in(*kinds)
-    freed = e.freed_with(mine)
+    mine = e.held_only_by(*kinds)
+    freed = e.freed_bytes(mine)
     if e.worth(freed):
         names = list(dict.fromkeys(h.root for s in mine for h in s.holders if h.kind in kinds))
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         yield Finding(
             rule=RULE.name,
-            title=f"IPython's `Out` keeps {say(freed)}: `%nbmem free out` gives it back",
+            title=f"IPython's `Out` keeps {fmt(freed)}: `%nbmem free out` gives it back",
             evidence=f"{len(mine)} tensors live only because {', '.join(names[:3])}{more} still "
             "has them.",
             low=freed,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.units import GIB
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,9 +37,9 @@ def check(e: Evidence) -> Iterator[Finding]:
     idle = pinned["held"] - pinned["used"]
     yield Finding(
         rule=RULE.name,
-        title=f"{say(idle)} of pinned host memory are held and not used",
-        evidence=f"torch holds {say(pinned['held'])} of pinned host memory, of which tensors use "
-        f"{say(pinned['used'])}. It is the host's, not the card's.",
+        title=f"{fmt(idle)} of pinned host memory are held and not used",
+        evidence=f"torch holds {fmt(pinned['held'])} of pinned host memory, of which tensors use "
+        f"{fmt(pinned['used'])}. It is the host's, not the card's.",
         low=idle,
         high=idle,
         ground="exact",

@@ -27,7 +27,7 @@ from nbmem.core.session.categories import Category
 from nbmem.core.units import GIB
 from nbmem.report.analysis.framework_advice import GROWTH, NO_PREALLOCATION
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,9 +52,9 @@ def check(e: Evidence) -> Iterator[Finding]:
             rest = ledger[Category.CONTEXT]
             if rest >= least:
                 yield _finding(
-                    f"TensorFlow's arena may be most of {say(rest)}: let it grow by need",
-                    f"TensorFlow says that {say(share.held)} are in use, and not what its arena "
-                    f"holds. {say(rest)} of this process are nobody's who says so; a context and "
+                    f"TensorFlow's arena may be most of {fmt(rest)}: let it grow by need",
+                    f"TensorFlow says that {fmt(share.held)} are in use, and not what its arena "
+                    f"holds. {fmt(rest)} of this process are nobody's who says so; a context and "
                     "libraries alone take less than 1 GiB. By default TensorFlow takes nearly all "
                     "of the card at its first operation.",
                     rest - GIB,
@@ -66,9 +66,9 @@ def _jax(e: Evidence, share: Share) -> Iterator[Finding]:
     used = most_used(e, "jax")
     if used <= MOST_USED * share.held:
         yield _finding(
-            f"JAX preallocated {say(share.held)} and uses {say(share.held - share.cached)}",
-            f"Its pool holds {say(share.held)} of the card, and at no reading were more than "
-            f"{say(used)} of it in use. Nothing of it goes back while the process lives.",
+            f"JAX preallocated {fmt(share.held)} and uses {fmt(share.held - share.cached)}",
+            f"Its pool holds {fmt(share.held)} of the card, and at no reading were more than "
+            f"{fmt(used)} of it in use. Nothing of it goes back while the process lives.",
             share.held - used,
             NO_PREALLOCATION,
         )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.session.holders import HolderKind
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 def check(e: Evidence) -> Iterator[Finding]:
     """Find tensors that only a reference cycle keeps."""
-    mine = e.only_in(HolderKind.CYCLE)
-    freed = e.freed_with(mine)
+    mine = e.held_only_by(HolderKind.CYCLE)
+    freed = e.freed_bytes(mine)
     if e.worth(freed):
         largest = max(mine, key=lambda s: s.size)
         yield Finding(
             rule=RULE.name,
-            title=f"`gc.collect()` gives back {say(freed)} that a reference cycle keeps",
+            title=f"`gc.collect()` gives back {fmt(freed)} that a reference cycle keeps",
             evidence=f"Nothing reaches {len(mine)} tensors any more but objects that point at each "
-            f"other; the largest hangs on {largest.name}, {say(largest.size)}.",
+            f"other; the largest hangs on {largest.name}, {fmt(largest.size)}.",
             low=freed,
             high=freed,
             ground="exact",

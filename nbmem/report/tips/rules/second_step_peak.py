@@ -20,7 +20,7 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.report.analysis.what_if import MOST_EVENTS, try_again
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say, saying
+from nbmem.report.tips.rule import Rule, fmt, fmt_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,33 +41,33 @@ KEPT = (
 
 def check(e: Evidence) -> Iterator[Finding]:
     """Replay an iteration with optimizer state that it did not have."""
-    books = e.books
-    names = books.phases.names.tolist()
+    card_ledger = e.card_ledger
+    names = card_ledger.phases.names.tolist()
     if e.ran_out or len(e.step_ends) != 1 or "backward" not in names or "optimizer" not in names:
         return
     opens = next((i for i, n in enumerate(names) if n in ("input", "forward")), None)
-    if opens is None or books.events > MOST_EVENTS:
+    if opens is None or card_ledger.events > MOST_EVENTS:
         return
-    begins, _ = books.bounds(books.phases.spans[opens][1])
+    begins, _ = card_ledger.bounds(card_ledger.phases.spans[opens][1])
     # An evaluation behind the loop belongs to its last step, and to no further iteration.
     closing = [s for s in e.session.spans if s.name in ("optimizer", "zero_grad")]
-    ends = max(books.bounds(span)[1] for span in closing)
-    a = books.allocations
-    state = books.category == Category.OPTIMIZER_STATE
-    state &= np.isin(books.born_in, np.flatnonzero(books.phases.names == "optimizer"))
+    ends = max(card_ledger.bounds(span)[1] for span in closing)
+    a = card_ledger.allocations
+    state = card_ledger.category == Category.OPTIMIZER_STATE
+    state &= np.isin(card_ledger.born_in, np.flatnonzero(card_ledger.phases.names == "optimizer"))
     state &= a.freed >= ends
-    before, size = int(a.born[state].min(initial=ends)), int(a.block[state].sum())
+    before, size = int(a.allocated_at[state].min(initial=ends)), int(a.block[state].sum())
     peak = e.report.peak.allocated
     low, high = sorted(_again(e, begins, ends, late=late) for late in (False, True))
     if not size or not e.dominates(low - peak, SHARE):
         return
-    first = int(books.allocated[begins : before + 1].max())
+    first = int(card_ledger.allocated[begins : before + 1].max())
     yield Finding(
         rule=RULE.name,
-        title=f"The second iteration will peak at {saying(low, high)}, "
-        f"{saying(low - peak, high - peak)} above the first",
-        evidence=f"Forward and backward peaked at {say(first)} before the optimizer made "
-        f"{say(size)} of state; from now on it is there from the start.",
+        title=f"The second iteration will peak at {fmt_range(low, high)}, "
+        f"{fmt_range(low - peak, high - peak)} above the first",
+        evidence=f"Forward and backward peaked at {fmt(first)} before the optimizer made "
+        f"{fmt(size)} of state; from now on it is there from the start.",
         low=low - peak,
         high=high - peak,
         ground="simulated",
@@ -87,24 +87,24 @@ def _again(e: Evidence, begins: int, ends: int, *, late: bool) -> int:
         late: An output's name gets the new one when the loss is known, since the model itself
             computes it; else at once.
     """
-    books, a = e.books, e.books.allocations
-    left = (a.born >= begins) & (a.born < ends) & (a.freed >= ends)
-    gradients = left & (books.category == Category.GRADIENTS)
-    once = left & np.isin(books.category, KEPT)
+    card_ledger, a = e.card_ledger, e.card_ledger.allocations
+    left = (a.allocated_at >= begins) & (a.allocated_at < ends) & (a.freed >= ends)
+    gradients = left & (card_ledger.category == Category.GRADIENTS)
+    once = left & np.isin(card_ledger.category, KEPT)
     zeroed = _zeroed_at(e)
     if zeroed is None:
         once |= gradients  # a later backward adds to them where they are
     rows = np.flatnonzero(left & ~once)
-    goes = a.born[rows] + 1
+    goes = a.allocated_at[rows] + 1
     if late:
-        lasts = np.array([books.bounds(s)[1] for _, s in books.phases.spans], np.int64)
-        forward = books.phases.named(books.born_in[rows], "forward")
-        goes = np.where(forward, lasts[books.born_in[rows]], goes)
+        lasts = np.array([card_ledger.bounds(s)[1] for _, s in card_ledger.phases.spans], np.int64)
+        forward = card_ledger.phases.named(card_ledger.born_in[rows], "forward")
+        goes = np.where(forward, lasts[card_ledger.born_in[rows]], goes)
     goes = goes if zeroed is None else np.where(gradients[rows], zeroed, goes)
-    born = a.born[rows].tolist()
+    born = a.allocated_at[rows].tolist()
     instead = dict(zip(born, goes.tolist(), strict=True))
     return try_again(
-        books, begins, ends, once=set(a.born[once].tolist()), instead=instead
+        card_ledger, begins, ends, once=set(a.allocated_at[once].tolist()), instead=instead
     ).peak_allocated
 
 
@@ -117,7 +117,7 @@ def _zeroed_at(e: Evidence) -> int | None:
         if span.kind == "phase" and span.name == "backward":
             return None
         if span.kind == "phase" and span.name == "zero_grad":
-            return e.books.bounds(span)[0]
+            return e.card_ledger.bounds(span)[0]
     return None
 
 

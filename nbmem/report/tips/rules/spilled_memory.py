@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,13 +34,13 @@ def check(e: Evidence) -> Iterator[Finding]:
     info = e.trace.info
     if not info.wddm or not e.worth(info.spilled_bytes):
         return
-    spilled = say(info.spilled_bytes)
+    spilled = fmt(info.spilled_bytes)
     yield Finding(
         rule=RULE.name,
         title=f"{spilled} did not fit on the card and slowed it down from the host's memory: "
         'set "CUDA - Sysmem Fallback Policy" to "Prefer No Sysmem Fallback"',
-        evidence=f"The card has {say(info.own_bytes)}, torch held up to "
-        f"{say(e.report.peak.reserved)}, and at least {spilled} of it lay in the host's memory at "
+        evidence=f"The card has {fmt(info.own_bytes)}, torch held up to "
+        f"{fmt(e.report.peak.reserved)}, and at least {spilled} of it lay in the host's memory at "
         "one time. With that setting of the NVIDIA Control Panel for this python.exe the driver "
         "says that memory ran out (in WSL it has no effect).",
         low=info.spilled_bytes,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from nbmem.core.session.holders import HolderKind
 from nbmem.core.session.tensor_names import in_traceback
 from nbmem.report.model import Command, Finding
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,15 +33,15 @@ def check(e: Evidence) -> Iterator[Finding]:
 
     Also those in the graph of one of its locals.
     """
-    mine = e.only_in(HolderKind.TRACEBACK)
-    freed = e.freed_with(mine)
+    mine = e.held_only_by(HolderKind.TRACEBACK)
+    freed = e.freed_bytes(mine)
     if e.worth(freed):
         largest = max(mine, key=lambda s: s.size)
         yield Finding(
             rule=RULE.name,
-            title=f"`%nbmem free traceback` gives back {say(freed)} of the cell that failed",
+            title=f"`%nbmem free traceback` gives back {fmt(freed)} of the cell that failed",
             evidence=f"{len(mine)} tensors live only in the frames of a traceback; the largest is "
-            f"{largest.name}, {say(largest.size)}.",
+            f"{largest.name}, {fmt(largest.size)}.",
             low=freed,
             high=freed,
             ground="exact",
@@ -55,15 +55,15 @@ def _named(e: Evidence) -> Iterator[Finding]:
     kinds = (HolderKind.NAME, HolderKind.GRAPH)
     through = (way for h in e.held for way in h.holders if in_traceback(way.path))
     for root in dict.fromkeys(way.root for way in through if way.kind in kinds):
-        mine = [h for h in e.only_in(*kinds, root=root) if in_traceback(h.name_in(root))]
-        freed = e.freed_with(mine)
+        mine = [h for h in e.held_only_by(*kinds, root=root) if in_traceback(h.name_in(root))]
+        freed = e.freed_bytes(mine)
         if e.worth(freed) and root.isidentifier():
             largest = max(mine, key=lambda h: h.size)
             yield Finding(
                 rule=RULE.name,
-                title=f"`del {root}` gives back {say(freed)}: tensors of an exception's frames",
+                title=f"`del {root}` gives back {fmt(freed)}: tensors of an exception's frames",
                 evidence=f"{len(mine)} tensors live only in frames of an exception that {root} "
-                f"keeps; the largest is {largest.name}, {say(largest.size)}.",
+                f"keeps; the largest is {largest.name}, {fmt(largest.size)}.",
                 low=freed,
                 high=freed,
                 ground="exact",

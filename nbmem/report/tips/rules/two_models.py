@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from nbmem.core.session.holders import HolderKind
 from nbmem.core.session.tensor_names import KEY_OF
 from nbmem.report.model import Command, Finding
-from nbmem.report.tips.purpose_names import on_purpose
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.purpose_names import marks_intended_copy
+from nbmem.report.tips.rule import Rule, fmt
 from nbmem.report.tips.rules.checkpoint_kept import weight_forms
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ def check(e: Evidence) -> Iterator[Finding]:
     others = {
         root: kind
         for root, kind in holders.items()
-        if root not in used and not on_purpose(root) and root.isidentifier()
+        if root not in used and not marks_intended_copy(root) and root.isidentifier()
     }
     if not others:
         return
     forms = Counter(f for n, f in weight_forms(e).items() if n.startswith(f"{model}."))
     for root, kind in others.items():
-        mine = e.only_in(HolderKind.NAME, root=root)
-        freed = e.freed_with(mine)
+        mine = e.held_only_by(HolderKind.NAME, root=root)
+        freed = e.freed_bytes(mine)
         if kind == "optimizer":  # its state is its own; parameters that nothing else has are not
             mine = [s for s in mine if _is_parameter(s.name_in(root))]
         alike = Counter(s.form for s in mine) & forms
@@ -60,7 +60,7 @@ def check(e: Evidence) -> Iterator[Finding]:
             continue
         yield Finding(
             rule=RULE.name,
-            title=f"`del {root}` gives back {say(freed)}: a second copy of {model}",
+            title=f"`del {root}` gives back {fmt(freed)}: a second copy of {model}",
             evidence=f"The {kind} {root} alone holds {alike.total()} tensors with the shapes of "
             f"{model}'s weights, and no module that holds them was called.",
             low=freed,

@@ -20,7 +20,7 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.core.units import KIB, MIB
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,9 +36,9 @@ def check(e: Evidence) -> Iterator[Finding]:
     """Compute what a smaller configuration of cuBLAS workspaces saves."""
     if e.fact("cublas_workspace_config") or not e.card_known:
         return
-    a, books = e.books.allocations, e.books
-    rows = books.live(books.events)
-    kept = (books.category[rows] == Category.WORKSPACE) & (a.requested[rows] > MIB)
+    a, card_ledger = e.card_ledger.allocations, e.card_ledger
+    rows = card_ledger.live(card_ledger.events)
+    kept = (card_ledger.category[rows] == Category.WORKSPACE) & (a.requested[rows] > MIB)
     size = int(a.block[rows[kept]].sum())
     saves = size - int(np.count_nonzero(kept)) * SMALLEST
     free = e.fullest[Category.FREE]
@@ -46,9 +46,9 @@ def check(e: Evidence) -> Iterator[Finding]:
         return
     yield Finding(
         rule=RULE.name,
-        title=f"`CUBLAS_WORKSPACE_CONFIG=:16:8` gives back {say(saves)}",
-        evidence=f"{np.count_nonzero(kept)} workspaces of cuBLAS hold {say(size)}; "
-        f"{say(free)} of the card were free when most was reserved.",
+        title=f"`CUBLAS_WORKSPACE_CONFIG=:16:8` gives back {fmt(saves)}",
+        evidence=f"{np.count_nonzero(kept)} workspaces of cuBLAS hold {fmt(size)}; "
+        f"{fmt(free)} of the card were free when most was reserved.",
         low=saves,
         high=saves,
         ground="simulated",

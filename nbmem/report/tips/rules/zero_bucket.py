@@ -22,7 +22,7 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import ZERO_BUCKET
 from nbmem.report.analysis.fsdp_gathers import Move, allocated_with
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, say
+from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,20 +39,20 @@ def check(e: Evidence) -> Iterator[Finding]:
     told = next((m["zero"] for m in e.modules if m.get("zero")), None)
     if told is None or not 0 < told["gradients"] < told["bucket"]:
         return
-    moves = list(_fitted(e, told["bucket"], told["gradients"]))
+    moves = list(_fitted_buckets(e, told["bucket"], told["gradients"]))
     if not moves:
         return
-    now = int(e.books.allocated.max())
-    saved = now - int(allocated_with(e.books, moves).max())
+    now = int(e.card_ledger.allocated.max())
+    saved = now - int(allocated_with(e.card_ledger, moves).max())
     if not (e.dominates(saved, SHARE) or (e.worth(saved) and (e.short or e.everything))):
         return
-    size = max(int(e.books.allocations.requested[move.row]) for move in moves)
+    size = max(int(e.card_ledger.allocations.requested[move.row]) for move in moves)
     yield Finding(
         rule=RULE.name,
-        title=f"A smaller `reduce_bucket_size` in DeepSpeed: {say(saved)} less",
-        evidence=f"A bucket of gradients takes {say(size)}, for {told['bucket']:,} elements, and "
-        f"all gradients together have {told['gradients']:,}. The peak is {say(now)}, and "
-        f"{say(now - saved)} with a bucket that they fill.",
+        title=f"A smaller `reduce_bucket_size` in DeepSpeed: {fmt(saved)} less",
+        evidence=f"A bucket of gradients takes {fmt(size)}, for {told['bucket']:,} elements, and "
+        f"all gradients together have {told['gradients']:,}. The peak is {fmt(now)}, and "
+        f"{fmt(now - saved)} with a bucket that they fill.",
         low=saved,
         high=saved,
         ground="simulated",
@@ -61,14 +61,14 @@ def check(e: Evidence) -> Iterator[Finding]:
     )
 
 
-def _fitted(e: Evidence, bucket: int, gradients: int) -> Iterator[Move]:
+def _fitted_buckets(e: Evidence, bucket: int, gradients: int) -> Iterator[Move]:
     """Yield buckets of the configured size, fitted to the gradients."""
-    a = e.books.allocations
-    for row in np.flatnonzero(e.books.category == Category.COMMUNICATION).tolist():
+    a = e.card_ledger.allocations
+    for row in np.flatnonzero(e.card_ledger.category == Category.COMMUNICATION).tolist():
         size = int(a.requested[row])
-        if ZERO_BUCKET in (e.books.name(row) or "") and size % bucket == 0:
+        if ZERO_BUCKET in (e.card_ledger.name(row) or "") and size % bucket == 0:
             fits = -(-size // bucket * gradients // _ALIGNED) * _ALIGNED
-            yield Move(row, int(a.born[row]), int(a.freed[row]), fits)
+            yield Move(row, int(a.allocated_at[row]), int(a.freed[row]), fits)
 
 
 RULE = Rule(name="zero_bucket", text=__doc__, check=check)

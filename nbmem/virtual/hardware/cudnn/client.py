@@ -28,7 +28,7 @@ MOST_LOST = 4
 """Workers that may end while they are asked; then the rules go on alone."""
 
 
-class Client:
+class CudnnClient:
     """A client of one cuDNN worker for one card; answers None after a failure."""
 
     def __init__(self, card: Card) -> None:
@@ -41,12 +41,12 @@ class Client:
         self._first: dict[Problem, tuple[Answer, ...]] = {}
         self._every: dict[Problem, tuple[Answer, ...]] = {}
 
-    def ask(self, problem: Problem) -> Answer | None:
+    def first_kernel(self, problem: Problem) -> Answer | None:
         """Return the kernel that cuDNN lists first; None without an answer."""
         found = self._remembered(self._first, problem, 1)
         return found[0] if found else None
 
-    def every(self, problem: Problem) -> tuple[Answer, ...]:
+    def all_kernels(self, problem: Problem) -> tuple[Answer, ...]:
         """Return all supported kernels in cuDNN's order; empty without an answer."""
         return self._remembered(self._every, problem, None)
 
@@ -92,7 +92,7 @@ class Client:
             path = library_path()
             if path is None:
                 raise FileNotFoundError
-            arguments = str(path), facts_of(self._card)
+            arguments = str(path), device_properties(self._card)
             self._process = subprocess.Popen(  # noqa: S603 - this Python, this package
                 [sys.executable, "-P", "-W", "ignore", "-m", __package__ + ".worker", *arguments],
                 stdin=subprocess.PIPE,
@@ -156,7 +156,7 @@ def _environment(path: Path) -> dict[str, str]:
     return found
 
 
-def facts_of(card: Card) -> str:
+def device_properties(card: Card) -> str:
     """Return a card's properties as cuDNN's JSON description.
 
     The heuristics depend on the compute capability; clocks hardly matter.

@@ -61,7 +61,7 @@ _ANSWERS: dict[str, tuple[Callable[..., int], tuple[Any, ...]]] = {
 _kept: list[Any] = []  # ctypes frees a callback that nobody holds
 
 
-def promise(cudnn: Path) -> bool:
+def patch_cublaslt(cudnn: Path) -> bool:
     """Patch the cuBLASLt that `cudnn` will load to report an algorithm.
 
     The patch changes this process alone.

@@ -85,52 +85,52 @@ class Library:
         code, x, w, y, convolution, alpha, beta = _OPERATIONS[problem.kind]
         double = problem.dtype == "float64"
         shape = self.new(_CONVOLUTION)
-        shape.number(100, _DATA_TYPE, 1 if double else 0)
-        shape.number(101, _MODE, _CROSS_CORRELATION)
-        shape.numbers(106, (len(problem.padding),))
-        shape.numbers(103, problem.stride)
-        shape.numbers(105, problem.padding)
-        shape.numbers(104, problem.padding)
-        shape.numbers(102, problem.dilation)
+        shape.set_enum(100, _DATA_TYPE, 1 if double else 0)
+        shape.set_enum(101, _MODE, _CROSS_CORRELATION)
+        shape.set_int64s(106, (len(problem.padding),))
+        shape.set_int64s(103, problem.stride)
+        shape.set_int64s(105, problem.padding)
+        shape.set_int64s(104, problem.padding)
+        shape.set_int64s(102, problem.dilation)
         operation = self.new(code)
-        operation.point(convolution, shape.finish())
+        operation.set_descriptor(convolution, shape.finish())
         for attribute, name, (size, strides) in (
             (x, "x", problem.source), (w, "w", problem.weight), (y, "y", problem.result),
         ):  # fmt: skip
-            operation.point(attribute, self._tensor(name, size, strides, problem.dtype))
+            operation.set_descriptor(attribute, self._tensor(name, size, strides, problem.dtype))
         scalar = ctypes.c_double if double else ctypes.c_float
         kind = _DOUBLE if double else _FLOAT
         operation.set(alpha, kind, ctypes.byref(scalar(1.0)), 1)
         operation.set(beta, kind, ctypes.byref(scalar(0.0)), 1)
         graph = self.new(_GRAPH)
-        graph.point(801, operation.finish())
+        graph.set_descriptor(801, operation.finish())
         return graph.finish()
 
     def _tensor(
         self, name: str, size: Sequence[int], strides: Sequence[int], dtype: str
     ) -> Descriptor:
         tensor = self.new(_TENSOR)
-        tensor.number(901, _DATA_TYPE, _TYPES[dtype])
-        tensor.numbers(902, size)
-        tensor.numbers(903, strides)
-        tensor.numbers(906, (ord(name),))
-        tensor.numbers(900, (_ALIGNMENT,))
+        tensor.set_enum(901, _DATA_TYPE, _TYPES[dtype])
+        tensor.set_int64s(902, size)
+        tensor.set_int64s(903, strides)
+        tensor.set_int64s(906, (ord(name),))
+        tensor.set_int64s(900, (_ALIGNMENT,))
         return tensor.finish()
 
     def configurations(self, graph: Descriptor, card: Descriptor) -> Iterator[Descriptor]:
         """Yield engine configurations in the order in which torch tries them."""
         for mode in _MODES:
             heuristics = self.new(_HEURISTICS)
-            heuristics.point(201, graph)
-            heuristics.number(200, _HEURISTIC, mode)
-            heuristics.point(204, card)
+            heuristics.set_descriptor(201, graph)
+            heuristics.set_enum(200, _HEURISTIC, mode)
+            heuristics.set_descriptor(204, card)
             yield from heuristics.finish().children(202, self, _CONFIG, heuristics.count(202))
 
     def workspace(self, config: Descriptor, card: Descriptor) -> int:
         """Return the workspace bytes of a configuration's plan."""
         plan = self.new(_PLAN)
-        plan.point(401, config)
-        plan.point(407, card)
+        plan.set_descriptor(401, config)
+        plan.set_descriptor(407, card)
         return plan.finish().read(402, _INT64, 1)[0]
 
     def engine(self, config: Descriptor) -> Descriptor:
@@ -185,15 +185,15 @@ class Descriptor:
         ):
             raise UnsupportedError
 
-    def number(self, attribute: int, kind: int, value: int) -> None:
+    def set_enum(self, attribute: int, kind: int, value: int) -> None:
         """Set an enum attribute."""
         self.set(attribute, kind, ctypes.byref(ctypes.c_int(value)), 1)
 
-    def numbers(self, attribute: int, values: Sequence[int]) -> None:
+    def set_int64s(self, attribute: int, values: Sequence[int]) -> None:
         """Set an attribute that consists of 64-bit integers."""
         self.set(attribute, _INT64, (ctypes.c_int64 * len(values))(*values), len(values))
 
-    def point(self, attribute: int, other: Descriptor) -> None:
+    def set_descriptor(self, attribute: int, other: Descriptor) -> None:
         """Set an attribute to another descriptor, which is kept alive."""
         self._keeps.append(other)
         self.set(attribute, _DESCRIPTOR, (ctypes.c_void_p * 1)(other.handle), 1)

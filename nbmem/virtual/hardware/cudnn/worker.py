@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nbmem.virtual.hardware.cudnn.cublaslt import promise
+from nbmem.virtual.hardware.cudnn.cublaslt import patch_cublaslt
 from nbmem.virtual.hardware.cudnn.library import LEAST_VERSION, Library, UnsupportedError
 from nbmem.virtual.hardware.cudnn.problem import Answer, Problem
 
@@ -48,7 +48,7 @@ def main(path: str, facts: str) -> int:
     """
     answered = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # cuDNN's log may go to standard output
-    if not promise(Path(path)):
+    if not patch_cublaslt(Path(path)):
         return 1
     library = Library(path)
     if library.version < LEAST_VERSION:

@@ -15,7 +15,7 @@ from nbmem.virtual import current_machine
 from nbmem.virtual.arch import Arch, arch_of
 from nbmem.virtual.operator_model.operator import HALVES
 from nbmem.virtual.operator_model.value_checks import in_cpp
-from nbmem.virtual.operators.attention.math import added, attend
+from nbmem.virtual.operators.attention.math import additive_mask, math_attention
 
 aten = torch.ops.aten
 
@@ -47,7 +47,7 @@ def scaled_dot_product_attention(  # noqa: PLR0913 - the schema's
     kernel = choose(
         query, key, value, attn_mask, dropout=dropout_p, is_causal=is_causal, gqa=enable_gqa
     )
-    mask = added(attn_mask, query.dtype)
+    mask = additive_mask(attn_mask, query.dtype)
     if kernel == "flash":
         return _flash(query, key, value, dropout_p, is_causal, scale)
     if kernel == "cudnn":
@@ -63,7 +63,7 @@ def scaled_dot_product_attention(  # noqa: PLR0913 - the schema's
                 query, key, value, aligned, needs_grad, dropout_p, is_causal, scale=scale
             )
         )
-    return attend(
+    return math_attention(
         query, key, value, mask, dropout_p, is_causal=is_causal, scale=scale, gqa=enable_gqa
     )
 
@@ -102,7 +102,7 @@ def choose(  # noqa: PLR0913 - what the choice depends on
         return "math"
     if mask is not None and mask.stride(-1) != 1:
         return "math"
-    asked = _Asked(query, key, value, mask, dropout, is_causal, gqa)
+    asked = _AttentionArguments(query, key, value, mask, dropout, is_causal, gqa)
     return next((name for name, takes in _IN_ORDER if takes(asked)), "math")
 
 
@@ -111,7 +111,7 @@ def _rules(tensor: torch.Tensor) -> Rules:
     return rules_for(torch.__version__) if machine is None else machine.of(tensor).rules
 
 
-class _Asked(NamedTuple):
+class _AttentionArguments(NamedTuple):
     """The arguments that the kernels' conditions read."""
 
     query: torch.Tensor
@@ -167,7 +167,7 @@ class _Asked(NamedTuple):
         return all(t.stride(-1) == 1 for t in (self.query, self.key, self.value))
 
 
-def _cudnn_takes(asked: _Asked) -> bool:
+def _cudnn_takes(asked: _AttentionArguments) -> bool:
     """Return whether cuDNN's kernel takes the call.
 
     check_prefer_cudnn_attention: cuDNN is the first choice on Hopper and on data-centre
@@ -190,7 +190,7 @@ def _cudnn_takes(asked: _Asked) -> bool:
     )
 
 
-def _flash_takes(asked: _Asked) -> bool:
+def _flash_takes(asked: _AttentionArguments) -> bool:
     wide, wide_value = asked.widths
     return (
         torch.backends.cuda.flash_sdp_enabled()
@@ -204,7 +204,7 @@ def _flash_takes(asked: _Asked) -> bool:
     )
 
 
-def _efficient_takes(asked: _Asked) -> bool:
+def _efficient_takes(asked: _AttentionArguments) -> bool:
     wide, wide_value = asked.widths
     dtype = asked.query.dtype
     unit = (8 if dtype in HALVES else 4) if asked.arch.bfloat16 else 1

@@ -30,7 +30,7 @@ _ROWS = 64
 """Of the kernel that cuts the keys of a query into parts."""
 
 
-class Sizes(NamedTuple):
+class FlashSizes(NamedTuple):
     """Sizes of a call to FlashAttention.
 
     `queries` and `keys` are rows of the longest sequence.
@@ -73,7 +73,7 @@ def forward_by_heads(launch: Launch) -> Iterator[Step]:
 
 
 def _forward(
-    launch: Launch, sizes: Sizes, *, cuts: bool = True, swapped: bool = False
+    launch: Launch, sizes: FlashSizes, *, cuts: bool = True, swapped: bool = False
 ) -> Iterator[Step]:
     """Yield the results, the splits of the keys and the random state.
 
@@ -84,11 +84,11 @@ def _forward(
     if not swapped:
         yield results[0]
     yield results[1]
-    parts = parts_of(launch, sizes) if cuts else 1
+    parts = key_splits(launch, sizes) if cuts else 1
     if parts > 1:
         rows = parts * sizes.batch * sizes.heads * sizes.queries
         yield temporary("sums of parts", rows * 4)
-        yield temporary("results of parts", rows * rounded(sizes.size) * 4)
+        yield temporary("results of parts", rows * padded_head_size(sizes.size) * 4)
     yield from results[2:]
     if launch["dropout_p"]:
         yield temporary("state", RANDOM_STATE)
@@ -123,13 +123,13 @@ def backward_by_heads(launch: Launch) -> Iterator[Step]:
     yield from _backward(launch, _dense(query, key), key, apart=False)
 
 
-def _backward(launch: Launch, sizes: Sizes, key: Tensor, *, apart: bool) -> Iterator[Step]:
+def _backward(launch: Launch, sizes: FlashSizes, key: Tensor, *, apart: bool) -> Iterator[Step]:
     """Yield row sums and a float32 accumulator of the query's gradient.
 
     Sizes are rounded up to blocks. With grouped queries there are also the gradients of keys
     and values for every head. A deterministic accumulator is one for each block of a head.
     """
-    rows = sizes.batch * up(sizes.queries, 128)
+    rows = sizes.batch * next_multiple(sizes.queries, 128)
     if apart:
         rows = launch["query"].size(0) + PARTS_APART * sizes.batch
     yield from outs(launch)
@@ -137,27 +137,27 @@ def _backward(launch: Launch, sizes: Sizes, key: Tensor, *, apart: bool) -> Iter
     copies = 1
     if torch.are_deterministic_algorithms_enabled():
         copies = -(-launch.card.processors // (sizes.batch * sizes.heads))
-    yield temporary("dq_accum", copies * rows * sizes.heads * rounded(sizes.size) * 4)
+    yield temporary("dq_accum", copies * rows * sizes.heads * padded_head_size(sizes.size) * 4)
     if sizes.key_heads != sizes.heads:
         expanded = key.numel() // sizes.key_heads * sizes.heads * key.element_size()
         for name in ("dk_expanded", "dv_expanded"):
             yield temporary(name, expanded)
 
 
-def _sizes(launch: Launch, query: Tensor, key: Tensor) -> Sizes:
+def _sizes(launch: Launch, query: Tensor, key: Tensor) -> FlashSizes:
     starts = launch["cum_seq_q"]
     if starts is None:
         return _dense(query, key)
     lengths = launch["max_q"], launch["max_k"]
-    return Sizes(starts.numel() - 1, query.size(1), key.size(-2), *lengths, query.size(-1))
+    return FlashSizes(starts.numel() - 1, query.size(1), key.size(-2), *lengths, query.size(-1))
 
 
-def _dense(query: Tensor, key: Tensor) -> Sizes:
+def _dense(query: Tensor, key: Tensor) -> FlashSizes:
     batch, queries, heads, size = query.size()
-    return Sizes(batch, heads, key.size(2), queries, key.size(1), size)
+    return FlashSizes(batch, heads, key.size(2), queries, key.size(1), size)
 
 
-def _is_one_query(launch: Launch, sizes: Sizes) -> bool:
+def _is_one_query(launch: Launch, sizes: FlashSizes) -> bool:
     """Return whether one query's heads become rows (ngroups_swapped).
 
     These heads share keys.
@@ -170,7 +170,7 @@ def _is_one_query(launch: Launch, sizes: Sizes) -> bool:
     )
 
 
-def parts_of(launch: Launch, sizes: Sizes) -> int:
+def key_splits(launch: Launch, sizes: FlashSizes) -> int:
     """Return the number of splits of the keys (set_params_splitkv)."""
     if launch["dropout_p"]:
         return 1
@@ -182,11 +182,11 @@ def parts_of(launch: Launch, sizes: Sizes) -> int:
     return splits_of(blocks, 2 * launch.card.processors, -(-sizes.keys // block), _MOST_PARTS)
 
 
-def rounded(size: int) -> int:
+def padded_head_size(size: int) -> int:
     """Return the elements that a head takes in an accumulator."""
-    return up(size, 32 if size <= 128 else 64)
+    return next_multiple(size, 32 if size <= 128 else 64)
 
 
-def up(number: int, unit: int) -> int:
+def next_multiple(number: int, unit: int) -> int:
     """Return the next multiple of the unit."""
     return -(-number // unit) * unit

@@ -14,7 +14,7 @@ from nbmem.virtual.operator_model.operator import HALVES
 aten = torch.ops.aten
 
 
-def attend(  # noqa: PLR0913 - as above
+def math_attention(  # noqa: PLR0913 - as above
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -41,7 +41,7 @@ def attend(  # noqa: PLR0913 - as above
     if is_causal:
         shape = (query.size(-2), key.size(-2))
         mask = torch.ones(shape, dtype=torch.bool, device=query.device).tril()
-        mask = added(mask, query.dtype)
+        mask = additive_mask(mask, query.dtype)
     every_key, every_value = key, value
     if gqa and not query.size(-3) == key.size(-3) == value.size(-3):
         heads = query.size(-3)
@@ -59,7 +59,7 @@ def attend(  # noqa: PLR0913 - as above
     return result
 
 
-def added(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+def additive_mask(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
     """Return a mask to be added to scores (convert_boolean_attn_mask).
 
     A bool becomes 0 if it is attended, and -inf otherwise. Other masks are returned as they

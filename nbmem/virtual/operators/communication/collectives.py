@@ -20,7 +20,7 @@ import torch
 
 from nbmem.virtual import rank_messages
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.operator_model.communication_log import count
+from nbmem.virtual.operator_model.communication_log import record_collective
 from nbmem.virtual.operator_model.operator import Operator
 from nbmem.virtual.tensors.storages import DataKernels
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 
-class Promise:
+class CompletedFuture:
     """A completed future, as `work.get_future()` returns it.
 
     torch's own future takes no tensors of a virtual card.
@@ -50,20 +50,20 @@ class Promise:
         """Return True: the collective has completed."""
         return True
 
-    def then(self, callback: Any) -> Promise:
+    def then(self, callback: Any) -> CompletedFuture:
         """Return a completed future of the callback's result."""
-        return Promise(callback(self))
+        return CompletedFuture(callback(self))
 
     def add_done_callback(self, callback: Any) -> None:
         """Call the callback at once."""
         callback(self)
 
 
-TOLD = 16
+MAX_MESSAGE_INTEGERS = 16
 """Integers of a message that is told to a rank beside this one."""
-_KEPT = 64
+_MAX_WORKS = 64
 """Collectives whose tensors a program may still ask for; hooks ask at once."""
-_sent: OrderedDict[int, tuple[Any, list[weakref.ref[torch.Tensor]]]] = OrderedDict()
+_tensors_by_work: OrderedDict[int, tuple[Any, list[weakref.ref[torch.Tensor]]]] = OrderedDict()
 """By its id, which is its own while it is kept here: C++ hands out the same object."""
 
 
@@ -94,13 +94,13 @@ def _work(tensors: list[torch.Tensor]) -> Any:
     `get_future` finds the tensors by the work's id.
     """
     work = completed_work()
-    _sent[id(work)] = work, [weakref.ref(tensor) for tensor in tensors]
-    if len(_sent) > _KEPT:
-        _sent.popitem(last=False)
+    _tensors_by_work[id(work)] = work, [weakref.ref(tensor) for tensor in tensors]
+    if len(_tensors_by_work) > _MAX_WORKS:
+        _tensors_by_work.popitem(last=False)
     return work.boxed()
 
 
-def futures_of(work_class: Any) -> Callable[[Any], Any]:
+def make_get_future(work_class: Any) -> Callable[[Any], Any]:
     """Return a `get_future` for a class of works.
 
     The method returns a completed future of the collective's tensors. If the class is shared
@@ -112,21 +112,21 @@ def futures_of(work_class: Any) -> Callable[[Any], Any]:
     true = work_class.get_future
 
     def get_future(work: Any) -> Any:
-        _, sent = _sent.get(id(work), (None, None))
+        _, sent = _tensors_by_work.get(id(work), (None, None))
         if sent is None and work_class.__name__ == "Work":
             return true(work)
-        return Promise([tensor for told in sent or () if (tensor := told()) is not None])
+        return CompletedFuture([tensor for told in sent or () if (tensor := told()) is not None])
 
     return get_future
 
 
-def in_place(executor: Executor, call: OperatorCall) -> Any:
+def run_in_place(executor: Executor, call: OperatorCall) -> Any:
     """Run all_reduce, reduce or broadcast, which leaves values as they are."""
     call.gpu.workspaces.nccl()
-    return _answer(call, call.args[0])
+    return _finish_call(call, call.args[0])
 
 
-def gathered(executor: Executor, call: OperatorCall) -> Any:
+def run_gather(executor: Executor, call: OperatorCall) -> Any:
     """Run a gather, a scatter or an exchange of the first two arguments.
 
     Equally many outputs and inputs are paired. Otherwise every output holds the first input.
@@ -137,16 +137,16 @@ def gathered(executor: Executor, call: OperatorCall) -> Any:
     if not outputs or not inputs:  # Only one rank has the other side of a gather or a scatter.
         for output in outputs:
             executor.values.forget(output)
-        return _answer(call, call.args[0])
+        return _finish_call(call, call.args[0])
     if len(outputs) != len(inputs):
         _share(executor, outputs, inputs[0])
     else:
         for output, source in zip(outputs, inputs, strict=True):
             _share(executor, [output], source)
-    return _answer(call, call.args[0])
+    return _finish_call(call, call.args[0])
 
 
-def listed(executor: Executor, call: OperatorCall) -> Any:
+def run_list_gather(executor: Executor, call: OperatorCall) -> Any:
     """Run a gather or scatter of lists, with a flat copy of each list.
 
     NCCL takes a flat copy of a list whose tensors have equally many elements.
@@ -156,10 +156,10 @@ def listed(executor: Executor, call: OperatorCall) -> Any:
     for tensors in several:
         if len({tensor.numel() for tensor in tensors}) == 1:
             call.gpu.give(call.gpu.take(sum(t.numel() * t.element_size() for t in tensors)))
-    return gathered(executor, call)
+    return run_gather(executor, call)
 
 
-def received(executor: Executor, call: OperatorCall) -> Any:
+def run_receive(executor: Executor, call: OperatorCall) -> Any:
     """Receive a few integers from a rank that runs, else unknown values.
 
     A float tensor, a larger one, or one from a rank that does not run is unknown afterwards.
@@ -167,37 +167,37 @@ def received(executor: Executor, call: OperatorCall) -> Any:
     call.gpu.workspaces.nccl()
     for tensor in call.args[0]:
         executor.values.forget(tensor)
-        if _told(tensor) and rank_messages.folder() is not None:
+        if _is_exchanged(tensor) and rank_messages.folder() is not None:
             me, peer = _ends(call)
             value = rank_messages.receive(me, peer)
             if value is not None:
                 executor.values.teach(tensor, torch.tensor(value, dtype=tensor.dtype, device="cpu"))
-    return _answer(call, call.args[0])
+    return _finish_call(call, call.args[0])
 
 
-def sent(executor: Executor, call: OperatorCall) -> Any:
+def run_send(executor: Executor, call: OperatorCall) -> Any:
     """Send a tensor to another rank if it is a few integers."""
     call.gpu.workspaces.nccl()
     for tensor in call.args[0]:
-        if _told(tensor) and rank_messages.folder() is not None:
+        if _is_exchanged(tensor) and rank_messages.folder() is not None:
             twin = executor.values.twin(tensor)
             rank_messages.send(*_ends(call), None if twin is None else twin.tolist())
-    return _answer(call, call.args[0])
+    return _finish_call(call, call.args[0])
 
 
-def only_sent(executor: Executor, call: OperatorCall) -> Any:
+def run_barrier(executor: Executor, call: OperatorCall) -> Any:
     """Run a barrier."""
     del executor
     call.gpu.workspaces.nccl()
-    return _answer(call, call.args[0])
+    return _finish_call(call, call.args[0])
 
 
-def _told(tensor: torch.Tensor) -> bool:
+def _is_exchanged(tensor: torch.Tensor) -> bool:
     """Return whether ranks exchange a tensor's values: a few integers.
 
     Programs make decisions by such messages.
     """
-    return not tensor.dtype.is_floating_point and tensor.numel() <= TOLD
+    return not tensor.dtype.is_floating_point and tensor.numel() <= MAX_MESSAGE_INTEGERS
 
 
 def _ends(call: OperatorCall) -> tuple[int, int]:
@@ -207,12 +207,12 @@ def _ends(call: OperatorCall) -> tuple[int, int]:
     return torch.distributed.get_rank(), c10d.get_global_rank(group, call.args[2])
 
 
-def _answer(call: OperatorCall, first: Any) -> Any:
+def _finish_call(call: OperatorCall, first: Any) -> Any:
     """Count the call's traffic and return what the operator returns.
 
     By its schema that is the first argument and its work, the work alone, or None.
     """
-    count(call)
+    record_collective(call)
     returned = len(call.func._schema.returns)
     work = _work(_flat(first)) if returned else None
     return (first, work) if returned > 1 else work
@@ -250,7 +250,7 @@ OPERATORS = (
             *("c10d::allreduce_", "c10d::allreduce_coalesced_", "c10d::broadcast_"),
             "c10d::reduce_",
         ),
-        run=in_place,
+        run=run_in_place,
     ),
     Operator(
         (
@@ -258,14 +258,14 @@ OPERATORS = (
             *("c10d::alltoall_", "c10d::allgather_into_tensor_coalesced_", "c10d::scatter_"),
             *("c10d::reduce_scatter_tensor_coalesced_", "c10d::gather_"),
         ),
-        run=gathered,
+        run=run_gather,
     ),
     Operator(
         ("c10d::allgather_", "c10d::allgather_coalesced_", "c10d::reduce_scatter_"),
-        run=listed,
+        run=run_list_gather,
         source="ProcessGroupNCCL.cpp newLikeFlat",
     ),
-    Operator(("c10d::recv_", "c10d::recv_any_source_"), run=received),
-    Operator(("c10d::send",), run=sent),
-    Operator(("c10d::barrier", "c10d::monitored_barrier_"), run=only_sent),
+    Operator(("c10d::recv_", "c10d::recv_any_source_"), run=run_receive),
+    Operator(("c10d::send",), run=run_send),
+    Operator(("c10d::barrier", "c10d::monitored_barrier_"), run=run_barrier),
 )

@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nbmem.virtual.operator_model.communication_log import count_functional
+from nbmem.virtual.operator_model.communication_log import record_functional
 from nbmem.virtual.operator_model.operator import BY_ORACLE, Operator, drop, out, temporary
 from nbmem.virtual.tensors.shapes import Results, infer
 
@@ -29,11 +29,11 @@ def counted(executor: Executor, call: OperatorCall) -> Any:
     """
     del executor
     call.gpu.workspaces.nccl()
-    count_functional(call)
+    record_functional(call)
     return NotImplemented
 
 
-def handed_back(executor: Executor, call: OperatorCall) -> Any:
+def return_waited(executor: Executor, call: OperatorCall) -> Any:
     """Return the tensor that is waited for.
 
     The schema declares a new tensor.
@@ -52,7 +52,7 @@ def shape_of_exchange(call: OperatorCall) -> Results:
     return Results(spec, (spec,))
 
 
-def exchange(launch: Launch) -> Iterator[Step]:
+def alltoall_memory(launch: Launch) -> Iterator[Step]:
     """Yield the copies of `shard_dim_alltoall` and its result.
 
     The dimension that is cut, and the one that is gathered, must be the first to be sent. If it
@@ -88,7 +88,7 @@ OPERATORS = (
     ),
     Operator(
         ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd"),
-        run=handed_back,
+        run=return_waited,
         source="Functional.cpp wait_tensor; _functional_collectives.py AsyncCollectiveTensor",
         shown_by=BY_ORACLE,
     ),
@@ -96,7 +96,7 @@ OPERATORS = (
         ("_dtensor::shard_dim_alltoall",),
         run=counted,
         shape=shape_of_exchange,
-        memory=exchange,
+        memory=alltoall_memory,
         source="Functional.cpp shard_dim_alltoall",
         shown_by=BY_ORACLE,
     ),

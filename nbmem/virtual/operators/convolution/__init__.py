@@ -13,11 +13,11 @@ import torch
 from nbmem.virtual.operator_model.operator import Operator
 from nbmem.virtual.operators.convolution import cudnn_kernels, without_cudnn
 from nbmem.virtual.operators.convolution.layout import (
-    gradient_given,
+    format_of_call,
+    kernel_gradient,
+    kernel_input,
     layout,
-    of_call,
     planar,
-    source_of,
     strides,
 )
 from nbmem.virtual.tensors.operator_call import OperatorCall
@@ -58,7 +58,7 @@ def _check_numbers(call: OperatorCall) -> None:
 def shape(call: OperatorCall) -> Results:
     """Return the result in the format in which the kernel runs."""
     spec = infer(call).fresh[0]
-    return one(spec.size, spec.dtype, strides(spec.size, of_call(call)[0]))
+    return one(spec.size, spec.dtype, strides(spec.size, format_of_call(call)[0]))
 
 
 def shape_backward(call: OperatorCall) -> Results:
@@ -70,11 +70,11 @@ def shape_backward(call: OperatorCall) -> Results:
     """
     shapes = list(infer(call).shape)
     source, weight = as_meta(call.args[1]), as_meta(call.args[2])
-    runs, native = of_call(call)
+    runs, native = format_of_call(call)
     if native:
         return _several(shapes, [torch.contiguous_format] * 3)
-    source = planar(source_of(source)).contiguous(memory_format=runs)
-    gradient, _ = gradient_given(call)
+    source = planar(kernel_input(source)).contiguous(memory_format=runs)
+    gradient, _ = kernel_gradient(call)
     formats = [layout(gradient, weight), layout(source, gradient), torch.contiguous_format]
     return _several(shapes, formats)
 
@@ -93,7 +93,7 @@ def _several(specs: list[Any], formats: list[torch.memory_format]) -> Results:
     return Results(tuple(shape), tuple(fresh))
 
 
-def traced(executor: Executor, call: OperatorCall) -> Any:
+def run_traced_convolution(executor: Executor, call: OperatorCall) -> Any:
     """Run `_convolution`, which programs of torch.jit.trace call.
 
     cuDNN's flags follow the arguments of `convolution`.
@@ -101,7 +101,7 @@ def traced(executor: Executor, call: OperatorCall) -> Any:
     return _as_convolution(executor, call, call.args[:9])
 
 
-def by_name(executor: Executor, call: OperatorCall) -> Any:
+def run_cudnn_convolution(executor: Executor, call: OperatorCall) -> Any:
     """Run `cudnn_convolution` or its transpose, which have no bias."""
     padding = call.argument("padding")
     padded = call.argument("output_padding")
@@ -141,6 +141,6 @@ OPERATORS = (
         source=_SOURCE,
         shown_by="resnet50_b32_sgdm, backward",
     ),
-    Operator(("_convolution",), run=traced),
-    Operator(("cudnn_convolution", "cudnn_convolution_transpose"), run=by_name),
+    Operator(("_convolution",), run=run_traced_convolution),
+    Operator(("cudnn_convolution", "cudnn_convolution_transpose"), run=run_cudnn_convolution),
 )

@@ -13,7 +13,12 @@ import torch
 from nbmem.virtual.hardware.cudnn.problem import FOR_INPUT, FOR_WEIGHT, FORWARD, Kernels, Problem
 from nbmem.virtual.operator_model.operator import DNN, convolve, drop, out, temporary
 from nbmem.virtual.operators.convolution import without_cudnn, workspace
-from nbmem.virtual.operators.convolution.layout import gradient_given, of_call, planar, strides
+from nbmem.virtual.operators.convolution.layout import (
+    format_of_call,
+    kernel_gradient,
+    planar,
+    strides,
+)
 from nbmem.virtual.operators.reduce import staging
 from nbmem.virtual.tensors.global_switches import convolves_in_tf32, is_deterministic
 
@@ -21,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.virtual.cards import Card
-    from nbmem.virtual.hardware.cudnn.client import Client
+    from nbmem.virtual.hardware.cudnn.client import CudnnClient
     from nbmem.virtual.operator_model.operator import Launch, Step
     from nbmem.virtual.tensors.shapes import TensorSpec
 
@@ -31,11 +36,11 @@ def forward(launch: Launch) -> Iterator[Step]:
 
     Only a tensor in the wrong format is copied.
     """
-    if without_cudnn.is_slow(launch.call):
+    if without_cudnn.cudnn_refuses(launch.call):
         yield from without_cudnn.forward(launch)
         return
     source, weight = launch["input"], launch["weight"]
-    layout, native = of_call(launch.call)
+    layout, native = format_of_call(launch.call)
     yield from _copy("input", source, layout)
     yield out()
     yield from _copy("weight", weight, layout)
@@ -48,11 +53,11 @@ def forward(launch: Launch) -> Iterator[Step]:
 
 def backward(launch: Launch) -> Iterator[Step]:
     """Yield the gradients of input, weight and bias, kernel by kernel."""
-    if without_cudnn.is_slow(launch.call):
+    if without_cudnn.cudnn_refuses(launch.call):
         yield from without_cudnn.backward(launch)
         return
     gradient, source, weight = launch["grad_output"], launch["input"], launch["weight"]
-    layout, native = of_call(launch.call)
+    layout, native = format_of_call(launch.call)
     if native:
         yield from _depthwise_backward(launch)
         return
@@ -60,7 +65,7 @@ def backward(launch: Launch) -> Iterator[Step]:
     number = 0
     if mask[1]:
         yield from _copy("input", source, layout)
-    given, is_copy = gradient_given(launch.call)
+    given, is_copy = kernel_gradient(launch.call)
     if is_copy:
         yield temporary("gradient", given.numel() * given.element_size())
     if mask[0]:
@@ -140,7 +145,9 @@ def _depthwise3d_backward(launch: Launch) -> Iterator[Step]:
 def _bias(gradient: torch.Tensor, launch: Launch) -> Iterator[Step]:
     dims = [d for d in range(gradient.dim()) if d != 1]
     shape = staging.geometry(gradient, dims)
-    size, semaphores = staging.staging(shape, staging.accumulator(gradient.dtype), launch.card)
+    size, semaphores = staging.staging(
+        shape, staging.accumulator_bytes(gradient.dtype), launch.card
+    )
     if size:
         yield temporary("staging", size)
         yield temporary("semaphores", semaphores)
@@ -155,7 +162,7 @@ def _run(
     if not x.numel() or not y.numel():
         yield DNN
         return
-    layout, _ = of_call(launch.call)
+    layout, _ = format_of_call(launch.call)
     problem = Problem(
         kind=kind,
         dtype=str(source.dtype).removeprefix("torch."),
@@ -168,7 +175,7 @@ def _run(
         tf32=convolves_in_tf32(),
         deterministic=is_deterministic(),
     )
-    answer = launch.dnn.ask(problem) if launch.dnn is not None else None
+    answer = launch.dnn.first_kernel(problem) if launch.dnn is not None else None
     last = layout is not torch.contiguous_format
     size = workspace.nbytes(problem, answer, launch.card, last=last)
     doubtful = answer is None and workspace.may_transform(problem)
@@ -176,9 +183,9 @@ def _run(
     yield convolve(Kernels(problem, size, doubtful, every))
 
 
-def _every(dnn: Client | None, problem: Problem, card: Card) -> tuple[int, ...]:
+def _every(dnn: CudnnClient | None, problem: Problem, card: Card) -> tuple[int, ...]:
     """Return the workspaces of all kernels that can run the problem."""
-    return workspace.every(problem, () if dnn is None else dnn.every(problem), card)
+    return workspace.every(problem, () if dnn is None else dnn.all_kernels(problem), card)
 
 
 def _copy(name: str, tensor: torch.Tensor, layout: torch.memory_format) -> Iterator[Step]:

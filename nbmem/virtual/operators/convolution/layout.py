@@ -11,7 +11,7 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from nbmem.virtual.devices import META
-from nbmem.virtual.operators.convolution.without_cudnn import is_slow
+from nbmem.virtual.operators.convolution.without_cudnn import cudnn_refuses
 from nbmem.virtual.tensors.shapes import as_meta
 from nbmem.virtual.tensors.storages import DataKernels
 
@@ -35,7 +35,7 @@ def planar(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.unsqueeze(2)
 
 
-def source_of(tensor: torch.Tensor) -> torch.Tensor:
+def kernel_input(tensor: torch.Tensor) -> torch.Tensor:
     """Return an input's geometry as the kernel sees it.
 
     A one-dimensional input is made contiguous first. Mamba's is a transposed product, whose
@@ -67,17 +67,17 @@ def strides(size: Sequence[int], memory_format: torch.memory_format) -> tuple[in
     return torch.empty(tuple(size), device="meta", memory_format=known).stride()
 
 
-def of_call(call: OperatorCall) -> tuple[torch.memory_format, bool]:
+def format_of_call(call: OperatorCall) -> tuple[torch.memory_format, bool]:
     """Return the format, and whether a kernel of torch's own runs.
 
     The call is a convolution or its backward.
     """
-    source, weight = source_of(call.argument("input")), call.argument("weight")
-    native = is_slow(call) or _native_depthwise(call, planar(source), planar(weight))
+    source, weight = kernel_input(call.argument("input")), call.argument("weight")
+    native = cudnn_refuses(call) or _native_depthwise(call, planar(source), planar(weight))
     return (torch.contiguous_format if native else layout(source, weight)), native
 
 
-def gradient_given(call: OperatorCall) -> tuple[torch.Tensor, bool]:
+def kernel_gradient(call: OperatorCall) -> tuple[torch.Tensor, bool]:
     """Return the gradient as both kernels get it, and if it is a copy.
 
     The result's gradient is a meta tensor here. It is moved to the format that the input
@@ -86,9 +86,9 @@ def gradient_given(call: OperatorCall) -> tuple[torch.Tensor, bool]:
     not lie in that format. cudnn/ConvShared.cpp: cudnn_convolution_backward
     """
     source, gradient = as_meta(call.argument("input")), as_meta(call.argument("grad_output"))
-    source, gradient = planar(source_of(source)), planar(gradient)
+    source, gradient = planar(kernel_input(source)), planar(gradient)
     if call.argument("output_mask")[1]:
-        source = source.contiguous(memory_format=of_call(call)[0])
+        source = source.contiguous(memory_format=format_of_call(call)[0])
     wanted = suggest_memory_format(source)
     if call.argument("transposed"):
         is_copy = not gradient.is_contiguous(memory_format=wanted)

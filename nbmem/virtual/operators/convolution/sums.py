@@ -42,7 +42,7 @@ HALF = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class ConvolutionProduct:
     """A convolution's matrix product, for one of its three kernels.
 
     Attributes:
@@ -115,13 +115,15 @@ def clusters_at_once(tiling: Tiling, card: Card) -> int:
     return max(1, at_work // size)
 
 
-def partial_sums(product: Product, tiling: Tiling, card: Card) -> int:
+def partial_sums(product: ConvolutionProduct, tiling: Tiling, card: Card) -> int:
     """Return the bytes of the float32 tiles that are added up at the end."""
     tiles, parts = product.parts(tiling, card)
     return tiles * parts * tile_bytes(tiling) if tiling.splits and parts > 1 else 0
 
 
-def counters(product: Product, tiling: Tiling, card: Card, *, queued: bool | None = None) -> int:
+def counters(
+    product: ConvolutionProduct, tiling: Tiling, card: Card, *, queued: bool | None = None
+) -> int:
     """Return the bytes of the counters.
 
     There is one for each sum of two, and one from which clusters take their next work. The

@@ -31,7 +31,7 @@ def _each(call: OperatorCall, name: str) -> list[int]:
     return [int(value) for value in values] * (rank if len(values) == 1 else 1)
 
 
-def is_slow(call: OperatorCall) -> bool:
+def cudnn_refuses(call: OperatorCall) -> bool:
     """Return whether cuDNN refuses the call, by its output padding."""
     if not call.argument("transposed"):
         return False
@@ -45,7 +45,7 @@ def refuse(call: OperatorCall) -> None:
     Raises:
         RuntimeError: A side is padded by as much as both its stride and its dilation.
     """
-    if not is_slow(call):
+    if not cudnn_refuses(call):
         return
     # A convolution along one dimension runs as one along two.
     names = ("output_padding", "stride", "dilation")

@@ -14,7 +14,12 @@ from math import ceil, prod
 from typing import TYPE_CHECKING
 
 from nbmem.virtual.hardware.cudnn.problem import FOR_INPUT, FOR_WEIGHT, FORWARD, Tiling
-from nbmem.virtual.operators.convolution.sums import Product, counters, partial_sums, tile_bytes
+from nbmem.virtual.operators.convolution.sums import (
+    ConvolutionProduct,
+    counters,
+    partial_sums,
+    tile_bytes,
+)
 
 if TYPE_CHECKING:
     from nbmem.virtual.cards import Card
@@ -119,7 +124,7 @@ class ConvolutionShape:
         """Products that are added up for one element of the weight's gradient."""
         return self.images * self.positions
 
-    def product(self, kind: str) -> Product:
+    def product(self, kind: str) -> ConvolutionProduct:
         """Return the matrix product that one of the three kernels computes."""
         if kind == FOR_WEIGHT:
             sizes = self.outputs, self.inputs, self.window, self.terms
@@ -128,7 +133,7 @@ class ConvolutionShape:
         else:
             rows = self.source // (self.inputs * self.item)
             sizes = rows, self.inputs, 1, self.outputs * self.window
-        return Product(*sizes, self.item, self.dtype)
+        return ConvolutionProduct(*sizes, self.item, self.dtype)
 
     @property
     def aligned(self) -> bool:
@@ -177,7 +182,7 @@ def nbytes(problem: Problem, answer: Answer | None, card: Card, *, last: bool) -
     bare = shape.groups > 1 or shape.positions == 1
     if answer is not None:
         copies = answer.nbytes if bare else 0 if last else shape.copies
-        return _asked(shape, problem.kind, answer, copies, card)
+        return _nbytes_from_cudnn(shape, problem.kind, answer, copies, card)
     if bare or last:
         return 0
     if problem.kind == FOR_WEIGHT:
@@ -190,7 +195,9 @@ def nbytes(problem: Problem, answer: Answer | None, card: Card, *, last: bool) -
 def every(problem: Problem, answers: tuple[Answer, ...], card: Card) -> tuple[int, ...]:
     """Return the bytes of the workspaces of all kernels that cuDNN names."""
     shape = ConvolutionShape.of(problem)
-    return tuple(_asked(shape, problem.kind, answer, answer.nbytes, card) for answer in answers)
+    return tuple(
+        _nbytes_from_cudnn(shape, problem.kind, answer, answer.nbytes, card) for answer in answers
+    )
 
 
 def may_transform(problem: Problem) -> bool:
@@ -224,7 +231,9 @@ def _depthwise_half(shape: ConvolutionShape, kind: str, answer: Answer | None) -
     return 0 if answer is None or kind == FORWARD else answer.nbytes
 
 
-def _asked(shape: ConvolutionShape, kind: str, answer: Answer, copies: int, card: Card) -> int:
+def _nbytes_from_cudnn(
+    shape: ConvolutionShape, kind: str, answer: Answer, copies: int, card: Card
+) -> int:
     """Return the workspace that cuDNN names, with partial sums.
 
     Of Hopper's own kernels cuDNN knows no more than the copies.
@@ -270,7 +279,7 @@ def _copied(shape: ConvolutionShape, kind: str) -> bool:
 
 
 def _for_weight(shape: ConvolutionShape, card: Card) -> int:
-    tiling = _usual(shape, card)
+    tiling = _usual_tiling(shape, card)
     if shape.plain:
         # A product for each image, and then their sum. Two in three of those recorded have no
         # descriptors beside; with them, the size would miss free blocks that it just fits.
@@ -289,14 +298,14 @@ def _most_single(shape: ConvolutionShape, card: Card) -> float:
     """
     if shape.item == 2:
         return SINGLE_IMAGES
-    product, tiling = shape.product(FOR_WEIGHT), _usual(shape, card)
+    product, tiling = shape.product(FOR_WEIGHT), _usual_tiling(shape, card)
     tiles, parts = product.parts(tiling, card)
     busy = max(product.tiles(tiling), tiles * parts) * tile_bytes(tiling)
     filled = busy >= FILLED * card.processors * tile_bytes(Tiling(TILE, TILE))
     return SINGLE_IMAGES if filled and shape.aligned else SINGLE_IMAGES_MOST
 
 
-def _usual(shape: ConvolutionShape, card: Card) -> Tiling:
+def _usual_tiling(shape: ConvolutionShape, card: Card) -> Tiling:
     """Return the usual tiling of weight gradients of this kind.
 
     This is used if cuDNN does not say.

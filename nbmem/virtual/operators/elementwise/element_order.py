@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.shapes import Results
 
 
-def as_read(*names: str) -> ShapeRule:
+def strides_from(*names: str) -> ShapeRule:
     """Return a shape rule whose strides follow arguments in this order."""
 
     def rule(call: OperatorCall) -> Results:
@@ -49,15 +49,17 @@ OPERATORS = (
             *("softplus_backward", "hardsigmoid_backward", "hardswish_backward"),
             *("hardtanh_backward", "logit_backward"),
         ),
-        shape=as_read("grad_output", "self"),
+        shape=strides_from("grad_output", "self"),
     ),
-    Operator(("mish_backward",), is_kernel=True, shape=as_read("grad_output", "self")),
-    Operator(("elu_backward",), shape=as_read("grad_output", "self_or_result")),
-    Operator(("leaky_relu_backward", "threshold_backward"), shape=as_read("self", "grad_output")),
-    Operator(("xlogy.Tensor", "copysign.Tensor"), shape=as_read("self", "other")),
-    Operator(("heaviside",), shape=as_read("self", "values")),
-    Operator(("polar",), shape=as_read("abs", "angle")),
-    Operator(("complex",), shape=as_read("real", "imag")),
+    Operator(("mish_backward",), is_kernel=True, shape=strides_from("grad_output", "self")),
+    Operator(("elu_backward",), shape=strides_from("grad_output", "self_or_result")),
+    Operator(
+        ("leaky_relu_backward", "threshold_backward"), shape=strides_from("self", "grad_output")
+    ),
+    Operator(("xlogy.Tensor", "copysign.Tensor"), shape=strides_from("self", "other")),
+    Operator(("heaviside",), shape=strides_from("self", "values")),
+    Operator(("polar",), shape=strides_from("abs", "angle")),
+    Operator(("complex",), shape=strides_from("real", "imag")),
     Operator(("binary_cross_entropy_backward",), shape=as_input),
     Operator(("mse_loss_backward", "smooth_l1_loss_backward"), shape=like("self")),
 )

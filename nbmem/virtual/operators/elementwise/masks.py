@@ -11,8 +11,14 @@ import torch
 
 from nbmem.virtual.operator_model import autograd_differences
 from nbmem.virtual.operator_model.operator import BY_ORACLE, Operator, drop, out, temporary
-from nbmem.virtual.tensors.value_bounds import kept, narrowed, united
-from nbmem.virtual.tensors.value_rules import ValueRule, always, compared, flipped, passed_on
+from nbmem.virtual.tensors.value_bounds import smallest_count, source_count, total_count
+from nbmem.virtual.tensors.value_rules import (
+    ValueRule,
+    always,
+    compared,
+    inverted_health,
+    same_health,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +52,7 @@ def _joins(in_place: Any) -> Handler:
 
     Where torch's release does not do so in the formula of `clamp`, the handler does nothing.
     """
-    overwrite = autograd_differences.overwrites(in_place, _JOINING)
+    overwrite = autograd_differences.overwrite_in_place(in_place, _JOINING)
 
     def join(executor: Executor, call: OperatorCall) -> Any:
         aside = not call.gpu.rules.clamp_masks_in_place
@@ -65,23 +71,23 @@ OPERATORS = (
     Operator(
         ("logical_and",),
         autograd=_joins(aten.logical_and_.default),
-        values=ValueRule(health=passed_on, absorbs=False, most=narrowed),
+        values=ValueRule(health=same_health, absorbs=False, most=smallest_count),
     ),
     Operator(
         ("bitwise_and.Tensor",),
-        values=ValueRule(health=passed_on, absorbs=False, most=narrowed),
+        values=ValueRule(health=same_health, absorbs=False, most=smallest_count),
     ),
     Operator(
         ("logical_or",),
         autograd=_joins(aten.logical_or_.default),
-        values=ValueRule(health=passed_on, absorbs=True, most=united),
+        values=ValueRule(health=same_health, absorbs=True, most=total_count),
     ),
     Operator(
         ("bitwise_or.Tensor",),
-        values=ValueRule(health=passed_on, absorbs=True, most=united),
+        values=ValueRule(health=same_health, absorbs=True, most=total_count),
     ),
-    Operator(("logical_or_", "bitwise_or_.Tensor"), values=ValueRule(most=united)),
-    Operator(("logical_not", "bitwise_not"), values=ValueRule(health=flipped)),
+    Operator(("logical_or_", "bitwise_or_.Tensor"), values=ValueRule(most=total_count)),
+    Operator(("logical_not", "bitwise_not"), values=ValueRule(health=inverted_health)),
     Operator(("isnan",), values=ValueRule(health=always(False))),
     Operator(
         ("isinf",),
@@ -91,7 +97,7 @@ OPERATORS = (
         shown_by=BY_ORACLE,
     ),
     Operator(("isclose",), values=ValueRule(health=always(True))),
-    Operator(("ne.Scalar", "gt.Scalar"), values=ValueRule(health=compared, most=kept)),
+    Operator(("ne.Scalar", "gt.Scalar"), values=ValueRule(health=compared, most=source_count)),
     Operator(
         (
             *("eq.Scalar", "ge.Scalar", "lt.Scalar", "le.Scalar", "eq.Tensor", "ne.Tensor"),

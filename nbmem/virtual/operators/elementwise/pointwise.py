@@ -20,8 +20,8 @@ from nbmem.virtual.operator_model.operator import (
 )
 from nbmem.virtual.tensors.host.lazy_tensors import HostRule
 from nbmem.virtual.tensors.shapes import like
-from nbmem.virtual.tensors.value_bounds import narrowed, together, united
-from nbmem.virtual.tensors.value_rules import ValueRule, passed_on
+from nbmem.virtual.tensors.value_bounds import bound_of_joined, smallest_count, total_count
+from nbmem.virtual.tensors.value_rules import ValueRule, same_health
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,7 +116,7 @@ def roll_each(executor: Executor, call: OperatorCall) -> Any:
         return aten.roll.default(first, shifts[1:], dims[1:])
 
 
-def roll(launch: Launch) -> Iterator[Step]:
+def registry(launch: Launch) -> Iterator[Step]:
     """Plan a contiguous copy, then the result."""
     yield from contiguous(launch["self"])
     yield out()
@@ -201,7 +201,7 @@ OPERATORS = (
     Operator(
         ("roll",),
         run=roll_each,
-        memory=roll,
+        memory=registry,
         source="aten/src/ATen/native/cuda/TensorTransformations.cu: roll_cuda",
         shown_by="swin_t_b32_adamw, forward: shifted windows",
     ),
@@ -226,20 +226,22 @@ OPERATORS = (
     Operator(("mvlgamma",), run=multivariate_log_gamma),
     Operator(("ldexp.Tensor",), run=times_power_of_two),
     Operator(("silu_backward",), is_kernel=True),
-    Operator(("add.Tensor",), autograd=autograd_differences.add, values=ValueRule(most=united)),
+    Operator(
+        ("add.Tensor",), autograd=autograd_differences.add, values=ValueRule(most=total_count)
+    ),
     Operator(
         ("sub.Tensor",),
-        autograd=autograd_differences.overwrites(aten.sub_.Tensor, _CROSS_ENTROPY),
+        autograd=autograd_differences.overwrite_in_place(aten.sub_.Tensor, _CROSS_ENTROPY),
     ),
     Operator(
         ("mul.Tensor",),
-        autograd=autograd_differences.overwrites(
+        autograd=autograd_differences.overwrite_in_place(
             aten.mul_.Tensor, (*_CROSS_ENTROPY, "BinaryCrossEntropyBackward0")
         ),
-        values=ValueRule(health=passed_on, absorbs=False, most=narrowed),
+        values=ValueRule(health=same_health, absorbs=False, most=smallest_count),
     ),
-    Operator(("cat", "stack"), values=ValueRule(most=united, below=together)),
-    Operator(("abs", "view"), values=ValueRule(health=passed_on)),
+    Operator(("cat", "stack"), values=ValueRule(most=total_count, below=bound_of_joined)),
+    Operator(("abs", "view"), values=ValueRule(health=same_health)),
     Operator(
         ("fill_.Scalar", "zero_"),
         values=ValueRule(overwrites=True),

@@ -16,7 +16,7 @@ from nbmem.virtual.operator_model.operator import (
     outs,
     temporary,
 )
-from nbmem.virtual.operator_model.value_checks import short
+from nbmem.virtual.operator_model.value_checks import aten_type_name
 from nbmem.virtual.operators.reduce import staging
 from nbmem.virtual.operators.sorting import cub
 from nbmem.virtual.tensors.host.lazy_tensors import HostRule
@@ -81,7 +81,7 @@ def check_draws(call: OperatorCall) -> None:
     """
     source, count, out = call.args[0], call.argument("num_samples"), call.argument("out")
     if out is not None and out.dtype is not torch.int64:
-        raise RuntimeError(f"multinomial expects Long tensor out, got: {short(out)}")
+        raise RuntimeError(f"multinomial expects Long tensor out, got: {aten_type_name(out)}")
     if count <= 0:
         raise RuntimeError("cannot sample n_sample <= 0 samples")
     if not call.argument("replacement") and count > source.size(-1):
@@ -114,7 +114,7 @@ def _checks(launch: Launch) -> Iterator[Step]:
     comes_first = launch.rules.bounds_at_once
     for end, holds in (("max", "is finite"), ("min", "is positive")):
         yield temporary(end, item)
-        yield from staging.shared(tensor, range(tensor.dim()), item, launch.card)
+        yield from staging.staging_steps(tensor, range(tensor.dim()), item, launch.card)
         if not comes_first:
             yield temporary(holds, 1)
     if comes_first:
@@ -128,7 +128,9 @@ def _checks(launch: Launch) -> Iterator[Step]:
         yield drop("max")
     rows = tensor.numel() // max(1, tensor.size(-1))
     yield temporary("sums", rows * item)
-    yield from staging.shared(tensor, [-1], staging.accumulator(tensor.dtype), launch.card)
+    yield from staging.staging_steps(
+        tensor, [-1], staging.accumulator_bytes(tensor.dtype), launch.card
+    )
     yield temporary("are zero", rows)
     if tensor.dim() > 1:
         yield temporary("any is zero", 1)
@@ -162,12 +164,12 @@ def _least(launch: Launch, deviation: torch.Tensor) -> Iterator[Step]:
     item = deviation.element_size()
     if deviation.numel():
         yield temporary("least", item)
-        yield from staging.shared(deviation, range(deviation.dim()), item, launch.card)
+        yield from staging.staging_steps(deviation, range(deviation.dim()), item, launch.card)
         yield temporary("is positive", 1)
         yield from (drop("is positive"), drop("least"))
 
 
-def coins(launch: Launch) -> Iterator[Step]:
+def bernoulli(launch: Launch) -> Iterator[Step]:
     """Plan `bernoulli`: half-precision probabilities are copied to float32."""
     yield from outs(launch)
     chances = launch.call.tensors[-1]
@@ -178,7 +180,7 @@ def coins(launch: Launch) -> Iterator[Step]:
 OPERATORS = (
     Operator(
         ("bernoulli", "bernoulli_.Tensor", "bernoulli.Tensor"),
-        memory=coins,
+        memory=bernoulli,
         source="aten/src/ATen/native/cuda/DistributionBernoulli.cu: bernoulli_tensor_kernel",
         shown_by=BY_ORACLE,
     ),

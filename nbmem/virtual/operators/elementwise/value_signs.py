@@ -71,7 +71,7 @@ _POSITIVE_IN_PLACE = (
     *("reciprocal", "relu", "rsqrt", "sigmoid", "sin", "sqrt", "square", "tanh", "threshold"),
     *("zero", "eq", "ge", "gt", "le", "lt", "ne", "logical_and", "logical_not", "logical_or"),
 )
-LOOKS: dict[str, LookRule] = {
+SIGN_RULES: dict[str, LookRule] = {
     **{name: as_arguments for plain in _AS_ARGUMENTS for name in (plain, f"{plain}_")},
     **{name: signed for plain in _SIGNED for name in (plain, f"{plain}_")},
     **{f"{name}_": positive for name in _POSITIVE_IN_PLACE},

@@ -24,12 +24,12 @@ MOST_DIMS = 3
 """Of one plan of cuFFT's (cufft_max_ndim)."""
 
 
-def _at_once(dims: Sequence[int]) -> bool:
+def _fits_one_plan(dims: Sequence[int]) -> bool:
     """Return whether one plan does it all (use_optimized_cufft_path)."""
     return len(dims) <= MOST_DIMS and list(dims[:2]) != [0, 1]
 
 
-def _executed(tensor: torch.Tensor, dims: Sequence[int]) -> Iterator[Step]:
+def _input_copy(tensor: torch.Tensor, dims: Sequence[int]) -> Iterator[Step]:
     """Yield a copy of the input if a plan needs one (_exec_fft).
 
     Batches are collapsed into one dimension, which may copy. Strides of 0 are copied, too.
@@ -71,15 +71,15 @@ def real_to_complex(launch: Launch) -> Iterator[Step]:
     """
     dims = _dims(launch)
     yield out()
-    if _at_once(dims):
-        yield from _executed(launch["self"], dims)
+    if _fits_one_plan(dims):
+        yield from _input_copy(launch["self"], dims)
         return
-    yield from _executed(launch["self"], dims[-1:])
+    yield from _input_copy(launch["self"], dims[-1:])
     yield drop("cloned")
     if len(dims) > 1:
         yield temporary("other", launch.outs[0].nbytes)
         half = torch.empty(launch.outs[0].size, dtype=launch.outs[0].dtype, device="meta")
-        yield from _executed(half, dims[:-1][-MOST_DIMS:])
+        yield from _input_copy(half, dims[:-1][-MOST_DIMS:])
         yield drop("cloned")
 
 
@@ -90,7 +90,7 @@ def complex_to_complex(launch: Launch) -> Iterator[Step]:
     """
     if launch.outs:
         yield out()
-        yield from _executed(launch["self"], _dims(launch)[-MOST_DIMS:])
+        yield from _input_copy(launch["self"], _dims(launch)[-MOST_DIMS:])
 
 
 def complex_to_real(launch: Launch) -> Iterator[Step]:
@@ -103,14 +103,14 @@ def complex_to_real(launch: Launch) -> Iterator[Step]:
     if not tensor.numel():
         return
     yield temporary("input", tensor.numel() * tensor.element_size())
-    if _at_once(dims) or len(dims) == 1:
+    if _fits_one_plan(dims) or len(dims) == 1:
         tensor, last = tensor.contiguous(), dims
     else:
-        yield from _executed(tensor, dims[:-1])
+        yield from _input_copy(tensor, dims[:-1])
         yield drop("cloned")
         size = tensor.size()
         tensor, last = tensor.new_empty(size), dims[-1:]
-    yield from _executed(tensor, last)
+    yield from _input_copy(tensor, last)
 
 
 _SOURCE = "aten/src/ATen/native/cuda/SpectralOps.cpp: "

@@ -6,11 +6,17 @@ import torch
 
 from nbmem.virtual.operator_model import autograd_differences
 from nbmem.virtual.operator_model.operator import BY_ORACLE, Operator, by_parts
-from nbmem.virtual.operator_model.value_checks import in_cpp, short
+from nbmem.virtual.operator_model.value_checks import aten_type_name, in_cpp
 from nbmem.virtual.operators.index import index_kernels, masks
 from nbmem.virtual.tensors.operator_call import OperatorCall
 from nbmem.virtual.tensors.shapes import Results, infer, spec_of
-from nbmem.virtual.tensors.value_bounds import as_before, marked, marked_below, poured, written
+from nbmem.virtual.tensors.value_bounds import (
+    as_before,
+    bound_after_scatter,
+    bound_after_write,
+    count_after_scatter,
+    count_after_write,
+)
 from nbmem.virtual.tensors.value_rules import ValueRule
 
 aten = torch.ops.aten
@@ -20,7 +26,8 @@ def _check_index_add(call: OperatorCall) -> None:
     target, source = call.args[0], call.argument("source")
     if target.dtype is not source.dtype:
         raise RuntimeError(
-            f"index_add_(): self ({short(target)}) and source ({short(source)}) must have the "
+            f"index_add_(): self ({aten_type_name(target)}) and source "
+            f"({aten_type_name(source)}) must have the "
             "same scalar type"
         )
 
@@ -99,13 +106,13 @@ OPERATORS = (
         run=masks.index_put,
         mixes_devices=True,
         memory=index_kernels.put,
-        values=ValueRule(most=written, below=poured("values")),
+        values=ValueRule(most=count_after_write, below=bound_after_write("values")),
         source=_PUT,
         shown_by=_PUT_SHOWN,
     ),
     Operator(
         ("masked_scatter",),
-        autograd=autograd_differences.fills(aten.masked_scatter_.default),
+        autograd=autograd_differences.fill_in_place(aten.masked_scatter_.default),
         refuse=_check_scatter,
         memory=index_kernels.masked_scatter,
         source=_SCATTER,
@@ -144,7 +151,7 @@ OPERATORS = (
             *("masked_fill.Scalar", "masked_fill.Tensor"),
             *("masked_fill_.Scalar", "masked_fill_.Tensor"),
         ),
-        autograd=autograd_differences.overwrites(
+        autograd=autograd_differences.overwrite_in_place(
             aten.masked_fill_.Scalar, ("Atan2Backward0",), _OF_TWO
         ),
         shape=_shape_masked_fill,
@@ -167,20 +174,24 @@ OPERATORS = (
         source="aten/src/ATen/native/cuda/Indexing.cu: TORCH_IMPL_FUNC(index_reduce_cuda_out)",
         shown_by=BY_ORACLE,
     ),
-    Operator(("put",), autograd=autograd_differences.fills(aten.put_.default)),
-    Operator(("scatter.src",), autograd=autograd_differences.fills(aten.scatter_.src)),
-    Operator(("scatter_.src",), values=ValueRule(below=poured("src"))),
+    Operator(("put",), autograd=autograd_differences.fill_in_place(aten.put_.default)),
+    Operator(("scatter.src",), autograd=autograd_differences.fill_in_place(aten.scatter_.src)),
+    Operator(("scatter_.src",), values=ValueRule(below=bound_after_write("src"))),
     Operator(
-        ("scatter.value", "scatter_.value"), values=ValueRule(most=marked, below=marked_below)
+        ("scatter.value", "scatter_.value"),
+        values=ValueRule(most=count_after_scatter, below=bound_after_scatter),
     ),
-    Operator(("scatter_add",), autograd=autograd_differences.fills(aten.scatter_add_.default)),
+    Operator(
+        ("scatter_add",), autograd=autograd_differences.fill_in_place(aten.scatter_add_.default)
+    ),
     Operator(
         ("index_add",),
-        autograd=autograd_differences.fills(aten.index_add_.default),
+        autograd=autograd_differences.fill_in_place(aten.index_add_.default),
         refuse=_check_index_add,
     ),
     Operator(("index_add_",), refuse=_check_index_add),
     Operator(
-        ("index_fill.int_Tensor",), autograd=autograd_differences.fills(aten.index_fill_.int_Tensor)
+        ("index_fill.int_Tensor",),
+        autograd=autograd_differences.fill_in_place(aten.index_fill_.int_Tensor),
     ),
 )

@@ -130,7 +130,7 @@ def put_by_mask(launch: Launch, mask: torch.Tensor, found: int) -> Iterator[Step
         yield from _sorted_sums(launch, [*_places(launch), drop("mask")])
 
 
-def put_at_hosts(launch: Launch) -> Iterator[Step]:
+def put_at_cpu_indices(launch: Launch) -> Iterator[Step]:
     """Yield the steps of adding at indices on the CPU.
 
     For each index, the number of each element is copied to the card.
@@ -231,7 +231,7 @@ def _range_check(launch: Launch, index: torch.Tensor) -> Iterator[Step]:
             yield temporary(name, LONG)
             if not index.is_contiguous():
                 yield temporary("contiguous", index.numel() * LONG)
-            yield from staging.shared(index, range(index.dim()), LONG, launch.card)
+            yield from staging.staging_steps(index, range(index.dim()), LONG, launch.card)
             yield drop("contiguous")
             yield temporary("is out of range", 1)
             yield from (drop("is out of range"), drop(name))
@@ -239,7 +239,7 @@ def _range_check(launch: Launch, index: torch.Tensor) -> Iterator[Step]:
     yield from (temporary("smallest", LONG), temporary("largest", LONG))
     if not index.is_contiguous():
         yield temporary("contiguous", index.numel() * LONG)
-    yield from staging.shared(index, range(index.dim()), 2 * LONG, launch.card)
+    yield from staging.staging_steps(index, range(index.dim()), 2 * LONG, launch.card)
     yield drop("contiguous")
     for name in ("is too small", "is too large"):
         yield from (temporary(name, 1), drop(name))

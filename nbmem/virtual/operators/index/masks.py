@@ -31,7 +31,7 @@ def _count(executor: Executor, call: OperatorCall, tensor: torch.Tensor, note: s
 
     Without a bound all are counted, with a note.
     """
-    call.gpu.capturing.check_wait(call.gpu.stream.handle)  # for the number
+    call.gpu.capture.check_wait(call.gpu.stream.handle)  # for the number
     twin = executor.values.twin(tensor) if is_virtual(tensor) else tensor
     if twin is not None:
         with _C._DisableTorchDispatch():
@@ -148,19 +148,19 @@ def index_put(executor: Executor, call: OperatorCall) -> Any:
     if call.argument("accumulate") and len(indices) == 1 and _is_mask(indices[0]):
         return _add_by_mask(executor, call)
     if call.argument("accumulate") and not any(i is not None and is_virtual(i) for i in indices):
-        return _add_at_hosts(executor, call)
+        return _add_at_cpu_indices(executor, call)
     if call.func is aten.index_put.default:
         with executor:
             made = tensor.clone()
             return aten.index_put_.default(made, indices, *rest, **call.kwargs)
     with executor:
         if values.numel() == 1 and not is_virtual(values) and any(map(_is_mask, indices)):
-            return _written(executor, call)  # A masked fill: no indices are made.
+            return _result_of_write(executor, call)  # A masked fill: no indices are made.
         plain = _on_card(executor, call, indices)
         found = next(i for i in plain if i is not None).numel()
         if values.dim() and values.size(0) not in (1, found) and any(map(_is_mask, indices)):
             # The mask's true count is the value's length, or the value is a row for each.
-            return _written(executor, call)
+            return _result_of_write(executor, call)
         return call.func(tensor, plain, *rest, **call.kwargs)
 
 
@@ -188,7 +188,7 @@ def _add_by_mask(executor: Executor, call: OperatorCall) -> Any:
     return executor.deliver(call, results, plan)
 
 
-def _add_at_hosts(executor: Executor, call: OperatorCall) -> Any:
+def _add_at_cpu_indices(executor: Executor, call: OperatorCall) -> Any:
     """Run an accumulating `index_put` at indices on the CPU.
 
     Their places are computed on the CPU.
@@ -198,7 +198,7 @@ def _add_at_hosts(executor: Executor, call: OperatorCall) -> Any:
     inner = _call(call, call.func, *call.args[:2], values, *call.args[3:])
     inner.kwargs = call.kwargs
     results = infer(inner)
-    plan = MemoryPlan(tuple(index_kernels.put_at_hosts(_launch(inner, results))))
+    plan = MemoryPlan(tuple(index_kernels.put_at_cpu_indices(_launch(inner, results))))
     return executor.deliver(inner, results, plan)
 
 
@@ -209,7 +209,7 @@ def _launch(call: OperatorCall, results: Results) -> Launch:
     return Launch(inner, results.fresh, call.gpu.card, rules=call.gpu.rules)
 
 
-def _written(executor: Executor, call: OperatorCall) -> Any:
+def _result_of_write(executor: Executor, call: OperatorCall) -> Any:
     """Return the call's result, which takes memory only if it is new."""
     if call.func is aten.index_put.default:
         return executor.execute(call)
@@ -274,7 +274,7 @@ def unsafe_masked_index(
     found = aten.index.Tensor(tensor, clamped)
     made = found.masked_fill(mask.logical_not(), fill)
     del found
-    _released(clamped)
+    _free_in_order(clamped)
     return made
 
 
@@ -292,11 +292,11 @@ def unsafe_masked_index_put(executor: Executor, call: OperatorCall) -> Any:
         del kept, values
         if in_backward() and not runs.stack[-1]:
             executor.storages.resize(tensor.untyped_storage(), 0)
-        _released(clamped)
+        _free_in_order(clamped)
         return made
 
 
-def _released(tensors: list[torch.Tensor | None]) -> None:
+def _free_in_order(tensors: list[torch.Tensor | None]) -> None:
     """Free the tensors of a list as C++ does: the first one first."""
     while tensors:
         del tensors[0]

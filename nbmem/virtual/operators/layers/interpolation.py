@@ -12,10 +12,10 @@ from nbmem.virtual.operator_model.operator import (
     BY_ORACLE,
     Operator,
     contiguous,
-    copying,
     drop,
     out,
     outs,
+    outs_then_copies,
     temporary,
 )
 from nbmem.virtual.tensors.shapes import Results, infer
@@ -147,7 +147,7 @@ OPERATORS = (
             *("upsample_bicubic2d_backward", "_upsample_bilinear2d_aa_backward"),
             "_upsample_bicubic2d_aa_backward",
         ),
-        memory=copying("grad_output"),
+        memory=outs_then_copies("grad_output"),
         source="aten/src/ATen/native/cuda/UpSample*.cu: upsample_*_backward_out_cuda",
         shown_by=BY_ORACLE,
     ),
@@ -170,7 +170,7 @@ OPERATORS = (
     ),
     Operator(
         ("reflection_pad1d_backward", "reflection_pad2d_backward"),
-        memory=copying("grad_output"),
+        memory=outs_then_copies("grad_output"),
         source="aten/src/ATen/native/cuda/ReflectionPad.cu: reflection_pad2d_backward_out_template",
         shown_by=BY_ORACLE,
     ),

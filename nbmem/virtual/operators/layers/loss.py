@@ -12,13 +12,13 @@ from nbmem.virtual.operator_model.operator import (
     LONG,
     Operator,
     contiguous,
-    copying,
     drop,
     out,
     outs,
+    outs_then_copies,
     temporary,
 )
-from nbmem.virtual.operator_model.value_checks import short
+from nbmem.virtual.operator_model.value_checks import aten_type_name
 from nbmem.virtual.operators.reduce import staging
 from nbmem.virtual.tensors.shapes import Results, infer, like, several
 
@@ -71,10 +71,14 @@ def _lengths(launch: Launch) -> Iterator[Step]:
 def _check_targets(call: OperatorCall) -> None:
     target = call.argument("target")
     if target.dtype not in (torch.int64, torch.uint8):
-        raise RuntimeError(f"expected target dtype to be Long or Byte, but got {short(target)}")
+        raise RuntimeError(
+            f"expected target dtype to be Long or Byte, but got {aten_type_name(target)}"
+        )
     source, weight = call.argument("self"), call.argument("weight")
     if weight is not None and weight.dtype is not source.dtype:
-        raise RuntimeError(f"expected scalar type {short(source)} but found {short(weight)}")
+        raise RuntimeError(
+            f"expected scalar type {aten_type_name(source)} but found {aten_type_name(weight)}"
+        )
 
 
 def shape(call: OperatorCall) -> Results:
@@ -130,8 +134,8 @@ def _reduction(launch: Launch) -> Iterator[Step]:
     terms = torch.empty(
         torch.broadcast_shapes(launch["self"].size(), launch["target"].size()), device="meta"
     )
-    item = staging.accumulator(launch.outs[0].dtype)
-    yield from staging.shared(terms, range(terms.dim()), item, launch.card)
+    item = staging.accumulator_bytes(launch.outs[0].dtype)
+    yield from staging.staging_steps(terms, range(terms.dim()), item, launch.card)
 
 
 def bce_with_logits(launch: Launch) -> Iterator[Step]:
@@ -152,7 +156,9 @@ def bce_with_logits(launch: Launch) -> Iterator[Step]:
         return
     yield temporary("losses", size)
     dims = tuple(range(tensor.dim()))
-    yield from staging.steps(launch, tensor, dims, staging.accumulator(tensor.dtype))
+    yield from staging.outs_and_staging(
+        launch, tensor, dims, staging.accumulator_bytes(tensor.dtype)
+    )
 
 
 def shape_log_sigmoid(call: OperatorCall) -> Results:
@@ -222,13 +228,13 @@ OPERATORS = (
     Operator(
         ("nll_loss_forward",),
         refuse=_check_targets,
-        memory=copying("self", "target", "weight"),
+        memory=outs_then_copies("self", "target", "weight"),
         source=_NLL,
         shown_by=BY_ORACLE,
     ),
     Operator(
         ("nll_loss_backward",),
-        memory=copying("target", "self", "grad_output", "weight"),
+        memory=outs_then_copies("target", "self", "grad_output", "weight"),
         source=_NLL.replace("forward", "backward"),
         shown_by=BY_ORACLE,
     ),

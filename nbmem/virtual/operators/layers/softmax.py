@@ -26,15 +26,15 @@ def softmax(tensor: torch.Tensor, dim: int, dtype: torch.dtype | None = None) ->
 
     aten/src/ATen/native/SoftMax.cpp: softmax (`input_.scalar_type() == ScalarType::Half`)
     """
-    return _in_one_go(aten._softmax.default, tensor, dim, dtype)
+    return _run_softmax(aten._softmax.default, tensor, dim, dtype)
 
 
 def log_softmax(tensor: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Run log_softmax to float32 in one kernel for float16 inputs."""
-    return _in_one_go(aten._log_softmax.default, tensor, dim, dtype)
+    return _run_softmax(aten._log_softmax.default, tensor, dim, dtype)
 
 
-def _in_one_go(operator: Any, tensor: torch.Tensor, dim: int, dtype: torch.dtype | None) -> Any:
+def _run_softmax(operator: Any, tensor: torch.Tensor, dim: int, dtype: torch.dtype | None) -> Any:
     if dtype is torch.float32 and tensor.dtype is torch.float16:
         return operator(tensor, dim, True)
     return operator(tensor if dtype is None else tensor.to(dtype), dim, False)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.operator_model.operator import drop, out, temporary
-from nbmem.virtual.operators.linalg.pseudo import is_learned
-from nbmem.virtual.operators.linalg.solving import INT, checked, matrices, nbytes
+from nbmem.virtual.operators.linalg.pseudo import needs_gradient
+from nbmem.virtual.operators.linalg.solving import INT, error_check, matrices, nbytes
 from nbmem.virtual.operators.reduce import staging
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-def values_alone(tensor: torch.Tensor) -> torch.Tensor:
+def eigvals(tensor: torch.Tensor) -> torch.Tensor:
     """Run `linalg_eigvals`, with vectors only if a gradient needs them."""
-    if is_learned(tensor):
+    if needs_gradient(tensor):
         return aten.linalg_eig.default(tensor)[0]
     return aten._linalg_eigvals.default(tensor)
 
 
-def with_vectors(executor: Executor, call: OperatorCall) -> Any:
+def eig(executor: Executor, call: OperatorCall) -> Any:
     """Run `linalg_eig` after the check that all values are finite."""
     with executor:
         finite = torch.isfinite(call.args[0])
@@ -42,7 +42,7 @@ def with_vectors(executor: Executor, call: OperatorCall) -> Any:
     return executor.execute(call)
 
 
-def eigen(launch: Launch) -> Iterator[Step]:
+def eigen_memory(launch: Launch) -> Iterator[Step]:
     """Yield complex temporaries, then the results.
 
     Of a real matrix there are real vectors, too; its values may turn out complex. Before torch
@@ -66,19 +66,19 @@ def eigen(launch: Launch) -> Iterator[Step]:
         yield temporary("real vectors", nbytes(tensor))
     yield drop("copy")
     if not tensor.is_complex():
-        yield from _asked_whether_complex(launch, tensor)
+        yield from _complex_check(launch, tensor)
         yield from (drop("real vectors"), drop("parts of values"))
     for number in range(len(launch.outs)):
         yield out(number)
     yield from (drop("vectors"), drop("values"))
-    yield from checked(count)
+    yield from error_check(count)
     yield drop("info")
 
 
-def _asked_whether_complex(launch: Launch, tensor: torch.Tensor) -> Iterator[Step]:
+def _complex_check(launch: Launch, tensor: torch.Tensor) -> Iterator[Step]:
     """Yield the check for imaginary parts that are not zero."""
     imaginary = torch.empty(tensor.size()[:-1], dtype=torch.bool, device="meta")
     yield temporary("are complex", imaginary.numel())
     yield temporary("any is complex", 1)
-    yield from staging.shared(imaginary, range(imaginary.dim()), 1, launch.card)
+    yield from staging.staging_steps(imaginary, range(imaginary.dim()), 1, launch.card)
     yield from (drop("any is complex"), drop("are complex"))

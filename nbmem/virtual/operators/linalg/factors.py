@@ -14,12 +14,12 @@ from nbmem.virtual.operator_model.operator import drop, out, outs, temporary
 from nbmem.virtual.operators.linalg.solving import (
     INT,
     LONG,
-    checked,
-    factored,
+    error_check,
+    factor_steps,
     matrices,
     nbytes,
     pointers,
-    reflected,
+    reflector_steps,
 )
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ aten = torch.ops.aten
 def lu_factor(launch: Launch) -> Iterator[Step]:
     """Yield factors, pivots and error codes."""
     yield from outs(launch)
-    yield from factored(launch["A"])
+    yield from factor_steps(launch["A"])
 
 
 def _permutation(launch: Launch, rows: int, count: int) -> Iterator[Step]:
@@ -64,7 +64,7 @@ def lu(launch: Launch) -> Iterator[Step]:
         yield temporary("factors", nbytes(tensor))
         yield temporary("pivots", count * min(rows, columns) * INT)
         yield temporary("info", count * INT)
-        yield from factored(tensor)
+        yield from factor_steps(tensor)
         yield drop("factors")
     if launch["pivot"]:
         yield from _permutation(launch, rows, count)
@@ -84,7 +84,7 @@ def cholesky(launch: Launch) -> Iterator[Step]:
     if count > 1:
         yield from pointers(tensor)
     if whole:
-        yield from checked(count)
+        yield from error_check(count)
 
 
 def eigh(launch: Launch) -> Iterator[Step]:
@@ -98,7 +98,7 @@ def eigh(launch: Launch) -> Iterator[Step]:
             yield temporary("vectors", nbytes(tensor))
     if tensor.numel():
         yield temporary("info", matrices(tensor) * INT)
-        yield from checked(matrices(tensor))
+        yield from error_check(matrices(tensor))
         yield from (drop("info"), drop("vectors"))
 
 
@@ -124,7 +124,7 @@ def svd(launch: Launch) -> Iterator[Step]:
         yield temporary(name, size * tensor.element_size())
     for name in (*reversed(aside), "copy"):
         yield drop(name)
-    yield from checked(matrices(tensor))
+    yield from error_check(matrices(tensor))
 
 
 def _vectors_aside(launch: Launch) -> dict[str, int]:
@@ -158,7 +158,7 @@ def determinant(launch: Launch) -> Iterator[Step]:
     yield from outs(launch)
     tensor = launch["A"]
     yield temporary("info", matrices(tensor) * INT)
-    yield from factored(tensor)
+    yield from factor_steps(tensor)
     yield temporary("sign", matrices(tensor) * tensor.element_size())
     yield from _swaps(tensor)
     yield from (drop("swaps"), drop("sign"), drop("info"))
@@ -174,7 +174,7 @@ def log_determinant(launch: Launch) -> Iterator[Step]:
     count, item = matrices(tensor), tensor.element_size()
     diagonal = count * tensor.size(-1) * item
     yield temporary("info", count * INT)
-    yield from factored(tensor)
+    yield from factor_steps(tensor)
     yield from _swaps(tensor)
     yield temporary("signs", diagonal)
     yield temporary("product", count * item)
@@ -196,7 +196,7 @@ def _swaps(tensor: torch.Tensor) -> Iterator[Step]:
 def geqrf(launch: Launch) -> Iterator[Step]:
     """Yield the reflectors, and a number for each."""
     yield from outs(launch)
-    yield from reflected(launch["self"])
+    yield from reflector_steps(launch["self"])
 
 
 def qr(launch: Launch) -> Iterator[Step]:
@@ -209,7 +209,7 @@ def qr(launch: Launch) -> Iterator[Step]:
     yield temporary("tau", matrices(tensor) * min(tensor.size()[-2:]) * tensor.element_size())
     if launch["mode"] == "r" and tensor.size(-2) > tensor.size(-1):
         yield temporary("reflectors", nbytes(tensor))
-    yield from reflected(tensor)
+    yield from reflector_steps(tensor)
     if launch["mode"] == "r":
         yield drop("reflectors")
     else:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operator_model.value_checks import short
+from nbmem.virtual.operator_model.value_checks import aten_type_name
 
 if TYPE_CHECKING:
     from nbmem.virtual.operator_model.operator import Executor
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-def is_learned(tensor: torch.Tensor) -> bool:
+def needs_gradient(tensor: torch.Tensor) -> bool:
     """Return whether a gradient of the tensor is wanted."""
     return torch.is_grad_enabled() and tensor.requires_grad
 
 
 def singular_values(tensor: torch.Tensor, *, driver: str | None = None) -> torch.Tensor:
     """Run `linalg_svdvals`, with vectors only if a gradient needs them."""
-    found = aten._linalg_svd.default(tensor, False, is_learned(tensor), driver=driver)
+    found = aten._linalg_svd.default(tensor, False, needs_gradient(tensor), driver=driver)
     return found[1]
 
 
 def eigenvalues(tensor: torch.Tensor, uplo: str = "L") -> torch.Tensor:
     """Run `linalg_eigvalsh`, with vectors only if a gradient needs them."""
-    found = aten._linalg_eigh.default(tensor, uplo, is_learned(tensor))
+    found = aten._linalg_eigh.default(tensor, uplo, needs_gradient(tensor))
     return found[0]
 
 
@@ -64,7 +64,8 @@ def check_type(call: OperatorCall) -> None:
     tensor = call.args[0]
     if tensor.element_size() < 4 or not (tensor.is_floating_point() or tensor.is_complex()):
         raise RuntimeError(
-            f"linalg.pinv({short(tensor)}{{{list(tensor.size())}}}): expected a tensor with 2 or "
+            f"linalg.pinv({aten_type_name(tensor)}{{{list(tensor.size())}}}): expected a tensor "
+            "with 2 or "
             "more dimensions of float, double, cfloat or cdouble types"
         )
 

@@ -44,7 +44,7 @@ def pointers(*sides: torch.Tensor) -> Iterator[Step]:
         yield drop(f"pointers {number}")
 
 
-def triangles(triangle: torch.Tensor, right: torch.Tensor) -> Iterator[Step]:
+def triangular_steps(triangle: torch.Tensor, right: torch.Tensor) -> Iterator[Step]:
     """Yield the temporaries of solving triangles (triangular_solve_kernel).
 
     All are solved at once, unless they are few and large.
@@ -60,10 +60,10 @@ def triangular(launch: Launch) -> Iterator[Step]:
     yield from outs(launch)
     names = ("A", "self") if launch.call.func is aten.triangular_solve.default else ("self", "B")
     if launch.outs:
-        yield from triangles(launch[names[0]], launch[names[1]])
+        yield from triangular_steps(launch[names[0]], launch[names[1]])
 
 
-def factored(tensor: torch.Tensor) -> Iterator[Step]:
+def factor_steps(tensor: torch.Tensor) -> Iterator[Step]:
     """Yield the pointers for factoring matrices.
 
     cuBLAS factors square matrices together. cuSOLVER factors others one by one, without
@@ -81,10 +81,10 @@ def lu_solve(launch: Launch) -> Iterator[Step]:
     names = ("LU_data", "self") if old else ("LU", "B")
     if launch.outs and launch.outs[0].nbytes:
         adjoint = not old and (launch["adjoint"] or not launch["left"])
-        yield from _solved(launch[names[0]], launch[names[1]], adjoint=bool(adjoint))
+        yield from _lu_solve_steps(launch[names[0]], launch[names[1]], adjoint=bool(adjoint))
 
 
-def _solved(factors: torch.Tensor, right: torch.Tensor, *, adjoint: bool) -> Iterator[Step]:
+def _lu_solve_steps(factors: torch.Tensor, right: torch.Tensor, *, adjoint: bool) -> Iterator[Step]:
     """Yield the temporaries of solving by LU factors.
 
     All matrices are solved by cuBLAS, one after the other by cuSOLVER, or by their triangles.
@@ -132,7 +132,7 @@ def _by_triangles(factors: torch.Tensor, right: torch.Tensor) -> Iterator[Step]:
 
 def _two_triangles(factors: torch.Tensor, right: torch.Tensor) -> Iterator[Step]:
     for _ in range(2):
-        yield from triangles(factors, right)
+        yield from triangular_steps(factors, right)
 
 
 def inverse(launch: Launch) -> Iterator[Step]:
@@ -145,8 +145,8 @@ def inverse(launch: Launch) -> Iterator[Step]:
     if tensor.numel():
         yield temporary("factors", nbytes(tensor))
         yield temporary("pivots", matrices(tensor) * tensor.size(-1) * INT)
-        yield from factored(tensor)
-        yield from _solved(tensor, tensor, adjoint=False)
+        yield from factor_steps(tensor)
+        yield from _lu_solve_steps(tensor, tensor, adjoint=False)
         yield from (drop("pivots"), drop("factors"))
 
 
@@ -160,12 +160,12 @@ def solve(launch: Launch) -> Iterator[Step]:
     tensor, right = launch["A"], launch["B"]
     if not (tensor.numel() and right.numel()):
         return
-    yield from factored(tensor)
+    yield from factor_steps(tensor)
     is_vector = right.dim() == 1 or right.size() == tensor.size()[:-1]
     if is_vector:
         yield temporary("solution", launch.outs[0].nbytes)
         right = right.unsqueeze(-1)
-    yield from _solved(tensor, right, adjoint=tensor.is_contiguous())
+    yield from _lu_solve_steps(tensor, right, adjoint=tensor.is_contiguous())
 
 
 def least_squares(launch: Launch) -> Iterator[Step]:
@@ -189,24 +189,24 @@ def least_squares(launch: Launch) -> Iterator[Step]:
         yield temporary("tau", matrices(tensor) * min(rows, columns) * tensor.element_size())
         if rows < columns:
             yield temporary("transpose", nbytes(tensor))
-        yield from reflected(tensor)
+        yield from reflector_steps(tensor)
         steps = [temporary("info of ormqr", INT), drop("info of ormqr")]
         yield from steps if rows >= columns else ()
-        yield from triangles(
+        yield from triangular_steps(
             tensor.new_empty((*tensor.size()[:-2], *[min(rows, columns)] * 2)), solved
         )
         yield from steps if rows < columns else ()
         yield from (drop("transpose"), drop("tau"))
     yield out(1)
     yield drop("matrix")
-    yield from checked(matrices(tensor))
+    yield from error_check(matrices(tensor))
 
 
 MOST_BATCHED_ROWS, ROWS_A_MATRIX = 256, 16
 """Rows up to which cuBLAS makes reflectors of several matrices at once, and for how many."""
 
 
-def reflected(tensor: torch.Tensor) -> Iterator[Step]:
+def reflector_steps(tensor: torch.Tensor) -> Iterator[Step]:
     """Yield the temporaries of computing reflectors (geqrf).
 
     They are pointers to all matrices for cuBLAS, or cuSOLVER's error code.
@@ -220,7 +220,7 @@ def reflected(tensor: torch.Tensor) -> Iterator[Step]:
         yield drop("info of geqrf")
 
 
-def checked(count: int) -> Iterator[Step]:
+def error_check(count: int) -> Iterator[Step]:
     """Yield the temporaries of `check_errors` inside another operator."""
     yield temporary("any", 1)
     if count == 1:

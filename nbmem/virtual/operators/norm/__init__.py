@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from nbmem.virtual.operator_model.operator import BY_ORACLE, Operator
-from nbmem.virtual.operator_model.value_checks import short
+from nbmem.virtual.operator_model.value_checks import aten_type_name
 from nbmem.virtual.operators.norm import norm_kernels
 from nbmem.virtual.operators.norm.choice import batch_norm, is_composite_here, rms_norm
 from nbmem.virtual.tensors.operator_call import OperatorCall
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 def _check_weight(call: OperatorCall) -> None:
     source, weight = call.args[0], call.argument("weight")
     if weight is not None and weight.dtype is not source.dtype:
-        raise RuntimeError(f"expected scalar type {short(source)} but found {short(weight)}")
+        raise RuntimeError(
+            f"expected scalar type {aten_type_name(source)} but found {aten_type_name(weight)}"
+        )
 
 
 def _statistics(count: int) -> Callable[[OperatorCall], Results]:
@@ -56,13 +58,13 @@ OPERATORS = (
         ("native_layer_norm",),
         refuse=_check_weight,
         shape=_on_contiguous_input,
-        memory=norm_kernels.on_input,
+        memory=norm_kernels.contiguous_input_norm,
         source="aten/src/ATen/native/cuda/layer_norm_kernel.cu: layer_norm_cuda",
         shown_by="vit_b_16_b32_adamw, forward",
     ),
     Operator(
         ("_fused_rms_norm",),
-        memory=norm_kernels.on_input,
+        memory=norm_kernels.contiguous_input_norm,
         source="aten/src/ATen/native/cuda/layer_norm_kernel.cu: layer_norm_cuda",
         shown_by="vit_b_16_b32_adamw, forward",
     ),

@@ -24,9 +24,13 @@ def batch_norm(  # noqa: PLR0913 - the schema's
 ) -> torch.Tensor:
     """Run cuDNN's kernel where its conditions hold, else the native one."""
     if not tensor.numel():
-        return _of_nothing(tensor, weight, bias)
+        return _empty_batch_norm(tensor, weight, bias)
     running = running_mean, running_var
-    if cudnn_enabled and bias is not None and by_cudnn(tensor, weight, running, training=training):
+    if (
+        cudnn_enabled
+        and bias is not None
+        and uses_cudnn(tensor, weight, running, training=training)
+    ):
         source = tensor.contiguous(memory_format=_suggested(tensor))
         return aten.cudnn_batch_norm.default(
             source, weight, bias, running_mean, running_var, training, momentum, eps
@@ -36,7 +40,7 @@ def batch_norm(  # noqa: PLR0913 - the schema's
     )[0]
 
 
-def by_cudnn(
+def uses_cudnn(
     tensor: torch.Tensor, weight: torch.Tensor | None, running: tuple[Any, Any], *, training: bool
 ) -> bool:
     """Return True if a batch norm with a bias runs in cuDNN.
@@ -57,7 +61,7 @@ def by_cudnn(
     )
 
 
-def _of_nothing(
+def _empty_batch_norm(
     tensor: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None
 ) -> torch.Tensor:
     """Run batch norm of an empty tensor as C++ does.

@@ -16,7 +16,7 @@ from nbmem.virtual.operator_model.operator import (
     outs,
     temporary,
 )
-from nbmem.virtual.operators.norm.choice import by_cudnn
+from nbmem.virtual.operators.norm.choice import uses_cudnn
 from nbmem.virtual.operators.reduce import staging
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nbmem.virtual.operator_model.operator import Launch, Step
 
 
-def on_input(launch: Launch) -> Iterator[Step]:
+def contiguous_input_norm(launch: Launch) -> Iterator[Step]:
     """Plan a contiguous copy of the input, then the results."""
     yield from contiguous(launch.call.args[0])
     yield from outs(launch)
@@ -65,7 +65,7 @@ def rows_backward(launch: Launch) -> Iterator[Step]:
         yield temporary(f"tiles {number}", tiles * launch.outs[number].nbytes)
     for number in sums:
         partial = torch.empty(tiles, columns, dtype=launch.outs[number].dtype, device="meta")
-        item = staging.accumulator(partial.dtype)
+        item = staging.accumulator_bytes(partial.dtype)
         size, semaphores = staging.staging(staging.geometry(partial, [0]), item, launch.card)
         yield out(number)
         if size:
@@ -118,7 +118,7 @@ def group_norm_backward(launch: Launch) -> Iterator[Step]:
 def _for_each(launch: Launch, what: str, *names: str) -> Iterator[Step]:
     count = launch["N"] * (launch["C"] if what == "channel" else launch["group"])
     for name in names:
-        yield temporary(f"{name} of a {what}", count * _wide(launch["input"]))
+        yield temporary(f"{name} of a {what}", count * _accumulator_bytes(launch["input"]))
 
 
 def native_batch_norm(launch: Launch) -> Iterator[Step]:
@@ -143,7 +143,7 @@ def native_batch_norm_backward(launch: Launch) -> Iterator[Step]:
 def batch_norm_backward(launch: Launch) -> Iterator[Step]:
     """Plan the backward of `_batch_norm_with_update`, cuDNN's or native."""
     running = launch["running_mean"], launch["running_var"]
-    if by_cudnn(launch["input"], launch["weight"], running, training=True):
+    if uses_cudnn(launch["input"], launch["weight"], running, training=True):
         yield from _on_formatted(launch, launch["grad_out"])
     else:
         yield from _native_backward(launch, launch["save_var"], training=launch["update"])
@@ -154,7 +154,7 @@ def _native_backward(launch: Launch, saved: Any, *, training: bool) -> Iterator[
     if not _channels_last(source):
         yield from outs(launch)
         return
-    size = source.size(1) * _wide(source)
+    size = source.size(1) * _accumulator_bytes(source)
     if saved is None or not saved.numel():
         yield temporary("inverse of the deviation", size)
     if any(mask[1:]) or training:
@@ -178,7 +178,7 @@ def _channels_last(source: torch.Tensor) -> bool:
     )
 
 
-def _wide(source: torch.Tensor) -> int:
+def _accumulator_bytes(source: torch.Tensor) -> int:
     """Return the bytes of a number that sums are kept in."""
     return 4 if source.dtype in (torch.float16, torch.bfloat16) else source.element_size()
 
@@ -200,7 +200,7 @@ def _staged(source: torch.Tensor, numbers: int) -> Iterator[Step]:
         across = min(_power_below(channels), 512 // down)
     blocks = min(-(-rows // (down * 16)), 128)
     if blocks >= 8:
-        yield temporary("staging", numbers * channels * blocks * _wide(source))
+        yield temporary("staging", numbers * channels * blocks * _accumulator_bytes(source))
         yield temporary("semaphores", -(-channels // across) * 4)
 
 

@@ -17,7 +17,7 @@ from nbmem.virtual.operator_model.operator import (
     outs,
     temporary,
 )
-from nbmem.virtual.operator_model.value_checks import in_cpp, short
+from nbmem.virtual.operator_model.value_checks import aten_type_name, in_cpp
 from nbmem.virtual.tensors.shapes import is_dense
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def linear(
 
 def _check_numbers(tensor: torch.Tensor) -> None:
     if not (tensor.is_floating_point() or tensor.is_complex()):
-        raise NotImplementedError(f"\"addmm_cuda\" not implemented for '{short(tensor)}'")
+        raise NotImplementedError(f"\"addmm_cuda\" not implemented for '{aten_type_name(tensor)}'")
 
 
 def _check_product(call: OperatorCall) -> None:
@@ -70,8 +70,8 @@ def _check_product_with_bias(call: OperatorCall) -> None:
     for name, other in (("mat1", left), ("self", bias)):
         if other.dtype is not right.dtype:
             raise RuntimeError(
-                f"{name} and mat2 must have the same dtype, but got {short(other)} and "
-                f"{short(right)}"
+                f"{name} and mat2 must have the same dtype, but got {aten_type_name(other)} and "
+                f"{aten_type_name(right)}"
             )
     _check_numbers(left)
 
@@ -79,13 +79,15 @@ def _check_product_with_bias(call: OperatorCall) -> None:
 def _check_products(call: OperatorCall) -> None:
     left, right = call.args[:2]
     if left.dtype is not right.dtype:
-        raise RuntimeError(f"expected scalar type {short(left)} but found {short(right)}")
+        raise RuntimeError(
+            f"expected scalar type {aten_type_name(left)} but found {aten_type_name(right)}"
+        )
 
 
 def _check_vector(call: OperatorCall) -> None:
     *_, left, right = call.args[:2] if call.func is aten.mv.default else call.args[:3]
     if left.dtype is not right.dtype:
-        names = short(right), short(left), short(right)
+        names = aten_type_name(right), aten_type_name(left), aten_type_name(right)
         raise RuntimeError(
             "addmv input tensors must have the same dtype, but got {}, {}, and {}".format(*names)
         )
@@ -100,7 +102,7 @@ def product(launch: Launch) -> Iterator[Step]:
         yield out()
     operands = [arg for arg in launch.call.args[:3] if isinstance(arg, torch.Tensor)][-2:]
     if _is_computed(launch, operands):
-        yield from _copied(operands)
+        yield from _operand_copies(operands)
         yield BLAS
 
 
@@ -131,13 +133,13 @@ def product_with_bias(launch: Launch) -> Iterator[Step]:
     if launch.outs:
         yield out()
     if _is_computed(launch, launch.call.args[1:3]):
-        yield from _copied(launch.call.args[1:3])
+        yield from _operand_copies(launch.call.args[1:3])
         bias, right = launch["self"], launch["mat2"].size()
         added = bias.size() == right[1:] and bias.is_contiguous() and min(right) > 1
         yield BLASLT if added and launch["beta"] == 1 else BLAS
 
 
-def each_product(executor: Executor, call: OperatorCall) -> Any:
+def run_foreach_mm(executor: Executor, call: OperatorCall) -> Any:
     """Run `_foreach_mm` by torch's own Python, as one grouped product.
 
     Returns NotImplemented before torch 2.13, and where torch's condition does not hold: cards
@@ -172,7 +174,7 @@ def _is_computed(launch: Launch, operands: Sequence[torch.Tensor]) -> bool:
     return bool(full) and all(operand.numel() for operand in operands)
 
 
-def _copied(operands: Sequence[torch.Tensor]) -> Iterator[Step]:
+def _operand_copies(operands: Sequence[torch.Tensor]) -> Iterator[Step]:
     """Yield contiguous copies of operands that cuBLAS cannot step through.
 
     These are expanded operands, mostly. The result lies by rows and cuBLAS counts by columns,
@@ -204,7 +206,7 @@ OPERATORS = (
     Operator(("linear",), composite=linear),
     Operator(
         ("_foreach_mm",),
-        run=each_product,
+        run=run_foreach_mm,
         source="torch/_native/ops/foreach_mm/impl.py",
         shown_by=BY_ORACLE,
     ),

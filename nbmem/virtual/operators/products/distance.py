@@ -47,7 +47,7 @@ def euclidean(launch: Launch) -> Iterator[Step]:
     yield BLAS
 
 
-def distances_backward(launch: Launch) -> Iterator[Step]:
+def cdist_backward(launch: Launch) -> Iterator[Step]:
     """Yield the gradient of `cdist` and a temporary for its pairs.
 
     Each pair contributes to a row's gradient, and the contributions are added up. With p=0 the
@@ -59,7 +59,7 @@ def distances_backward(launch: Launch) -> Iterator[Step]:
         yield temporary("of pairs", left.numel() * right.size(-2) * left.element_size())
 
 
-def own_distances_backward(launch: Launch) -> Iterator[Step]:
+def pdist_backward(launch: Launch) -> Iterator[Step]:
     """Yield the gradient of `pdist` and a temporary for its pairs.
 
     Each row is paired with all others. With p=0 the gradient is 0, without a temporary.
@@ -73,14 +73,14 @@ def own_distances_backward(launch: Launch) -> Iterator[Step]:
 OPERATORS = (
     Operator(
         ("_cdist_backward",),
-        memory=distances_backward,
+        memory=cdist_backward,
         source="aten/src/ATen/native/cuda/DistanceKernel.cu: cdist_backward_kernel_impl; "
         "Distance.cpp: _cdist_backward",
         shown_by=BY_ORACLE,
     ),
     Operator(
         ("_pdist_backward",),
-        memory=own_distances_backward,
+        memory=pdist_backward,
         source="aten/src/ATen/native/cuda/DistanceKernel.cu: pdist_backward_kernel_impl",
         shown_by=BY_ORACLE,
     ),

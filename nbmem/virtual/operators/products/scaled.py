@@ -112,7 +112,7 @@ def scaled(launch: Launch) -> Iterator[Step]:
         yield BLAS
 
 
-def grouped(call: OperatorCall) -> Results:
+def shape_grouped_mm(call: OperatorCall) -> Results:
     """Return the result of a grouped product.
 
     CUDA takes float32 and float16, too. Rows of the result begin at multiples of 16 bytes.
@@ -135,7 +135,7 @@ def grouped(call: OperatorCall) -> Results:
     return one(size, dtype, stride)
 
 
-def groups_at_once(launch: Launch) -> Iterator[Step]:
+def grouped_mm(launch: Launch) -> Iterator[Step]:
     """Plan the result, each group's arguments, and a descriptor workspace.
 
     aten/src/ATen/native/cuda/GroupMM.cu, ScaledGroupMM.cu: input_args_size, get_workspace_size.
@@ -186,7 +186,7 @@ def by_int4(call: OperatorCall) -> Results:
     return one((tensor.size(0), 8 * packed.size(0)), tensor.dtype)
 
 
-def mixed(call: OperatorCall) -> Results:
+def shape_mixed_linear(call: OperatorCall) -> Results:
     """Return a result with one column per scale."""
     tensor, _, scales = call.args[:3]
     return one((*tensor.size()[:-1], scales.size(0)), tensor.dtype)
@@ -219,16 +219,16 @@ OPERATORS = (
     Operator(
         ("_grouped_mm",),
         refuse=_check_groups,
-        shape=grouped,
-        memory=groups_at_once,
+        shape=shape_grouped_mm,
+        memory=grouped_mm,
         source=_GROUPS,
         shown_by=_SHOWN,
     ),
     Operator(
         ("_scaled_grouped_mm", "_scaled_grouped_mm_v2"),
         refuse=_check_scaled_groups,
-        shape=grouped,
-        memory=groups_at_once,
+        shape=shape_grouped_mm,
+        memory=grouped_mm,
         source=_GROUPS,
         shown_by=_SHOWN,
     ),
@@ -239,6 +239,6 @@ OPERATORS = (
         shown_by=_SHOWN,
     ),
     Operator(("_weight_int4pack_mm",), shape=by_int4),
-    Operator(("_mixed_dtypes_linear",), refuse=_check_mixed, shape=mixed),
+    Operator(("_mixed_dtypes_linear",), refuse=_check_mixed, shape=shape_mixed_linear),
     Operator(("_cslt_compress",), shape=compressed),
 )

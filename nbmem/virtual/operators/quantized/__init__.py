@@ -23,12 +23,12 @@ _HANDLERS = dict(integer_kernels.handlers())
 OPERATORS = (*simulated.OPERATORS, *constructors.OPERATORS)
 
 
-def concerns(call: OperatorCall) -> bool:
+def has_quantized(call: OperatorCall) -> bool:
     """Return True if a tensor of the call is quantized and on a card."""
     return any(map(is_quantized, call.tensors))
 
 
-def answer(executor: Executor, call: OperatorCall) -> Any:
+def run_quantized(executor: Executor, call: OperatorCall) -> Any:
     """Run a call with a quantized tensor.
 
     Raises:
@@ -48,4 +48,4 @@ def answer(executor: Executor, call: OperatorCall) -> Any:
             return call.func.decompose(*call.args, **call.kwargs)
     if not name.startswith("aten::"):
         raise no_quantized_rule(call.func)
-    raise integer_kernels.not_run(call)
+    raise integer_kernels.not_implemented(call)

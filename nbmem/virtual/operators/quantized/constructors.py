@@ -10,7 +10,7 @@ from torch._prims_common import suggest_memory_format
 
 from nbmem.virtual.devices import CUDA, is_virtual
 from nbmem.virtual.operator_model.operator import Operator
-from nbmem.virtual.operator_model.value_checks import short
+from nbmem.virtual.operator_model.value_checks import aten_type_name
 from nbmem.virtual.tensors.quantized import (
     INTEGERS,
     Affine,
@@ -91,7 +91,7 @@ def _channels(scales: torch.Tensor, zero_points: torch.Tensor, axis: int) -> Cha
 
 def _from_floats(source: torch.Tensor, dtype: torch.dtype, quantizer: Any) -> torch.Tensor:
     if source.dtype is not torch.float32:
-        raise RuntimeError(f"Quantize only works on Float Tensor, got {short(source)}")
+        raise RuntimeError(f"Quantize only works on Float Tensor, got {aten_type_name(source)}")
     like = suggest_memory_format(source)
     integers = torch.empty_like(source, dtype=_integers(dtype), memory_format=like)
     source.contiguous(memory_format=like)  # for the kernel, and gone after it
@@ -131,7 +131,7 @@ def _by_channel(call: OperatorCall) -> Channels:
     return _channels(*(call.argument(name) for name in ("scales", "zero_points", "axis")))
 
 
-def moved(executor: Executor, call: OperatorCall) -> Any:
+def to_copy(executor: Executor, call: OperatorCall) -> Any:
     """Run `.to()`, `.cuda()` and `.cpu()` of a quantized tensor."""
     source = call.args[0]
     device = call.kwargs.get("device") or source.device

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import _C
 
-from nbmem.virtual.operators.quantized.constructors import check_zero_points, moved, to_cpu
+from nbmem.virtual.operators.quantized.constructors import check_zero_points, to_copy, to_cpu
 from nbmem.virtual.tensors.quantized import (
     INTEGERS,
     Affine,
     QuantizedTensor,
-    give,
+    attach_quantizer,
     integers_of,
     is_quantized,
     place,
@@ -61,7 +61,7 @@ def _seen(tensor: torch.Tensor, shaped: torch.Tensor) -> torch.Tensor:
     return quantized(integers, tensor.dtype, quantizer_of(tensor))
 
 
-def fact(read: Callable[[Any], Any]) -> Handler:
+def quantizer_attribute(read: Callable[[Any], Any]) -> Handler:
     """Return a handler that reads an attribute of a quantizer."""
 
     def answered(executor: Executor, call: OperatorCall) -> Any:
@@ -84,13 +84,13 @@ def on_integers(executor: Executor, call: OperatorCall) -> Any:
     made = call.func(*call_on[0], **call_on[1])
     if call.func._schema.name.endswith("_"):
         return first
-    return _again(made, first)
+    return _with_quantizer_of(made, first)
 
 
-def _again(made: Any, like: torch.Tensor) -> Any:
+def _with_quantizer_of(made: Any, like: torch.Tensor) -> Any:
     if isinstance(made, tuple):
         values, *rest = made
-        return (_again(values, like), *rest)
+        return (_with_quantizer_of(values, like), *rest)
     return quantized(made, like.dtype, quantizer_of(like))
 
 
@@ -102,13 +102,13 @@ def on_floats(floats: Any) -> Handler:
         source = call.args[0]
         given = source.dequantize()
         made = floats(given, *call.args[1:], **call.kwargs)
-        return _again(torch.empty_like(made, dtype=INTEGERS[source.dtype]), source)
+        return _with_quantizer_of(torch.empty_like(made, dtype=INTEGERS[source.dtype]), source)
 
     return run
 
 
 def _requantized(made: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    return _again(torch.empty(made.size(), dtype=made.dtype, device=made.device), like)
+    return _with_quantizer_of(torch.empty(made.size(), dtype=made.dtype, device=made.device), like)
 
 
 def relu(executor: Executor, call: OperatorCall) -> Any:
@@ -130,7 +130,7 @@ def extreme(name: str) -> Handler:
 
     def run(executor: Executor, call: OperatorCall) -> Any:
         if call.func._overloadname != "dim":
-            raise not_run(call)
+            raise not_implemented(call)
         found, places = getattr(torch, name)(int_repr(executor, call), *call.args[1:])
         return _requantized(found, call.args[0]), places
 
@@ -149,7 +149,7 @@ def max_pool(executor: Executor, call: OperatorCall) -> Any:
     made = torch.empty_strided(
         shaped.size(), shaped.stride(), dtype=torch.int8, device=source.device
     )
-    return _again(made, source)
+    return _with_quantizer_of(made, source)
 
 
 def fill_(executor: Executor, call: OperatorCall) -> Any:
@@ -160,7 +160,7 @@ def fill_(executor: Executor, call: OperatorCall) -> Any:
     return target
 
 
-def not_run(call: OperatorCall) -> NotImplementedError:
+def not_implemented(call: OperatorCall) -> NotImplementedError:
     """Return torch's error for an operator without a quantized CUDA kernel."""
     return NotImplementedError(
         f"Could not run '{call.func._schema.name}' with arguments from the 'QuantizedCUDA' backend."
@@ -172,7 +172,7 @@ def empty_like(executor: Executor, call: OperatorCall) -> Any:
     del executor
     source = call.args[0]
     layout = call.kwargs.get("memory_format") or torch.preserve_format
-    return _again(torch.empty_like(integers_of(source), memory_format=layout), source)
+    return _with_quantizer_of(torch.empty_like(integers_of(source), memory_format=layout), source)
 
 
 def int_repr(executor: Executor, call: OperatorCall) -> torch.Tensor:
@@ -186,7 +186,7 @@ def dequantized(executor: Executor, call: OperatorCall) -> torch.Tensor:
     del executor
     source = call.args[0]
     if call.func._overloadname != "self":
-        raise not_run(call)
+        raise not_implemented(call)
     made = torch.empty_like(integers_of(source), dtype=torch.float32)
     if not isinstance(quantizer_of(source), Affine):
         check_zero_points(source)
@@ -222,18 +222,18 @@ def set_(executor: Executor, call: OperatorCall) -> torch.Tensor:
     else:
         offset, size, strides = 0, (source.nbytes() // tensor.element_size(),), (1,)
     place(tensor, source, offset, size, strides)
-    give(tensor, quantizer)
+    attach_quantizer(tensor, quantizer)
     return tensor
 
 
 def handlers() -> Iterator[tuple[str, Handler]]:
     """Yield handlers by the operator's name."""
-    yield "q_scale", fact(lambda quantizer: quantizer.scale)
-    yield "q_zero_point", fact(lambda quantizer: quantizer.zero_point)
-    yield "qscheme", fact(lambda quantizer: _NUMBERS[quantizer.scheme])
-    yield "q_per_channel_scales", fact(lambda quantizer: quantizer.scales)
-    yield "q_per_channel_zero_points", fact(lambda quantizer: quantizer.zero_points)
-    yield "q_per_channel_axis", fact(lambda quantizer: quantizer.axis)
+    yield "q_scale", quantizer_attribute(lambda quantizer: quantizer.scale)
+    yield "q_zero_point", quantizer_attribute(lambda quantizer: quantizer.zero_point)
+    yield "qscheme", quantizer_attribute(lambda quantizer: _NUMBERS[quantizer.scheme])
+    yield "q_per_channel_scales", quantizer_attribute(lambda quantizer: quantizer.scales)
+    yield "q_per_channel_zero_points", quantizer_attribute(lambda quantizer: quantizer.zero_points)
+    yield "q_per_channel_axis", quantizer_attribute(lambda quantizer: quantizer.axis)
     for name in (*("clone", "index_select", "flip", "relu_", "masked_fill_", "_index_put_impl_"),):
         yield name, on_integers
     for name in ("max", "min"):
@@ -248,4 +248,4 @@ def handlers() -> Iterator[tuple[str, Handler]]:
     yield "dequantize", dequantized
     yield "copy_", copy_
     yield "set_", set_
-    yield "_to_copy", moved
+    yield "_to_copy", to_copy

@@ -10,7 +10,7 @@ from torch import _C
 
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.operator_model.operator import BY_ORACLE, Operator
-from nbmem.virtual.operator_model.value_checks import short
+from nbmem.virtual.operator_model.value_checks import aten_type_name
 from nbmem.virtual.operators.recurrent import cells, rnn_kernels
 from nbmem.virtual.operators.recurrent.layers import MODES, layer
 from nbmem.virtual.tensors.shapes import spec_of
@@ -45,7 +45,7 @@ def _check_lengths(lengths: torch.Tensor, rows: int) -> None:
     if is_virtual(lengths) or lengths.dim() != 1 or lengths.dtype is not torch.int64:
         raise RuntimeError(
             "'lengths' argument should be a 1D CPU int64 tensor, but got "
-            f"{lengths.dim()}D {lengths.device} {short(lengths)} tensor"
+            f"{lengths.dim()}D {lengths.device} {aten_type_name(lengths)} tensor"
         )
     with _C._DisableTorchDispatch():
         known = lengths.tolist()
@@ -79,14 +79,14 @@ OPERATORS = (
     Operator(
         ("_thnn_fused_lstm_cell",),
         shape=cells.shape_lstm,
-        memory=cells.kept_first,
+        memory=cells.workspace_first,
         source=_CELLS + "_thnn_fused_lstm_cell_cuda",
         shown_by=BY_ORACLE,
     ),
     Operator(
         ("_thnn_fused_gru_cell",),
         shape=cells.shape_gru,
-        memory=cells.kept_first,
+        memory=cells.workspace_first,
         source=_CELLS + "_thnn_fused_gru_cell_cuda",
         shown_by=BY_ORACLE,
     ),

@@ -65,7 +65,7 @@ def shape_gru(call: OperatorCall) -> Results:
     return several(((rows, width), dtype), ((rows, GRU_KEEPS * width), dtype))
 
 
-def kept_first(launch: Launch) -> Iterator[Step]:
+def workspace_first(launch: Launch) -> Iterator[Step]:
     """Plan the workspace for backward before the states."""
     last = len(launch.outs) - 1
     yield out(last)

@@ -98,7 +98,9 @@ def _run(  # noqa: PLR0913 - the schema's
     stride = (4 if has_biases else 2) + (1 if projected else 0)
     absent = 0
     if not (has_biases or projected):
-        absent = rnn_kernels.of_biases(MODES[mode], hidden, num_layers, bidirectional=bidirectional)
+        absent = rnn_kernels.bias_elements(
+            MODES[mode], hidden, num_layers, bidirectional=bidirectional
+        )
     buffer = _flat_buffer(params, absent)
     state = _dropout_state(source) if dropout and train else None
     result = aten._cudnn_rnn.default(

@@ -11,7 +11,14 @@ import torch
 
 from nbmem.virtual.operator_model.operator import DNN, MemoryPlan, Step, drop, out, temporary
 from nbmem.virtual.operators.recurrent.sizes import GATES, RecurrentShape
-from nbmem.virtual.tensors.shapes import Again, Results, Shares, TensorSpec, as_meta, spec_of
+from nbmem.virtual.tensors.shapes import (
+    ArgumentResult,
+    Results,
+    Shares,
+    TensorSpec,
+    as_meta,
+    spec_of,
+)
 from nbmem.virtual.tensors.storages import DataKernels
 
 if TYPE_CHECKING:
@@ -26,7 +33,7 @@ WITHOUT_BIASES = 2
 """Weights of a layer without biases, and without a projection."""
 
 
-def of_biases(mode: int, hidden: int, layers: int, *, bidirectional: bool) -> int:
+def bias_elements(mode: int, hidden: int, layers: int, *, bidirectional: bool) -> int:
     """Return the elements that cuDNN's buffer has for biases (DOUBLE_BIAS).
 
     It has them also where a layer has no biases.
@@ -38,7 +45,7 @@ def _absent_biases(call: OperatorCall) -> int:
     if call.argument("weight_stride0") != WITHOUT_BIASES:
         return 0
     of_layer = (call.argument(name) for name in ("mode", "hidden_size", "num_layers"))
-    return of_biases(*of_layer, bidirectional=call.argument("bidirectional"))
+    return bias_elements(*of_layer, bidirectional=call.argument("bidirectional"))
 
 
 def _buffer(call: OperatorCall, weights: Sequence[torch.Tensor]) -> int:
@@ -86,7 +93,7 @@ def forward(executor: Executor, call: OperatorCall) -> Any:
     training = bool(call.argument("train"))
     workspace = shape.workspace(shape.algorithm(call.gpu.card), training=training)
     steps += [temporary("workspace", workspace), out(3)]
-    last: Any = fresh[4] if buffer is None else Again(_place(call, buffer))
+    last: Any = fresh[4] if buffer is None else ArgumentResult(_place(call, buffer))
     results = Results((*fresh[:4], last), tuple(fresh))
     return executor.deliver(call, results, MemoryPlan(tuple(steps)))
 

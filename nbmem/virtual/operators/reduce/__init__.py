@@ -7,10 +7,21 @@ from typing import TYPE_CHECKING
 import torch
 
 from nbmem.virtual.operator_model.operator import HALVES, Operator, drop, outs, temporary
-from nbmem.virtual.operators.reduce.staging import accumulator, dims_of, shared, steps
+from nbmem.virtual.operators.reduce.staging import (
+    accumulator_bytes,
+    dims_of,
+    outs_and_staging,
+    staging_steps,
+)
 from nbmem.virtual.tensors.shapes import several
 from nbmem.virtual.tensors.value_bounds import as_before, entries, place, summed
-from nbmem.virtual.tensors.value_rules import ValueRule, always, counted_up, occurring, passed_on
+from nbmem.virtual.tensors.value_rules import (
+    ValueRule,
+    always,
+    counted_up,
+    nonzero_health,
+    same_health,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +58,9 @@ def _in_type_of_result(launch: Launch, tensor: torch.Tensor, result: torch.dtype
     if tensor.dtype is not result and not (tensor.dtype in HALVES and result is torch.float32):
         yield temporary("converted", tensor.numel() * result.itemsize)
         tensor = torch.empty(tensor.size(), dtype=result, device="meta")
-    yield from shared(tensor, dims_of(launch, tensor), accumulator(result), launch.card)
+    yield from staging_steps(
+        tensor, dims_of(launch, tensor), accumulator_bytes(result), launch.card
+    )
 
 
 def norm(launch: Launch) -> Iterator[Step]:
@@ -59,16 +72,18 @@ def norm(launch: Launch) -> Iterator[Step]:
     if launch.outs and launch.outs[0].dtype is torch.float64 and not tensor.is_complex():
         yield from _in_type_of_result(launch, tensor, torch.float64)
         return
-    yield from steps(launch, tensor, dims_of(launch, tensor), accumulator(tensor.dtype))
+    yield from outs_and_staging(
+        launch, tensor, dims_of(launch, tensor), accumulator_bytes(tensor.dtype)
+    )
 
 
-def alike(launch: Launch) -> Iterator[Step]:
+def extremes(launch: Launch) -> Iterator[Step]:
     """Plan extremes, which accumulate in the type of their input.
 
     Halves do so, too.
     """
     tensor = launch["self"]
-    yield from steps(launch, tensor, dims_of(launch, tensor), tensor.element_size())
+    yield from outs_and_staging(launch, tensor, dims_of(launch, tensor), tensor.element_size())
 
 
 def logical(launch: Launch) -> Iterator[Step]:
@@ -81,7 +96,7 @@ def logical(launch: Launch) -> Iterator[Step]:
         yield from outs(launch)
         yield temporary("converted", launch.outs[0].dtype.itemsize)
     else:
-        yield from steps(launch, tensor, dims_of(launch, tensor), 1)
+        yield from outs_and_staging(launch, tensor, dims_of(launch, tensor), 1)
 
 
 def logsumexp(launch: Launch) -> Iterator[Step]:
@@ -91,31 +106,35 @@ def logsumexp(launch: Launch) -> Iterator[Step]:
     """
     tensor, rows = launch["self"], launch.outs[0].nbytes
     yield temporary("maxima", rows)
-    yield from shared(tensor, dims_of(launch, tensor), tensor.element_size(), launch.card)
+    yield from staging_steps(tensor, dims_of(launch, tensor), tensor.element_size(), launch.card)
     yield temporary("absolute", rows)
     yield temporary("infinite", rows // launch.outs[0].dtype.itemsize)
     yield drop("infinite")
     yield drop("absolute")
     yield temporary("exponentials", tensor.numel() * tensor.element_size())
-    yield from steps(launch, tensor, dims_of(launch, tensor), accumulator(tensor.dtype))
+    yield from outs_and_staging(
+        launch, tensor, dims_of(launch, tensor), accumulator_bytes(tensor.dtype)
+    )
 
 
-def both_extremes(launch: Launch) -> Iterator[Step]:
+def aminmax(launch: Launch) -> Iterator[Step]:
     """Plan the smallest and the largest value in one kernel."""
     tensor = launch["self"]
-    yield from steps(launch, tensor, dims_of(launch, tensor), 2 * tensor.element_size())
+    yield from outs_and_staging(launch, tensor, dims_of(launch, tensor), 2 * tensor.element_size())
 
 
 def with_index(launch: Launch) -> Iterator[Step]:
     """Plan an extreme and its place: a value and a 64-bit index."""
     tensor = launch["self"]
-    yield from steps(launch, tensor, dims_of(launch, tensor), 16)
+    yield from outs_and_staging(launch, tensor, dims_of(launch, tensor), 16)
 
 
 def variance(launch: Launch) -> Iterator[Step]:
     """Plan Welford's mean, sum of squares and two counts (WelfordData)."""
     tensor = launch["self"]
-    yield from steps(launch, tensor, dims_of(launch, tensor), 4 * accumulator(tensor.dtype))
+    yield from outs_and_staging(
+        launch, tensor, dims_of(launch, tensor), 4 * accumulator_bytes(tensor.dtype)
+    )
 
 
 def count_nonzero(launch: Launch) -> Iterator[Step]:
@@ -133,7 +152,9 @@ def distance(launch: Launch) -> Iterator[Step]:
     size = torch.broadcast_shapes(tensor.size(), launch["other"].size())
     tensor = torch.empty(size, dtype=tensor.dtype, device="meta")
     yield temporary("difference", tensor.numel() * tensor.element_size())
-    yield from steps(launch, tensor, range(tensor.dim()), accumulator(tensor.dtype))
+    yield from outs_and_staging(
+        launch, tensor, range(tensor.dim()), accumulator_bytes(tensor.dtype)
+    )
 
 
 def renormed(launch: Launch) -> Iterator[Step]:
@@ -143,8 +164,8 @@ def renormed(launch: Launch) -> Iterator[Step]:
     """
     tensor = launch["self"]
     rows = tensor.size(launch["dim"])
-    item = accumulator(tensor.dtype)
-    yield from steps(launch, tensor, (), item)
+    item = accumulator_bytes(tensor.dtype)
+    yield from outs_and_staging(launch, tensor, (), item)
     yield temporary("norms", rows * item)
     if item != tensor.element_size():
         yield temporary("factors", rows * tensor.element_size())
@@ -186,29 +207,29 @@ OPERATORS = (
     Operator(
         ("any", "any.dim"),
         memory=logical,
-        values=ValueRule(health=occurring),
+        values=ValueRule(health=nonzero_health),
         source=_LOGIC,
         shown_by=_LOGIC_SHOWN,
     ),
     Operator(
         ("all", "all.dim"),
         memory=logical,
-        values=ValueRule(health=passed_on),
+        values=ValueRule(health=same_health),
         source=_LOGIC,
         shown_by=_LOGIC_SHOWN,
     ),
     Operator(("any.dims", "all.dims"), memory=logical, source=_LOGIC, shown_by=_LOGIC_SHOWN),
     Operator(
         ("amax", "max"),
-        memory=alike,
-        values=ValueRule(health=passed_on, largest=as_before),
+        memory=extremes,
+        values=ValueRule(health=same_health, largest=as_before),
         source=_SOURCE + "; ReduceMaxValuesKernel.cu",
         shown_by=_ORACLE,
     ),
     Operator(
         ("amin", "min"),
-        memory=alike,
-        values=ValueRule(health=passed_on),
+        memory=extremes,
+        values=ValueRule(health=same_health),
         source=_SOURCE + "; ReduceMaxValuesKernel.cu",
         shown_by=_ORACLE,
     ),
@@ -217,14 +238,14 @@ OPERATORS = (
     Operator(("_is_any_true",), values=ValueRule(health=always(False))),
     Operator(
         ("aminmax",),
-        memory=both_extremes,
+        memory=aminmax,
         source=_SOURCE + "; ReduceAMinMaxKernel.cu",
         shown_by=_NONE,
     ),
     Operator(
         ("_aminmax",),
         shape=_shape_aminmax,
-        memory=both_extremes,
+        memory=aminmax,
         source=_SOURCE + "; ReduceAMinMaxKernel.cu",
         shown_by=_NONE,
     ),

@@ -27,7 +27,7 @@ MAX_PER_THREAD = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Geometry:
+class ReductionGeometry:
     """A reduction as the kernel sees it: merged dims, reduced ones first.
 
     Attributes:
@@ -58,7 +58,7 @@ def _product(values: Sequence[int]) -> int:
     return count
 
 
-def geometry(tensor: torch.Tensor, dims: Sequence[int]) -> Geometry:
+def geometry(tensor: torch.Tensor, dims: Sequence[int]) -> ReductionGeometry:
     """Order and merge the dimensions as TensorIterator does."""
     wanted = {d % tensor.dim() for d in dims} if tensor.dim() else set()
     rows = [
@@ -71,14 +71,16 @@ def geometry(tensor: torch.Tensor, dims: Sequence[int]) -> Geometry:
             last[2] *= size
         else:
             merged.append([is_reduced, stride, size])
-    return Geometry(
+    return ReductionGeometry(
         sizes=tuple(row[2] for row in merged),
         strides=tuple(row[1] for row in merged),
         reduced=sum(row[0] for row in merged),
     )
 
 
-def staging(shape: Geometry, itemsize: int, card: Card, vector: int = VECTOR) -> tuple[int, int]:
+def staging(
+    shape: ReductionGeometry, itemsize: int, card: Card, vector: int = VECTOR
+) -> tuple[int, int]:
     """Return the bytes of the staging buffer and of the semaphores.
 
     Both are 0 where one block does an output.
@@ -132,7 +134,7 @@ def staging(shape: Geometry, itemsize: int, card: Card, vector: int = VECTOR) ->
     return size, 4 * grid
 
 
-def _output_vector(shape: Geometry) -> int:
+def _output_vector(shape: ReductionGeometry) -> int:
     vector = VECTOR
     while vector > 1 and (
         shape.sizes[shape.reduced] % vector
@@ -154,7 +156,7 @@ def _power_below(number: int) -> int:
     return 1 << (max(1, number).bit_length() - 1)
 
 
-def accumulator(dtype: torch.dtype) -> int:
+def accumulator_bytes(dtype: torch.dtype) -> int:
     """Return the bytes of an accumulator of that type."""
     if dtype in HALVES:
         return 4
@@ -163,16 +165,18 @@ def accumulator(dtype: torch.dtype) -> int:
     return max(1, dtype.itemsize)
 
 
-def steps(
+def outs_and_staging(
     launch: Launch, tensor: torch.Tensor, dims: Sequence[int], itemsize: int
 ) -> Iterator[Step]:
     """Plan the results, then staging and semaphores."""
     for number in range(len(launch.outs)):
         yield out(number)
-    yield from shared(tensor, dims, itemsize, launch.card)
+    yield from staging_steps(tensor, dims, itemsize, launch.card)
 
 
-def shared(tensor: torch.Tensor, dims: Sequence[int], itemsize: int, card: Card) -> Iterator[Step]:
+def staging_steps(
+    tensor: torch.Tensor, dims: Sequence[int], itemsize: int, card: Card
+) -> Iterator[Step]:
     """Plan staging and semaphores, which are freed after the kernel."""
     size, semaphores = staging(geometry(tensor, dims), itemsize, card)
     if size:

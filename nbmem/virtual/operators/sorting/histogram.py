@@ -25,7 +25,7 @@ def _extremes(launch: Launch) -> Iterator[Step]:
     item = tensor.element_size()
     for _ in range(2):
         yield temporary("extreme", item)
-        yield from staging.shared(tensor, range(tensor.dim()), item, launch.card)
+        yield from staging.staging_steps(tensor, range(tensor.dim()), item, launch.card)
         yield drop("extreme")
 
 

@@ -56,7 +56,7 @@ def repeated(launch: Launch) -> Iterator[Step]:
     if launch["output_size"] is None:
         yield temporary("at least 0", count)
         yield temporary("all", 1)
-        yield from staging.shared(torch.empty(count, device="meta"), [0], 1, launch.card)
+        yield from staging.staging_steps(torch.empty(count, device="meta"), [0], 1, launch.card)
         yield drop("all")
         yield drop("at least 0")
     yield out()
@@ -70,7 +70,7 @@ def repeat_interleave(executor: Executor, call: OperatorCall) -> Any:
     repeats = call.args[0]
     size = call.argument("output_size")
     if size is None:
-        call.gpu.capturing.check_wait(call.gpu.stream.handle)
+        call.gpu.capture.check_wait(call.gpu.stream.handle)
         twin = executor.values.twin(repeats)
         if twin is None:
             call.gpu.note(REPEAT)

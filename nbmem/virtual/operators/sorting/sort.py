@@ -174,7 +174,7 @@ def median(launch: Launch) -> Iterator[Step]:
         yield temporary("how many", LONG)
         if tensor.dtype is not torch.int64:
             yield temporary("counted", tensor.numel() * LONG)
-        yield from staging.shared(tensor.reshape(-1), [0], LONG, launch.card)
+        yield from staging.staging_steps(tensor.reshape(-1), [0], LONG, launch.card)
         yield drop("counted")
         yield from _place_among_numbers()
         yield drop("are nan")

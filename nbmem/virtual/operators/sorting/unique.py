@@ -58,17 +58,17 @@ def unique_kernel(launch: Launch) -> Iterator[Step]:
     floats = tensor.dtype is torch.float32
     value = LONG if inverse else 0
     sort = cub.radix_sort(launch.card, count, item, value, floats=floats)
-    yield from _and_dropped("sort", sort)
+    yield from _scratch("sort", sort)
     if inverse:
         yield drop("range")
         yield out(1)
         yield temporary("numbers", count * LONG)
-        yield from _and_dropped("sums", cub.inclusive_sum(launch.card, count))
+        yield from _scratch("sums", cub.inclusive_sum(launch.card, count))
         yield drop("numbers")
-    yield from _kept(launch)
+    yield from _differing_values(launch)
 
 
-def _kept(launch: Launch) -> Iterator[Step]:
+def _differing_values(launch: Launch) -> Iterator[Step]:
     """Plan the values that differ from their predecessor, and their counts."""
     tensor = launch["self"]
     count, item = tensor.numel(), tensor.element_size()
@@ -96,9 +96,9 @@ def unique_consecutive(launch: Launch) -> Iterator[Step]:
     if launch["return_inverse"]:
         yield out(1)
         yield temporary("differs", count * 4)
-        yield from _and_dropped("sums", cub.inclusive_sum(launch.card, count))
+        yield from _scratch("sums", cub.inclusive_sum(launch.card, count))
         yield drop("differs")
-    yield from _kept(launch)
+    yield from _differing_values(launch)
 
 
 def unique_rows(launch: Launch) -> Iterator[Step]:
@@ -117,26 +117,26 @@ def unique_rows(launch: Launch) -> Iterator[Step]:
         yield temporary("rows", rows.numel() * rows.element_size())
     yield temporary("numbers", count * LONG)
     if launch.call.func is aten.unique_dim.default:
-        yield from _and_dropped("sort", cub.merge_sort(count, LONG))
+        yield from _scratch("sort", cub.merge_sort(count, LONG))
     if launch["return_inverse"]:
         yield out(1)
         yield temporary("differs", count * LONG)
-        yield from _and_dropped("differences", cub.parts(0))
-        yield from _and_dropped("sums", cub.cumulative(count, LONG, own=False))
+        yield from _scratch("differences", cub.parts(0))
+        yield from _scratch("sums", cub.cumulative(count, LONG, own=False))
         yield drop("differs")
     if launch["return_counts"]:
         yield temporary("range", (count + 1) * LONG)
-        yield from _and_dropped("unique", cub.thrust_unique_by_key(launch.card, count, LONG))
+        yield from _scratch("unique", cub.thrust_unique_by_key(launch.card, count, LONG))
         yield out(2)
-        yield from _and_dropped("differences", cub.parts(0))
+        yield from _scratch("differences", cub.parts(0))
         yield drop("range")
     else:
-        yield from _and_dropped("unique", cub.thrust_unique(launch.card, count, LONG))
+        yield from _scratch("unique", cub.thrust_unique(launch.card, count, LONG))
     yield out(0)
     yield from (drop("numbers"), drop("rows"))
 
 
-def _and_dropped(name: str, nbytes: int) -> Iterator[Step]:
+def _scratch(name: str, nbytes: int) -> Iterator[Step]:
     yield temporary(name, nbytes)
     yield drop(name)
 
@@ -213,7 +213,7 @@ def check_is_in(call: OperatorCall) -> None:
             raise RuntimeError("Unsupported input type encountered for isin(): Bool")
 
 
-def is_in_many(executor: Executor, call: OperatorCall) -> Any:
+def isin_sorting(executor: Executor, call: OperatorCall) -> Any:
     """Run `isin` with a sort, unless there are few test elements.
 
     A value that is found twice is in both.
@@ -245,7 +245,7 @@ def is_in_many(executor: Executor, call: OperatorCall) -> Any:
         return made
 
 
-def is_in(launch: Launch) -> Iterator[Step]:
+def isin_pairwise(launch: Launch) -> Iterator[Step]:
     """Plan `isin` with few test elements: a mask of all pairs.
 
     isin_default_kernel_gpu
@@ -256,14 +256,14 @@ def is_in(launch: Launch) -> Iterator[Step]:
         pairs = torch.empty((count, looked_for), device="meta", dtype=torch.bool)
         yield temporary("pairs", pairs.numel())
         yield temporary("any", count)
-        yield from staging.shared(pairs, [1], 1, launch.card)
+        yield from staging.staging_steps(pairs, [1], 1, launch.card)
 
 
 OPERATORS = (
     Operator(
         ("isin.Tensor_Tensor",),
-        run=is_in_many,
-        memory=is_in,
+        run=isin_sorting,
+        memory=isin_pairwise,
         source="aten/src/ATen/native/TensorCompare.cpp: TORCH_IMPL_FUNC(isin_Tensor_Tensor_out)",
         shown_by=BY_ORACLE,
     ),

@@ -36,18 +36,18 @@ _OF_COO = {
     for name, handler in family.handlers()
 }
 for _name in ("_to_sparse_csr", "_to_sparse_csc"):
-    _OF_COO[_name] = layout_conversions.of_coo
+    _OF_COO[_name] = layout_conversions.coo_to_compressed
 _OF_COMPRESSED = dict(compressed.handlers())
 
 
-def concerns(call: OperatorCall) -> bool:
+def has_sparse(call: OperatorCall) -> bool:
     """Return True if a tensor of the call is sparse, or its result is."""
     if call.kwargs and (layout := call.kwargs.get("layout")) is not None and layout in LAYOUTS:
         return True
     return any(is_sparse(tensor) for tensor in call.tensors)
 
 
-def answer(executor: Executor, call: OperatorCall) -> Any:
+def run_sparse(executor: Executor, call: OperatorCall) -> Any:
     """Run a call with a sparse tensor.
 
     NotImplemented is returned if it only makes one (OPERATORS).
@@ -93,5 +93,5 @@ OPERATORS = (
     Operator(("_sparse_coo_tensor_with_dims", "sparse_coo_tensor.size"), run=parts.with_dims),
     Operator(("_sparse_coo_tensor_with_dims_and_tensors",), run=parts.with_tensors),
     Operator(("_to_sparse", "_to_sparse.sparse_dim"), run=conversions.to_sparse),
-    Operator(("_to_sparse_csr", "_to_sparse_csc"), run=layout_conversions.of_dense),
+    Operator(("_to_sparse_csr", "_to_sparse_csc"), run=layout_conversions.dense_to_compressed),
 )

@@ -19,8 +19,8 @@ from nbmem.virtual.operators.sparse.layout_conversions import (
     CSC,
     CSR,
     OTHER,
-    flipped,
-    taken,
+    flip_layout,
+    scratch_buffers,
     to_dense,
 )
 from nbmem.virtual.operators.sparse.parts import facts, scratch
@@ -87,7 +87,7 @@ def to_copy(executor: Executor, call: OperatorCall) -> torch.Tensor:
     )
 
 
-def of_values(executor: Executor, call: OperatorCall) -> torch.Tensor:
+def map_values(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Run a function of each value, or a copy.
 
     Allocations: values, columns, row starts.
@@ -96,7 +96,7 @@ def of_values(executor: Executor, call: OperatorCall) -> torch.Tensor:
     tensor = call.args[0]
     parts: Compressed = parts_of(tensor)
     if call.func is torch.ops.aten.mul.Tensor and len(list(filter(is_sparse, call.tensors))) == 2:
-        return masking.common(*call.args)
+        return masking.multiply_compressed(*call.args)
     if any(isinstance(other, torch.Tensor) and other.dim() for other in call.args[1:]):
         raise NotImplementedError(f"{call.func} of a tensor of the layout {parts.layout}")
     values = call.func(parts.values, *call.args[1:], **call.kwargs)
@@ -132,39 +132,39 @@ def to_sparse(executor: Executor, call: OperatorCall) -> Any:
     if wanted is parts.layout:
         return detach(executor, call)
     if wanted is OTHER[parts.layout]:
-        return flipped(tensor)
+        return flip_layout(tensor)
     if wanted is not COO or tensor.dim() != parts.values.dim() + 1:
         return NotImplemented
     indices = torch.empty((2, parts.nnz), dtype=parts.plain.dtype, device=tensor.device)
     return coo(tensor.size(), indices, parts.values, coalesced=parts.rows)
 
 
-def to_other(executor: Executor, call: OperatorCall) -> torch.Tensor:
+def to_compressed(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Run `to_sparse_csr()` and `to_sparse_csc()`."""
     wanted = CSR if call.func._schema.name.endswith("csr") else CSC
     tensor = call.args[0]
-    return detach(executor, call) if parts_of(tensor).layout is wanted else flipped(tensor)
+    return detach(executor, call) if parts_of(tensor).layout is wanted else flip_layout(tensor)
 
 
 def mm(executor: Executor, call: OperatorCall) -> Any:
     """Run `sparse @ dense` and `dense @ sparse` as addmm with zeros."""
     left, right = call.args[:2]
     if is_sparse(left) and is_sparse(right):
-        return _of_two(executor, call)
+        return _sparse_product(executor, call)
     del executor
     if is_sparse(right):
         size = (left.size(0), right.size(1))
         return torch.addmm(
             torch.zeros(size, dtype=left.dtype, device=left.device), left, right, beta=0
         )
-    rows = left if parts_of(left).rows else flipped(left)
+    rows = left if parts_of(left).rows else flip_layout(left)
     t = torch.zeros((left.size(0), right.size(1)), dtype=right.dtype, device=right.device)
     made = torch.addmm(t, rows, right, beta=0, alpha=1)
     del t, rows
     return made
 
 
-def _of_two(executor: Executor, call: OperatorCall) -> Any:
+def _sparse_product(executor: Executor, call: OperatorCall) -> Any:
     """Multiply two sparse matrices by rows, with 32-bit indices (spgemm).
 
     They are added to a result without elements.
@@ -175,7 +175,7 @@ def _of_two(executor: Executor, call: OperatorCall) -> Any:
     layouts = {parts_of(matrix).layout for matrix in call.args[:2]}
     if not layouts <= {CSR, CSC}:
         return NotImplemented
-    both = [m if parts_of(m).rows else flipped(m) for m in call.args[:2]]
+    both = [m if parts_of(m).rows else flip_layout(m) for m in call.args[:2]]
     left, right = parts = [parts_of(matrix) for matrix in both]
     size, values = (both[0].size(0), both[1].size(1)), left.values
     begins = scratch(values, left.compressed.numel() * LONG)
@@ -229,7 +229,7 @@ def addmm(executor: Executor, call: OperatorCall) -> Any:
     """
     t, sparse, dense = call.args[:3]
     if is_sparse(dense) or not is_sparse(sparse):
-        return _other_way_round(executor, call)
+        return _dense_times_sparse(executor, call)
     if sparse.size(1) != dense.size(0):
         raise RuntimeError(
             f"mat1 and mat2 shapes cannot be multiplied ({sparse.size(0)}x{sparse.size(1)} and "
@@ -237,14 +237,14 @@ def addmm(executor: Executor, call: OperatorCall) -> Any:
         )
     if not sparse.size(0) * dense.size(1):
         return torch.empty((sparse.size(0), dense.size(1)), dtype=t.dtype, device=t.device)
-    rows = sparse if parts_of(sparse).rows else flipped(sparse)
+    rows = sparse if parts_of(sparse).rows else flip_layout(sparse)
     made = torch.empty((sparse.size(0), dense.size(1)), dtype=t.dtype, device=t.device)
     straight = dense if 1 in dense.stride() else dense.contiguous()
     del straight, rows
     return made
 
 
-def _other_way_round(executor: Executor, call: OperatorCall) -> Any:
+def _dense_times_sparse(executor: Executor, call: OperatorCall) -> Any:
     """Run `dense @ sparse` as the product of both transposed."""
     del executor
     t, dense, sparse = call.args[:3]
@@ -270,7 +270,9 @@ def sampled_addmm(executor: Executor, call: OperatorCall) -> torch.Tensor:
     matrix = call.args[0]
     parts: Compressed = parts_of(matrix)
     rows = parts.compressed.numel() - 1
-    with taken(parts.values, *[LONG] * bool(rows)):  # of a matrix without rows, which grows
+    with scratch_buffers(
+        parts.values, *[LONG] * bool(rows)
+    ):  # of a matrix without rows, which grows
         outer = parts.compressed.clone()
     inner = parts.plain.clone()
     return _like(matrix, Compressed(parts.layout, outer, inner, parts.values.clone()))
@@ -293,13 +295,13 @@ def handlers() -> Iterator[tuple[str, Any]]:
     for name in ("values", "_values"):
         yield name, part("values")
     for name in ("clone", "mul", "div", "neg", "relu", "abs", "sqrt", "sin", "tanh", "sgn", "sign"):
-        yield name, of_values
+        yield name, map_values
     for name in ("detach", "alias"):
         yield name, detach
     for name in ("transpose", "t"):
         yield name, transpose
     for name in ("_to_sparse_csr", "_to_sparse_csc"):
-        yield name, to_other
+        yield name, to_compressed
     yield from masking.handlers()
     yield "_to_copy", to_copy
     yield "_to_sparse", to_sparse

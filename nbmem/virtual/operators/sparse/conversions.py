@@ -8,8 +8,8 @@ import torch
 
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.operator_model.autograd_differences import SOLE_TENSOR, in_backward
-from nbmem.virtual.operators.sparse.parts import again, nothing
-from nbmem.virtual.tensors.sparse import COO, Coo, become, coo, is_sparse, parts_of
+from nbmem.virtual.operators.sparse.parts import empty_coo, with_same_places
+from nbmem.virtual.tensors.sparse import COO, Coo, coo, is_sparse, parts_of, set_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ def to_copy(executor: Executor, call: OperatorCall) -> torch.Tensor:
         return torch.sparse_coo_tensor(
             indices, values, source.size(), check_invariants=False, is_coalesced=parts.coalesced
         )
-    return again(source.size(), parts, indices, values)
+    return with_same_places(source.size(), parts, indices, values)
 
 
 def clone(executor: Executor, call: OperatorCall) -> torch.Tensor:
@@ -53,14 +53,14 @@ def clone(executor: Executor, call: OperatorCall) -> torch.Tensor:
     if plain and in_backward() and tensor._use_count() <= SOLE_TENSOR:
         return coo(tensor.size(), parts.indices, parts.values, coalesced=False)
     values = parts.values.clone()
-    return again(tensor.size(), parts, parts.indices.clone(), values)
+    return with_same_places(tensor.size(), parts, parts.indices.clone(), values)
 
 
 def detach(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Return a tensor of the same parts."""
     del executor
     parts: Coo = parts_of(call.args[0])
-    return again(call.args[0].size(), parts, parts.indices, parts.values)
+    return with_same_places(call.args[0].size(), parts, parts.indices, parts.values)
 
 
 def copy_(executor: Executor, call: OperatorCall) -> torch.Tensor:
@@ -80,7 +80,7 @@ def copy_(executor: Executor, call: OperatorCall) -> torch.Tensor:
     parts: Coo = parts_of(source)
     values = parts.values.to(target.dtype, copy=True)
     indices = parts.indices.clone()
-    return become(target, Coo(indices, values, parts.coalesced, parts.distinct))
+    return set_parts(target, Coo(indices, values, parts.coalesced, parts.distinct))
 
 
 def to_dense(executor: Executor, call: OperatorCall) -> torch.Tensor:
@@ -104,7 +104,7 @@ def to_sparse(executor: Executor, call: OperatorCall) -> Any:
     with executor:
         places = dense.nonzero().t()
         if not places.size(1):
-            return nothing(call, tuple(dense.size()), wanted, dense.dtype)
+            return empty_coo(call, tuple(dense.size()), wanted, dense.dtype)
         if wanted == dense.dim():
             indices = places.clone(memory_format=torch.contiguous_format)
         else:
@@ -119,10 +119,10 @@ def sparse_mask(executor: Executor, call: OperatorCall) -> torch.Tensor:
     del executor
     parts: Coo = parts_of(mask)
     if not parts.nnz:
-        return nothing(call, tuple(tensor.size()), parts.sparse_dim, tensor.dtype)
+        return empty_coo(call, tuple(tensor.size()), parts.sparse_dim, tensor.dtype)
     ones = torch.ones((1,), dtype=mask.dtype, device=mask.device)
     values = ones.view((1,) * parts.values.dim()).expand_as(parts.values)
-    return tensor.mul(again(mask.size(), parts, parts.indices, values)).to(tensor.dtype)
+    return tensor.mul(with_same_places(mask.size(), parts, parts.indices, values)).to(tensor.dtype)
 
 
 def handlers() -> Iterator[tuple[str, Any]]:

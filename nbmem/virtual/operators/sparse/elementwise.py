@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.operator_model.operator import LONG
-from nbmem.virtual.operators.sparse.parts import again, coalesced, scratch
-from nbmem.virtual.tensors.sparse import Coo, become, coo, is_sparse, parts_of
+from nbmem.virtual.operators.sparse.parts import coalesced, scratch, with_same_places
+from nbmem.virtual.tensors.sparse import Coo, coo, is_sparse, parts_of, set_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ def of_values(executor: Executor, call: OperatorCall) -> torch.Tensor:
     tensor = call.args[0]
     parts = coalesced(tensor, executor, call)
     values = call.func(parts.values, *call.args[1:], **call.kwargs)
-    return again(tensor.size(), parts, parts.indices.clone(), values)
+    return with_same_places(tensor.size(), parts, parts.indices.clone(), values)
 
 
 def of_values_in_place(executor: Executor, call: OperatorCall) -> torch.Tensor:
@@ -55,7 +55,7 @@ def neg(executor: Executor, call: OperatorCall) -> torch.Tensor:
     tensor = call.args[0]
     parts: Coo = parts_of(tensor)
     values = parts.values.clone().neg_()
-    return again(tensor.size(), parts, parts.indices.clone(), values)
+    return with_same_places(tensor.size(), parts, parts.indices.clone(), values)
 
 
 def power(executor: Executor, call: OperatorCall) -> torch.Tensor:
@@ -63,7 +63,7 @@ def power(executor: Executor, call: OperatorCall) -> torch.Tensor:
     tensor, exponent = call.args[:2]
     parts = coalesced(tensor, executor, call)
     indices = parts.indices.clone()
-    return again(tensor.size(), parts, indices, parts.values.pow(exponent))
+    return with_same_places(tensor.size(), parts, indices, parts.values.pow(exponent))
 
 
 def _scaled(call: OperatorCall) -> torch.Tensor:
@@ -74,7 +74,7 @@ def _scaled(call: OperatorCall) -> torch.Tensor:
     parts: Coo = parts_of(tensor)
     indices = parts.indices.clone()
     values = call.func(parts.values, number, *call.args[2:], **call.kwargs)
-    return again(tensor.size(), parts, indices, values)
+    return with_same_places(tensor.size(), parts, indices, values)
 
 
 def _is_number(value: Any) -> bool:
@@ -99,21 +99,21 @@ def multiply(executor: Executor, call: OperatorCall) -> torch.Tensor:
     if _is_number(left) or _is_number(right):
         return _scaled(call)
     if is_sparse(left) and is_sparse(right):
-        return _common(left, right)
+        return _multiply_sparse(left, right)
     sparse, dense = (left, right) if is_sparse(left) else (right, left)
-    return _picked(sparse, dense)
+    return _multiply_by_dense(sparse, dense)
 
 
-def _picked(sparse: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
+def _multiply_by_dense(sparse: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
     """Multiply by the dense tensor's elements at the sparse one's places."""
     parts: Coo = parts_of(sparse)
     size = torch.broadcast_shapes(sparse.size(), dense.size())
     chosen = dense.expand(size)[tuple(parts.indices.unbind(0))]
     indices = parts.indices.clone()
-    return again(size, parts, indices, parts.values.mul(chosen))
+    return with_same_places(size, parts, indices, parts.values.mul(chosen))
 
 
-def _common(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+def _multiply_sparse(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Multiply two sparse tensors; one is searched for the other's places."""
     first, second = parts_of(left), parts_of(right)
     searched, source = (first, second) if first.coalesced else (second, first)
@@ -133,7 +133,7 @@ def _common(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         device=left.device,
     )
     del held
-    return again(left.size(), source, indices, values)
+    return with_same_places(left.size(), source, indices, values)
 
 
 def add(executor: Executor, call: OperatorCall) -> torch.Tensor:
@@ -149,7 +149,7 @@ def add(executor: Executor, call: OperatorCall) -> torch.Tensor:
         return left.to(dtype, copy=True).contiguous().add_(right, alpha=alpha)
     _check_sparse(right)
     _check_sizes(left, right)
-    return _joined(left, right, alpha)
+    return _add_sparse(left, right, alpha)
 
 
 def _check_sparse(right: Any) -> None:
@@ -165,15 +165,15 @@ def _check_sizes(left: torch.Tensor, right: torch.Tensor) -> None:
         )
 
 
-def _joined(left: torch.Tensor, right: torch.Tensor, alpha: Any) -> torch.Tensor:
+def _add_sparse(left: torch.Tensor, right: torch.Tensor, alpha: Any) -> torch.Tensor:
     """Concatenate the indices, then the values, of two sparse tensors."""
     first, second = parts_of(left), parts_of(right)
     if not second.nnz:
         values = first.values.clone()
-        return again(left.size(), first, first.indices.clone(), values)
+        return with_same_places(left.size(), first, first.indices.clone(), values)
     if not first.nnz:
         indices = second.indices.clone()
-        return again(left.size(), second, indices, second.values.mul(alpha))
+        return with_same_places(left.size(), second, indices, second.values.mul(alpha))
     scaled = second.values if alpha == 1 else second.values.mul(alpha)
     indices = torch.cat([first.indices, second.indices], 1)
     dtype = torch.result_type(left, right)
@@ -192,7 +192,7 @@ def add_(executor: Executor, call: OperatorCall) -> torch.Tensor:
     if is_sparse(left):
         _check_sparse(right)
         _check_sizes(left, right)
-        return become(left, parts_of(_joined(left, right, alpha)))
+        return set_parts(left, parts_of(_add_sparse(left, right, alpha)))
     parts: Coo = parts_of(right)
     if left.size() != right.size():
         raise RuntimeError(
@@ -228,7 +228,7 @@ def scale_(executor: Executor, call: OperatorCall) -> torch.Tensor:
         raise RuntimeError("mul_(dense, sparse) would make the dense tensor sparse")
     function = aten.mul.Tensor if "mul" in call.func._schema.name else aten.div.Tensor
     made: Coo = parts_of(function(tensor, *call.args[1:]))
-    return become(tensor, made._replace(coalesced=made.nnz < 2))
+    return set_parts(tensor, made._replace(coalesced=made.nnz < 2))
 
 
 def handlers() -> Iterator[tuple[str, Any]]:

@@ -34,7 +34,7 @@ _SORTED_AT_ONCE = 4096
 
 
 @contextmanager
-def taken(like: torch.Tensor, *sizes: int) -> Iterator[None]:
+def scratch_buffers(like: torch.Tensor, *sizes: int) -> Iterator[None]:
     """Allocate scratch buffers in order; free them in reverse order."""
     held = [scratch(like, nbytes) for nbytes in sizes]
     yield
@@ -42,7 +42,7 @@ def taken(like: torch.Tensor, *sizes: int) -> Iterator[None]:
         held.pop()
 
 
-def flipped(tensor: torch.Tensor) -> torch.Tensor:
+def flip_layout(tensor: torch.Tensor) -> torch.Tensor:
     """Convert CSR to CSC or back (compressed_to_flipped).
 
     Places are made as in COO and sorted the other way.
@@ -53,12 +53,12 @@ def flipped(tensor: torch.Tensor) -> torch.Tensor:
     index = parts.plain.element_size()
     whole = count * index
     batches = scratch(values, LONG)
-    with taken(values, LONG), taken(values, cub.tile_states(1, 16)):
+    with scratch_buffers(values, LONG), scratch_buffers(values, cub.tile_states(1, 16)):
         pass
-    with taken(values, across * index):
+    with scratch_buffers(values, across * index):
         begins = scratch(values, (across + 1) * index)
     places = scratch(values, 2 * whole)
-    with taken(values, whole, whole):
+    with scratch_buffers(values, whole, whole):
         pass
     sorts = [scratch(values, whole) for _ in range(4)]
     if count > _SORTED_AT_ONCE:
@@ -68,7 +68,7 @@ def flipped(tensor: torch.Tensor) -> torch.Tensor:
     both = torch.empty((2, count), dtype=parts.plain.dtype, device=tensor.device)
     moved = torch.empty_like(values)
     outer = torch.empty(along + 1, dtype=parts.plain.dtype, device=tensor.device)
-    with taken(values, (along + 1) * index, along * index):
+    with scratch_buffers(values, (along + 1) * index, along * index):
         pass
     del sorts, places, begins, batches
     return compressed(tensor.size(), OTHER[parts.layout], outer, both[0], moved)
@@ -80,7 +80,7 @@ def _sort(tensor: torch.Tensor, count: int) -> int:
     return cub.radix_sort(machine.gpu(tensor.device).card, count, LONG, LONG)
 
 
-def of_coo(executor: Executor, call: OperatorCall) -> Any:
+def coo_to_compressed(executor: Executor, call: OperatorCall) -> Any:
     """Run `to_sparse_csr()` and `to_sparse_csc()` of COO.
 
     Row starts are new. The rest is the coalesced tensor's.
@@ -95,7 +95,7 @@ def of_coo(executor: Executor, call: OperatorCall) -> Any:
     return compressed(tensor.size(), wanted, outer, parts.indices[1], parts.values)
 
 
-def of_dense(executor: Executor, call: OperatorCall) -> Any:
+def dense_to_compressed(executor: Executor, call: OperatorCall) -> Any:
     """Run `to_sparse_csr()` of a dense matrix.
 
     Elements that are not zero are kept; unknown values count as nonzero.
@@ -105,10 +105,10 @@ def of_dense(executor: Executor, call: OperatorCall) -> Any:
         return NotImplemented
     wanted = CSR if call.func._schema.name.endswith("csr") else CSC
     with executor:
-        return selected(dense, (dense if wanted is CSR else dense.t()).ne(0), wanted)
+        return select_by_mask(dense, (dense if wanted is CSR else dense.t()).ne(0), wanted)
 
 
-def selected(dense: torch.Tensor, mask: torch.Tensor, wanted: torch.layout) -> torch.Tensor:
+def select_by_mask(dense: torch.Tensor, mask: torch.Tensor, wanted: torch.layout) -> torch.Tensor:
     """Select elements of a dense matrix (dense_to_sparse_with_mask).
 
     The mask has a row for each line of the wanted layout.
@@ -135,15 +135,15 @@ def to_dense(executor: Executor, call: OperatorCall) -> torch.Tensor:
     numbers = scratch(dense, whole)
     del batch
     rows = across * index
-    with taken(dense, LONG, rows, rows):
+    with scratch_buffers(dense, LONG, rows, rows):
         sizes = scratch(dense, rows)
-        with taken(dense, LONG):
+        with scratch_buffers(dense, LONG):
             begins = [scratch(dense, LONG), scratch(dense, rows + index)]
             del begins[0], sizes
     places = scratch(dense, 2 * whole)
-    with taken(dense, whole):
+    with scratch_buffers(dense, whole):
         pass
-    with taken(dense, *[whole] * 5):
+    with scratch_buffers(dense, *[whole] * 5):
         pass
     del places, begins, numbers
     return dense

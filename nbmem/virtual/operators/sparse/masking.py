@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operators.sparse.layout_conversions import CSR, selected
+from nbmem.virtual.operators.sparse.layout_conversions import CSR, select_by_mask
 from nbmem.virtual.tensors.sparse import Compressed, compressed, coo, is_sparse, parts_of
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-def alike(executor: Executor, call: OperatorCall) -> torch.Tensor:
+def fill_like(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Run `ones_like`, `zeros_like` and `empty_like`.
 
     Allocations: values, columns, row starts.
@@ -41,7 +41,7 @@ def _as_coo(tensor: torch.Tensor) -> torch.Tensor:
     return coo(tensor.size(), indices, parts.values, coalesced=parts.rows)
 
 
-def common(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+def multiply_compressed(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Multiply two compressed matrices through COO (mul_out_sparse_csr).
 
     The product goes into a result that had no elements.
@@ -82,7 +82,7 @@ def sparse_mask(executor: Executor, call: OperatorCall) -> Any:
     block = executor.storages.of(dense)
     if block is not None:
         block.most = parts.nnz
-    return selected(tensor, dense if parts.layout is CSR else dense.t(), parts.layout)
+    return select_by_mask(tensor, dense if parts.layout is CSR else dense.t(), parts.layout)
 
 
 def for_gradient(executor: Executor, call: OperatorCall) -> Any:
@@ -100,6 +100,6 @@ def for_gradient(executor: Executor, call: OperatorCall) -> Any:
 def handlers() -> Iterator[tuple[str, Any]]:
     """Yield handlers by the operator's name."""
     for name in ("ones_like", "zeros_like", "empty_like"):
-        yield name, alike
+        yield name, fill_like
     yield "sparse_mask", sparse_mask
     yield "new_empty_strided", for_gradient

@@ -10,7 +10,7 @@ from torch import _C
 from nbmem.virtual.devices import CUDA, is_virtual
 from nbmem.virtual.operator_model.operator import LONG
 from nbmem.virtual.operators.sorting import cub
-from nbmem.virtual.tensors.sparse import Coo, alias, become, coo, parts_of
+from nbmem.virtual.tensors.sparse import Coo, alias, coo, parts_of, set_parts
 from nbmem.virtual.warnings import COALESCE
 
 if TYPE_CHECKING:
@@ -27,12 +27,14 @@ def scratch(like: torch.Tensor, nbytes: int) -> torch.Tensor:
     return torch.empty(nbytes, dtype=torch.uint8, device=like.device)
 
 
-def again(size: torch.Size, parts: Coo, indices: torch.Tensor, values: torch.Tensor) -> Any:
+def with_same_places(
+    size: torch.Size, parts: Coo, indices: torch.Tensor, values: torch.Tensor
+) -> Any:
     """Return a tensor with elements at the same places, in new buffers."""
     return coo(size, indices, values, coalesced=parts.coalesced, distinct=parts.distinct)
 
 
-def nothing(
+def empty_coo(
     call: OperatorCall, size: tuple[int, ...], sparse_dim: int, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
     """Return a sparse tensor without elements."""
@@ -47,7 +49,7 @@ def with_dims(executor: Executor, call: OperatorCall) -> Any:
     with executor:
         size = tuple(call.argument("size"))
         sparse_dim = call.argument("sparse_dim", len(size))
-        return nothing(call, size, sparse_dim, call.kwargs.get("dtype"))
+        return empty_coo(call, size, sparse_dim, call.kwargs.get("dtype"))
 
 
 def empty(executor: Executor, call: OperatorCall) -> torch.Tensor:
@@ -55,9 +57,9 @@ def empty(executor: Executor, call: OperatorCall) -> torch.Tensor:
     del executor
     first = call.args[0]
     if not isinstance(first, torch.Tensor):
-        return nothing(call, tuple(first), len(first), call.kwargs.get("dtype"))
+        return empty_coo(call, tuple(first), len(first), call.kwargs.get("dtype"))
     dtype = call.kwargs.get("dtype") or first.dtype
-    return nothing(call, tuple(first.size()), parts_of(first).sparse_dim, dtype)
+    return empty_coo(call, tuple(first.size()), parts_of(first).sparse_dim, dtype)
 
 
 def zero_(executor: Executor, call: OperatorCall) -> torch.Tensor:
@@ -65,8 +67,8 @@ def zero_(executor: Executor, call: OperatorCall) -> torch.Tensor:
     del executor
     tensor = call.args[0]
     parts: Coo = parts_of(tensor)
-    gone = nothing(call, tuple(tensor.size()), parts.sparse_dim, tensor.dtype)
-    return become(tensor, parts_of(gone))
+    gone = empty_coo(call, tuple(tensor.size()), parts.sparse_dim, tensor.dtype)
+    return set_parts(tensor, parts_of(gone))
 
 
 def with_tensors(executor: Executor, call: OperatorCall) -> Any:
@@ -109,7 +111,7 @@ def set_coalesced(executor: Executor, call: OperatorCall) -> torch.Tensor:
     tensor, wanted = call.args
     parts = parts_of(tensor)
     known = parts.nnz if parts.coalesced else parts.distinct
-    return become(tensor, Coo(parts.indices, parts.values, wanted, known))
+    return set_parts(tensor, Coo(parts.indices, parts.values, wanted, known))
 
 
 def coalesced(tensor: torch.Tensor, executor: Executor, call: OperatorCall) -> Coo:

@@ -82,7 +82,7 @@ def mm(executor: Executor, call: OperatorCall) -> Any:
     if not is_sparse(left):
         return NotImplemented
     if is_sparse(right):
-        return _of_two(executor, call)
+        return _sparse_product(executor, call)
     t = torch.zeros((left.size(0), right.size(1)), dtype=right.dtype, device=right.device)
     return torch.ops.aten._sparse_addmm(t, left, right, beta=0, alpha=1)
 
@@ -93,7 +93,7 @@ def sparse_addmm(executor: Executor, call: OperatorCall) -> Any:
     return torch.addmm(*call.args[:3], **call.kwargs)
 
 
-def _of_two(executor: Executor, call: OperatorCall) -> torch.Tensor:
+def _sparse_product(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Multiply two sparse matrices as CSR with 32-bit indices.
 
     The product's elements are counted first.
@@ -170,4 +170,4 @@ def handlers() -> Iterator[tuple[str, Any]]:
     yield "_sparse_addmm", sparse_addmm
     yield "mv", mv
     yield "bmm", bmm
-    yield "_sparse_sparse_matmul", _of_two
+    yield "_sparse_sparse_matmul", _sparse_product

@@ -12,7 +12,7 @@ import torch
 
 from nbmem.virtual.operator_model.operator import LONG
 from nbmem.virtual.operators.sorting import cub
-from nbmem.virtual.operators.sparse.parts import again, coalesced, scratch
+from nbmem.virtual.operators.sparse.parts import coalesced, scratch, with_same_places
 from nbmem.virtual.tensors.sparse import Coo, coo, parts_of
 
 if TYPE_CHECKING:
@@ -74,11 +74,11 @@ def softmax(executor: Executor, call: OperatorCall) -> torch.Tensor:
     values = torch.empty_like(parts.values)
     indices = parts.indices.clone()
     if call.argument("dim") % tensor.dim() >= parts.sparse_dim:
-        return again(tensor.size(), parts, indices, values)
+        return with_same_places(tensor.size(), parts, indices, values)
     offsets = _offsets(values, parts)
     _pools(values, parts)
     del offsets
-    return again(tensor.size(), parts, indices, values)
+    return with_same_places(tensor.size(), parts, indices, values)
 
 
 def softmax_backward(executor: Executor, call: OperatorCall) -> torch.Tensor:
@@ -91,12 +91,12 @@ def softmax_backward(executor: Executor, call: OperatorCall) -> torch.Tensor:
     values = torch.empty_like(parts.values)
     indices = parts.indices.clone()
     if call.argument("dim") % output.dim() >= parts.sparse_dim:
-        return again(gradient.size(), parts, indices, values)
+        return with_same_places(gradient.size(), parts, indices, values)
     offsets = [_offsets(values, parts) for _ in range(3)]
     _pools(values, parts)
     while offsets:
         offsets.pop()
-    return again(gradient.size(), parts, indices, values)
+    return with_same_places(gradient.size(), parts, indices, values)
 
 
 def _offsets(values: torch.Tensor, parts: Coo) -> torch.Tensor:

@@ -134,7 +134,7 @@ class AutocastKernels:
             for name in names:
                 operator = operator_of(name)
                 # Releases differ in a few; a CPU build has no recurrent kernels.
-                if operator is not None and (names is RECURRENT or casts(operator)):
+                if operator is not None and (names is RECURRENT or has_autocast_kernel(operator)):
                     implement(self._library, operator, _guarded(operator, policy), _KEY.name)
 
         self._register_others()
@@ -154,7 +154,7 @@ class AutocastKernels:
             found = [operator for operator in operators if operator is not None]
             if found:
                 library = self._others[space] = torch.library.Library(space, "IMPL")
-                for operator in filter(casts, found):
+                for operator in filter(has_autocast_kernel, found):
                     implement(library, operator, _guarded(operator, self._and_back), _KEY.name)
 
     def unregister(self) -> None:
@@ -186,7 +186,7 @@ class AutocastKernels:
             Patch(torch.ops, "load_library", load_library),
         ]
 
-    def around(self, operator: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap_for_subclasses(self, operator: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
         """Return a kernel that casts by itself, for subclass wrappers.
 
         On a card a DTensor has CUDA's autocast key, like the tensor that it wraps. Here C++ gives
@@ -194,7 +194,7 @@ class AutocastKernels:
         cast is returned unchanged.
         """
         name = str(operator.name()).removeprefix("aten::")
-        if name not in LOWER or not casts(operator):
+        if name not in LOWER or not has_autocast_kernel(operator):
             return kernel
 
         def lowered(*args: Any, **kwargs: Any) -> Any:
@@ -255,7 +255,7 @@ class AutocastKernels:
         return self.cache.cast(value, dtype) if _castable(value, dtype) else value
 
 
-def casts(operator: Any) -> bool:
+def has_autocast_kernel(operator: Any) -> bool:
     """Return whether this torch casts an operator under CUDA autocast."""
     return bool(_C._dispatch_has_kernel_for_dispatch_key(operator.name(), _KEY.name))
 

@@ -41,7 +41,7 @@ def _as_strided(*args: Any) -> Any:
     return _STRIDED._op_dk(torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional, *args)
 
 
-class Composites:
+class CompositeKernels:
     """CUDA's composite operators, registered while a card is active."""
 
     def __init__(self, autocast: AutocastKernels) -> None:
@@ -53,7 +53,7 @@ class Composites:
         self._library = torch.library.Library("aten", "IMPL")
         for operator, kernel in composites():
             implement(self._library, operator, kernel, _KEY)
-            around = self._autocast.around(operator, kernel)
+            around = self._autocast.wrap_for_subclasses(operator, kernel)
             implement(self._library, operator, around, _KEY_AROUND)
         for name in kernels():
             # The last for who asks whether CUDA has one: functionalization composes what has none.

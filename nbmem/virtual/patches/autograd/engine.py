@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _TYPE = re.compile(r"\bLazy(\w+)Type\b")
 
 
-def of_card(text: str) -> str:
+def as_cuda_message(text: str) -> str:
     """Return a C++ message with a virtual card named as CUDA.
 
     To C++ a virtual card is a device of another kind.
@@ -33,7 +33,7 @@ def of_card(text: str) -> str:
     return text.replace("lazy:", "cuda:")
 
 
-def _let_go(run: Callable[..., Any], leaf: torch.Tensor) -> None:
+def _clear_engine_queue(run: Callable[..., Any], leaf: torch.Tensor) -> None:
     """Empty the engine's queue after a pass that failed.
 
     This frees all that the queued nodes hold. On a card the engine's own threads do so at once.
@@ -49,7 +49,7 @@ def _let_go(run: Callable[..., Any], leaf: torch.Tensor) -> None:
         run((leaf.neg(),), (one,), False, False, (leaf,), allow_unreachable=True)
 
 
-class Numbers:
+class EngineSequenceNumbers:
     """Sequence numbers of nodes, as a card's engine thread counts them.
 
     The engine runs the node with the highest number first, and each thread counts for itself. A
@@ -63,7 +63,7 @@ class Numbers:
         self._count = 0
         self._lock = threading.Lock()
 
-    def count_anew(self, since: int, made: Iterable[Any]) -> None:
+    def renumber(self, since: int, made: Iterable[Any]) -> None:
         """Renumber the card's nodes that were made from `since` on.
 
         Only nodes that those in `made` lead to are renumbered.
@@ -95,7 +95,7 @@ def _is_cards(node: Any) -> bool:
         return False
 
 
-def _made(results: Any, outputs: Any, *, accumulates: bool) -> Iterator[Any]:
+def _gradient_nodes(results: Any, outputs: Any, *, accumulates: bool) -> Iterator[Any]:
     """Yield the gradient nodes of a pass's results.
 
     With `accumulates`, also those of the gradients that it left at leaves.
@@ -113,7 +113,7 @@ def engine_patches() -> list[Patch]:
     """Return patches of _engine_run_backward, under both of its names."""
     true_run = graph._engine_run_backward
     leaf = torch.zeros((), device="cpu", dtype=torch.float32, requires_grad=True)
-    numbers = Numbers()
+    numbers = EngineSequenceNumbers()
 
     def _engine_run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
         create_graph = bool(args[2]) if len(args) > 2 else bool(kwargs.get("create_graph"))
@@ -123,15 +123,15 @@ def engine_patches() -> list[Patch]:
             results = true_run(outputs, *args, **kwargs)
         except BaseException as err:
             if len(runs.stack) == 1:
-                _let_go(true_run, leaf)
-            if not isinstance(err, RuntimeError) or (said := of_card(str(err))) == str(err):
+                _clear_engine_queue(true_run, leaf)
+            if not isinstance(err, RuntimeError) or (said := as_cuda_message(str(err))) == str(err):
                 raise
             raise type(err)(said) from None
         finally:
             runs.stack.pop()
         if since is not None:
             accumulates = bool(kwargs.get("accumulate_grad"))
-            numbers.count_anew(since, _made(results, outputs, accumulates=accumulates))
+            numbers.renumber(since, _gradient_nodes(results, outputs, accumulates=accumulates))
         return results
 
     return [

@@ -30,7 +30,7 @@ _COPY, _TRACER = "_from_fun", "_maybe_reenter_make_fx"
 _KERNELS = ("cond", "invoke_subgraph", "strict_mode", "base_hop", "scan")
 
 
-def function_patches(mode: CardMode) -> list[Patch]:
+def higher_order_patches(mode: CardMode) -> list[Patch]:
     """Return patches that hide the card's mode from these operators.
 
     Each of their modules has a name of its own for torch's query of the current mode.
@@ -54,15 +54,15 @@ def _tracing_patches(mode: CardMode, tracing: Any) -> list[Patch]:
 
     @wraps(true_tracer)
     def tracer(*args: Any, **kwargs: Any) -> Any:
-        return _on_the_card(mode, true_tracer(*args, **kwargs))
+        return _in_card_mode(mode, true_tracer(*args, **kwargs))
 
     return [
-        Patch(tracing, _COPY, _on_the_card(mode, getattr(tracing, _COPY))),
+        Patch(tracing, _COPY, _in_card_mode(mode, getattr(tracing, _COPY))),
         Patch(tracing, _TRACER, tracer),
     ]
 
 
-def _on_the_card(mode: CardMode, true: Any) -> Any:
+def _in_card_mode(mode: CardMode, true: Any) -> Any:
     """Return a function that runs in the card's mode if no mode is on."""
 
     @wraps(true)

@@ -35,7 +35,7 @@ def thread_patches(mode: CardMode) -> list[Patch]:
     return [Patch(threading.Thread, _BOOTSTRAP, bootstrap)]
 
 
-def remove(mode: CardMode) -> None:
+def remove_mode(mode: CardMode) -> None:
     """Remove the mode from this thread's stack, wherever in it the mode is."""
     above: list[Any] = []
     while torch._C._len_torch_dispatch_stack():

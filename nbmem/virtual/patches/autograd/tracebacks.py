@@ -13,7 +13,7 @@ import traceback as tracebacks
 from typing import TYPE_CHECKING, Any
 
 from nbmem.virtual.frames import hide_own, without_own
-from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.patches.patcher import Patch, patches_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -59,7 +59,7 @@ def _walkers() -> list[Patch]:
         return lambda traceback: walk(without_own(traceback))
 
     names = {name: hiding(vars(tracebacks)[name]) for name in _WALKERS if name in vars(tracebacks)}
-    return wanted(tracebacks, names)
+    return patches_of(tracebacks, names)
 
 
 def _shell() -> list[Patch]:

@@ -26,10 +26,10 @@ import torch
 
 from nbmem.core.units import round_up
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.patches.patcher import Patch, patches_of
 from nbmem.virtual.tensors.operator_call import tensors_in
 from nbmem.virtual.tensors.shapes import as_meta
-from nbmem.virtual.tensors.storages import bare
+from nbmem.virtual.tensors.storages import dataless_tensor
 
 if TYPE_CHECKING:
     from nbmem.virtual.dispatch.card_mode import CardMode
@@ -106,7 +106,7 @@ class AheadOfTime:
                 return true_load(path, run_single_threaded, device_index)
             return PackagedModel(self, path, device_index)
 
-        return wanted(
+        return patches_of(
             package,
             {
                 "aoti_compile_and_package": package_program,
@@ -136,12 +136,12 @@ class AheadOfTime:
         held = round_up(sum(round_up(size, _ALIGNED) for size in sizes.values()), _PAGE)
         if held > gpu.free_bytes:
             raise RuntimeError("CUDA error: out of memory")
-        gpu.beside += held
+        gpu.library_bytes += held
         made, addr = {}, self._next
         self._next += held
         for name, like in likes.items():
             shape = tuple(like.size()), tuple(like.stride()), like.storage_offset()
-            made[name] = bare(*shape, like.dtype, sizes[name], gpu.index)
+            made[name] = dataless_tensor(*shape, like.dtype, sizes[name], gpu.index)
             self._mode.storages.borrow(made[name], gpu, addr)
             addr += round_up(sizes[name], _ALIGNED)
         return made, held
@@ -266,4 +266,4 @@ def _is_marked(path: Any) -> bool:
 
 
 def _give_back(gpu: VirtualGPU, held: int) -> None:
-    gpu.beside -= held
+    gpu.library_bytes -= held

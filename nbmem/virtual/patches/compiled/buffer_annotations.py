@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch._inductor.graph import GraphLowering
 from torch._inductor.utils import ValueWithLineMap
 
-from nbmem.core.session.buffer_annotations import ToldBuffer
+from nbmem.core.session.buffer_annotations import BufferAnnotation
 from nbmem.virtual.patches.patcher import Patch
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _LINE = re.compile(r'File "([^"]*)", line (\d+)')
 
 
-def tells_of_buffers() -> Patch:
+def buffer_comments_patch() -> Patch:
     """Return a patch of code generation that adds a line for each buffer."""
     true_codegen: Any = GraphLowering.codegen
 
@@ -39,7 +39,7 @@ def _lines(buffers: dict[str, Any]) -> Iterator[str]:
         node = _node(buffer) if hasattr(buffer, "get_origins") else None
         if node is not None:
             told = _operator(node), _direction(node), _module(node), *_line(node)
-            yield ToldBuffer(name, *_form(buffer), *told).written()
+            yield BufferAnnotation(name, *_form(buffer), *told).to_comment()
 
 
 def _node(buffer: Any) -> Any:

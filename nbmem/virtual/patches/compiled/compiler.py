@@ -23,16 +23,16 @@ from nbmem.core.runtime.garbage_collector import only_new, rare_collections
 from nbmem.virtual import warnings
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.dispatch.card_mode import CardMode
-from nbmem.virtual.dispatch.tracing import untraced
+from nbmem.virtual.dispatch.tracing import without_jit_trace
 from nbmem.virtual.frames import is_own
-from nbmem.virtual.hardware.eager_baseline import Instead
+from nbmem.virtual.hardware.eager_baseline import EagerEstimate
 from nbmem.virtual.patches.compiled.aot_inductor import AheadOfTime
 from nbmem.virtual.patches.compiled.capture import Capture
-from nbmem.virtual.patches.compiled.graph_trees import GraphTrees, missing
+from nbmem.virtual.patches.compiled.graph_trees import GraphTrees, missing_attributes
 from nbmem.virtual.patches.compiled.inductor_planner import InductorPlanner
-from nbmem.virtual.patches.compiled.stack_size import with_room
+from nbmem.virtual.patches.compiled.stack_size import with_large_stack
 from nbmem.virtual.patches.eager_baseline.follower import Follower
-from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.patches.patcher import Patch, patches_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,10 +109,10 @@ class Compiler:
             Patch(torch.compiler, "cudagraph_mark_step_begin", self._graphs.mark_step_begin),
             *self._counting(eval_frame),
             *self._ahead.patches(),
-            *wanted(torch._C, self._graphs.functions()),
-            *missing(),
+            *patches_of(torch._C, self._graphs.functions()),
+            *missing_attributes(),
             # torch.compile() imports Inductor for this alone: for seconds, and to start workers.
-            *wanted(_Wrapper, {"get_compiler_config": lambda self: {}}, only_existing=True),
+            *patches_of(_Wrapper, {"get_compiler_config": lambda self: {}}, only_existing=True),
             *(self._planned(convert_frame) if PLANNED else []),
         ]
 
@@ -161,7 +161,7 @@ class Compiler:
                 if self._follower is not None:
                     self._patches.apply(self._follower.patches())
                     for gpu in self._machine.gpus:
-                        gpu.instead = Instead(gpu)
+                        gpu.eager_estimate = EagerEstimate(gpu)
 
     def _planned(self, convert_frame: Any) -> list[Patch]:
         from torch._C._dynamo.eval_frame import set_code_exec_strategy  # new in torch 2.7
@@ -175,7 +175,7 @@ class Compiler:
         true_plan: Any = _Wrapper.__call__
         compiler = self
         # Where a graph breaks, Dynamo looks at each frame that runs, ours included.
-        for function in (CardMode.__torch_dispatch__, untraced(_is_on_card)):
+        for function in (CardMode.__torch_dispatch__, without_jit_trace(_is_on_card)):
             set_code_exec_strategy(function.__code__, eagerly)
 
         def catch(self: Any, frame: Any, cache_entry: Any, frame_state: Any) -> Any:
@@ -228,7 +228,7 @@ class Compiler:
         with apart:
             try:
                 with rare_collections():
-                    found = with_room(work)
+                    found = with_large_stack(work)
                 if self._collects:
                     gc.collect()
             finally:

@@ -60,7 +60,7 @@ class _Fused(torch.autograd.Function):
         return gradients
 
 
-class _Written(torch.autograd.Function):
+class _MathAttention(torch.autograd.Function):
     """Attention that writes all scores, in forward and in backward."""
 
     @staticmethod
@@ -116,7 +116,7 @@ def _call(
     if _is_compiled():
         return _Fused.apply(query, key, value)
     given = (*rest, *more.values())
-    return _Written.apply(query, key, value, *given, *((), ())[len(given) - _ALWAYS :])
+    return _MathAttention.apply(query, key, value, *given, *((), ())[len(given) - _ALWAYS :])
 
 
 def flex_patches() -> list[Patch]:

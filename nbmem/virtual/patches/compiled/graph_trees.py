@@ -17,8 +17,8 @@ import torch
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from nbmem.virtual.patches.patcher import Patch, wanted
-from nbmem.virtual.tensors.storages import DataKernels, bare
+from nbmem.virtual.patches.patcher import Patch, patches_of
+from nbmem.virtual.tensors.storages import DataKernels, dataless_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,7 @@ class GraphTrees:
         self._marked = 0
 
         outputs = _outputs(trees.CUDAGraphNode, self._mode.storages)
-        return wanted(trees.CUDAGraphNode, outputs)
+        return patches_of(trees.CUDAGraphNode, outputs)
 
     def end(self) -> None:
         """Forget every graph, while its card still exists."""
@@ -82,7 +82,7 @@ class GraphTrees:
         if before is None:
             return
         nbytes = tensor.untyped_storage().nbytes()
-        empty = bare((0,), (1,), 0, torch.uint8, nbytes, before.gpu.index)
+        empty = dataless_tensor((0,), (1,), 0, torch.uint8, nbytes, before.gpu.index)
         storages.borrow(empty, before.gpu, before.addr)
         shape = tensor.storage_offset(), tensor.size(), tensor.stride()
         with torch.no_grad(), DataKernels(), _unsafe_preserve_version_counter(tensor):
@@ -98,13 +98,13 @@ class GraphTrees:
 
         def storage_at(addr: int, device: Any, nbytes: int) -> Any:
             gpu = self._machine.gpu(device)
-            tensor = bare((0,), (1,), 0, torch.uint8, nbytes, gpu.index)
+            tensor = dataless_tensor((0,), (1,), 0, torch.uint8, nbytes, gpu.index)
             storages.borrow(tensor, gpu, addr)
             return tensor.untyped_storage()
 
         def tensor_of(facts: dict[str, Any], storage: Any) -> torch.Tensor:
             index = self._machine.gpu(facts["device"]).index
-            tensor = bare((0,), (1,), 0, facts["dtype"], 0, index)
+            tensor = dataless_tensor((0,), (1,), 0, facts["dtype"], 0, index)
             with DataKernels():
                 tensor.set_(storage, facts["storage_offset"], facts["size"], facts["stride"])
             return tensor
@@ -145,7 +145,7 @@ class GraphTrees:
         }
 
 
-def missing() -> list[Patch]:
+def missing_attributes() -> list[Patch]:
     """Return attributes of torch._C that a build without CUDA lacks.
 
     torch's modules about CUDA graphs import them. They are added from the start: where a card is

@@ -30,8 +30,8 @@ from torch.overrides import TorchFunctionMode
 from nbmem.core.runtime.warning_filter import suppress_warnings
 from nbmem.virtual.devices import CPU
 from nbmem.virtual.patches.compiled import plan_cache
-from nbmem.virtual.patches.compiled.plan_cache import Keeping
-from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.patches.compiled.plan_cache import PlanCache
+from nbmem.virtual.patches.patcher import Patch, patches_of
 from nbmem.virtual.tensors.shapes import spec_of
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class InductorPlanner:
     def __init__(self, mode: CardMode, machine: Machine, *, keep: str | None) -> None:
         self._mode = mode
         self._machine = machine
-        self._keeping = None if keep is None else Keeping(machine, keep)
+        self._keeping = None if keep is None else PlanCache(machine, keep)
         self._folder: _PlansFolder | None = None
 
     def begin(self) -> list[Patch]:
@@ -122,8 +122,8 @@ class InductorPlanner:
         from torch._inductor.runtime.benchmarking import InductorBenchmarker
         from torch.utils import _triton
 
-        from nbmem.virtual.patches.compiled.buffer_annotations import tells_of_buffers
-        from nbmem.virtual.patches.compiled.inductor_shortcuts import quick_patches
+        from nbmem.virtual.patches.compiled.buffer_annotations import buffer_comments_patch
+        from nbmem.virtual.patches.compiled.inductor_shortcuts import shortcut_patches
         from nbmem.virtual.patches.compiled.kernel_templates import template_patches
         from nbmem.virtual.patches.compiled.triton_kernels import PlannedKernel, timed_on_card
 
@@ -138,7 +138,7 @@ class InductorPlanner:
 
         @contextlib.contextmanager
         def on_card() -> Iterator[None]:
-            with unset_fake_temporarily(), mode, _Made():
+            with unset_fake_temporarily(), mode, _RandnLikeMode():
                 yield
 
         def benchmark(_self: Any, act: Callable[[], Any], **_: Any) -> float:
@@ -149,8 +149,8 @@ class InductorPlanner:
             return PlannedKernel(mode, source, timed, tunes=not was_timed)
 
         return [
-            tells_of_buffers(),
-            *quick_patches(),
+            buffer_comments_patch(),
+            *shortcut_patches(),
             *(self._keeping.patches() if self._keeping is not None else []),
             Patch(compile_fx, "fresh_cache", _fresh_cache),
             *template_patches(machine, on_card),
@@ -179,10 +179,10 @@ def _buffers(mode: CardMode, machine: Machine) -> list[Patch]:
         return cast("torch.Tensor", mode.pinned.pin(made))
 
     names = {"_empty_strided_cuda": empty, "_empty_strided_cpu_pinned": pinned}
-    return wanted(torch._C._dynamo.guards, names)
+    return patches_of(torch._C._dynamo.guards, names)
 
 
-class _Made(TorchFunctionMode):
+class _RandnLikeMode(TorchFunctionMode):
     """A mode in which randn_like() of a fake tensor is on its card.
 
     torch does the same where its dispatch is off. A product that is timed padded a second time has

@@ -28,7 +28,7 @@ from torch.fx.node import map_arg
 from torch.utils._ordered_set import OrderedSet
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
-from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.patches.patcher import Patch, patches_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,13 +38,13 @@ _KEPT = 1 << 16
 """Expressions that are remembered: a ResNet-50 has some thousand."""
 
 
-def quick_patches() -> list[Patch]:
+def shortcut_patches() -> list[Patch]:
     """Return the patches of all shortcuts."""
     sizes: Any = sizevars.SizeVarAllocator
     scheduler: Any = Scheduler
     accesses: Any = getattr(dependencies, "_RecordLoadStoreInner", None)
     return [
-        *wanted(
+        *patches_of(
             sizes,
             {
                 "statically_known_equals": _equals(sizes.statically_known_equals),
@@ -53,8 +53,8 @@ def quick_patches() -> list[Patch]:
             },
             only_existing=True,
         ),
-        *wanted(sizevars, {"_join_dimensions_cached": _joins()}, only_existing=True),
-        *wanted(
+        *patches_of(sizevars, {"_join_dimensions_cached": _joins()}, only_existing=True),
+        *patches_of(
             scheduler,
             {
                 "get_graph_partition_symbol_inputs": _symbols(
@@ -63,7 +63,9 @@ def quick_patches() -> list[Patch]:
             },
             only_existing=True,
         ),
-        *wanted(accesses, {"drop_unused_symbols": staticmethod(_drop_unused)}, only_existing=True),
+        *patches_of(
+            accesses, {"drop_unused_symbols": staticmethod(_drop_unused)}, only_existing=True
+        ),
         Patch(SIMDKernel, "set_current_node", _unbounded(SIMDKernel.set_current_node)),
         Patch(InterpreterShim, "run", _run),
         Patch(DtypePropagationOpsHandler, "__init__", _once(DtypePropagationOpsHandler.__init__)),

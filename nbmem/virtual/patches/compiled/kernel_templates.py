@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from torch._inductor import select_algorithm
 
 from nbmem.virtual.patches.compiled.triton_kernels import timed_on_card
-from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.patches.patcher import Patch, patches_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,14 +47,14 @@ def template_patches(
         return timed_on_card(machine, lambda: None)
 
     return [
-        Patch(select_algorithm, "PyCodeCache", _written()),
+        Patch(select_algorithm, "PyCodeCache", _template_cache()),
         Patch(selector, "benchmark_in_current_process", benchmark_choices),
         # They print times, which are not known.
-        *wanted(selector, {"log_results": _say_nothing}, only_existing=True),
-        *wanted(
+        *patches_of(selector, {"log_results": _say_nothing}, only_existing=True),
+        *patches_of(
             select_algorithm, {"_log_autotune_choices_stats": _say_nothing}, only_existing=True
         ),
-        *wanted(
+        *patches_of(
             select_algorithm.TritonTemplateCaller,
             {"benchmark": benchmark_one, "precompile": lambda _self: None},
         ),
@@ -65,14 +65,14 @@ def _say_nothing(*_args: Any, **_options: Any) -> None:
     pass
 
 
-def _written() -> Any:
+def _template_cache() -> Any:
     """Return a loader of templates that imports none of them.
 
     The module that it returns is named after the template's file, and empty.
     """
     cache: Any = select_algorithm.PyCodeCache
 
-    class Written(cache):
+    class TemplateCache(cache):
         """A code cache that writes a template and returns an empty module."""
 
         @classmethod
@@ -83,4 +83,4 @@ def _written() -> Any:
             module.key = key  # type: ignore[attr-defined]
             return module
 
-    return Written
+    return TemplateCache

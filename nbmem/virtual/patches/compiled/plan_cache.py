@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.session.events import Action
-from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.patches.patcher import Patch, patches_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ AUTOGRAD_SETTINGS = {
     "bundled_autograd_cache": True,
 }
 """AOTAutograd's, which has Inductor's part of the plan with its own."""
-_taken: dict[tuple[str, str], list[_Heard]] = {}
+_taken: dict[tuple[str, str], list[_PlanAllocations]] = {}
 """By place and torch's key: what the plan took on each card."""
 
 
@@ -61,7 +61,7 @@ def _kind(card: Card) -> Card:
     return dataclasses.replace(card, total_bytes=0, nvml_total=0)
 
 
-class _Heard:
+class _PlanAllocations:
     """Allocations and frees on one card while a plan is made.
 
     They are recorded from the start of the object to `end()`.
@@ -103,7 +103,7 @@ class _Heard:
         return len(self.workspaces) == len(self._living)
 
 
-class Keeping:
+class PlanCache:
     """A folder of plans, with the allocations of those in the making.
 
     Args:
@@ -114,14 +114,14 @@ class Keeping:
     def __init__(self, machine: Machine, folder: str) -> None:
         self._machine = machine
         self._place = str(Path(folder) / _folder_of(machine))
-        self._heard: list[_Heard] = []
-        self._open: list[list[_Heard]] = []
+        self._heard: list[_PlanAllocations] = []
+        self._open: list[list[_PlanAllocations]] = []
         self._left: list[tuple[VirtualGPU, int]] = []
 
     @contextlib.contextmanager
     def planning(self) -> Iterator[None]:
         """Record allocations while a region is planned, until `settle()`."""
-        self._heard = [_Heard(gpu) for gpu in self._machine.gpus]
+        self._heard = [_PlanAllocations(gpu) for gpu in self._machine.gpus]
         self._open.append(self._heard)
         try:
             yield
@@ -152,13 +152,17 @@ class Keeping:
 
         ways: Any = AOTAutogradCache
         return [
-            *wanted(ways, {"save": self._save(ways.save), "_lookup": self._lookup(ways._lookup)}),
+            *patches_of(
+                ways, {"save": self._save(ways.save), "_lookup": self._lookup(ways._lookup)}
+            ),
             # Alone: what Inductor has timed is in a cache, too, and is timed in every run.
-            *wanted(ways, {"_get_tmp_dir": classmethod(lambda _cls: self._place)}),
+            *patches_of(ways, {"_get_tmp_dir": classmethod(lambda _cls: self._place)}),
             # Half a region is not kept: nobody would take again what its plan took.
-            *wanted(codecache.FxGraphCache, {"_save_graph": staticmethod(lambda *_, **__: None)}),
+            *patches_of(
+                codecache.FxGraphCache, {"_save_graph": staticmethod(lambda *_, **__: None)}
+            ),
             # It reads all of torch's source, which does not change meanwhile.
-            *wanted(codecache, {"torch_key": lambda: b"this process"}),
+            *patches_of(codecache, {"torch_key": lambda: b"this process"}),
         ]
 
     def _save(self, true_save: Callable[..., None]) -> Any:
@@ -178,7 +182,7 @@ class Keeping:
 
         return staticmethod(lookup)
 
-    def _take(self, taken: list[_Heard]) -> None:
+    def _take(self, taken: list[_PlanAllocations]) -> None:
         """Repeat on each card the allocations that a plan made.
 
         What the plan left for the collector is freed in `settle()`.

@@ -28,7 +28,7 @@ def _call(work: Callable[[], Any]) -> Any:
 _in_a_large_frame = FunctionType(_call.__code__.replace(co_stacksize=_SLOTS), globals())
 
 
-def with_room(work: Callable[[], T]) -> T:
+def with_large_stack(work: Callable[[], T]) -> T:
     """Return the result of `work`, called in a large stack frame.
 
     The calls in it share one piece of the stack, some thousand deep.

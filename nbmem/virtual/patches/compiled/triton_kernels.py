@@ -19,7 +19,7 @@ import torch
 from torch._inductor.runtime import hints, triton_heuristics
 
 from nbmem.virtual.devices import CUDA, is_virtual
-from nbmem.virtual.patches.patcher import Patches, wanted
+from nbmem.virtual.patches.patcher import Patches, patches_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -208,7 +208,7 @@ def _tuning(source: str, function: ast.FunctionDef) -> Tuning:
 
     patches = Patches()
     kinds = {"Config": Config, "InductorConfig": InductorConfig}
-    patches.apply(wanted(triton_heuristics, {"cached_autotune": noted, **kinds}))
+    patches.apply(patches_of(triton_heuristics, {"cached_autotune": noted, **kinds}))
     try:
         known = {**vars(hints), "triton_heuristics": triton_heuristics, "__file__": ""}
         known.update(AttrsDescriptor=dict, instance_descriptor=dict)  # Triton's own, if it is there

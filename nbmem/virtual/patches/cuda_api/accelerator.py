@@ -10,7 +10,7 @@ import torch
 from torch import _C
 
 from nbmem.virtual.hardware.graphs import VirtualGraph
-from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.patches.patcher import Patch, patches_of
 
 if TYPE_CHECKING:
     from nbmem.virtual.hardware.graphs import PoolId
@@ -32,7 +32,7 @@ def accelerator_patches(machine: Machine) -> list[Patch]:
     They include torch.version.cuda on a build without CUDA, and the grouping of tensors for foreach
     operators.
     """
-    patches = wanted(
+    patches = patches_of(
         torch.backends.cudnn,
         {"version": lambda: CUDNN, "is_available": lambda: True, "is_acceptable": _acceptable},
         only_existing=True,
@@ -40,12 +40,14 @@ def accelerator_patches(machine: Machine) -> list[Patch]:
     # torch 2.9 has something else under the module's name in the package.
     cudnn_rnn = importlib.import_module("torch.backends.cudnn.rnn")
     patches.append(Patch(cudnn_rnn, "get_cudnn_mode", _MODES.__getitem__))
-    patches += wanted(torch, {"_use_cudnn_rnn_flatten_weight": lambda: True}, only_existing=True)
+    patches += patches_of(
+        torch, {"_use_cudnn_rnn_flatten_weight": lambda: True}, only_existing=True
+    )
     if torch.version.cuda is None:
         patches.append(Patch(torch.version, "cuda", CUDA_VERSION))
     patches.append(Patch(_C, "_group_tensors_by_device_and_dtype", _grouped))
     mine: dict[str, Any] = {"_get_accelerator": lambda _check=False: torch.device("cuda")}
-    patches += wanted(_C, mine, only_existing=True)
+    patches += patches_of(_C, mine, only_existing=True)
     accelerator = getattr(torch, "accelerator", None)
     if accelerator is not None:
         names: dict[str, Any] = {
@@ -60,8 +62,8 @@ def accelerator_patches(machine: Machine) -> list[Patch]:
             "current_stream": lambda device=None: torch.cuda.current_stream(device),
             "set_stream": torch.cuda.set_stream,
         }
-        patches += wanted(accelerator, names, only_existing=True)
-        patches += wanted(torch._C, _counters(machine), only_existing=True)
+        patches += patches_of(accelerator, names, only_existing=True)
+        patches += patches_of(torch._C, _counters(machine), only_existing=True)
         patches += _graphs(machine, accelerator)
     return patches
 

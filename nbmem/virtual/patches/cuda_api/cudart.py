@@ -16,8 +16,8 @@ from nbmem.virtual.hardware.snapshot import snapshot_of
 from nbmem.virtual.patches.cuda_api.generators import card_generators
 from nbmem.virtual.patches.cuda_api.library_settings import plan_patches, setting_functions
 from nbmem.virtual.patches.cuda_api.runtime import Cudart, DeviceProperties
-from nbmem.virtual.patches.cuda_api.stream_api import queue_functions, queue_patches
-from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.patches.cuda_api.stream_api import stream_functions, stream_patches
+from nbmem.virtual.patches.patcher import Patch, patches_of
 from nbmem.virtual.warnings import UNCACHED
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _devices(machine: Machine) -> dict[str, Any]:
 
 
 def _synchronize(gpu: VirtualGPU) -> None:
-    gpu.capturing.check_wait(gpu.stream.handle)
+    gpu.capture.check_wait(gpu.stream.handle)
     gpu.synchronize()
 
 
@@ -211,8 +211,8 @@ def c_functions(machine: Machine) -> dict[str, Any]:
     """Return the torch._C functions that torch.cuda calls."""
     return {
         **_devices(machine),
-        **machine.alone({**_statistics(machine), **_resets(machine), **_history(machine)}),
-        **queue_functions(machine),
+        **machine.serialized({**_statistics(machine), **_resets(machine), **_history(machine)}),
+        **stream_functions(machine),
         **_without_effect(),
     }
 
@@ -274,17 +274,17 @@ def cuda_patches(machine: Machine, pinned: Pinned) -> list[Patch]:
     }
     memory = {name: functions[name] for name in functions if hasattr(cuda.memory, name)}
     return [
-        *wanted(torch._C, functions),
+        *patches_of(torch._C, functions),
         *plan_patches(),
-        *wanted(torch._C, {"_has_cuda": True, "_has_cudnn": True}, only_existing=True),
-        *wanted(cuda, answers),
-        *queue_patches(machine, functions),
-        *wanted(cuda.memory, {**memory, "_lazy_init": machine.initialize}),
-        *wanted(cuda.random, {"_lazy_call": answers["_lazy_call"]}),
+        *patches_of(torch._C, {"_has_cuda": True, "_has_cudnn": True}, only_existing=True),
+        *patches_of(cuda, answers),
+        *stream_patches(machine, functions),
+        *patches_of(cuda.memory, {**memory, "_lazy_init": machine.initialize}),
+        *patches_of(cuda.random, {"_lazy_call": answers["_lazy_call"]}),
         # Before torch 2.7 a pool was entered through another object.
-        *wanted(cuda.memory, {"MemPoolContext": lambda pool: pool}, only_existing=True),
+        *patches_of(cuda.memory, {"MemPoolContext": lambda pool: pool}, only_existing=True),
         *_annotations(machine),
-        *wanted(cuda.memory, {"is_initialized": lambda: machine.initialized}),
+        *patches_of(cuda.memory, {"is_initialized": lambda: machine.initialized}),
     ]
 
 
@@ -304,4 +304,4 @@ def _annotations(machine: Machine) -> list[Patch]:
         machine.current.history.annotate(self.name, "END")
         return true_exit(self, *exc)
 
-    return wanted(scope, {"__enter__": enter, "__exit__": leave})
+    return patches_of(scope, {"__enter__": enter, "__exit__": leave})

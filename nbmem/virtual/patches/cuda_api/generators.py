@@ -50,7 +50,7 @@ class VirtualGenerator(_Generator, metaclass=_GeneratorKind):
     def __new__(cls, device: Any = "cpu") -> Any:
         """Make a generator of the CPU, or a card's with seed and offset only."""
         device = card_device(device)
-        return of_card(device) if is_card(device) else _Generator(device)
+        return make_generator(device) if is_card(device) else _Generator(device)
 
     @property
     def device(self) -> torch.device:
@@ -121,7 +121,7 @@ class VirtualGenerator(_Generator, metaclass=_GeneratorKind):
 
     def clone_state(self) -> Any:
         """Return a generator with a copy of the state."""
-        return of_card(self._card, _State(self._state.seed, self._state.offset))
+        return make_generator(self._card, _State(self._state.seed, self._state.offset))
 
     def graphsafe_get_state(self) -> Any:
         """Return a generator that shares this state.
@@ -130,7 +130,7 @@ class VirtualGenerator(_Generator, metaclass=_GeneratorKind):
         """
         state: Any = self._state
         if getattr(state, "holder", None) is None:
-            state.holder = of_card(self._card, state)
+            state.holder = make_generator(self._card, state)
         return state.holder
 
     def graphsafe_set_state(self, state: Any) -> Any:
@@ -144,7 +144,7 @@ def _signed(number: int) -> int:
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
-def of_card(device: torch.device, state: _State | None = None) -> Any:
+def make_generator(device: torch.device, state: _State | None = None) -> Any:
     """Make a generator of a card, with a new state if none is given."""
     made = _Generator.__new__(VirtualGenerator, "cpu")
     made._card = device
@@ -155,7 +155,7 @@ def of_card(device: torch.device, state: _State | None = None) -> Any:
 
 def card_generators(count: int) -> tuple[Any, ...]:
     """Return the default generators of `count` cards."""
-    return tuple(of_card(CUDA[index]) for index in range(count))
+    return tuple(make_generator(CUDA[index]) for index in range(count))
 
 
 def generator_patches() -> list[Patch]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.patches.patcher import Patch, patches_of
 from nbmem.virtual.patches.tensor_api.transfers import card_device, is_card
 
 
@@ -44,7 +44,7 @@ class _Kind(type):
         )
 
 
-def of_cards(name: str, base: type, machine: Any) -> Any:
+def make_card_class(name: str, base: type, machine: Any) -> Any:
     """Return the cards' class of streams or events.
 
     It is a subclass of the class that stands for torch's.
@@ -74,4 +74,4 @@ def _event_maker(event: Any) -> Any:
 def generic_patches(*classes: Any) -> list[Patch]:
     """Return patches of torch.Stream and torch.Event."""
     found = [base for kind in classes for base in kind.__mro__ if isinstance(base, _Kind)]
-    return wanted(torch, {base.__name__: base for base in found if base.make is not None})
+    return patches_of(torch, {base.__name__: base for base in found if base.make is not None})

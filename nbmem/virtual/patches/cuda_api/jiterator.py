@@ -12,7 +12,7 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.patches.patcher import Patch, patches_of
 
 
 def jiterator_patches() -> list[Patch]:
@@ -35,4 +35,4 @@ def jiterator_patches() -> list[Patch]:
         made = tuple(torch.empty_like(model, dtype=dtype) for _ in range(count))
         return made[0] if count == 1 else made
 
-    return wanted(_C, {"_cuda_jiterator_compile_and_launch_kernel": launch})
+    return patches_of(_C, {"_cuda_jiterator_compile_and_launch_kernel": launch})

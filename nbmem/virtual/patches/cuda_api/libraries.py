@@ -13,7 +13,7 @@ from torch.utils import dlpack
 
 from nbmem.core.errors import UsageError
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.patches.patcher import Patch, patches_of
 
 if TYPE_CHECKING:
     from nbmem.virtual.dispatch.card_mode import CardMode
@@ -46,7 +46,7 @@ def library_patches(mode: CardMode) -> list[Patch]:
     def to_dlpack(tensor: torch.Tensor) -> Any:
         if is_virtual(tensor):
             return Capsule(tensor.detach())
-        mode.host.show(tensor)
+        mode.host.write_tensor(tensor)
         return true_to(tensor)
 
     def from_dlpack(external: Any, **options: Any) -> torch.Tensor:
@@ -65,7 +65,7 @@ def library_patches(mode: CardMode) -> list[Patch]:
     def own(self: torch.Tensor, *args: Any, **options: Any) -> Any:
         if is_virtual(self):
             raise UsageError(f"{_NO_DATA} Give it a copy: tensor.cpu().")
-        mode.host.show(self)
+        mode.host.write_tensor(self)
         return true_own(self, *args, **options)
 
     def own_device(self: torch.Tensor) -> Any:
@@ -73,9 +73,9 @@ def library_patches(mode: CardMode) -> list[Patch]:
 
     ends = {"to_dlpack": to_dlpack, "from_dlpack": from_dlpack}
     return [
-        *wanted(dlpack, ends),
-        *wanted(torch, ends, only_existing=True),
-        *wanted(torch.Tensor, {"__dlpack__": own, "__dlpack_device__": own_device}),
-        *wanted(torch.cuda.nvtx, {"_nvtx": _Nvtx()}, only_existing=True),
-        *wanted(torch._C, {"_nccl_version": lambda: NCCL, "_nccl_version_suffix": lambda: b""}),
+        *patches_of(dlpack, ends),
+        *patches_of(torch, ends, only_existing=True),
+        *patches_of(torch.Tensor, {"__dlpack__": own, "__dlpack_device__": own_device}),
+        *patches_of(torch.cuda.nvtx, {"_nvtx": _Nvtx()}, only_existing=True),
+        *patches_of(torch._C, {"_nccl_version": lambda: NCCL, "_nccl_version_suffix": lambda: b""}),
     ]

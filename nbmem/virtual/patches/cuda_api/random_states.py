@@ -17,7 +17,7 @@ from nbmem.virtual.devices import CPU
 from nbmem.virtual.dispatch.card_mode import CardMode
 
 
-def teach_random() -> None:
+def register_random_wrappers() -> None:
     """Register the wrappers' kernels for the card's mode.
 
     They are called only while a card is active.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.patches.patcher import Patch, patches_of
 from nbmem.virtual.warnings import RAW_KERNELS
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nbmem.virtual.hardware.machine import Machine
 
 
-class PassedDriver:
+class NullDriver:
     """A libcuda whose functions all succeed and do nothing.
 
     So modules load, functions are found, and launches succeed.
@@ -61,10 +61,10 @@ def raw_kernel_patches(mode: CardMode, machine: Machine) -> list[Patch]:
                 mode.values.forget(tensor)
         machine.current.note(RAW_KERNELS)
 
-    driver = PassedDriver()
+    driver = NullDriver()
     names = {
         "_nvrtc_compile": compiled,
         "_get_gpu_runtime_library": lambda: driver,
         "_get_cuda_library": lambda: driver,
     }
-    return [*wanted(library, names, only_existing=True), Patch(kernel, "__call__", launch)]
+    return [*patches_of(library, names, only_existing=True), Patch(kernel, "__call__", launch)]

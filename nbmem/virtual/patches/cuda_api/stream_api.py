@@ -9,15 +9,15 @@ import torch
 
 from nbmem.virtual.hardware.graphs import VirtualGraph, VirtualMemPool, pool_handle
 from nbmem.virtual.hardware.streams import VirtualEvent, VirtualExternalStream, VirtualStream
-from nbmem.virtual.patches.cuda_api.generic_streams import generic_patches, of_cards
-from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.patches.cuda_api.generic_streams import generic_patches, make_card_class
+from nbmem.virtual.patches.patcher import Patch, patches_of
 
 if TYPE_CHECKING:
     from nbmem.virtual.hardware.graphs import Pools
     from nbmem.virtual.hardware.machine import Machine
 
 
-def queue_functions(machine: Machine) -> dict[str, Any]:
+def stream_functions(machine: Machine) -> dict[str, Any]:
     """Return the functions of torch._C for streams, graphs and pools."""
 
     def current_stream(device: int | None = None) -> tuple[int, int, int]:
@@ -39,10 +39,10 @@ def queue_functions(machine: Machine) -> dict[str, Any]:
         pools(device).begin(pool, streams={machine.gpu(device).stream.handle})
 
     def is_capturing() -> bool:
-        return machine.current.stream.handle in machine.current.capturing.streams
+        return machine.current.stream.handle in machine.current.capture.streams
 
     def sleep(cycles: int) -> None:
-        machine.current.busy.sleep(machine.current.stream.handle, cycles)
+        machine.current.stream_timing.sleep(machine.current.stream.handle, cycles)
 
     return {
         "_cuda_getCurrentStream": current_stream,
@@ -69,11 +69,11 @@ def queue_functions(machine: Machine) -> dict[str, Any]:
     }
 
 
-def queue_patches(machine: Machine, functions: dict[str, Any]) -> list[Patch]:
+def stream_patches(machine: Machine, functions: dict[str, Any]) -> list[Patch]:
     """Return patches of torch.cuda's classes and their functions."""
     cuda = torch.cuda
-    stream = of_cards("Stream", VirtualStream, machine)
-    event = of_cards("Event", VirtualEvent, machine)
+    stream = make_card_class("Stream", VirtualStream, machine)
+    event = make_card_class("Event", VirtualEvent, machine)
     external = type(stream)("ExternalStream", (VirtualExternalStream, stream), {})
     graph = type("CUDAGraph", (VirtualGraph,), {"machine": machine})
     pool = type("MemPool", (VirtualMemPool,), {"machine": machine})
@@ -97,9 +97,9 @@ def queue_patches(machine: Machine, functions: dict[str, Any]) -> list[Patch]:
     }
     of_graphs = ("_cuda_isCurrentStreamCapturing", "_graph_pool_handle")
     return [
-        *wanted(cuda, answers),
-        *wanted(cuda.streams, classes),
-        *wanted(cuda.graphs, {"CUDAGraph": graph, **{n: functions[n] for n in of_graphs}}),
-        *wanted(cuda.memory, {"MemPool": pool}),
+        *patches_of(cuda, answers),
+        *patches_of(cuda.streams, classes),
+        *patches_of(cuda.graphs, {"CUDAGraph": graph, **{n: functions[n] for n in of_graphs}}),
+        *patches_of(cuda.memory, {"MemPool": pool}),
         *generic_patches(stream, event),
     ]

@@ -14,7 +14,7 @@ from torch import _utils
 from torch.nn.parallel import _functions
 
 from nbmem.virtual.devices import CUDA, is_virtual
-from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.patches.patcher import Patch, patches_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ NCCL = (
 """Collectives of torch.cuda.nccl: they work on tensors that exist."""
 
 
-class Communication:
+class CardCollectives:
     """Broadcast, scatter and gather between one machine's cards."""
 
     def __init__(self, machine: Machine) -> None:
@@ -154,7 +154,7 @@ class Communication:
 
 def data_parallel_patches(machine: Machine) -> list[Patch]:
     """Return patches of the C functions and of the node Scatter."""
-    cards = Communication(machine)
+    cards = CardCollectives(machine)
 
     def scatter(ctx: Any, targets: Any, sizes: Any, dim: int, source: torch.Tensor) -> Any:
         # torch's own asks for a stream of a real card.
@@ -180,6 +180,6 @@ def data_parallel_patches(machine: Machine) -> list[Patch]:
         **dict.fromkeys(NCCL, lambda inputs, *_rest: cards.communicate(*inputs)),
     }
     return [
-        *wanted(torch._C, functions),
+        *patches_of(torch._C, functions),
         Patch(_functions.Scatter, "forward", staticmethod(scatter)),
     ]

@@ -17,7 +17,12 @@ import torch
 from torch import nn
 
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.patches.distributed.ddp_buckets import Buckets, broadcast, limits_of, scratch
+from nbmem.virtual.patches.distributed.ddp_buckets import (
+    ReducerBuckets,
+    allocate_bytes,
+    broadcast,
+    limits_of,
+)
 from nbmem.virtual.patches.distributed.process_groups import group_patches
 from nbmem.virtual.patches.patcher import Patch
 from nbmem.virtual.tensors.leaf_streams import node_of
@@ -44,7 +49,7 @@ def ddp_patches(machine: Machine) -> list[Patch]:
         machine.gpu(self.device).workspaces.nccl()
         trained = [p for p in module.parameters() if p.requires_grad]
         _synchronize(self, module, trained, init_sync=options.get("init_sync") is not False)
-        self._card_buckets = Buckets(
+        self._card_buckets = ReducerBuckets(
             trained,
             options.get("bucket_cap_mb"),
             caps=options.get("bucket_cap_mb_list"),
@@ -69,7 +74,7 @@ def ddp_patches(machine: Machine) -> list[Patch]:
 
     return [
         Patch(ddp, "__init__", init),
-        Patch(ddp, "_sync_final_model", _at_the_end(ddp._sync_final_model)),
+        Patch(ddp, "_sync_final_model", _final_sync(ddp._sync_final_model)),
         Patch(ddp, "forward", _forward(ddp.forward)),
         Patch(ddp, "register_comm_hook", register_comm_hook),
         *group_patches(),
@@ -102,7 +107,7 @@ def _forward(true: Any) -> Any:
     return skip(forward)  # torch's own meets its reducer's C++, at which a compiled one breaks, too
 
 
-def _at_the_end(true: Any) -> Any:
+def _final_sync(true: Any) -> Any:
     """Return DDP's final synchronization, which broadcasts one model.
 
     Join calls it when all ranks have used up their inputs.
@@ -119,23 +124,23 @@ def _at_the_end(true: Any) -> Any:
     return sync_final_model
 
 
-class _Unread:
+class _EmptyLoggingData:
     """The reducer logger's data about a run: empty."""
 
     strs_map: ClassVar[dict[str, str]] = {}
     ints_map: ClassVar[dict[str, int]] = {}
 
 
-class _Unheard:
+class _NullLogger:
     """A reducer logger that ignores every call."""
 
     @staticmethod
-    def _get_ddp_logging_data() -> _Unread:
+    def _get_ddp_logging_data() -> _EmptyLoggingData:
         """Return empty data for torch's wrapper.
 
         Lightning asks for it where a run ends.
         """
-        return _Unread()
+        return _EmptyLoggingData()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -167,7 +172,7 @@ def _set_up(self: Any, module: nn.Module, device_ids: Any, options: dict[str, An
     named = options.get("bucket_cap_mb"), options.get("bucket_cap_mb_list")
     self.bucket_bytes_cap = max(limits_of(*named))
     self._join_config = _JoinConfig.construct_disabled_join_config()
-    self.logger = _Unheard()
+    self.logger = _NullLogger()
 
 
 def _synchronize(
@@ -178,7 +183,7 @@ def _synchronize(
     The values are broadcast only with `init_sync`.
     """
     sizes = 8, 16 * sum(p.dim() for p in trained)
-    shapes = [scratch(size, model.device) for size in sizes]
+    shapes = [allocate_bytes(size, model.device) for size in sizes]
     world = torch.distributed.get_world_size(model.process_group)
     of_all = [torch.empty_like(shapes[0]) for _ in range(world)]
     torch.distributed.all_gather(of_all, shapes[0], group=model.process_group)

@@ -37,7 +37,7 @@ def limits_of(cap: float | None, caps: Sequence[float] | None) -> list[int]:
     return [FIRST_BUCKET, BUCKET_MIB * MIB] if cap is None else [int(cap * MIB)]
 
 
-class Gradients:
+class GradientBucket:
     """A bucket for a communication hook (torch.distributed.GradBucket)."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Gradients:
         return [part.view(p.shape) for part, p in zip(parts, self._parameters, strict=True)]
 
 
-class Buckets:
+class ReducerBuckets:
     """The gradient buckets of one model's reducer.
 
     Attributes:
@@ -137,12 +137,12 @@ class Buckets:
         self._waits.pop(bucket, None)
         flat = self.flat[bucket]
         if self.hook is None:
-            sent(torch.distributed.all_reduce, flat, group=self._group, async_op=True)
+            call_collective(torch.distributed.all_reduce, flat, group=self._group, async_op=True)
             return
         state, hook = self.hook
         mine = sorted((start, n) for n, (at, start) in self._places.items() if at == bucket)
         parameters = [p for _, n in mine if (p := self._parameters[n]()) is not None]
-        promise = hook(state, Gradients(flat, parameters, (bucket, len(self.flat))))
+        promise = hook(state, GradientBucket(flat, parameters, (bucket, len(self.flat))))
         self._promises.append(promise)  # Its result lives until backward is done.
 
     def finish(self) -> None:
@@ -154,8 +154,8 @@ class Buckets:
         for bucket in tuple(self._waits):
             self._send(bucket)
         if self._unused or self._first:
-            used = scratch(4 * len(self._parameters), self._device)
-            sent(torch.distributed.all_reduce, used, group=self._group)
+            used = allocate_bytes(4 * len(self._parameters), self._device)
+            call_collective(torch.distributed.all_reduce, used, group=self._group)
         self._first = self.in_pass = False
         self._promises.clear()
 
@@ -171,9 +171,9 @@ class Buckets:
         self._ready.clear()
         groups = self._by_size(order, self._limits)
         # All ranks agree on the order: the indices, then how many are in each bucket.
-        held = [scratch(4 * count, self._device) for count in (len(order) + 1, len(groups))]
+        held = [allocate_bytes(4 * count, self._device) for count in (len(order) + 1, len(groups))]
         for numbers in held:
-            sent(torch.distributed.broadcast, numbers, 0, group=self._group)
+            call_collective(torch.distributed.broadcast, numbers, 0, group=self._group)
         held.clear()
         self.flat.clear()
         self._fill(groups)
@@ -212,12 +212,12 @@ class Buckets:
             self.flat.append(torch.empty(total, dtype=dtype, device=self._device))
 
 
-def scratch(nbytes: int, device: torch.device) -> torch.Tensor:
+def allocate_bytes(nbytes: int, device: torch.device) -> torch.Tensor:
     """Allocate bytes on the card that are not read."""
     return torch.empty(nbytes, dtype=torch.uint8, device=device)
 
 
-def sent(collective: Any, tensor: torch.Tensor, *args: Any, **options: Any) -> None:
+def call_collective(collective: Any, tensor: torch.Tensor, *args: Any, **options: Any) -> None:
     """Call a collective, unless there is no process group.
 
     Observers of collectives see the call. Buckets can be tested without any group.
@@ -240,5 +240,5 @@ def broadcast(tensors: Iterable[torch.Tensor], device: torch.device, group: Any 
         sizes[-1] += size
     in_flight: list[torch.Tensor] = []
     for size in (size for sizes in groups.values() for size in sizes if size):
-        in_flight = [*in_flight[-1:], scratch(size, device)]
-        sent(torch.distributed.broadcast, in_flight[-1], 0, group=group)
+        in_flight = [*in_flight[-1:], allocate_bytes(size, device)]
+        call_collective(torch.distributed.broadcast, in_flight[-1], 0, group=group)

@@ -22,11 +22,11 @@ from nbmem.virtual import current_machine, rank_messages
 from nbmem.virtual.operators.communication.collectives import (
     completed_work,
     create_group,
-    futures_of,
+    make_get_future,
 )
 from nbmem.virtual.patches.distributed.dtensor import sharding_patches
-from nbmem.virtual.patches.distributed.spawn import Ranks
-from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.patches.distributed.spawn import RankState
+from nbmem.virtual.patches.patcher import Patch, patches_of
 from nbmem.virtual.warnings import OWN_STATE
 
 if TYPE_CHECKING:
@@ -107,30 +107,30 @@ def group_patches() -> list[Patch]:
     minutes = Patch(distributed_c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
     return [
         minutes,
-        *wanted(torch.distributed, nccl),
-        *wanted(distributed_c10d, nccl),
-        *wanted(device_mesh, nccl, only_existing=True),  # It makes a group where there is none.
+        *patches_of(torch.distributed, nccl),
+        *patches_of(distributed_c10d, nccl),
+        *patches_of(device_mesh, nccl, only_existing=True),  # It makes a group where there is none.
         Patch(distributed_c10d, "ProcessGroupGloo", _gloo(distributed_c10d.ProcessGroupGloo)),
-        *wanted(_fake(), asked),
-        Patch(work_class, "get_future", futures_of(work_class)),
+        *patches_of(_fake(), asked),
+        Patch(work_class, "get_future", make_get_future(work_class)),
     ]
 
 
 def _gloo(true: Any) -> Any:
     """Return a class that makes Gloo's groups, or groups without peers."""
 
-    class Either(_GroupStandIn):
+    class GlooOrFakeMeta(_GroupStandIn):
         """Metaclass that makes groups without peers if there are none."""
 
         def __call__(cls, *args: Any, **options: Any) -> Any:
-            if Ranks.apart:
+            if RankState.apart:
                 return super().__call__(*args, **options)
             return true(*args, **options)
 
         def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, true) or super().__instancecheck__(instance)
 
-    return Either("ProcessGroupGloo", (), {})
+    return GlooOrFakeMeta("ProcessGroupGloo", (), {})
 
 
 def _init(c10d: Any) -> Callable[..., None]:
@@ -146,22 +146,22 @@ def _init(c10d: Any) -> Callable[..., None]:
         asked = signature.bind(*args, **options).arguments
         backend = asked.get("backend")
         place = rank_messages.folder()
-        played = place is not None or not Ranks.alone
+        played = place is not None or not RankState.alone
         if not (backend is None or str(backend).lower() in NCCL or played):
             true_init(*args, **options)
             return
         rank, size = (
-            _said(asked.get(name), variable, without)
+            _argument_or_variable(asked.get(name), variable, without)
             for name, variable, without in (("rank", "RANK", 0), ("world_size", "WORLD_SIZE", 1))
         )
         require_inside(rank, size)
         asked.update(rank=rank, world_size=size, store=torch.distributed.HashStore())
         asked.pop("init_method", None)
-        Ranks.apart = True
+        RankState.apart = True
         if place is not None:
             rank_messages.joined(place, rank).touch()
         true_init(**asked)
-        Ranks.patches.apply([*_lone_checkpoints(), *sharding_patches()])
+        RankState.patches.apply([*_lone_checkpoints(), *sharding_patches()])
 
     return init_process_group
 
@@ -211,7 +211,7 @@ def _barrier(c10d: Any) -> Any:
         device_ids: Any = None,
     ) -> Any:
         world = group or c10d._get_default_group()
-        if not Ranks.apart or torch.device("cuda") not in world._device_types:
+        if not RankState.apart or torch.device("cuda") not in world._device_types:
             return true(group, async_op, device_ids)
         taken = [torch.empty(1, device="cuda") for _ in range(2)]
         taken.clear()
@@ -229,9 +229,9 @@ def _split(c10d: Any) -> Any:
     true = c10d.split_group
 
     def split_group(*args: Any, **options: Any) -> Any:
-        if not Ranks.apart:
+        if not RankState.apart:
             return true(*args, **options)
-        asked = signature_of(true, args, options)
+        asked = bound_arguments(true, args, options)
         parent = asked.get("parent_pg") or c10d._get_default_group()
         kept = {name: asked[name] for name in ("timeout", "group_desc") if asked.get(name)}
         found = None
@@ -244,7 +244,7 @@ def _split(c10d: Any) -> Any:
     return split_group
 
 
-def _said(value: int | None, variable: str, without: int) -> int:
+def _argument_or_variable(value: int | None, variable: str, without: int) -> int:
     if value is not None and value >= 0:
         return int(value)
     return int(os.environ.get(variable) or without)
@@ -258,14 +258,16 @@ def _objects(c10d: Any) -> dict[str, Any]:
     broadcast, scatter = c10d.broadcast_object_list, c10d.scatter_object_list
 
     def broadcast_object_list(object_list: list[Any], *args: Any, **options: Any) -> Any:
-        if not Ranks.apart:
+        if not RankState.apart:
             return broadcast(object_list, *args, **options)
-        return broadcast(object_list, **_from_here(c10d, broadcast, object_list, args, options))
+        return broadcast(
+            object_list, **_with_own_source(c10d, broadcast, object_list, args, options)
+        )
 
     def scatter_object_list(*args: Any, **options: Any) -> Any:
-        asked = signature_of(scatter, args, options)
+        asked = bound_arguments(scatter, args, options)
         given = asked.get("scatter_object_input_list")
-        if not Ranks.apart:
+        if not RankState.apart:
             return scatter(*args, **options)
         # Without a list only the rank that scatters knows, and this one keeps what it has.
         if given is not None and not c10d._rank_not_in_group(asked.get("group")):
@@ -275,16 +277,16 @@ def _objects(c10d: Any) -> dict[str, Any]:
     true_send, true_receive = c10d.send_object_list, c10d.recv_object_list
 
     def send_object_list(object_list: list[Any], *args: Any, **options: Any) -> Any:
-        if not Ranks.apart:
+        if not RankState.apart:
             return true_send(object_list, *args, **options)
-        asked = signature_of(true_send, (object_list, *args), options)
+        asked = bound_arguments(true_send, (object_list, *args), options)
         rank_messages.send(c10d.get_rank(), _peer(c10d, asked, "dst"), object_list)
         return None
 
     def recv_object_list(object_list: list[Any], *args: Any, **options: Any) -> Any:
-        if not Ranks.apart:
+        if not RankState.apart:
             return true_receive(object_list, *args, **options)
-        peer = _peer(c10d, signature_of(true_receive, (object_list, *args), options), "src")
+        peer = _peer(c10d, bound_arguments(true_receive, (object_list, *args), options), "src")
         object_list[:] = rank_messages.receive(c10d.get_rank(), peer)
         return peer
 
@@ -303,19 +305,21 @@ def _peer(c10d: Any, asked: dict[str, Any], which: str) -> int:
     return int(asked[which])
 
 
-def signature_of(function: Any, args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
+def bound_arguments(
+    function: Any, args: tuple[Any, ...], options: dict[str, Any]
+) -> dict[str, Any]:
     """Return the arguments of a call by their names."""
     return dict(inspect.signature(function).bind(*args, **options).arguments)
 
 
-def _from_here(
+def _with_own_source(
     c10d: Any, function: Any, first: list[Any], args: tuple[Any, ...], options: dict[str, Any]
 ) -> dict[str, Any]:
     """Return a call's arguments with this rank as the source.
 
     The list of objects is left out.
     """
-    asked = signature_of(function, (first, *args), options)
+    asked = bound_arguments(function, (first, *args), options)
     asked.pop("object_list")
     asked.pop("group_src", None)
     return {**asked, "src": c10d.get_rank()}

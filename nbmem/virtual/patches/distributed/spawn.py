@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nbmem.virtual.virtual_worlds import VirtualWorld
 
 
-class Ranks:
+class RankState:
     """State of the rank that this process plays, if it plays one.
 
     Attributes:
@@ -50,7 +50,7 @@ class Ranks:
     patches = Patches()
 
 
-def play(place: VirtualWorld, rank: int) -> None:
+def enter_rank(place: VirtualWorld, rank: int) -> None:
     """Play a rank of a world in this process.
 
     The environment variables that torchrun sets are set here.
@@ -61,9 +61,9 @@ def play(place: VirtualWorld, rank: int) -> None:
     require_inside(rank, place.world)
     leave_world()
     told = environment(place, rank, "nbmem")
-    Ranks.before = {name: os.environ.get(name) for name in told}
+    RankState.before = {name: os.environ.get(name) for name in told}
     os.environ.update(told)
-    Ranks.alone, Ranks.played = False, True
+    RankState.alone, RankState.played = False, True
 
 
 def leave_world() -> None:
@@ -71,14 +71,14 @@ def leave_world() -> None:
 
     Process groups are destroyed and the environment is restored.
     """
-    if not Ranks.played:
+    if not RankState.played:
         return
-    Ranks.alone, Ranks.played = True, False
+    RankState.alone, RankState.played = True, False
     dist = torch.distributed
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
     _forget_in_accelerate()
-    for name, value in Ranks.before.items():
+    for name, value in RankState.before.items():
         if value is None:
             os.environ.pop(name, None)
         else:
@@ -98,20 +98,20 @@ def _forget_in_accelerate() -> None:
 
 
 @contextlib.contextmanager
-def played(place: VirtualWorld | None, rank: int = 0) -> Iterator[None]:
+def playing(place: VirtualWorld | None, rank: int = 0) -> Iterator[None]:
     """Play a rank of a world during a `with` block; None: no rank.
 
     Shards are handed out from the first rank on, so none has more of them than that one.
     """
     if place is not None:
-        play(place, rank)
+        enter_rank(place, rank)
     try:
         yield
     finally:
         leave_world()
 
 
-class _Done:
+class _FinishedSpawn:
     """The result of spawn(join=False): all processes have ended."""
 
     processes: tuple[Any, ...] = ()
@@ -134,20 +134,20 @@ def process_patches(machine: Machine) -> list[Patch]:
         start_method: str = "spawn",
     ) -> Any:
         if (
-            rank_messages.folder() is not None or Ranks.played
+            rank_messages.folder() is not None or RankState.played
         ):  # It is a rank's process, and plays its part.
             fn(int(os.environ.get("LOCAL_RANK", "0")), *args)
-            return None if join else _Done()
-        if nprocs != len(machine.gpus) or not Ranks.alone:
+            return None if join else _FinishedSpawn()
+        if nprocs != len(machine.gpus) or not RankState.alone:
             return true_spawn(fn, args, nprocs, join, daemon, start_method)
         if nprocs > 1:
             machine.current.note(SPAWN)
-        Ranks.alone = nprocs == 1
+        RankState.alone = nprocs == 1
         try:
             fn(0, *args)
         finally:
-            Ranks.alone = True
-        return None if join else _Done()
+            RankState.alone = True
+        return None if join else _FinishedSpawn()
 
     return [Patch(multiprocessing, "spawn", spawn), *_sharing_patches()]
 

@@ -23,9 +23,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
 from nbmem.virtual.devices import CPU, is_virtual
-from nbmem.virtual.hardware.eager_baseline import Highest, Most
+from nbmem.virtual.hardware.eager_baseline import PeakBytes, PeakTracker
 from nbmem.virtual.hardware.gpu import VirtualGPU
-from nbmem.virtual.patches.eager_baseline.dynamo_rewrites import put_back
+from nbmem.virtual.patches.eager_baseline.dynamo_rewrites import restore_operators
 from nbmem.virtual.patches.eager_baseline.variable_lifetimes import kept_until
 from nbmem.virtual.tensors.shapes import spec_of
 
@@ -40,7 +40,7 @@ _ENDLESS = 1 << 50
 _CHECKPOINT = "tag_activation_checkpoint"
 
 
-class Took(NamedTuple):
+class RegionMemory(NamedTuple):
     """Bytes that a region takes in eager mode.
 
     Attributes:
@@ -52,15 +52,15 @@ class Took(NamedTuple):
         results: Which results autograd keeps.
     """
 
-    forward: Most
+    forward: PeakBytes
     kept: int
-    backward: Most | None
+    backward: PeakBytes | None
     beside: int
     inputs: frozenset[int]
     results: frozenset[int]
 
 
-class Captured:
+class CapturedRegion:
     """A region as Dynamo captured it.
 
     Args:
@@ -74,7 +74,7 @@ class Captured:
 
     def __init__(self, graph: GraphModule, inputs: Sequence[Any]) -> None:
         own = copy.deepcopy(graph.graph)
-        put_back(own)
+        restore_operators(own)
         self._graph: GraphModule | None = GraphModule(graph, own)
         self.dynamic = any(isinstance(one, torch.SymInt) for one in inputs)
         self.follows = frozenset(
@@ -98,7 +98,7 @@ class Captured:
         states = all(isinstance(one, torch.Generator) for one in more)
         return given if states and len(given) == len(self._trains) else None
 
-    def took(self, mode: CardMode, patches: Patches, args: Sequence[Any]) -> Took:
+    def measure(self, mode: CardMode, patches: Patches, args: Sequence[Any]) -> RegionMemory:
         """Run the graph on tensors like these, on a card of its own.
 
         Where sizes are fixed it can run only once: the graph is forgotten then.
@@ -108,7 +108,7 @@ class Captured:
         assert graph is not None
         try:
             with (
-                _elsewhere(mode) as gpu,
+                _on_separate_cards(mode) as gpu,
                 torch.random.fork_rng(devices=()),
                 torch.set_grad_enabled(self._grads),
                 torch.autocast("cuda", dtype, enabled=cast),
@@ -131,18 +131,20 @@ class Captured:
 
     def _measured(
         self, replay: _Replay, mode: CardMode, gpu: VirtualGPU, args: Sequence[Any]
-    ) -> Took:
+    ) -> RegionMemory:
         inputs = [_like(mode, gpu, arg) for arg in args]
         for number, trains in enumerate(self._trains):
             if number in self.follows:
-                inputs[number] = _Enters.apply(torch.empty(0, requires_grad=True), inputs[number])
+                inputs[number] = _ProducedArgument.apply(
+                    torch.empty(0, requires_grad=True), inputs[number]
+                )
             elif trains:
                 inputs[number].requires_grad_()
         replay.own(lambda held: _like(mode, gpu, held))
-        heard = Highest(gpu)
+        heard = PeakTracker(gpu)
         before = heard.restart()
         results = replay.run(*inputs)
-        forward = heard.most
+        forward = heard.peak_above_start
         kept = gpu.allocator.allocated - gpu.workspaces.nbytes - before
         given = {number: storage_of(inputs[number]) for number in self.follows}
         left = {n: storage_of(one) for n, one in enumerate(results) if is_virtual(one)}
@@ -153,18 +155,18 @@ class Captured:
         unasked: int = sum(one.nbytes for one in made) - sum(one.nbytes for one in leaving)
         backward, lasts = None, (frozenset[int](), frozenset[int]())
         if leaving:
-            root = _Arrives.apply(mode, gpu, heard, *leaving)
+            root = _GradientSource.apply(mode, gpu, heard, *leaving)
             del made, leaving, results, inputs
             replay.env.clear()
             lasts = _living(given), _living(left)
             engine: Any = torch.autograd.Variable._execution_engine
             engine.run_backward((root,), (torch.ones_like(root),), False, False, (), True, True)
             # What is compiled gets zeros where autograd has no gradient.
-            backward = Most(*(most - unasked for most in heard.most))
-        return Took(forward, kept, backward, unasked, *lasts)
+            backward = PeakBytes(*(most - unasked for most in heard.peak_above_start))
+        return RegionMemory(forward, kept, backward, unasked, *lasts)
 
 
-class _Enters(torch.autograd.Function):
+class _ProducedArgument(torch.autograd.Function):
     """The program before a region, as a node that made an argument.
 
     The argument is kept only by what goes on with it in the region.
@@ -180,7 +182,7 @@ class _Enters(torch.autograd.Function):
         return None, None
 
 
-class _Arrives(torch.autograd.Function):
+class _GradientSource(torch.autograd.Function):
     """The program behind a region, as a node that makes gradients.
 
     Nothing but the backward pass holds them.
@@ -188,7 +190,7 @@ class _Arrives(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, mode: CardMode, gpu: VirtualGPU, heard: Highest, *results: torch.Tensor
+        ctx: Any, mode: CardMode, gpu: VirtualGPU, heard: PeakTracker, *results: torch.Tensor
     ) -> torch.Tensor:
         ctx.heard = heard
         forms = [_form(one) for one in results]
@@ -211,7 +213,7 @@ class _Replay(Interpreter):
 
     def __init__(self, graph: GraphModule, patches: Patches) -> None:
         super().__init__(graph)
-        self._stand_in = functools.cache(patches.stand_in)
+        self._stand_in = functools.cache(patches.replacement_of)
         self._owned: dict[str, torch.Tensor] = {}
         last = {node: user for user, nodes in self.user_to_last_uses.items() for node in nodes}
         order = {node: number for number, node in enumerate(graph.graph.nodes)}
@@ -244,7 +246,7 @@ class _Replay(Interpreter):
 
 
 @contextlib.contextmanager
-def _elsewhere(mode: CardMode) -> Iterator[VirtualGPU]:
+def _on_separate_cards(mode: CardMode) -> Iterator[VirtualGPU]:
     """Replace the machine's cards by empty ones without a limit."""
     machine = mode.machine
     assert machine is not None

@@ -24,7 +24,7 @@ _WRITES = frozenset({"_foreach_addcmul_", "_foreach_add_"})
 """How such a lerp ends: in 2.13 and later, and before."""
 
 
-def put_back(graph: Graph) -> None:
+def restore_operators(graph: Graph) -> None:
     """Replace what Dynamo wrote for `_foreach_lerp_` by that operator.
 
     The graph is changed in place.

@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.allocator.rounding import round_size
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.patches.eager_baseline.captured_graphs import Captured, Took, storage_of
+from nbmem.virtual.patches.eager_baseline.captured_graphs import (
+    CapturedRegion,
+    RegionMemory,
+    storage_of,
+)
 from nbmem.virtual.patches.patcher import Patch, Patches
 
 if TYPE_CHECKING:
@@ -25,8 +29,8 @@ if TYPE_CHECKING:
     from torch.multiprocessing.reductions import StorageWeakRef
 
     from nbmem.virtual.dispatch.card_mode import CardMode
-    from nbmem.virtual.hardware.eager_baseline import Instead, Most
-    from nbmem.virtual.hardware.eager_references import Lasting
+    from nbmem.virtual.hardware.eager_baseline import EagerEstimate, PeakBytes
+    from nbmem.virtual.hardware.eager_references import SavedStorages
 
 _PART_OF = "_nbmem_part_of"
 _MOST_FORMS = 16
@@ -36,10 +40,10 @@ _MOST_FORMS = 16
 class _Region:
     """Results about a region, and its forwards that wait for backward."""
 
-    def __init__(self, captured: Captured) -> None:
+    def __init__(self, captured: CapturedRegion) -> None:
         self.captured = captured
-        self.known: dict[Any, Took | None] = {}
-        self.waiting: list[tuple[Most, int, Callable[[], None]]] = []
+        self.known: dict[Any, RegionMemory | None] = {}
+        self.waiting: list[tuple[PeakBytes, int, Callable[[], None]]] = []
 
 
 class Follower:
@@ -59,7 +63,7 @@ class Follower:
         """Note graphs that are compiled in a `with` block as a region's parts."""
         before, self._region = self._region, None
         try:
-            self._region = _Region(Captured(graph, inputs))
+            self._region = _Region(CapturedRegion(graph, inputs))
         except Exception as err:  # noqa: BLE001 - a figure beside the run is no part of it
             self._not_known(f"{type(err).__name__}: {err}")
         try:
@@ -73,7 +77,7 @@ class Follower:
         What is timed while something is compiled takes nothing in eager mode.
         """
         instead = self._instead
-        return contextlib.nullcontext() if instead is None else instead.apart()
+        return contextlib.nullcontext() if instead is None else instead.excluding()
 
     def patches(self) -> list[Patch]:
         """Return patches of a compiled graph's creation and of its calls."""
@@ -106,12 +110,12 @@ class Follower:
         ]
 
     @property
-    def _instead(self) -> Instead | None:
+    def _instead(self) -> EagerEstimate | None:
         machine = self._mode.machine
-        return None if machine is None else machine.current.instead
+        return None if machine is None else machine.current.eager_estimate
 
     def _forward(
-        self, instead: Instead, region: _Region, inputs: Sequence[Any], act: Callable[[], Any]
+        self, instead: EagerEstimate, region: _Region, inputs: Sequence[Any], act: Callable[[], Any]
     ) -> Any:
         found = self._took(region, inputs)
         if found is None:
@@ -128,7 +132,11 @@ class Follower:
         return result
 
     def _backward(
-        self, instead: Instead, region: _Region, _inputs: Sequence[Any], act: Callable[[], Any]
+        self,
+        instead: EagerEstimate,
+        region: _Region,
+        _inputs: Sequence[Any],
+        act: Callable[[], Any],
     ) -> Any:
         if not region.waiting:
             return act()
@@ -139,7 +147,7 @@ class Follower:
             instead.forget(added)
             end()
 
-    def _took(self, region: _Region, inputs: Sequence[Any]) -> Took | None:
+    def _took(self, region: _Region, inputs: Sequence[Any]) -> RegionMemory | None:
         key: Any = ()
         if region.captured.dynamic:
             key = tuple(tuple(one.size()) if is_virtual(one) else type(one) for one in inputs)
@@ -151,7 +159,7 @@ class Follower:
                 region.captured.forget()
                 return None
             try:
-                region.known[key] = region.captured.took(self._mode, self._patches, args)
+                region.known[key] = region.captured.measure(self._mode, self._patches, args)
             except Exception as err:  # noqa: BLE001 - a figure beside the run is no part of it
                 self._not_known(f"{type(err).__name__}: {err}")
         return region.known[key]
@@ -174,8 +182,8 @@ def _known(tensor: torch.Tensor) -> tuple[StorageWeakRef, int]:
 
 
 def _hold(
-    lasting: Lasting,
-    found: Took,
+    lasting: SavedStorages,
+    found: RegionMemory,
     entered: dict[int, tuple[StorageWeakRef, int]],
     results: Sequence[Any],
 ) -> Callable[[], None]:
@@ -191,5 +199,5 @@ def _hold(
     kept += [_known(results[number]) for number in found.results if is_virtual(results[number])]
     # The plan returns what it saves behind what the program gets.
     planned = [one for one in made if times[one[0].cdata] > 1 or one[0].cdata in given]
-    lasting.passed(reference for reference, _ in entered.values())
+    lasting.mark_used(reference for reference, _ in entered.values())
     return lasting.hold(kept, planned)

@@ -9,9 +9,9 @@ from torch import _C, overrides
 from torch.utils import _device as default_devices
 
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.patches.patcher import Patch, wanted
-from nbmem.virtual.patches.tensor_api.list_arguments import plain
-from nbmem.virtual.patches.tensor_api.sparse_constructors import stood_for
+from nbmem.virtual.patches.patcher import Patch, patches_of
+from nbmem.virtual.patches.tensor_api.list_arguments import replace_tensors
+from nbmem.virtual.patches.tensor_api.sparse_constructors import original_constructor
 from nbmem.virtual.patches.tensor_api.transfers import card_device, is_card
 
 
@@ -45,7 +45,7 @@ def factory_patches() -> list[Patch]:
         return fresh.requires_grad_() if needs_grad else fresh
 
     def listed(make: Any, data: Any, kwargs: dict[str, Any]) -> torch.Tensor:
-        data, dtype = plain(data, kwargs.get("dtype"))
+        data, dtype = replace_tensors(data, kwargs.get("dtype"))
         if dtype is not None:
             kwargs["dtype"] = dtype
         return moved(make, data, kwargs)
@@ -63,7 +63,7 @@ def factory_patches() -> list[Patch]:
     # Before the patches: its cache must hold torch's own functions. It is not replaced itself, for
     # Dynamo follows what is cached, and guards that.
     default_devices._device_constructors()
-    factories = [*wanted(torch, names), *_by_number()]
+    factories = [*patches_of(torch, names), *_integer_device_patches()]
     return [*factories, *_scripted(factories)]
 
 
@@ -96,7 +96,7 @@ def _check_generator(generator: torch.Generator) -> None:
         raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
 
 
-def _by_number() -> list[Patch]:
+def _integer_device_patches() -> list[Patch]:
     """Return patches that read `device=0` as the first card.
 
     Without a card torch cannot read a number: there is no accelerator that it could mean.
@@ -125,7 +125,7 @@ def _by_number() -> list[Patch]:
 
     factories = {name: taught(getattr(torch, name)) for name in NUMBERED if hasattr(torch, name)}
     return [
-        *wanted(torch, factories),
+        *patches_of(torch, factories),
         Patch(_C._nn, "_parse_to", parse),
         Patch(torch, "device", _numbered_device()),
     ]
@@ -143,7 +143,7 @@ def _scripted(factories: list[Patch]) -> list[Patch]:
     stands_for = {id(p.value): getattr(torch, p.name) for p in factories if p.target is torch}
 
     def find(function: Any) -> Any:
-        return true_find(stands_for.get(id(function)) or stood_for(function))
+        return true_find(stands_for.get(id(function)) or original_constructor(function))
 
     return [Patch(module, "_find_builtin", find) for module in (_builtins, _recursive)]
 

@@ -17,7 +17,7 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.patches.patcher import Patch, patches_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +42,7 @@ def indexing_patches() -> list[Patch]:
             value = torch.scalar_tensor(value, dtype=self.dtype, device="cpu")
         _Base.__setitem__(self, _on_card(self, index), value)
 
-    return wanted(torch.Tensor, {"__getitem__": getitem, "__setitem__": setitem})
+    return patches_of(torch.Tensor, {"__getitem__": getitem, "__setitem__": setitem})
 
 
 def _on_card(tensor: torch.Tensor, index: Any) -> Any:

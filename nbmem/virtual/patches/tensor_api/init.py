@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.nn import init
 
-from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.patches.patcher import Patch, patches_of
 
 if TYPE_CHECKING:
     import torch
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 TRUNCATED = "_no_grad_trunc_normal_"
 
 
-def filling_patches(mode: CardMode) -> list[Patch]:
+def init_patches(mode: CardMode) -> list[Patch]:
     """Return a patch that records trunc_normal_ as one recipe step.
 
     It draws until the numbers are in range, and all of that is one step of a recipe.
@@ -30,4 +30,4 @@ def filling_patches(mode: CardMode) -> list[Patch]:
             return tensor
         return true(tensor, *args, generator=generator)
 
-    return wanted(init, {TRUNCATED: truncated})
+    return patches_of(init, {TRUNCATED: truncated})

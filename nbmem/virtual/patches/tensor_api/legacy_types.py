@@ -14,8 +14,8 @@ from torch import _C
 
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.operator_model.value_checks import in_cpp
-from nbmem.virtual.patches.patcher import Patch, wanted
-from nbmem.virtual.patches.tensor_api.list_arguments import plain
+from nbmem.virtual.patches.patcher import Patch, patches_of
+from nbmem.virtual.patches.tensor_api.list_arguments import replace_tensors
 from nbmem.virtual.tensors.sparse import is_sparse
 
 NAMES = {
@@ -82,7 +82,9 @@ def made_on_card(args: tuple[Any, ...], dtype: torch.dtype, device: Any = None) 
     if isinstance(given, torch.Size) or all(map(_is_size, args)):
         size = given if isinstance(given, torch.Size) else args or (0,)
         return torch.empty(size, dtype=dtype, device=device)
-    made = _Base.new(torch.empty(0, dtype=dtype, device="cpu"), *(plain(arg)[0] for arg in args))
+    made = _Base.new(
+        torch.empty(0, dtype=dtype, device="cpu"), *(replace_tensors(arg)[0] for arg in args)
+    )
     return made.to(device)
 
 
@@ -171,7 +173,7 @@ class _Default:
         self.chosen = device
         self._true_set(self.card if device is None else device)
 
-    def meaning(self, kind: Any) -> tuple[str, torch.dtype] | None:
+    def resolve_type(self, kind: Any) -> tuple[str, torch.dtype] | None:
         """Return the device and dtype of a tensor type or its name.
 
         None if it is neither.
@@ -199,7 +201,9 @@ class _Default:
             if self.card is not None and not (args and isinstance(args[0], torch.Tensor)):
                 made = made_on_card(args, torch.get_default_dtype(), **kwargs)
             else:
-                made = self._true_tensor(torch.Tensor, *(plain(arg)[0] for arg in args), **kwargs)
+                made = self._true_tensor(
+                    torch.Tensor, *(replace_tensors(arg)[0] for arg in args), **kwargs
+                )
             return made if cls is torch.Tensor else made.as_subclass(cls)
 
         return [
@@ -218,7 +222,7 @@ def legacy_patches() -> list[Patch]:
     true_type, true_as, true_new = _Base.type, _Base.type_as, _Base.new
 
     def set_default_tensor_type(kind: Any) -> None:
-        found = default.meaning(kind)
+        found = default.resolve_type(kind)
         if found is None:
             true_default(kind)
         else:
@@ -230,7 +234,7 @@ def legacy_patches() -> list[Patch]:
                 return true_type(self, *args, **kwargs)
             where = "torch.cuda.sparse" if is_sparse(self) else "torch.cuda"
             return f"{where}.{NAMES.get(self.dtype, str(self.dtype))}"
-        found = default.meaning(dtype)
+        found = default.resolve_type(dtype)
         if found is not None and (is_virtual(self) or found[0] == "cuda"):
             stays = found[0] == "cuda" and is_virtual(self)
             return self.to(self.device if stays else found[0], found[1])
@@ -252,9 +256,9 @@ def legacy_patches() -> list[Patch]:
         return made_on_card(args, self.dtype, device)
 
     return [
-        *wanted(torch.cuda, dict(_card_types())),
-        *wanted(torch.cuda.sparse, _sparse_types()),
+        *patches_of(torch.cuda, dict(_card_types())),
+        *patches_of(torch.cuda.sparse, _sparse_types()),
         Patch(torch, "set_default_tensor_type", set_default_tensor_type),
         *default.patches(),
-        *wanted(torch.Tensor, {"type": type_, "type_as": type_as, "new": new}),
+        *patches_of(torch.Tensor, {"type": type_, "type_as": type_as, "new": new}),
     ]

@@ -16,7 +16,7 @@ _NESTED = (list, tuple)
 _HOLDING = (torch.Tensor, torch.UntypedStorage, *_NESTED)
 
 
-def plain(data: Any, dtype: torch.dtype | None = None) -> tuple[Any, torch.dtype | None]:
+def replace_tensors(data: Any, dtype: torch.dtype | None = None) -> tuple[Any, torch.dtype | None]:
     """Return nested data with numbers in place of tensors, and a dtype.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.patches.patcher import Patch, patches_of
 from nbmem.virtual.patches.tensor_api.transfers import card_device, is_card
 from nbmem.virtual.tensors import sparse
 from nbmem.virtual.tensors.unsupported import no_such_tensors
@@ -51,8 +51,8 @@ def layout_patches() -> list[Patch]:
         own = functools.partial(_compressed, known=layout)
         constructors[name] = made_by(getattr(torch, name), own)
     return [
-        *wanted(torch, constructors),
-        *wanted(torch.nested, {name: nested(name) for name in _NESTED}),
+        *patches_of(torch, constructors),
+        *patches_of(torch.nested, {name: nested(name) for name in _NESTED}),
     ]
 
 
@@ -77,8 +77,8 @@ def _coo(  # noqa: PLR0913 - torch's signature
         )
         return made.requires_grad_(requires_grad)
     where = _home(device, values, indices)
-    values = _there(values, where, dtype)
-    indices = _there(indices, where, torch.int64)
+    values = _to_device(values, where, dtype)
+    indices = _to_device(indices, where, torch.int64)
     marks = {} if is_coalesced is None else {"is_coalesced": is_coalesced}
     if size is None:
         made = torch.ops.aten.sparse_coo_tensor.indices(indices, values, **marks)
@@ -109,7 +109,11 @@ def _compressed(
         for place, names in enumerate((_OUTER, _INNER, ("values",), ("size",)))
     )
     where = _home(device, values, inner)
-    values, outer, inner = _there(values, where, dtype), _there(outer, where), _there(inner, where)
+    values, outer, inner = (
+        _to_device(values, where, dtype),
+        _to_device(outer, where),
+        _to_device(inner, where),
+    )
     wanted_layout = known or layout or torch.sparse_csr
     if size is None:
         along = int(inner.max()) + 1
@@ -119,7 +123,7 @@ def _compressed(
     return made.requires_grad_() if requires_grad else made
 
 
-def _there(data: Any, device: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
+def _to_device(data: Any, device: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Return a constructor's data as a tensor on a device.
 
     Autograd records the move of a tensor that it knows.
@@ -139,7 +143,7 @@ def _home(device: Any, values: Any, indices: Any) -> Any:
     return values.device if is_virtual(values) else indices.device
 
 
-def stood_for(function: Any) -> Any:
+def original_constructor(function: Any) -> Any:
     """Return the function that a patched constructor replaces.
 
     Any other function is returned itself.

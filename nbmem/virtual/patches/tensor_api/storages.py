@@ -11,7 +11,7 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import CUDA
-from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.patches.patcher import Patch, patches_of
 from nbmem.virtual.patches.tensor_api.transfers import card_device, is_card
 from nbmem.virtual.tensors.host.recipes import View
 from nbmem.virtual.tensors.storages import true_nbytes
@@ -119,7 +119,7 @@ def storage_patches(mode: CardMode) -> list[Patch]:
         "cuda": cuda,
         "to": to,
     }
-    return wanted(torch.UntypedStorage, names)
+    return patches_of(torch.UntypedStorage, names)
 
 
 def _written(mode: CardMode, storage: torch.UntypedStorage, name: str, *args: Any) -> Any:
@@ -136,7 +136,7 @@ def _written(mode: CardMode, storage: torch.UntypedStorage, name: str, *args: An
         )
     block = mode.storages.of_storage(storage)
     if block is not None:
-        block.know_nothing()
+        block.forget_values()
     return None if name == "__setitem__" else storage
 
 

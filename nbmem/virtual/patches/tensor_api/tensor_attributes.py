@@ -14,7 +14,7 @@ from torch import _C
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from nbmem.virtual.devices import CUDA, LAZY, is_virtual, true_device
-from nbmem.virtual.patches.patcher import Patch, wanted
+from nbmem.virtual.patches.patcher import Patch, patches_of
 from nbmem.virtual.patches.tensor_api.transfers import MOVES, card_device, is_card, lazy_patches
 from nbmem.virtual.tensors.quantized import is_quantized
 from nbmem.virtual.tensors.sparse import is_sparse
@@ -43,7 +43,7 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
 
     def data_ptr(self: torch.Tensor) -> int:
         if not is_virtual(self):
-            mode.host.show(self)  # somebody reads through the address
+            mode.host.write_tensor(self)  # somebody reads through the address
             return _Base.data_ptr(self)
         block = mode.storages.of(self)
         if block is None or not block.addr or not self.numel():
@@ -53,7 +53,7 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
     def tolist(self: torch.Tensor) -> Any:
         if is_virtual(self):
             self = self.detach().cpu()
-        mode.host.show(self)
+        mode.host.write_tensor(self)
         return _Base.tolist(self)
 
     def numpy(self: torch.Tensor, *, force: bool = False) -> Any:
@@ -68,7 +68,7 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
                     "copy the tensor to host memory first."
                 )
             self = self.detach().cpu()
-        mode.host.show(self)
+        mode.host.write_tensor(self)
         return _Base.numpy(self, force=force)
 
     def record_stream(self: torch.Tensor, stream: Any) -> None:
@@ -133,7 +133,7 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
         "is_pinned": is_pinned,
         "__cuda_array_interface__": property(array_interface),
     }
-    return [*wanted(torch.Tensor, names), *wanted(torch.Tensor, MOVES), *lazy_patches()]
+    return [*patches_of(torch.Tensor, names), *patches_of(torch.Tensor, MOVES), *lazy_patches()]
 
 
 def _for_cpp(value: Any) -> Any:
@@ -153,7 +153,7 @@ def printing_patches(mode: CardMode) -> list[Patch]:
         # Torch prints with every mode off, so the copy cannot be made by .cpu().
         if is_virtual(self):
             self = mode.values.on_cpu(self)
-        mode.host.show(self)
+        mode.host.write_tensor(self)
         return true_body(self, indent)
 
     def whole(inp: torch.Tensor, *, tensor_contents: Any = None) -> str:

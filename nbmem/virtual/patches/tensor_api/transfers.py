@@ -14,7 +14,7 @@ from torch.nn import parameter
 from nbmem.virtual import current_machine
 from nbmem.virtual.devices import CUDA, is_virtual
 from nbmem.virtual.patches.patcher import Patch
-from nbmem.virtual.patches.tensor_api.list_arguments import plain
+from nbmem.virtual.patches.tensor_api.list_arguments import replace_tensors
 
 _Base: Any = _C.TensorBase
 _Device: Any = torch.device
@@ -93,7 +93,7 @@ def new_tensor(self: torch.Tensor, data: Any, **kwargs: Any) -> torch.Tensor:
     wish = kwargs.pop("device", None)
     target = card_device(self.device if wish is None else wish)
     kwargs.setdefault("dtype", self.dtype)
-    data, _ = plain(data)
+    data, _ = replace_tensors(data)
     if not is_card(target):
         return _Base.new_tensor(self, data, device=target, **kwargs)
     needs_grad = kwargs.pop("requires_grad", False)

@@ -39,7 +39,7 @@ _SCRATCH = ("make_tensor_descriptor", "global_scratch")
 """Parts of the names of what takes scratch in a kernel."""
 
 
-class Described:
+class TensorDescription:
     """A tensor argument of a launch, without the tensor's memory.
 
     It has what its kernel is compiled for: the type and the alignment of the address.
@@ -71,7 +71,7 @@ class Described:
         return 0
 
 
-class PassedKernel:
+class LazyKernel:
     """The result of a launch in place of the compiled kernel.
 
     The kernel is compiled when an attribute of it is read.
@@ -114,7 +114,7 @@ class PassedKernel:
         return self.kernel("a launch")[grid]
 
 
-class PassedLauncher:
+class ScratchLauncher:
     """A launcher that takes a kernel's scratch memory on the card.
 
     The memory comes from the program's allocator. Nothing is launched.
@@ -154,7 +154,7 @@ class Scratch:
         self._known: dict[tuple[Any, ...], tuple[Any, Any]] = {}
         self._spent_s = 0.0
 
-    def of(self, function: Any, kernel: PassedKernel, values: Iterable[Any]) -> Any:
+    def of(self, function: Any, kernel: LazyKernel, values: Iterable[Any]) -> Any:
         """Return Triton's metadata of a kernel; None if it is not known.
 
         Args:
@@ -171,7 +171,7 @@ class Scratch:
             self._known[key] = function, metadata
         return self._known[key][1]
 
-    def _compiled(self, kernel: PassedKernel) -> Any:
+    def _compiled(self, kernel: LazyKernel) -> Any:
         begun = time.monotonic()
         try:
             return kernel.kernel("scratch").metadata
@@ -193,21 +193,21 @@ def take_scratch(metadata: Any, grid: Sequence[int], stream: Any) -> Any:
     return _allocator()(total, metadata.global_scratch_align, stream)
 
 
-def light(value: Any) -> Any:
+def without_memory(value: Any) -> Any:
     """Return an argument of a launch without the memory behind it."""
     if is_virtual(value):
-        return Described(value)
+        return TensorDescription(value)
     if isinstance(value, (list, tuple)):
-        parts = [light(item) for item in value]
+        parts = [without_memory(item) for item in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if isinstance(getattr(value, "base", None), torch.Tensor):  # a descriptor, another type's view
         alike = copy.copy(value)
-        alike.base = light(value.base)
+        alike.base = without_memory(value.base)
         return alike
     return value
 
 
-def resources(name: str, kernel: bytes) -> tuple[int, int]:
+def register_usage(name: str, kernel: bytes) -> tuple[int, int]:
     """Return registers and spilled registers of each thread.
 
     NVIDIA's tool cuobjdump reads them in the kernel.

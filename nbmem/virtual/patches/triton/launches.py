@@ -20,13 +20,13 @@ from nbmem.virtual.dispatch.card_mode import CardMode
 from nbmem.virtual.patches.patcher import Patch
 from nbmem.virtual.patches.triton.compiled_kernels import (
     MOST_THREADS,
-    PassedKernel,
-    PassedLauncher,
+    LazyKernel,
     Scratch,
-    light,
+    ScratchLauncher,
     may_take_scratch,
-    resources,
+    register_usage,
     take_scratch,
+    without_memory,
 )
 from nbmem.virtual.warnings import TRITON
 
@@ -66,7 +66,7 @@ class TritonInterface:
         return getattr(torch.cuda, name)
 
 
-class PassedBlas:
+class NullCublasLt:
     """A replacement of Triton's binding to cuBLASLt.
 
     What it writes is not known. The caller gives it a workspace.
@@ -87,10 +87,10 @@ class TritonDriver:
         self._machine = machine
         self._launched = launched
 
-    def launcher_cls(self, source: Any, metadata: Any) -> PassedLauncher:
+    def launcher_cls(self, source: Any, metadata: Any) -> ScratchLauncher:
         """Return the launcher of a compiled kernel."""
         del source
-        return PassedLauncher(metadata, self._launched)
+        return ScratchLauncher(metadata, self._launched)
 
     def load_binary(
         self, name: str, kernel: bytes, shared: int, device: int
@@ -101,7 +101,7 @@ class TritonDriver:
         of a thread, the most threads of a block.
         """
         del shared, device
-        return (1, 1, *resources(name, kernel), MOST_THREADS)
+        return (1, 1, *register_usage(name, kernel), MOST_THREADS)
 
     def get_active_torch_device(self) -> torch.device:
         """Return the current card as a device."""
@@ -177,14 +177,14 @@ def triton_patches(mode: CardMode, machine: Machine) -> list[Patch]:
     if jit is None or config is None:
         return []
 
-    def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> PassedKernel:
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> LazyKernel:
         for hook in self.pre_run_hooks:
             hook(*args, **options)
         names = self.signature.parameters
         asked = {name: value for name, value in options.items() if name in names}
         bound = self.signature.bind(*args, **asked)
         bound.apply_defaults()
-        kernel = PassedKernel(self.__name__, compiled(self, args, options), loaded=not warmup)
+        kernel = LazyKernel(self.__name__, compiled(self, args, options), loaded=not warmup)
         if not warmup:
             sizes = grid(dict(bound.arguments)) if callable(grid) else grid
             launched(bound.arguments.values())
@@ -202,8 +202,8 @@ def triton_patches(mode: CardMode, machine: Machine) -> list[Patch]:
         machine.current.note(TRITON)
 
     def compiled(self: Any, args: Any, options: dict[str, Any]) -> Callable[[], Any]:
-        lighter = [light(value) for value in args]
-        named = {name: light(value) for name, value in options.items()}
+        lighter = [without_memory(value) for value in args]
+        named = {name: without_memory(value) for name, value in options.items()}
 
         def compile_it() -> Any:
             hooks, self.pre_run_hooks = self.pre_run_hooks, []
@@ -230,7 +230,7 @@ def _blas_patches(launched: Callable[[Iterable[Any]], None]) -> list[Patch]:
     cublas = getattr(getattr(library, "nvidia", None), "cublas", None)
     if cublas is None:
         return []
-    return [Patch(cublas, "CublasLt", lambda workspace: PassedBlas(workspace, launched))]
+    return [Patch(cublas, "CublasLt", lambda workspace: NullCublasLt(workspace, launched))]
 
 
 def _teach_wrapped_launches() -> None:

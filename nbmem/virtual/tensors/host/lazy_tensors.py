@@ -21,7 +21,13 @@ from torch._prims_common import compute_required_storage_length
 
 from nbmem.virtual.devices import CPU, true_device
 from nbmem.virtual.tensors.host.pages import untouched
-from nbmem.virtual.tensors.host.recipes import Recipe, RecipeSource, View, below, carry_out
+from nbmem.virtual.tensors.host.recipes import (
+    Recipe,
+    RecipeSource,
+    View,
+    run_recipe,
+    without_dispatch,
+)
 from nbmem.virtual.tensors.operator_call import OperatorCall, facts_of
 from nbmem.virtual.tensors.shapes import TensorSpec, infer
 
@@ -60,7 +66,7 @@ class _WrittenError(Exception):
     """A large argument is written already: the operator must run."""
 
 
-class Kept(weakref.ref):  # type: ignore[type-arg]
+class LazyStorage(weakref.ref):  # type: ignore[type-arg]
     """A weak reference to an unwritten storage.
 
     Attributes:
@@ -74,7 +80,7 @@ class Kept(weakref.ref):  # type: ignore[type-arg]
     recipe: Recipe | None
 
 
-class Unwritten:
+class LazyTensors:
     """The large CPU tensors that have not been read yet.
 
     Attributes:
@@ -87,7 +93,7 @@ class Unwritten:
     ) -> None:
         self._rule_of = rule_of
         self.everything = everything
-        self._kept: dict[int, Kept] = {}
+        self._kept: dict[int, LazyStorage] = {}
         self._lock = lock
 
     def run(self, call: OperatorCall, *, pinned: bool = False) -> Any:
@@ -101,7 +107,7 @@ class Unwritten:
             facts = facts_of(call.func)
             kept = [t for t in call.tensors if self.kept_of(t) is not None]
             if kept and not facts.view and not facts.reshapes:
-                noted = self._noted(call)
+                noted = self._defer(call)
                 if noted is not None:
                     return noted
                 for tensor in kept:
@@ -131,10 +137,10 @@ class Unwritten:
         with self._lock:
             kept = self._kept.get(storage._cdata)
             if kept is not None:
-                carry_out(kept.recipe, storage)
+                run_recipe(kept.recipe, storage)
                 self._forget(kept)
 
-    def show(self, tensor: torch.Tensor) -> None:
+    def write_tensor(self, tensor: torch.Tensor) -> None:
         """Write the storage of a tensor."""
         if self._kept and self.kept_of(tensor) is not None:
             self.write(tensor.untyped_storage())
@@ -174,7 +180,7 @@ class Unwritten:
                 self.write(storage)
         self._kept.clear()
 
-    def kept_of(self, tensor: torch.Tensor) -> Kept | None:
+    def kept_of(self, tensor: torch.Tensor) -> LazyStorage | None:
         """Return the record of an unwritten tensor; None for an ordinary one."""
         if true_device(tensor) != CPU or tensor.layout is not torch.strided:
             return None
@@ -202,7 +208,7 @@ class Unwritten:
             self.run(OperatorCall(rule.fill, (made, *rule.filling(call)), kwargs))
         return made
 
-    def _noted(self, call: OperatorCall) -> torch.Tensor | None:
+    def _defer(self, call: OperatorCall) -> torch.Tensor | None:
         """Defer an operator and return its result; None if it must run."""
         facts = facts_of(call.func)
         try:
@@ -244,7 +250,7 @@ class Unwritten:
         return None if step is None else self._fresh(spec.nbytes, step.view, step)
 
     def _step(
-        self, call: OperatorCall, view: View, changed: Kept | None, seed: int | None
+        self, call: OperatorCall, view: View, changed: LazyStorage | None, seed: int | None
     ) -> Recipe | None:
         """Build the next step of a recipe; None if that would be too long.
 
@@ -261,7 +267,7 @@ class Unwritten:
                 return sources[-1]
             if tensor.numel() * tensor.element_size() > TINY:
                 raise _WrittenError
-            with below():
+            with without_dispatch():
                 return tensor.clone()
 
         args, kwargs = call.map(argument)
@@ -280,12 +286,12 @@ class Unwritten:
         return view.of(storage)
 
     def _keep(self, storage: torch.UntypedStorage, recipe: Recipe | None) -> None:
-        kept = Kept(storage, self._forget)
+        kept = LazyStorage(storage, self._forget)
         kept.key = storage._cdata
         kept.recipe = recipe
         self._kept[kept.key] = kept
 
-    def _forget(self, kept: Kept) -> None:
+    def _forget(self, kept: LazyStorage) -> None:
         self._kept.pop(kept.key, None)
 
 
@@ -297,5 +303,5 @@ def _view(tensor: torch.Tensor | TensorSpec) -> View:
 
 def _draw(generator: torch.Generator | None) -> int:
     """Draw a seed from a generator; None is torch's default generator."""
-    with below():
+    with without_dispatch():
         return int(torch.randint(1 << 62, (), generator=generator))

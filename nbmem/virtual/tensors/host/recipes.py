@@ -26,7 +26,7 @@ class View(NamedTuple):
 
     def of(self, storage: torch.UntypedStorage) -> torch.Tensor:
         """Return the tensor on a storage."""
-        with below():
+        with without_dispatch():
             empty = torch.empty(0, dtype=self.dtype, device=CPU)
             return empty.set_(storage, self.offset, self.size, self.stride)
 
@@ -65,13 +65,13 @@ class Recipe:
     count: int
 
 
-def carry_out(recipe: Recipe | None, storage: torch.UntypedStorage) -> None:
+def run_recipe(recipe: Recipe | None, storage: torch.UntypedStorage) -> None:
     """Run a recipe's steps in order, on a storage that holds zeros."""
     steps: list[Recipe] = []
     while recipe is not None:
         steps.append(recipe)
         recipe = recipe.before
-    with below():
+    with without_dispatch():
         for step in reversed(steps):
             target = step.view.of(storage)
             args = tuple(_real(arg) for arg in step.args)
@@ -88,7 +88,7 @@ def _real(argument: Any) -> Any:
     """Return an argument with tensors in place of recipe sources."""
     if isinstance(argument, RecipeSource):
         storage = untouched(argument.nbytes)
-        carry_out(argument.recipe, storage)
+        run_recipe(argument.recipe, storage)
         return argument.view.of(storage)
     if isinstance(argument, (list, tuple)):
         return type(argument)(_real(item) for item in argument)
@@ -96,7 +96,7 @@ def _real(argument: Any) -> Any:
 
 
 @contextlib.contextmanager
-def below() -> Iterator[None]:
+def without_dispatch() -> Iterator[None]:
     """Run operators inside for real, below autograd and torch's modes.
 
     They leave no trace with either.
