@@ -9,7 +9,7 @@ import argparse
 import subprocess
 
 from environment import prepare, require_python
-from installing import ROOT, say
+from installing import ROOT, print_line
 
 
 def main() -> int:
@@ -22,7 +22,7 @@ def main() -> int:
         description=__doc__, epilog="All arguments are passed on to `python -m tests.accuracy`."
     )
     _, arguments = parser.parse_known_args()
-    say(
+    print_line(
         "This environment holds the CUDA build of torch, torchvision, timm and transformers: about "
         "5 GB, in .venv-cuda. No driver and no card are needed."
     )

@@ -9,7 +9,7 @@ import argparse
 import os
 
 from environment import hand_over, prepare, require_python
-from installing import ROOT, say
+from installing import ROOT, print_line
 
 
 def main() -> int:
@@ -31,7 +31,7 @@ def main() -> int:
     options, arguments = parser.parse_known_args()
     python = options.python
     if python is None:
-        say(
+        print_line(
             "This environment holds the CUDA build of torch: about 5 GB, in .venv-cuda. "
             "The quarter of an hour begins when it is there."
         )

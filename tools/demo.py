@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path
 
 from environment import add_labextension, prepare, require_python, this_python
-from installing import ROOT, say
+from installing import ROOT, print_line
 
 NOTEBOOK = ROOT / "notebooks" / "01_quickstart.ipynb"
 
@@ -41,7 +41,7 @@ def main() -> int:
     if status == 0 and options.lab:
         if not options.here:
             add_labextension(Path(python).parents[1])
-        say("\nOpening JupyterLab; end it with Ctrl-C.")
+        print_line("\nOpening JupyterLab; end it with Ctrl-C.")
         lab = [python, "-m", "jupyterlab", str(out / options.notebook.name)]
         if hasattr(os, "geteuid") and os.geteuid() == 0:
             lab.append("--allow-root")  # in a container there is often nobody else

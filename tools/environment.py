@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from installing import ROOT, install, pip, python_of, say
+from installing import ROOT, install, pip, print_line, python_of
 
 OLDEST = (3, 11)
 _STAMP = "nbmem-setup.json"
@@ -78,7 +78,7 @@ def prepare(
     else:
         _create(folder, interpreter)
     wanted = requirements(*stamp["groups"])
-    say(f"Installing into {name}: {', '.join(['nbmem'] * project + wanted)}")
+    print_line(f"Installing into {name}: {', '.join(['nbmem'] * project + wanted)}")
     install(folder, *(["--editable", str(ROOT)] if project else []), *wanted)
     (folder / _STAMP).write_text(json.dumps(stamp, indent=1), encoding="utf-8")
     return python_of(folder)
@@ -115,7 +115,7 @@ def add_labextension(folder: Path) -> None:
     """
     built = ROOT / "nbmem" / "labextension"
     if not (built / "package.json").exists():
-        say("Compiling the JupyterLab extension, which takes a minute.")
+        print_line("Compiling the JupyterLab extension, which takes a minute.")
         wheels = ["--wheel-dir", str(ROOT / "out" / "wheel")]
         pip(folder, "wheel", "--no-deps", *wheels, str(ROOT), labextension=True)
     place = folder / "share" / "jupyter" / "labextensions" / "nbmem-labextension"

@@ -38,7 +38,7 @@ def main(notebook: Path, out: Path) -> int:
         timeout=600,
         resources={"metadata": {"path": str(out)}},
         extra_arguments=["--log-level=40"],  # its remarks on sockets are not for this reader
-        on_cell_start=_tell,
+        on_cell_start=_announce_cell,
     )
     print(f"Executing {notebook.name}", flush=True)
     try:
@@ -56,7 +56,7 @@ def main(notebook: Path, out: Path) -> int:
     return _report(executed, recording, out / "report.html")
 
 
-def _tell(cell: Any, cell_index: int) -> None:
+def _announce_cell(cell: Any, cell_index: int) -> None:
     """Print the number and the first line of a cell that begins."""
     if cell.cell_type == "code":
         print(f"  cell {cell_index + 1}: {cell.source.partition(chr(10))[0][:70]}", flush=True)

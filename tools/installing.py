@@ -26,7 +26,7 @@ _WORTH_A_LINE = 20.0
 """MB of a file whose download is told."""
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a line at once, before the output of what it announces."""
     print(text, flush=True)
 
@@ -51,7 +51,7 @@ def install(folder: Path, *words: str) -> None:
         if pinned is not None:
             _announce(folder, pinned)
         _by_pip(folder, words)
-    say(f"  installed after {time.monotonic() - begin:.0f} s")
+    print_line(f"  installed after {time.monotonic() - begin:.0f} s")
 
 
 def pip(folder: Path, *arguments: str, labextension: bool = False) -> None:
@@ -84,10 +84,10 @@ def _by_uv(folder: Path, pinned: str, words: tuple[str, ...]) -> bool:
     tried = [*front, "--dry-run", pinned]
     done = subprocess.run(tried, env=once, capture_output=True, text=True, check=False)
     if done.returncode:
-        say("  uv cannot reach the builds of torch from here; pip takes what it finds.")
+        print_line("  uv cannot reach the builds of torch from here; pip takes what it finds.")
         return False
     found = re.search(r"\+ torch==(\S+)", done.stderr)
-    say(f"  uv takes torch {found[1] if found else pinned}, {_driver()}.")
+    print_line(f"  uv takes torch {found[1] if found else pinned}, {_driver()}.")
     return not subprocess.run(
         [*front, *words], cwd=ROOT, env=_environment(), check=False
     ).returncode
@@ -118,20 +118,20 @@ def _announce(folder: Path, pinned: str) -> None:
     if platform.system() != "Linux":
         return
     if sys.prefix == sys.base_prefix and importlib.util.find_spec("torch"):
-        say("  This Python has a torch already: it stays as it is, the environment gets its own.")
+        print_line("  This Python has a torch already; the environment gets its own.")
     chosen = _chosen_by_pip(folder, "--no-deps", pinned)
     small = any("+cpu" in version for version, _ in chosen)
     if not small:
         chosen = _chosen_by_pip(folder, pinned)
     if not chosen:
-        say(f"  pip does not say which build of {pinned} it takes, and how large that is.")
+        print_line(f"  pip does not say which build of {pinned} it takes, and how large that is.")
         return
     size = sum(_size(address) for _, address in chosen) / 1e9
     build = "the CPU build" if small else "the CUDA build with its libraries"
     much = f"{size:.1f} GB" if size else "an unknown amount"
-    say(f"  pip takes {build} of {pinned}, {much} to load; {_driver()}.")
+    print_line(f"  pip takes {build} of {pinned}, {much} to load; {_driver()}.")
     if not small and not _has_driver():
-        say(
+        print_line(
             "  Without a card the CPU build (0.2 GB) is enough: pip takes it where it knows an "
             "index or a folder that has it (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS)."
         )
@@ -179,18 +179,18 @@ def _by_pip(folder: Path, words: tuple[str, ...]) -> None:
     ) as process:
         for line in process.stdout or ():
             said.append(line)
-            _tell(line)
+            _print_size(line)
     if process.returncode:
         print("".join(said[-40:]), file=sys.stderr)
         _give_up()
 
 
-def _tell(line: str) -> None:
+def _print_size(line: str) -> None:
     file = re.match(r"\s*(Downloading|Using cached) (\S+) \(([\d.]+) MB\)", line)
     if file and float(file[3]) >= _WORTH_A_LINE:
-        say(f"  {file[1].lower()} {file[2].rpartition('/')[2]}, {file[3]} MB")
+        print_line(f"  {file[1].lower()} {file[2].rpartition('/')[2]}, {file[3]} MB")
     elif line.startswith("Installing collected packages:"):
-        say(f"  unpacking {line.count(',') + 1} packages")
+        print_line(f"  unpacking {line.count(',') + 1} packages")
 
 
 def _pip_of(folder: Path) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from environment import hand_over, prepare, require_python
-from installing import say
+from installing import print_line
 
 
 def main() -> int:
@@ -26,7 +26,7 @@ def main() -> int:
     options, arguments = parser.parse_known_args()
     python = options.python
     if python is None:
-        say(
+        print_line(
             "This environment holds the CUDA build of torch: about 5 GB, in .venv-cuda. A C++ "
             "compiler and binutils are needed; no driver and no card are."
         )

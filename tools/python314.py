@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from installing import ROOT, say
+from installing import ROOT, print_line
 
 PYODIDE = "pyodide@314.0.7"
 """CPython 3.14.2."""
@@ -33,7 +33,7 @@ def prepare(*, fresh: bool) -> str | None:
         return None
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
-    say(f"Installing into {FOLDER.name}: {', '.join((PYODIDE, *PACKAGES))}")
+    print_line(f"Installing into {FOLDER.name}: {', '.join((PYODIDE, *PACKAGES))}")
     words = ("install", "--prefix", str(FOLDER), "--no-audit", "--no-fund", PYODIDE)
     if subprocess.run([npm, *words], check=False).returncode:
         return f"npm could not install {PYODIDE}"

@@ -24,7 +24,7 @@ from environment import (
     require_python,
     this_python,
 )
-from installing import ROOT, pip, say
+from installing import ROOT, pip, print_line
 from vscode import install as install_vscode
 
 if TYPE_CHECKING:
@@ -89,22 +89,24 @@ def main() -> int:
 
 
 def _timed(check: Check, python: Path, *, fresh: bool) -> CheckResult:
-    say(f"\n== {check.name}")
+    print_line(f"\n== {check.name}")
     begin = time.monotonic()
     code, text = check.run(python, fresh)
     return CheckResult(check.name, failed=code != 0, seconds=time.monotonic() - begin, text=text)
 
 
 def _summary(results: list[CheckResult]) -> int:
-    say("")
+    print_line("")
     for one in results:
-        say(f"{one.name:<12}{'FAILED' if one.failed else 'ok':<8}{one.seconds:7.1f} s  {one.text}")
+        print_line(
+            f"{one.name:<12}{'FAILED' if one.failed else 'ok':<8}{one.seconds:7.1f} s  {one.text}"
+        )
     failed = [one.name for one in results if one.failed]
     total = sum(one.seconds for one in results)
     if failed:
-        say(f"\nFailed: {', '.join(failed)}. ({total:.0f} s)")
+        print_line(f"\nFailed: {', '.join(failed)}. ({total:.0f} s)")
     else:
-        say(f"\nAll {len(results)} passed in {total:.0f} s.")
+        print_line(f"\nAll {len(results)} passed in {total:.0f} s.")
     return 1 if failed else 0
 
 

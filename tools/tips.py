@@ -19,7 +19,7 @@ from nbmem.report.analysis import card_ledger_of, report_of  # noqa: E402
 from nbmem.report.tips.engine import advise  # noqa: E402
 from nbmem.report.tips.rule import HEADINGS, Rule, fmt_range  # noqa: E402
 from nbmem.report.tips.rules import RULES  # noqa: E402
-from nbmem.views.tip_catalogue import when_shown  # noqa: E402
+from nbmem.views.tip_catalogue import visibility_text  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +74,7 @@ def _page(rule: Rule) -> str:
             lines += ["", f"**{line.strip()}.**"]
         elif line.strip():
             lines.append(line.strip())
-    return "\n".join([*lines, "", when_shown(rule), ""]).replace("\n\n\n", "\n\n")
+    return "\n".join([*lines, "", visibility_text(rule), ""]).replace("\n\n\n", "\n\n")
 
 
 def scenarios() -> str:

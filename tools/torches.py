@@ -18,7 +18,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 from environment import find_python, prepare, require_python, requirements
-from installing import ROOT, pip, say
+from installing import ROOT, pip, print_line
 
 RELEASES = ("2.6.0", "2.9.1", "2.11.0", "2.13.0", "newest")
 SMOKE = ("demo", "CNN", "transformer with autocast", "compile", "fit", "traced cell in a kernel")
@@ -76,7 +76,7 @@ def check(release: str, interpreter: str, *, keep: bool, smoke: bool) -> Release
     name = f".venv-torch-{release}"
     python = prepare(name, "run", "test", interpreter=interpreter)
     wanted = ["--upgrade", "torch"] if release == "newest" else [f"torch=={release}"]
-    say(f"Installing {wanted[-1]} into {name}")
+    print_line(f"Installing {wanted[-1]} into {name}")
     pip(ROOT / name, "install", *wanted, *requirements("frameworks"))
     try:
         return _tested(python, smoke=smoke)
@@ -156,14 +156,14 @@ def main() -> int:
     interpreter = options.python if there else find_python(options.python)
     if interpreter is None:
         parser.error(f"there is no Python {options.python} on the path or among pyenv's")
-    say(COST)
+    print_line(COST)
     results = [
         check(release, interpreter, keep=options.keep, smoke=options.smoke)
         for release in options.releases
     ]
-    say(_table(results))
+    print_line(_table(results))
     for one in filter(lambda one: one.counts, results):
-        say(f"torch {one.release}, Python {one.python}: {one.counts} in {one.seconds:.0f} s")
+        print_line(f"torch {one.release}, Python {one.python}: {one.counts} in {one.seconds:.0f} s")
     return 1 if any(one.failed for one in results) else 0
 
 

@@ -166,7 +166,7 @@ class Recorded:
     @staticmethod
     def lost(_part: str, err: BaseException) -> None:
         """Print what went wrong: there is no report that could have it."""
-        _say(f"this process is not recorded: {error_of(err)}")
+        _print_note(f"this process is not recorded: {error_of(err)}")
 
 
 def recorded(
@@ -202,10 +202,10 @@ def _end(writes: RankFolder, error: BaseException | None) -> None:
     try:
         writes.end(error)
     except NbmemError as err:
-        _say(str(err))
+        _print_note(str(err))
     except Exception as err:  # noqa: BLE001 - a guest's manners
-        _say(f"this process's recording was lost: {error_of(err)}")
+        _print_note(f"this process's recording was lost: {error_of(err)}")
 
 
-def _say(sentence: str) -> None:
+def _print_note(sentence: str) -> None:
     sys.stderr.write(f"nbmem: {sentence}\n")

@@ -49,7 +49,7 @@ def read(session: Session, device: int | None, *, everything: bool = False) -> P
         Exception: The ledger itself cannot be made; `shown` has the counters' figures then.
     """
     faults = Faults()
-    card_ledger = _books(session, device, faults)
+    card_ledger = _card_ledger(session, device, faults)
     report = faults.part(
         "The report beyond its ledger", lambda: _analysed(card_ledger, faults), None
     )
@@ -169,7 +169,7 @@ def _text(report: Report, faults: Faults) -> str:
     return render_text(report, faults=faults)
 
 
-def _books(session: Session, device: int | None, faults: Faults) -> CardLedger:
+def _card_ledger(session: Session, device: int | None, faults: Faults) -> CardLedger:
     from nbmem.report.analysis import card_ledger_of
     from nbmem.report.ledger.card_ledger import CardLedger
 

@@ -130,7 +130,7 @@ class Trace:
             return True
         with hold_signals() as held:
             self._recording.close(error)
-            over = self._recording.look(enough) is not False
+            over = self._recording.record_names_and_holders(enough) is not False
             self._recording.freeze()
         self._recording.interrupted |= held.came
         return over
@@ -140,7 +140,7 @@ class Trace:
 
         The report is new then. No code that uses tensors may have run since `end`.
         """
-        if self._recording is None or self._recording.look(enough) is False:
+        if self._recording is None or self._recording.record_names_and_holders(enough) is False:
             return False
         self._recording.freeze()
         self._reports.clear()

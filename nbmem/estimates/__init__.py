@@ -60,7 +60,7 @@ def estimate(
     program = ranked.of_world(programs.call(function), world)
     trace = tracing.trace(program.title)
     with EstimateProcess(program) as apart:
-        trace.session = apart.ask(record, Request(card=card, compiled=True))
+        trace.session = apart.call(record, Request(card=card, compiled=True))
     return trace
 
 
@@ -106,7 +106,7 @@ def fit(  # noqa: PLR0913 - the question's parts
     with EstimateProcess(program) as apart:
         answer = fitting.fit(
             program,
-            fitting.cached_query(apart.ask),
+            fitting.cached_query(apart.call),
             card,
             margin=margin,
             between=between,
@@ -177,7 +177,7 @@ def plan(  # noqa: PLR0913 - the question's parts
         program = programs.call(program, start=batch)
     alone, program = program, ranked.of_world(program, world)
     with EstimateProcess(program) as apart:
-        ask = fitting.cached_query(apart.ask)
+        ask = fitting.cached_query(apart.call)
         if world is not None and batch is None and target is None and not every:
             first = ask(planning.baseline_request(program, card, margin)).probe
             if ranked.NO_GROUP in first.notes:
@@ -257,7 +257,7 @@ def layers(  # noqa: PLR0913 - the question's parts
         {by_layer.MODEL: model, by_layer.INPUT: batch, by_layer.OPTIMIZER: optimizer}, title
     )
     with EstimateProcess(program) as apart:
-        answer = apart.ask(by_layer.measure, card_for(gpu), title, shape)
+        answer = apart.call(by_layer.measure, card_for(gpu), title, shape)
     return to_displayed(LayersAnswer, answer)
 
 
@@ -274,5 +274,5 @@ def layers_of(
         NbmemError: The script does not run, or makes no such model.
     """
     with EstimateProcess(program) as apart:
-        answer = apart.ask(by_layer.measure_script, card_for(gpu), name, shape)
+        answer = apart.call(by_layer.measure_script, card_for(gpu), name, shape)
     return to_displayed(LayersAnswer, answer)

@@ -1,1 +1,1 @@
-"""Where people meet nbmem: the notebook, the sidebar, the command line."""
+"""Frontends: the notebook, the sidebar and the command line."""

@@ -16,7 +16,7 @@ _WHEN = {
 }
 
 
-def when_shown(rule: Rule) -> str:
+def visibility_text(rule: Rule) -> str:
     """Return when a rule's tips are shown, in a sentence or two."""
     return _WHEN[rule.when] + (" Also of the host's memory." if rule.anywhere else "")
 
@@ -24,7 +24,7 @@ def when_shown(rule: Rule) -> str:
 def render_rule(rule: Rule, *, muted: bool = False) -> str:
     """Return a rule's page, with when its tips are shown."""
     silent = f" You have muted it: `%nbmem unmute {rule.name}`." if muted else ""
-    return f"{rule.name}: {rule.text.strip()}\n\n{when_shown(rule)}{silent}"
+    return f"{rule.name}: {rule.text.strip()}\n\n{visibility_text(rule)}{silent}"
 
 
 def render_rules(rules: Iterable[Rule], muted: Collection[str] = ()) -> str:

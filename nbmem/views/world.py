@@ -100,7 +100,7 @@ def highest(named: Sequence[tuple[str, RankRow]], most: int) -> list[tuple[str, 
 
 def ranks_table(world: WorldReport, width: int) -> str:
     """Write a line for each rank; equal neighbours share one."""
-    hosts, meshed = _shown(world)
+    hosts, meshed = _visible_columns(world)
     reserved = () if world.on_host else ("reserved",)
     head = ["Rank", *["host"] * hosts, *["mesh"] * meshed]
     rows = [(_numbers(same), *line) for line, same in _equal_ranks(world)]
@@ -113,7 +113,7 @@ def ranks_table(world: WorldReport, width: int) -> str:
     return "\n".join(clipped(line, width) for line in (*table.splitlines(), *more))
 
 
-def _shown(world: WorldReport) -> tuple[bool, bool]:
+def _visible_columns(world: WorldReport) -> tuple[bool, bool]:
     """Return whether to show hosts, and whether to show mesh places.
 
     A column is shown where it tells the ranks apart.
@@ -124,7 +124,7 @@ def _shown(world: WorldReport) -> tuple[bool, bool]:
 
 def _equal_ranks(world: WorldReport) -> list[tuple[tuple[str, ...], list[RankRow]]]:
     """Return the table's lines, each with the neighbouring ranks it is about."""
-    hosts, meshed = _shown(world)
+    hosts, meshed = _visible_columns(world)
     reserves = not world.on_host
     found = groupby(world.rows, key=lambda row: _line(row, hosts, meshed, reserves))
     return [(line, list(same)) for line, same in found]

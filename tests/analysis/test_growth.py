@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 import nbmem
-from nbmem.report.analysis.growth import step_ends, steps_are_alike
+from nbmem.report.analysis.growth import step_ends, steps_are_equal
 from nbmem.report.ledger.card_ledger import CardLedger
 from tests.recorded import load, session_of
 
@@ -23,7 +23,7 @@ def test_steps_that_a_file_numbers_backwards_end_in_order():
 
 
 def test_steps_are_alike_unless_their_batches_differ():
-    assert steps_are_alike(CardLedger(session_of(load("lstm_lm_b32s128_sgd"))))
-    assert not steps_are_alike(
+    assert steps_are_equal(CardLedger(session_of(load("lstm_lm_b32s128_sgd"))))
+    assert not steps_are_equal(
         CardLedger(nbmem.open(SNAPSHOTS / "variable_lengths.pickle.xz").session)
     )

@@ -42,7 +42,7 @@ def main() -> None:
         path.write_text(SCRIPT)
         begin = time.perf_counter()
         with EstimateProcess(programs.script(str(path), (str(layers),))) as apart:
-            found = apart.ask(probe, Request(card=card_for("H100"))).probe
+            found = apart.call(probe, Request(card=card_for("H100"))).probe
         seconds = time.perf_counter() - begin
     if found.failure is not None:
         sys.exit(str(found.failure))

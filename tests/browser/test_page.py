@@ -11,7 +11,7 @@ import pytest
 
 from nbmem.api import tracing
 from nbmem.core.files.session import save_session
-from nbmem.views.exports.page import living_page
+from nbmem.views.exports.page import explorer_page
 from nbmem.views.exports.viewer import viewer_page
 from nbmem.views.mime_bundle import mimebundle
 from tests.browser.pages import expect
@@ -72,7 +72,7 @@ def test_a_page_of_a_world_has_each_ranks_explorer_when_it_is_unfolded(offline, 
 
 def test_an_exported_page_is_alive_and_reaches_nobody(offline, tmp_path):
     path = tmp_path / "report.html"
-    path.write_text(living_page(sample.cnn()), encoding="utf-8")
+    path.write_text(explorer_page(sample.cnn()), encoding="utf-8")
     report = reports(offline, path, 1).first
     offline.wait_for_selector("[data-testid=nbx-explorer][data-drawn=true]")
     expect_answer(report)

@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from nbmem.frontends.cli.subcommand import say, write_out
+from nbmem.frontends.cli.subcommand import print_message, write_out
 
 pytestmark = pytest.mark.torch
 
@@ -113,7 +113,7 @@ def test_what_a_pipe_on_windows_cannot_hold_is_a_question_mark(monkeypatch):
     """Python writes into a pipe there in the system's old encoding."""
     for write, name, text in (
         (write_out, "stdout", "gr\xf6\xdfe \u2192 8 MiB\n"),
-        (say, "stderr", "nbmem: gr\xf6\xdfe \u2192 8 MiB\n"),
+        (print_message, "stderr", "nbmem: gr\xf6\xdfe \u2192 8 MiB\n"),
     ):
         stream = io.TextIOWrapper(io.BytesIO(), encoding="cp1252", newline="")
         monkeypatch.setattr(sys, name, stream)

@@ -107,7 +107,7 @@ def test_the_copy_holds_the_same_bytes(notebook):
     with EstimateProcess(
         programs.cell("model.train()\ntorch.zeros(1, device='cuda')", notebook)
     ) as apart:
-        found = apart.ask(probe, Request(card=virtual.find_card("T4"))).probe
+        found = apart.call(probe, Request(card=virtual.find_card("T4"))).probe
     model = notebook["model"]
     weights = sum(p.nbytes for p in model.parameters())  # tied ones once
     assert found.held["weights"] == weights
@@ -168,7 +168,7 @@ def test_a_process_that_dies_is_a_sentence(tmp_path):
     path.write_text("import os\nos._exit(3)\n")
     apart = EstimateProcess(programs.script(str(path)))
     with pytest.raises(EstimateError, match=r"ended by itself \(exit code 3\)"), apart:
-        apart.ask(probe, Request(card=virtual.find_card("T4")))
+        apart.call(probe, Request(card=virtual.find_card("T4")))
 
 
 LEAVES_ALL_RUNNING = """
@@ -185,7 +185,7 @@ def test_threads_and_processes_of_the_program_end_with_the_estimate(tmp_path):
     path = tmp_path / "pid.txt"
     program = programs.cell(LEAVES_ALL_RUNNING.format(path=str(path)), {"torch": torch})
     with EstimateProcess(program) as apart:
-        assert apart.ask(probe, Request(card=virtual.find_card("T4"))).probe.fits
+        assert apart.call(probe, Request(card=virtual.find_card("T4"))).probe.fits
         pid = int(path.read_text())
         os.kill(pid, 0)
     deadline = time.monotonic() + 10
@@ -239,7 +239,7 @@ def test_every_run_begins_as_the_notebook_stands(tmp_path, monkeypatch):
         torch.set_autocast_dtype("cuda", torch.bfloat16)
         with EstimateProcess(programs.cell(SURROUNDED, {"torch": torch})) as apart:
             request = Request(card=virtual.find_card("T4"))
-            assert [apart.ask(probe, request).probe.failure for _ in range(2)] == [None, None]
+            assert [apart.call(probe, request).probe.failure for _ in range(2)] == [None, None]
         numbers = random.random(), np.random.rand(), torch.rand(1, device="cpu").item()  # noqa: NPY002
     finally:
         virtual.deactivate()
@@ -273,7 +273,7 @@ def test_a_program_reads_its_own_visible_cards_and_sees_none(tmp_path, monkeypat
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", own)
     with EstimateProcess(programs.cell(VISIBLE, {"torch": torch})) as apart:
         request = Request(card=virtual.find_card("T4"))
-        assert [apart.ask(probe, request).probe.failure for _ in range(2)] == [None, None]
+        assert [apart.call(probe, request).probe.failure for _ in range(2)] == [None, None]
     assert (tmp_path / "seen").read_text().splitlines() == [f"{own!r} '-1'"] * 2
 
 

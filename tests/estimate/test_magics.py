@@ -85,7 +85,7 @@ def test_after_an_interrupt_what_was_known_stays(monkeypatch, capsys):
     answer = SimpleNamespace(_repr_mimebundle_=lambda: {"text/plain": "so far", "text/html": ""})
     progress = estimates.EstimateProgress(SimpleNamespace(kernel=object()), "plan")
     with progress:
-        progress.tell("as it is")
+        progress.add_line("as it is")
         progress.partial(answer, "1 run, at most 3 more, about 4 s")
         progress.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert put[-2] == "plan: 1 run, at most 3 more, about 4 s\nso far"

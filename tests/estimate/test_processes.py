@@ -46,7 +46,7 @@ def _none_waits():
 def asked(path):
     """A run's peak, and the process that answered."""
     with EstimateProcess(programs.script(str(path))) as apart:
-        found = apart.ask(probe, Request(card=virtual.find_card("T4"))).probe
+        found = apart.call(probe, Request(card=virtual.find_card("T4"))).probe
         assert found.failure is None
         return found.allocated, apart._process.pid
 
@@ -78,7 +78,7 @@ def test_a_program_that_ends_its_process_is_told_and_the_next_has_another(tmp_pa
         pytest.raises(EstimateError, match=r"ended by itself \(exit code 7\)"),
         EstimateProcess(programs.script(str(tmp_path / "dying.py"))) as apart,
     ):
-        apart.ask(probe, Request(card=virtual.find_card("T4")))
+        apart.call(probe, Request(card=virtual.find_card("T4")))
     assert worker_processes._waiting == []
 
 

@@ -51,6 +51,7 @@ LONGER_FUNCTIONS = {
     "_run": "follows events in one pass: each name is looked up a million times",
     "choose": "CUDA's choice of an attention kernel, in the order of its own rules",
     "cuda_patches": "a table of what is replaced",
+    "facts_of": "the passes of a ledger in their order",
     "fit": "the whole of a search, step by step",
     "free": "the allocator's own path, without calls: it runs at each free",
     "malloc": "the allocator's own path, without calls: it runs at each request",

@@ -130,7 +130,7 @@ def test_large_files_and_the_unpacking_are_told(installing, capsys):
         "  Downloading idna-3.20-py3-none-any.whl (71 kB)\n",
         "Installing collected packages: idna, torch\n",
     ):
-        installing._tell(line)
+        installing._print_size(line)
     assert capsys.readouterr().out == (
         "  downloading torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl, 526.6 MB\n"
         "  unpacking 2 packages\n"

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="the recorder watches torch")
 import nbmem.api.tracing as nbmem
 from nbmem import virtual
 from nbmem.api.render import read
-from nbmem.capture.record.framework_log import STRIKES, OwnerLog
+from nbmem.capture.record.framework_log import STRIKES, FrameworkLog
 from nbmem.core.errors import FileFormatError
 from nbmem.core.files.session import open_session, save_session
 from nbmem.core.session.categories import Category
@@ -118,7 +118,7 @@ def test_what_is_freed_within_a_recording_is_gone(card, cupy):
 
 def test_more_than_the_process_holds_is_not_believed(card, cupy):
     notes = []
-    log = OwnerLog(notes.append)
+    log = FrameworkLog(notes.append)
     share = Share(name="cupy", held=6 * GIB, used=0)
     for at in range(STRIKES):
         assert not notes
@@ -135,7 +135,7 @@ def test_more_than_the_process_holds_is_not_believed(card, cupy):
 
 def test_a_reading_in_the_middle_of_a_change_keeps_the_last_one():
     notes, names = [], {}
-    log = OwnerLog(notes.append)
+    log = FrameworkLog(notes.append)
     small, large = (Share(name="cupy", held=n, used=n) for n in (3, 9))
     for t_ns, share, most in ((1, small, 5), (2, large, 5), (3, large, 9)):
         log.add(0, t_ns, (share,), most)

@@ -13,7 +13,7 @@ from nbmem.frontends.cli import main
 from nbmem.views.explorer import MIME, explorer_output
 from nbmem.views.explorer.output import unpacked
 from nbmem.views.exports import interactive_page
-from nbmem.views.exports.page import living_page
+from nbmem.views.exports.page import explorer_page
 from tests.views import sample
 
 BUILT = files("nbmem.views.widget").joinpath("static", "page.js")
@@ -27,7 +27,7 @@ def data_of(page):
 @pytest.mark.parametrize("name", sample.ALL)
 def test_the_page_holds_the_still_form_and_the_data(name):
     report = sample.ALL[name]()
-    page = living_page(report)
+    page = explorer_page(report)
     assert len(data_of(page)) == 1
     told = unpacked(data_of(page)[0]["data"])
     assert told["verdict"] in html.unescape(page)
@@ -56,7 +56,7 @@ def test_what_was_not_built_is_said(monkeypatch, tmp_path):
     monkeypatch.setattr(interactive_page, "files", lambda _: tmp_path)
     interactive_page.explorer_script.cache_clear()
     try:
-        assert "This page is a picture" in living_page(sample.cnn())
+        assert "This page is a picture" in explorer_page(sample.cnn())
     finally:
         interactive_page.explorer_script.cache_clear()
 

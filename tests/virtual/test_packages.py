@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 from nbmem import virtual
 from nbmem.virtual.packages import torchvision
 from nbmem.virtual.packages.bitsandbytes import CONTEXT, PassingLibrary
-from nbmem.virtual.packages.deepspeed import alike, as_here
+from nbmem.virtual.packages.deepspeed import accept_on_card, as_here
 from nbmem.virtual.split_kv import splits_of
 
 HALF = torch.bfloat16
@@ -223,11 +223,11 @@ def test_ranks_of_deepspeed_agree_while_a_card_is_active():
     rank0_has = as_here(lambda ints: asked.append(ints) or [-1] * len(ints))
     with virtual.activated("H100"):
         assert rank0_has([3, 4]) == [3, 4]
-        alike(disagree)([3, 4])
+        accept_on_card(disagree)([3, 4])
     assert asked == [[3, 4]]  # what the question takes, it takes
     assert rank0_has([3, 4]) == [-1, -1]
     with pytest.raises(RuntimeError, match="disagreement"):
-        alike(disagree)([3, 4])
+        accept_on_card(disagree)([3, 4])
 
 
 def test_torchvisions_deformed_convolutions_gather_their_points(gpu):

@@ -36,14 +36,16 @@ def curves_of(
     whole = _at(pieces.whole_changes, count)
     pages = _at(pieces.page_changes, count)
     whole_start = pieces.whole_at_start
-    active = _living(allocations, allocations.block, allocations.completed_at, count)
-    active_plain = _living(allocations, allocations.block * inside, allocations.completed_at, count)
+    active = _live_sum(allocations, allocations.block, allocations.completed_at, count)
+    active_plain = _live_sum(
+        allocations, allocations.block * inside, allocations.completed_at, count
+    )
     releasable_plain = _curve(whole_start, whole)
     split = reserved_plain - active_plain - releasable_plain
     return {
-        "allocated": _living(allocations, allocations.block, allocations.freed, count),
+        "allocated": _live_sum(allocations, allocations.block, allocations.freed, count),
         "active": active,
-        "requested": _living(allocations, allocations.requested, allocations.completed_at, count),
+        "requested": _live_sum(allocations, allocations.requested, allocations.completed_at, count),
         "reserved": reserved,
         "releasable": releasable_plain + _curve(pieces.pages_at_start, pages),
         "inactive_split": np.maximum(split, 0),
@@ -62,7 +64,7 @@ def _at(changes: list[tuple[int, int]], count: int) -> Ints:
     return sums
 
 
-def _living(allocations: Allocations, amount: Ints, ended: Ints, count: int) -> Ints:
+def _live_sum(allocations: Allocations, amount: Ints, ended: Ints, count: int) -> Ints:
     """Sum `amount` over the live allocations before each event."""
     change = np.zeros(count, np.int64)
     born = allocations.allocated_at >= 0

@@ -129,8 +129,8 @@ class Collectives:
 
         def begins(thing: Any, frame: FrameType) -> Ended | None:
             if before is not None:
-                self._look(before, thing, locals_of(frame))
-            return None if after is None else lambda: self._look(after, thing, {})
+                self._read(before, thing, locals_of(frame))
+            return None if after is None else lambda: self._read(after, thing, {})
 
         classes = (vars(sys.modules[module]).get(owner) for module, owner in owners)
         return [
@@ -140,12 +140,12 @@ class Collectives:
         ]
 
     def _reduces_flat(self, frame: FrameType) -> None:
-        self._look(fsdp.flat_reduce_scatter, None, locals_of(frame))
+        self._read(fsdp.flat_reduce_scatter, None, locals_of(frame))
 
     def _redistributes(self, frame: FrameType) -> None:
-        self._look(_made, None, locals_of(frame))
+        self._read(_made, None, locals_of(frame))
 
-    def _look(self, reader: Reader, thing: Any, given: Mapping[str, Any]) -> None:
+    def _read(self, reader: Reader, thing: Any, given: Mapping[str, Any]) -> None:
         if not self._deaf:
             self._held(reader(thing, given))
 

@@ -72,19 +72,19 @@ def shards_and_gathered(module: Any) -> Iterator[ObservedStorage]:
         told = attributes_of(parameter) or {}
         path = told.get("_param_fqn")
         name = f"{root}.{path if type(path) is str else 'parameter'}"
-        yield from _seen(told.get("sharded_param"), Category.WEIGHTS, name)
+        yield from _observed(told.get("sharded_param"), Category.WEIGHTS, name)
         kept = told.get("_sharded_post_forward_param_data")
-        yield from _seen(kept, Category.COMMUNICATION, f"{name} {KEPT}")
+        yield from _observed(kept, Category.COMMUNICATION, f"{name} {KEPT}")
         for gathered in items_of(told.get("all_gather_outputs")):
-            yield from _seen(gathered, Category.COMMUNICATION, f"{name} {GATHERED}")
+            yield from _observed(gathered, Category.COMMUNICATION, f"{name} {GATHERED}")
     for path, handle in _handles(module):
         before = f".{path}" if path else ""
         flat = (attributes_of(handle) or {}).get("flat_param")
         told = attributes_of(flat) or {}
-        yield from _seen(told.get("_local_shard"), Category.WEIGHTS, f"{before}._flat_param")
+        yield from _observed(told.get("_local_shard"), Category.WEIGHTS, f"{before}._flat_param")
         for part in FLAT:
             name = f"{before}._flat_param {GATHERED}"
-            yield from _seen(told.get(part), Category.COMMUNICATION, name)
+            yield from _observed(told.get(part), Category.COMMUNICATION, name)
 
 
 def is_sharded(module: Any) -> bool:
@@ -184,7 +184,7 @@ def _list(thing: Any, *names: str) -> list[Any]:
     return items_of(found) if type(found) in (list, tuple) else [found]
 
 
-def _seen(tensor: Any, category: Category, name: str) -> Iterator[ObservedStorage]:
+def _observed(tensor: Any, category: Category, name: str) -> Iterator[ObservedStorage]:
     seen = observe(tensor, category, name) if is_tensor(tensor) else None
     if seen is not None:
         yield seen

@@ -37,14 +37,14 @@ def zero_storages(module: Any) -> Iterator[ObservedStorage]:
     """
     for path, parameter, shard in _cut(module):
         own = address_of(shard)
-        yield from _seen(shard, Category.WEIGHTS, f".{path}")
+        yield from _observed(shard, Category.WEIGHTS, f".{path}")
         if address_of(parameter) not in (None, own):
-            yield from _seen(parameter, Category.COMMUNICATION, f".{path} {GATHERED}")
+            yield from _observed(parameter, Category.COMMUNICATION, f".{path} {GATHERED}")
     optimizer = (attributes_of(module) or {}).get("optimizer") if PACKAGE in sys.modules else None
     flat = (attributes_of(optimizer) or {}).get(FLAT_GRADIENTS)
-    yield from _seen(flat, Category.GRADIENTS, f".optimizer.{FLAT_GRADIENTS}")
+    yield from _observed(flat, Category.GRADIENTS, f".optimizer.{FLAT_GRADIENTS}")
     for bucket in buckets(optimizer):
-        yield from _seen(bucket, Category.COMMUNICATION, f": {ZERO_BUCKET}")
+        yield from _observed(bucket, Category.COMMUNICATION, f": {ZERO_BUCKET}")
 
 
 def bucket_sizes(module: Any) -> dict[str, int] | None:
@@ -93,7 +93,7 @@ def _elements(parameter: Any) -> int:
     return whole if type(whole) is int else int(parameter.numel())
 
 
-def _seen(tensor: Any, category: Category, name: str) -> Iterator[ObservedStorage]:
+def _observed(tensor: Any, category: Category, name: str) -> Iterator[ObservedStorage]:
     seen = observe(tensor, category, name) if is_tensor(tensor) else None
     if seen is not None:
         yield seen

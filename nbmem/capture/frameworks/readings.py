@@ -46,7 +46,7 @@ class FrameworkQueries:
         Those that hold nothing are left out.
         """
         asked = [owner for owner in self._owners if owner.name not in _hung]
-        shares = (self._ask(owner, device) for owner in asked)
+        shares = (self._query(owner, device) for owner in asked)
         return tuple(share for share in shares if share is not None)
 
     def read_in_time(self, device: int) -> tuple[Share, ...]:
@@ -88,7 +88,7 @@ class FrameworkQueries:
             "it again in this process; readings of the whole card are missing from here on."
         )
 
-    def _ask(self, owner: Framework, device: int) -> Share | None:
+    def _query(self, owner: Framework, device: int) -> Share | None:
         try:
             if not owner.is_loaded:
                 return None

@@ -71,11 +71,11 @@ class DataPatch:
             return self._original
         data = self._original.__get__(thing, kind)
         if requires_grad(thing):
-            self._tell(thing, sys._getframe(1))  # noqa: SLF001 - the frame that looks it up
+            self._notify(thing, sys._getframe(1))  # noqa: SLF001 - the frame that looks it up
         return data
 
     @entry("updates by hand")
-    def _tell(self, thing: Any, frame: FrameType) -> None:
+    def _notify(self, thing: Any, frame: FrameType) -> None:
         if writes_at_once(frame.f_code, frame.f_lasti):
             _count(thing)
 

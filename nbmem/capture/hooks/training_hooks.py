@@ -31,7 +31,7 @@ from nbmem.capture.patches.compilations import Compilations
 from nbmem.capture.patches.method_patches import AttributePatch, MethodPatch
 from nbmem.capture.patches.name_patches import NamePatch
 from nbmem.capture.tensors.modules import is_tensor
-from nbmem.capture.tensors.tensors import requires_grad, stays_on_host, without_torch_function
+from nbmem.capture.tensors.tensors import is_on_host, requires_grad, without_torch_function
 from nbmem.capture.torch_cuda import import_torch
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class TrainingHooks:
         if not in_backward:
             with without_torch_function():
                 of_host, in_forward = self._of_host(), self._listener.in_forward()
-                aside = stays_on_host(module, args, kwargs, of_host=of_host, in_forward=in_forward)
+                aside = is_on_host(module, args, kwargs, of_host=of_host, in_forward=in_forward)
             if aside:
                 return None
         self._listener.forward_begins(module, grad=grad, in_backward=in_backward)

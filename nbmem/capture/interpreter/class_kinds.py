@@ -81,7 +81,7 @@ class Kinds:
 
 
 def is_node(kind: type) -> bool:
-    """Whether a class is of torch's graph nodes."""
+    """Return True if a class is one of torch's graph nodes."""
     return any(
         "next_functions" in space and "_sequence_nr" in space
         for space in map(namespace_of, mro_of(kind))

@@ -57,7 +57,7 @@ def number_cell_files(stacks: Iterable[Stack]) -> tuple[Stack, ...]:
         return tuple(stacks)
     known: dict[Frame, Frame] = {}
 
-    def told(frame: Frame) -> Frame:
+    def renamed(frame: Frame) -> Frame:
         number = numbers.get(frame.file)
         if type(number) is not int:
             return frame
@@ -65,7 +65,7 @@ def number_cell_files(stacks: Iterable[Stack]) -> tuple[Stack, ...]:
             known[frame] = Frame(_named(number), frame.line, frame.function)
         return known[frame]
 
-    return tuple(tuple(map(told, stack)) for stack in stacks)
+    return tuple(tuple(map(renamed, stack)) for stack in stacks)
 
 
 def files_of_cells(stacks: Iterable[Stack]) -> dict[str, str]:

@@ -107,7 +107,7 @@ class MethodPatch:
         method = self._original.__get__(thing, kind)
         if thing is None or self._inside.busy:  # the many calls inside a model's cost 0.2 us each
             return method
-        return self._lent(thing, method, sys._getframe(1))  # noqa: SLF001 - the frame that looks it up
+        return self._patched(thing, method, sys._getframe(1))  # noqa: SLF001 - the frame that looks it up
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the original, for calls through the class's dictionary."""
@@ -125,7 +125,7 @@ class MethodPatch:
         return method
 
     @entry("the phases from here on", otherwise=_as_before)
-    def _lent(self, thing: Any, method: Any, frame: FrameType) -> Any:
+    def _patched(self, thing: Any, method: Any, frame: FrameType) -> Any:
         if not self._is_lent:  # a patch of the user's own was taken out later than we were
             self.revert()
             return method
@@ -178,7 +178,7 @@ class AttributePatch:
 
     def __get__(self, thing: Any, kind: Any = None) -> Any:
         if thing is not None and self._name in thing.__dict__:
-            self._tell(thing)
+            self._notify(thing)
             return thing.__dict__[self._name]
         missing = kind if thing is None else type(thing)
         raise AttributeError(f"{missing.__name__!r} object has no attribute {self._name!r}")
@@ -192,7 +192,7 @@ class AttributePatch:
         del thing.__dict__[self._name]
 
     @entry("the optimizer's steps")
-    def _tell(self, thing: Any) -> None:
+    def _notify(self, thing: Any) -> None:
         frame = caller()
         code = None if frame is None else frame.f_code
         if frame and code and (code.co_filename, code.co_name) == self._by:

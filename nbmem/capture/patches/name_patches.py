@@ -124,7 +124,7 @@ class FunctionPatch:
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            after = self._tell(args, kwargs)
+            after = self._notify(args, kwargs)
             found = original(*args, **kwargs)
             if after is not None:
                 self._end(after)
@@ -140,7 +140,9 @@ class FunctionPatch:
             setattr(self._module, self._name, self._original)
 
     @entry("what became of the memory history")
-    def _tell(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], None] | None:
+    def _notify(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Callable[[], None] | None:
         return self._told(*args, **kwargs)
 
     @entry("what became of the memory history")

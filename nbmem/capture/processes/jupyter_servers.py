@@ -59,7 +59,7 @@ def kernels() -> dict[str, Kernel]:
 def shut_down(kernel: Kernel) -> bool:
     """Shut a kernel down through its server; return whether it succeeded."""
     try:
-        _ask(kernel.server, f"api/kernels/{kernel.id}", "DELETE", END_S)
+        _request(kernel.server, f"api/kernels/{kernel.id}", "DELETE", END_S)
     except Exception:  # noqa: BLE001 - it said no, or is gone
         return False
     return True
@@ -107,7 +107,7 @@ def _is_here(url: str) -> bool:
 
 def _kernels_of(server: Server) -> list[Kernel]:
     try:
-        sessions = json.loads(_ask(server, "api/sessions"))
+        sessions = json.loads(_request(server, "api/sessions"))
         return [
             Kernel(
                 id=str(session["kernel"]["id"]),
@@ -132,7 +132,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """Refuse the redirect."""
 
 
-def _ask(server: Server, path: str, method: str = "GET", limit_s: float = TIMEOUT_S) -> bytes:
+def _request(server: Server, path: str, method: str = "GET", limit_s: float = TIMEOUT_S) -> bytes:
     asked = urllib.request.Request(  # noqa: S310 - http or https, to this machine
         server.url.rstrip("/") + "/" + path,
         method=method,

@@ -84,7 +84,7 @@ def module_facts(module: Any, tree: ModuleTree) -> dict[str, Any]:
     """
     registry = active_registry()
     key = "facts", None if registry is None else registry.kind
-    lasting, in_place = tree.remembered.get(key) or _lasting_facts(tree)
+    lasting, in_place = tree.remembered.get(key) or _static_facts(tree)
     if tree.is_plain:
         tree.remembered[key] = lasting, in_place
     found: dict[str, Any] = {
@@ -110,7 +110,7 @@ def module_facts(module: Any, tree: ModuleTree) -> dict[str, Any]:
     return found
 
 
-def _lasting_facts(tree: ModuleTree) -> tuple[dict[str, Any], list[int]]:
+def _static_facts(tree: ModuleTree) -> tuple[dict[str, Any], list[int]]:
     """Collect the facts that hold while the module tree is unchanged.
 
     Also returns the indices of the modules that may work in place.

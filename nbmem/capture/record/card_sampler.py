@@ -15,7 +15,7 @@ import numpy as np
 from nbmem.capture import torch_cuda
 from nbmem.capture.devices import nvml, resident_memory
 from nbmem.capture.devices.unified_memory import memory_without_nvml
-from nbmem.capture.record.framework_log import OwnerLog
+from nbmem.capture.record.framework_log import FrameworkLog
 from nbmem.capture.timeouts import GRACE_S, LIMIT_S, expendable, join_expendable
 from nbmem.capture.validation import ImpossibleReadingError
 from nbmem.core.errors import ProbeUnavailableError
@@ -62,7 +62,7 @@ class Sampler:
         self._note = note
         self._also = also
         self._nvml: nvml.NvmlProbe | None = nvml.NvmlProbe()
-        self._owners = OwnerLog(self._say)
+        self._owners = FrameworkLog(self._add_note)
         self._rows: dict[int, list[tuple[int, int, int, int, int]]] = {}
         self._cards: dict[int, tuple[int, int]] = {}
         self._others: dict[int, dict[str, int]] = {}
@@ -80,7 +80,7 @@ class Sampler:
         if self._thread is not None or self._stop.is_set():
             return
         if (why := nvml.hung()) is not None:  # nor would cudaMemGetInfo answer
-            self._say(why)
+            self._add_note(why)
             return
         with suppress(ProbeUnavailableError):  # said by the first reading
             nvml.load()
@@ -126,7 +126,7 @@ class Sampler:
                 self._busy_since = CLOCK.monotonic()
                 self._others = {index: self._named(index) for index in self._rows}
             except Exception as err:  # noqa: BLE001 - a broken source must not print into the cell
-                self._say(f"The readings of the whole card stopped: {error_of(err)}.")
+                self._add_note(f"The readings of the whole card stopped: {error_of(err)}.")
             finally:
                 self._first.set()
             if self._nvml is not None:
@@ -140,7 +140,7 @@ class Sampler:
 
     def _read_card(self, index: int) -> None:
         for _ in range(RETRIES):
-            reserved, owners = _reserved(index), self._owners.ask(index)
+            reserved, owners = _reserved(index), self._owners.read(index)
             doubts: dict[str, str] = {}
             used, process = self._used(index, reserved, doubts)
             if reserved == _reserved(index):
@@ -172,7 +172,7 @@ class Sampler:
                 return NOT_KNOWN, NOT_KNOWN
             except ProbeUnavailableError as err:
                 self._nvml = None
-                self._say(str(err))
+                self._add_note(str(err))
         card = memory_without_nvml(index)
         return NOT_KNOWN if card is None else card.total - card.free, NOT_KNOWN
 
@@ -213,7 +213,7 @@ class Sampler:
             return reading.used, NOT_KNOWN
         return reading.used, NOT_KNOWN if reading.process is None else reading.process
 
-    def _say(self, sentence: str) -> None:
+    def _add_note(self, sentence: str) -> None:
         """Note a sentence, unless the sampler's thread was abandoned."""
         if not self._left_behind:
             self._note(sentence)
@@ -222,7 +222,7 @@ class Sampler:
         """Note once that a figure was read whose value is impossible."""
         if figure not in self._doubted:
             self._doubted.add(figure)
-            self._say(sentence)
+            self._add_note(sentence)
 
     def card_bytes(self, device: int) -> tuple[int, int] | None:
         """Return a card's size by NVML and the driver's bytes, or None.
@@ -252,7 +252,7 @@ class Sampler:
         except ProbeUnavailableError:
             return {}
 
-    def owners(self, device: int, names: dict[str, int]) -> FrameworkReadings:
+    def framework_readings(self, device: int, names: dict[str, int]) -> FrameworkReadings:
         """Return what other libraries of this process held of a card.
 
         `names` collects texts.

@@ -22,7 +22,7 @@ STRIKES = 3
 """Readings in a row that cannot be so: one may only have been made in the middle of a change."""
 
 
-class OwnerLog:
+class FrameworkLog:
     """Queries other frameworks beside each reading of a card.
 
     Only changes are kept.
@@ -36,7 +36,7 @@ class OwnerLog:
         self._rows: dict[int, list[tuple[int, dict[str, Share]]]] = {}
         self._strikes: dict[str, int] = {}
 
-    def ask(self, device: int) -> tuple[Share, ...]:
+    def read(self, device: int) -> tuple[Share, ...]:
         """Return what each framework reports to hold of a card, by CUDA ordinal."""
         return self._owners.read(device)
 

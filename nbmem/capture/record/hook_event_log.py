@@ -104,7 +104,7 @@ class HookEventLog:
                 self._lock.release()
 
     @contextmanager
-    def _heard(self) -> Iterator[TrainingLoop | None]:
+    def _handling(self) -> Iterator[TrainingLoop | None]:
         """Yield this thread's loop while no other thread is handled.
 
         Yields None if that takes too long, or if the event belongs to no loop.
@@ -165,7 +165,7 @@ class HookEventLog:
         loop.steps(0)
         return True
 
-    def _turn(self, loop: TrainingLoop, kind: Kind, *, begins: bool, **more: Any) -> int:
+    def _record(self, loop: TrainingLoop, kind: Kind, *, begins: bool, **more: Any) -> int:
         mark = self._marks.take()
         loop.calls[kind] += begins
         more["computed"] = loop.has_computed()
@@ -215,11 +215,11 @@ class HookEventLog:
 
         A phase begins, unless one of its kind goes on.
         """
-        with self._heard() as loop:
+        with self._handling() as loop:
             if loop is None:
                 return
             if in_backward:
-                self._turn(loop, "recompute", begins=True)
+                self._record(loop, "recompute", begins=True)
                 return
             loop.busy, loop.called_at, updated = "forward", None, self._updated(loop)
             kind: Kind = "forward" if grad else "inference"
@@ -230,7 +230,7 @@ class HookEventLog:
             if loop.phase == kind and id(module) != loop.root:
                 return
             loop.root, loop.phase, loop.ahead = id(module), kind, loop.is_ahead()
-            mark = self._turn(loop, kind, begins=True, key=loop.root, updated=updated)
+            mark = self._record(loop, kind, begins=True, key=loop.root, updated=updated)
             loop.graph_from = loop.called_at = mark
             if grad:
                 loop.asked.begins(mark, loop.root)
@@ -240,50 +240,50 @@ class HookEventLog:
         self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, in_backward: bool
     ) -> None:
         """Register a module's return, and record its inputs and weights."""
-        with self._heard() as loop:
+        with self._handling() as loop:
             if loop is None:
                 return
             if in_backward:
-                self._turn(loop, "recompute", begins=False)
+                self._record(loop, "recompute", begins=False)
                 return
             loop.busy = None
             kind: Kind = "inference" if loop.phase == "inference" else "forward"
-            mark = self._turn(loop, kind, begins=False, key=id(module))
+            mark = self._record(loop, kind, begins=False, key=id(module))
             loop.waits_since = mark if kind == "forward" else loop.waits_since
             self._identities.called(mark, module, args, kwargs, loop)
             self._program.called(module, args, kwargs)
 
     def backward_begins(self, outputs: Sequence[Any]) -> None:
         """Register a backward that begins, and record what its graph has saved."""
-        with self._heard() as loop:
+        with self._handling() as loop:
             if loop is None:
                 return
             updated = self._updated(loop)
             loop.phase = loop.busy = "backward"
             loop.ahead, loop.waits_since = loop.is_ahead(), None
-            mark = self._turn(loop, "backward", begins=True, updated=updated)
+            mark = self._record(loop, "backward", begins=True, updated=updated)
             loop.asked.backward(outputs)
             forward = (loop.root, *self._marks.growth(loop.graph_from, mark))
             self._identities.saved(mark, outputs, forward)
 
     def backward_ends(self) -> None:
         """Register the end of a backward, and record the gradients."""
-        with self._heard() as loop:
+        with self._handling() as loop:
             if loop is None:
                 return
             loop.phase, loop.busy = "optimizer" if loop.inside else None, None
-            loop.graph_from = self._turn(loop, "backward", begins=False)
+            loop.graph_from = self._record(loop, "backward", begins=False)
             mine = self._identities.gradients(loop.graph_from, loop.number, self._others(loop))
-            loop.weights.look(mine)
+            loop.weights.record_versions(mine)
             loop.computed = True
 
     def optimizer_begins(self, optimizer: Any, *, closure: bool) -> None:
         """Register an optimizer's step that begins."""
-        with self._heard() as loop:
+        with self._handling() as loop:
             if loop is None:
                 return
             if loop.busy == "backward":  # a hook of the engine's: its state is seen at the end
-                self._turn(loop, "optimizer", begins=True, key=id(optimizer))
+                self._record(loop, "optimizer", begins=True, key=id(optimizer))
                 return
             loop.phase = "optimizer"
             loop.busy = None if closure else "optimizer"
@@ -292,20 +292,20 @@ class HookEventLog:
             loop.inside = closure
             self._identities.track_optimizer(optimizer, loop.number)
             self.stepped()
-            mark = self._turn(loop, "optimizer", begins=True, key=id(optimizer), closure=closure)
+            mark = self._record(loop, "optimizer", begins=True, key=id(optimizer), closure=closure)
             if by_hand:
                 self._identities.gradients(mark, loop.number, self._others(loop))
 
     def optimizer_ends(self, optimizer: Any) -> None:
         """Register the end of an optimizer's step, and record its state."""
-        with self._heard() as loop:
+        with self._handling() as loop:
             if loop is None:
                 return
             if loop.busy == "backward":
-                self._turn(loop, "optimizer", begins=False, key=id(optimizer))
+                self._record(loop, "optimizer", begins=False, key=id(optimizer))
                 return
             loop.phase, loop.busy, loop.inside = None, None, False
-            mark = self._turn(loop, "optimizer", begins=False, key=id(optimizer))
+            mark = self._record(loop, "optimizer", begins=False, key=id(optimizer))
             self._identities.state(mark, optimizer)
 
     def zero_grad_begins(self, owner: Any) -> None:
@@ -313,17 +313,17 @@ class HookEventLog:
 
         The owner is the optimizer or module whose parameters' gradients are cleared.
         """
-        with self._heard() as loop:
+        with self._handling() as loop:
             if loop is not None:
                 updated = self._updated(loop)
                 loop.clears()
                 loop.phase = loop.phase if loop.busy == "backward" else "zero_grad"
-                self._turn(loop, "zero_grad", begins=True, updated=updated)
+                self._record(loop, "zero_grad", begins=True, updated=updated)
                 self._identities.storage_log.add_parameters_of(owner)
 
     def zero_grad_ends(self) -> None:
         """Register the end of a zero_grad(): gradients are gone or zero."""
-        with self._heard() as loop:
+        with self._handling() as loop:
             if loop is not None:
                 loop.phase = loop.phase if loop.busy == "backward" else None
-                self._turn(loop, "zero_grad", begins=False)
+                self._record(loop, "zero_grad", begins=False)

@@ -169,7 +169,7 @@ class PhaseBuilder:
             computed = (
                 hook_event.computed and self._gap < hook_event.mark
             )  # no module was called for it
-            made = computed or self._gaps.any_born(at, end)
+            made = computed or self._gaps.any_allocated(at, end)
             return [*pieces, ("forward" if made else None, at)]
         weights = self._new_weights(at, end)
         if weights is not None and before:
@@ -177,7 +177,7 @@ class PhaseBuilder:
         elif weights is not None:
             at = weights[1]
         elif before and hook_event.kind in _CALLS:
-            given = self._gaps.any_born(at, end)  # else something was only let go of
+            given = self._gaps.any_allocated(at, end)  # else something was only let go of
             return [*pieces, ("input" if given else None, at)]
         birth = self._gaps.first_input(at, end)
         if not pieces:
@@ -237,7 +237,7 @@ class PhaseBuilder:
         first, last = ((at, self._time_of(at)) for at in batch)
         self._close_at(running, *first)
         self._open = DraftPhase("input", *first)
-        if self._gaps.any_born(last[0], end):
+        if self._gaps.any_allocated(last[0], end):
             self._close_at(self._open, *last)
             self._open = replace(running, first=last[0], t0_ns=last[1])
 

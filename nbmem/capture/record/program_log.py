@@ -40,7 +40,7 @@ class ProgramLog:
             identities: Finds the modules and optimizers that live.
             namespace: The notebook's names.
         """
-        modules = identities.living_modules()
+        modules = identities.live_modules()
         names = {id(module): name for module, name, _ in modules}
         called = {key for key, *_ in self._calls}
         kinds: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -59,7 +59,7 @@ class ProgramLog:
             ],
             "optimizers": [
                 {"name": name, **program_facts.optimizer_facts(optimizer)}
-                for optimizer, name in identities.living_optimizers()
+                for optimizer, name in identities.live_optimizers()
             ],
             "batches": batch_sizes(namespace),
             **program_facts.machine_facts(),

@@ -96,13 +96,13 @@ class JournalWriter:
         with expendable():
             while not self._stop.wait(_LOOK_S):
                 now = CLOCK.monotonic_ns()
-                self._look()
+                self._check_groups()
                 if now >= next_ns:
                     self._write()
                     next_ns = now + pace_ns
                     pace_ns = min(2 * pace_ns, INTERVAL_NS)
 
-    def _look(self) -> None:
+    def _check_groups(self) -> None:
         """Check for a new process group.
 
         A short program has one for less than a second.
@@ -114,7 +114,7 @@ class JournalWriter:
 
     def _write(self) -> None:
         try:
-            rank = self._recorder.ranks.look()
+            rank = self._recorder.ranks.update()
             if rank is not None:
                 self._write_as(rank)
         except Exception as err:  # noqa: BLE001 - a full disk must not end the training

@@ -41,9 +41,9 @@ class RankLog:
         groups = groups_now()
         if groups != self._groups:
             self._groups = groups
-            self.look()
+            self.update()
 
-    def look(self) -> Rank | None:
+    def update(self) -> Rank | None:
         """Update the rank and return it; from any thread."""
         found = rank_by_torch(self._started_ns)
         if found is not None:

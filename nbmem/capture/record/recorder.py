@@ -198,7 +198,7 @@ class Recorder:
                 for sentence in self._limits():
                     self.note(sentence)
             with self._kept("which rank it was"):
-                self.ranks.look()
+                self.ranks.update()
             with self._kept("the counters"):
                 self.storage_log.ask_all()
                 self.marks.take()
@@ -230,7 +230,7 @@ class Recorder:
 
     # --- what is looked at when nothing is recorded any more
 
-    def look(self) -> Iterator[float | None]:
+    def record_names_and_holders(self) -> Iterator[float | None]:
         """Record the notebook's names and the holders of memory, in pieces.
 
         Any piece may be the last one. Between two of them the user's code may run on, but none that
@@ -244,19 +244,19 @@ class Recorder:
                 self.facts = self.program.facts(self.identities, self.names)
         yield None
         with self._kept("who holds what"):
-            yield from self._look_at_the_heap()
+            yield from self._walk_heap()
 
-    def _look_at_the_heap(self) -> Iterator[float]:
+    def _walk_heap(self) -> Iterator[float]:
         if not matters(self.marks, self.identities, self.storage_log):
             return
         mark = len(self.marks.t_ns) - 1
 
-        def met(graphs: Iterable[Any]) -> None:
+        def read_graphs(graphs: Iterable[Any]) -> None:
             with self.storage_log.dating_back_to(self.hook_events.last_open_forward()):
                 self.identities.saved(mark, graphs)
 
         in_use = KNOWN_BLOCKS.at_end(self.at_end)
-        pieces = walk_in_pieces(self.names, met=met, in_use=in_use)
+        pieces = walk_in_pieces(self.names, met=read_graphs, in_use=in_use)
         while self.held is None:
             with self.hook_events.alone(), self.storage_log.without_additions():
                 try:

@@ -119,7 +119,7 @@ class Recording:
             _running.pop()
 
     @entry("who holds what")
-    def look(self, enough: Callable[[float], bool] | None = None) -> bool:
+    def record_names_and_holders(self, enough: Callable[[float], bool] | None = None) -> bool:
         """Record the notebook's names and the holders of memory, after `close`.
 
         It never raises. No code that uses tensors may run before it is over or abandoned.
@@ -138,7 +138,7 @@ class Recording:
         if self.interrupted:
             return True
         if self._looking is None:
-            self._looking = self.recorder.look()
+            self._looking = self.recorder.record_names_and_holders()
         self._left = True
         with hold_signals() as held:
             for coming in self._looking:

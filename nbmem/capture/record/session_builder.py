@@ -122,7 +122,7 @@ def _device(
         dropped=lost,
         marks=marks,
         samples=recorder.sampler.samples(index),
-        owners=recorder.sampler.owners(index, names),
+        owners=recorder.sampler.framework_readings(index, names),
         kept_pools=tuple(sorted(recorder.pools)),
         identities=recorder.identities.rows.place(index, marks, names),
         other_processes=recorder.sampler.other_processes(index),
@@ -248,7 +248,9 @@ def _phases(
         recorder.note(trained_together(together, recorder.hook_events.names()))
         recorder.facts["threads"] = len(together)
         return [], main
-    gaps = UnhookedIntervals(device.events, _births(device.events, device.identities))
+    gaps = UnhookedIntervals(
+        device.events, _input_and_weight_positions(device.events, device.identities)
+    )
     builder = PhaseBuilder(device.events, device.marks, gaps, seeds=device.info.keeps_history)
     looked_at = recorder.hook_events.unused_forwards(failed=error is not None)
     stretches = builder.build(
@@ -257,18 +259,20 @@ def _phases(
     return _bounded(recorder, stretches, lost=bool(device.dropped)), main
 
 
-def _births(events: Events, identities: StorageLabels) -> ObservedAllocations:
+def _input_and_weight_positions(events: Events, identities: StorageLabels) -> ObservedAllocations:
     """Return the positions at which observed inputs and weights were made.
 
     Tensors that are older than the recording are left out.
     """
     return ObservedAllocations(
-        inputs=_born(events, identities, Category.INPUTS),
-        weights=_born(events, identities, Category.WEIGHTS, Category.BUFFERS),
+        inputs=_allocated_positions(events, identities, Category.INPUTS),
+        weights=_allocated_positions(events, identities, Category.WEIGHTS, Category.BUFFERS),
     )
 
 
-def _born(events: Events, identities: StorageLabels, *what: Category) -> NDArray[np.int64]:
+def _allocated_positions(
+    events: Events, identities: StorageLabels, *what: Category
+) -> NDArray[np.int64]:
     wanted = np.flatnonzero(np.isin(identities.category, what))
     allocs = np.flatnonzero(events.action == Action.ALLOC)
     if not len(wanted) or not len(allocs):

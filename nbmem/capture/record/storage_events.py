@@ -70,7 +70,7 @@ def _trace(
     if info.kind == "cuda":
         info = _sized(recorder, info, int(reserved.max(initial=0)))
         samples = _beside(recorder.sampler.samples(info.index), t_ns, reserved)
-        owners = recorder.sampler.owners(info.index, names)
+        owners = recorder.sampler.framework_readings(info.index, names)
     marks = CounterSamples(
         t_ns=t_ns,
         position=position,

@@ -38,7 +38,7 @@ MAX_READINGS = 400_000
 """Readings of a device; then every second one goes."""
 
 
-def _nobody(_part: str, _err: Exception) -> None:
+def _ignore(_part: str, _err: Exception) -> None:
     """Ignore a fault."""
 
 
@@ -46,15 +46,15 @@ class StorageLog:
     """Keeps a storage registry and reads counters while no history exists.
 
     Attributes:
-        registry: The registry to which observed storages are added. None before `begin`, once a card
-            is used, and after a fault.
+        registry: The registry to which observed storages are added. None before `begin`, once a
+            card is used, and after a fault.
         lost: Leaves a note of a fault.
         over_at: The counter sample at which a card was found used. Earlier hook events are the
             host's.
     """
 
     def __init__(self) -> None:
-        self.lost: Lost = _nobody
+        self.lost: Lost = _ignore
         self.registry: StorageRegistry | None = None
         self.over_at = 0
         self._torch: Any = None

@@ -37,7 +37,7 @@ from nbmem.capture.record.tracked_objects import (
     ThreadObjects,
     TrackedObject,
     get_tracked,
-    living_objects,
+    live_objects,
     state_footprint,
 )
 from nbmem.capture.record.weight_changes import ASKED
@@ -141,13 +141,13 @@ class TensorLabelLog:
         Layers that a program calls one by one inside one forward are recorded while it is cheap.
         """
         if id(module) == loop.root:
-            self._look_at_call(mark, module, args, kwargs, loop)
+            self._record_call(mark, module, args, kwargs, loop)
             return
         with self.time_budget.spend(_LAYERS) as granted:
             if granted:
-                self._look_at_call(mark, module, args, kwargs, loop)
+                self._record_call(mark, module, args, kwargs, loop)
 
-    def _look_at_call(
+    def _record_call(
         self,
         mark: int,
         module: Any,
@@ -314,14 +314,16 @@ class TensorLabelLog:
         # Where there is no history, each graph tells what it keeps alive.
         if active_registry() is not None:
             with self.time_budget.spend(forward) as granted:
-                if granted and not self._read_alike(mark, outputs, forward):
+                if granted and not self._read_by_pattern(mark, outputs, forward):
                     self._read_graph(
                         mark, outputs, None if forward in self._forwards else forward, forward
                     )
             return
         self._read_graph(mark, outputs, forward)
 
-    def _read_alike(self, mark: int, outputs: Iterable[Any], kind: tuple[Any, ...] | None) -> bool:
+    def _read_by_pattern(
+        self, mark: int, outputs: Iterable[Any], kind: tuple[Any, ...] | None
+    ) -> bool:
         """Record a graph's saved tensors by comparing it with known patterns.
 
         Returns False if it matches none, or if the comparison fails.
@@ -571,7 +573,7 @@ class TensorLabelLog:
                 known.set_parent(owner, found)
 
     def _learn(self, parameter: Any, found: Parameter) -> None:
-        if found.says_more_than(self._parameters.get(id(parameter))):
+        if found.is_better_than(self._parameters.get(id(parameter))):
             self._parameters[id(parameter)] = found
 
     def track_optimizer(self, optimizer: Any, loop: int) -> None:
@@ -661,14 +663,14 @@ class TensorLabelLog:
         )
         yield from self._add_in_steps(mark, tensors.in_namespace(namespace, names), None)
         yield from self._add_in_steps(mark, others.pop_state(self._named_member), None)
-        for optimizer, known in living_objects(self._optimizers):
+        for optimizer, known in live_objects(self._optimizers):
             yield from self._add_in_steps(
                 mark, state_of_optimizer(optimizer, self._named_member), known
             )
             found = parameters_of_optimizer(optimizer, self._owner_of)
             yield from self._add_in_steps(mark, found, known)
-        for module, known in living_objects(self._modules):  # last: a module's name says most
-            if known.inside is not None and _is_seen_with(module, known.inside[0]):
+        for module, known in live_objects(self._modules):  # last: a module's name says most
+            if known.inside is not None and _is_covered_by(module, known.inside[0]):
                 continue
             yield from self._add_in_steps(
                 mark, iter(weights_and_buffers(module, known.tree)), known
@@ -756,20 +758,20 @@ class TensorLabelLog:
 
     # --- afterwards
 
-    def living_modules(self) -> list[tuple[Any, str, ModuleTree]]:
+    def live_modules(self) -> list[tuple[Any, str, ModuleTree]]:
         """List the tracked modules that live, with their names and trees.
 
         The names are what a user can type. At most MOST_DESCRIBED are listed, outermost ones first.
         """
-        found = living_objects(self._modules)
+        found = live_objects(self._modules)
         if len(found) > MOST_DESCRIBED:  # layers that are called one by one: what they lie in
             outer = [one for one in found if one[1].inside is None]
             found = [*outer, *(one for one in found if one[1].inside is not None)][:MOST_DESCRIBED]
         return [(module, known.typed, known.tree or tree_of(module)) for module, known in found]
 
-    def living_optimizers(self) -> list[tuple[Any, str]]:
+    def live_optimizers(self) -> list[tuple[Any, str]]:
         """List the tracked optimizers that live, with names a user can type."""
-        return [(optimizer, known.typed) for optimizer, known in living_objects(self._optimizers)]
+        return [(optimizer, known.typed) for optimizer, known in live_objects(self._optimizers)]
 
     def name_of(self, key: int) -> str | None:
         """Return the name of a module or optimizer by its id, or None."""
@@ -798,7 +800,7 @@ def _place(path: str, tensor: Any) -> TensorPlace:
     return TensorPlace(path, weakref.ref(tensor))
 
 
-def _is_seen_with(module: Any, outer: TrackedObject) -> bool:
+def _is_covered_by(module: Any, outer: TrackedObject) -> bool:
     """Return True if recording an outer module covers this one."""
     return outer.ref() is not None and outer.tree is not None and id(module) in outer.tree.paths
 

@@ -255,7 +255,7 @@ class Parameter:
         """True if the parameter is known from an optimizer alone."""
         return isinstance(self.owner, OptimizerParameter)
 
-    def says_more_than(self, other: Parameter | None) -> bool:
+    def is_better_than(self, other: Parameter | None) -> bool:
         """Return True if this place is at least as good as another one.
 
         Any place is better than none, or than that of a parameter that is gone.
@@ -311,10 +311,10 @@ class Footprint:
 
         Other parameters may have been put in their place for a while.
         """
-        return all(_lies_in(p(), inner(), place) for p, inner, place in self._ends)
+        return all(_is_in(p(), inner(), place) for p, inner, place in self._ends)
 
 
-def _lies_in(parameter: Any, module: Any, place: tuple[int, int, int] | None) -> bool:
+def _is_in(parameter: Any, module: Any, place: tuple[int, int, int] | None) -> bool:
     if parameter is None or module is None:
         return False
     mine = any(own is parameter for own in modules.own_parameters(module))
@@ -329,7 +329,7 @@ def get_tracked(known: dict[int, TrackedObject], thing: Any) -> TrackedObject:
     return entry
 
 
-def living_objects(known: dict[int, TrackedObject]) -> list[tuple[Any, TrackedObject]]:
+def live_objects(known: dict[int, TrackedObject]) -> list[tuple[Any, TrackedObject]]:
     """List the tracked objects that still live, each with its entry."""
     return [(thing, entry) for entry in known.values() if (thing := entry.ref()) is not None]
 

@@ -86,7 +86,7 @@ class UnhookedIntervals:
             return None
         return first, self._inputs[bisect_left(self._inputs, end) - 1] + 1
 
-    def any_born(self, start: int, end: int) -> bool:
+    def any_allocated(self, start: int, end: int) -> bool:
         """Return True if anything was allocated between two positions."""
         return len(self._rows(start, end)) > 0
 

@@ -40,7 +40,7 @@ class WeightWatch:
         self._seen: list[tuple[weakref.ref[Any], Changes]] = []
         self._gradients: list[tuple[weakref.ref[Any], Place]] = []
 
-    def look(self, weights: Iterable[Any]) -> None:
+    def record_versions(self, weights: Iterable[Any]) -> None:
         """Store how often each weight was changed, and where its gradient is."""
         found = [(weakref.ref(w), _changes(w), _gradient(w)) for w in weights]
         self._seen = [(ref, version) for ref, version, _ in found if version is not None]

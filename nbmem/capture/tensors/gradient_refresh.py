@@ -39,7 +39,7 @@ def gradient_reader() -> Look | None:
     data_ptr = plain.data_ptr
     is_leaf, gradient_of = plain.is_leaf.__get__, plain.grad.__get__
 
-    def look(parameter: Any, last: ObservedStorage) -> ObservedStorage | None:
+    def read(parameter: Any, last: ObservedStorage) -> ObservedStorage | None:
         try:
             gradient: Any = gradient_of(parameter) if is_leaf(parameter) else None
             if type(gradient) is not plain or gradient.get_device() != last.device:
@@ -59,4 +59,4 @@ def gradient_reader() -> Look | None:
             return None
         return last if addr == last.addr else last._replace(addr=addr)
 
-    return look
+    return read

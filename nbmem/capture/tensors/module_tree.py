@@ -222,11 +222,11 @@ class _TreeCache:
         self._count = 0
 
     def get(self, module: Any) -> ModuleTree | None:
-        self._forget_gone()
+        self._drop_collected()
         return self._trees.get(id(module))
 
     def add(self, module: Any, tree: ModuleTree) -> None:
-        self._forget_gone()
+        self._drop_collected()
         key = id(module)
         self._drop(key)
         if self._count + len(tree) > MOST_MODULES:
@@ -236,7 +236,7 @@ class _TreeCache:
         self._trees[key] = tree
         self._count += len(tree)
 
-    def _forget_gone(self) -> None:
+    def _drop_collected(self) -> None:
         while self._gone:
             ref = self._gone.pop()
             if self._refs.get(ref.key) is ref:

@@ -243,7 +243,7 @@ def inputs_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator
             yield from observe_parts(tensor, Category.INPUTS, f"input {name}")
 
 
-def stays_on_host(
+def is_on_host(
     module: Any,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],

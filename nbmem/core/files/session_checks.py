@@ -117,7 +117,7 @@ def _device(trace: DeviceTrace, *, stacks: int, names: int) -> None:
         for name in ("form", "root", "path"):
             _within(f"holders.{name}", getattr(held, name), 0, names - 1)
     if trace.owners is not None:
-        _owners(trace.owners, names)
+        _frameworks(trace.owners, names)
     if trace.machine is not None:
         _machine(trace.machine)
     if trace.calls is not None:
@@ -126,7 +126,7 @@ def _device(trace: DeviceTrace, *, stacks: int, names: int) -> None:
         _within("calls.name", trace.calls.name, 0, names - 1)
 
 
-def _owners(said: FrameworkReadings, names: int) -> None:
+def _frameworks(said: FrameworkReadings, names: int) -> None:
     _within("owners.t_ns", said.t_ns, 0, LAST_NS)
     _within("owners.owner", said.owner, 0, names - 1)
     _within("owners.held", said.held, 0, MOST_BYTES)

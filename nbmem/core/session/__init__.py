@@ -1,1 +1,1 @@
-"""What a recording holds: session, events, phases, ranks and names."""
+"""Session model: a recording's events, phases, ranks and names."""

@@ -93,7 +93,7 @@ class ProcessState:
 
         for number, value in self.switches.items():
             if _read(torch, number) != (value,):
-                _turn(torch, number, value)
+                _set_switch(torch, number, value)
         if _device(torch) != self.device:
             _set_device(torch, self.device)
         own, arrays, tensors = self.random
@@ -156,7 +156,7 @@ def _read(torch: Any, number: int) -> tuple[Any, ...]:
     return ()
 
 
-def _turn(torch: Any, number: int, value: Any) -> None:
+def _set_switch(torch: Any, number: int, value: Any) -> None:
     get, put, arguments = SWITCHES[number]
     if put is not None:
         _walk(torch, put)(*arguments, value)

@@ -141,7 +141,7 @@ def fit(  # noqa: PLR0913 - the question's parts
         raise UsageError(f"There is nothing between {low} and {high} in steps of {step}.")
     kept = int(card.total_bytes * margin)
 
-    def looked(*, compiled: bool) -> _FitSearch:
+    def run_search(*, compiled: bool) -> _FitSearch:
         prober = Prober(ask, card, kept, tell, remedies, compiled=compiled)
         search = Search(
             test=prober.verdict, room=card.total_bytes - kept, low=low, high=high, step=step
@@ -149,12 +149,12 @@ def fit(  # noqa: PLR0913 - the question's parts
         figures = figures_of(card, kept)
         return _FitSearch(program, variable or bound.name, prober, search, figures, show)
 
-    eager = looked(compiled=False)
+    eager = run_search(compiled=False)
     eager.run(bound.value)
     if not any(COMPILE_LATER in p.notes for p in eager.probes):
         return eager.answer()
     show(eager.answer(), "compiled, it is still to be run")
-    planned = looked(compiled=True)
+    planned = run_search(compiled=True)
     planned.eager_best = eager.best
     why = planned.run_again(bound.value if eager.best is None else eager.best)
     return planned.answer() if why is None else eager.answer(why)
@@ -179,7 +179,7 @@ class _FitSearch:
         self._program, self._name, self._card = program, name, card
         self._prober, self._search, self._show = prober, search, show
         self.eager_best: int | None = None
-        prober.on_probe = self._heard
+        prober.on_probe = self._add_notes
 
     @property
     def probes(self) -> tuple[Probe, ...]:
@@ -217,7 +217,7 @@ class _FitSearch:
         _fill(self._search, self._prober)
         return None
 
-    def _heard(self) -> None:
+    def _add_notes(self) -> None:
         runs = self.probes
         if any(p.ran for p in runs):
             said = fit_sentences.partial_sentences(self._name, self._search, runs, self._card)

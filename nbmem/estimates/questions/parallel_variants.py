@@ -38,7 +38,7 @@ def as_it_is(ranks: int, found: Probe) -> Way:
     return Way(ranks=ranks, key=AS_IT_IS, title=title, probe=found)
 
 
-def ways(  # noqa: PLR0913, PLR0917 - the question's parts
+def run_variants(  # noqa: PLR0913, PLR0917 - the question's parts
     program: Program,
     world: VirtualWorld,
     kinds: Sequence[type[Parallel]],
@@ -65,9 +65,9 @@ def ways(  # noqa: PLR0913, PLR0917 - the question's parts
                 found.append(dataclasses.replace(way, why_not=why_not))
                 continue
             request = Request(card=card, margin=margin, remedies=(kind.key,))
-            reply = apart.ask(probe, request)
+            reply = apart.call(probe, request)
             if reply.fullest:
-                reply = apart.ask(probe, dataclasses.replace(request, rank=reply.fullest))
+                reply = apart.call(probe, dataclasses.replace(request, rank=reply.fullest))
             failure = reply.probe.failure
             why_not = reply.refused
             if failure is not None and failure.kind == "other":

@@ -72,7 +72,7 @@ class Planner:
         self._seconds: list[float] = []
         self._true_ask = ask
 
-    def _ask(self, request: Request) -> Reply:
+    def _run(self, request: Request) -> Reply:
         begun = CLOCK.perf_counter()
         reply = self._true_ask(request)
         if self.runs and not slow(request.remedies):  # the first one's imports are no measure
@@ -97,7 +97,7 @@ class Planner:
         Raises:
             UsageError: It does not run, for another reason than memory.
         """
-        self._base = self._ask(self._request(()))
+        self._base = self._run(self._request(()))
         refuse(self._base.probe, "as it is")
         self._begin()
         if COMPILE_LATER in self.base.notes:
@@ -111,7 +111,7 @@ class Planner:
         planned run fails.
         """
         eager, self._eager = self._base, self.base
-        self._base = self._ask(self._request(()))
+        self._base = self._run(self._request(()))
         failure = self.base.failure
         if failure is not None and failure.kind == "other":
             self._unplanned = str(failure)
@@ -168,7 +168,7 @@ class Planner:
         self.options[keys] = row
         if row.why_not is not None:
             return
-        reply = self._ask(self._request(keys))
+        reply = self._run(self._request(keys))
         why_not = reply.refused
         if reply.probe.failure is not None and reply.probe.failure.kind == "other":
             why_not = why_not or f"The program fails under it: {reply.probe.failure}."
@@ -222,7 +222,7 @@ class Planner:
         if self.value is None or option.probe is None:
             return
         prober = Prober(
-            self._ask, self.card, self.margin, lambda _text: None, keys, compiled=self._compiled
+            self._run, self.card, self.margin, lambda _text: None, keys, compiled=self._compiled
         )
         found = largest_of(option, self.value, prober, parts_of(keys), self.room)
         self._tell(f"{option.title}: up to {found.best}")

@@ -89,7 +89,7 @@ def worlds(
 
 def _as_it_is(program: Program, world: VirtualWorld, card: Card, margin: int, tell: Tell) -> Probe:
     with EstimateProcess(of_world(program, world)) as apart:
-        found: Probe = apart.ask(probe, Request(card=card, margin=margin)).probe
+        found: Probe = apart.call(probe, Request(card=card, margin=margin)).probe
     refuse(found, f"as rank 0 of {world.world}")
     tell(f"{world.world} ranks: {format_bytes(found.need)}")
     return found
@@ -107,7 +107,7 @@ def _varied(program: Program, places: Places, card: Card, margin: int, tell: Tel
             if kind is ShardedForDDP and WrappedZeroOptimizer not in kinds:
                 kinds.remove(kind)  # there is nothing in whose place it could be
                 continue
-            (way,) = parallel_variants.ways(program, world, (kind,), card, margin, tell)
+            (way,) = parallel_variants.run_variants(program, world, (kind,), card, margin, tell)
             if way.why_not == kind.nothing:
                 kinds.remove(kind)
             else:
@@ -120,7 +120,8 @@ def _spread(  # noqa: PLR0913, PLR0917 - the question's parts
 ) -> Worlds:
     """Run a single-card program under every parallelism and world size."""
     tried = [
-        parallel_variants.ways(program, world, PARALLELISMS, card, margin, tell) for world in places
+        parallel_variants.run_variants(program, world, PARALLELISMS, card, margin, tell)
+        for world in places
     ]
     best = [way for found in tried if (way := parallel_variants.best(found)) is not None]
     chosen = next((way for way in best if way.probe is not None and way.probe.fits), None)

@@ -166,7 +166,7 @@ class Remedy:
         """Run before a module without an optimizer is moved to a card."""
         del module
 
-    def instead(self, module: Any) -> Any:
+    def replacement(self, module: Any) -> Any:
         """Return the module to call in the place of this one."""
         return module
 

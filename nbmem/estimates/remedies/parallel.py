@@ -159,7 +159,7 @@ class DataParallel(Parallel):
             model, device_ids=[int(os.environ["LOCAL_RANK"])]
         )
 
-    def instead(self, module: Any) -> Any:
+    def replacement(self, module: Any) -> Any:
         """Return the DDP wrapper to call in the place of its module."""
         wrapper = self._wrappers.get(id(module))
         self.applied += wrapper is not None

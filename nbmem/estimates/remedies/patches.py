@@ -89,7 +89,7 @@ class RemedyPatches:
                 args, kwargs = remedy.outermost(module, args, kwargs)
             called = module
             for remedy in self.remedies:
-                called = remedy.instead(called)
+                called = remedy.replacement(called)
             self._depth += 1
             try:
                 return true(called, *args, **kwargs)

@@ -113,7 +113,7 @@ class WrappedZeroOptimizer(_Wrapping, ZeroOptimizer):
             self.refuse("The optimizer is made before the model is wrapped: make it afterwards.")
         true(wrapper, module, *args, **options)
 
-    def instead(self, module: Any) -> Any:
+    def replacement(self, module: Any) -> Any:
         """Return the module: the program wraps its model itself."""
         return module
 

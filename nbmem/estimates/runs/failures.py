@@ -29,13 +29,13 @@ def collect_thread_failures(program: Program) -> Iterator[list[Failure]]:
     found: list[Failure] = []
     true = threading.excepthook
 
-    def heard(args: threading.ExceptHookArgs) -> None:
+    def record(args: threading.ExceptHookArgs) -> None:
         failure = None if args.exc_value is None else failure_of(program, args.exc_value)
         if failure is not None and failure.kind == "memory":
             found.append(failure)
         true(args)
 
-    threading.excepthook = heard
+    threading.excepthook = record
     try:
         yield found
     finally:

@@ -68,7 +68,7 @@ class EstimateProcess:
         else:  # after Ctrl-C what it computes is of no use to anybody
             worker_processes.end(process, worker_processes.PARTING if answered else 0.0)
 
-    def ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
+    def call(self, question: Callable[..., Any], *arguments: Any) -> Any:
         """Return the result of `question(program, *arguments)` there.
 
         Raises:

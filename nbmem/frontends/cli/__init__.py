@@ -28,7 +28,7 @@ from nbmem.frontends.cli import (
     strip,
     viewer,
 )
-from nbmem.frontends.cli.subcommand import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, say
+from nbmem.frontends.cli.subcommand import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, print_message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except (Exception, KeyboardInterrupt) as err:  # noqa: BLE001 - a sentence, whatever a file holds
         sentence, code = _error_outcome(err)
-        say(sentence)
+        print_message(sentence)
     return code
 
 

@@ -34,13 +34,13 @@ class progress:  # noqa: N801 - reads as a function: `with progress("fit") as te
 
     def __enter__(self) -> Callable[[str], None]:
         self._show("starting")
-        return self._tell
+        return self._print
 
     def __exit__(self, *_exc: object) -> None:
         if self._watched:
             sys.stderr.write("\r\033[K")
 
-    def _tell(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._runs += 1
         self._show(f"run {self._runs}, {text}")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.arguments import add_device, add_max_size, add_private, refuse_private
 from nbmem.core.errors import UsageError
-from nbmem.frontends.cli.subcommand import EXIT_OK, Subcommand, say, writable
+from nbmem.frontends.cli.subcommand import EXIT_OK, Subcommand, print_message, writable
 
 if TYPE_CHECKING:
     import argparse
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     chosen, target = find_format(options.format), writable(options.out, "OUT")
     trace = tracing.open(options.file, max_size=options.max_size)
     trace.export(chosen.name, target, options.device, private=options.private)
-    say(f"wrote {target}: {chosen.what}.")
+    print_message(f"wrote {target}: {chosen.what}.")
     return EXIT_OK
 
 
@@ -69,7 +69,7 @@ def _notebook(options: argparse.Namespace) -> int:
     except Exception as err:
         raise UsageError(f"nbconvert cannot read {options.file}: {err}") from err
     write_text(target, page)
-    say(f"wrote {target}: the notebook as a page, its reports alive.")
+    print_message(f"wrote {target}: the notebook as a page, its reports alive.")
     return EXIT_OK
 
 

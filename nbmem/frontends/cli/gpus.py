@@ -8,7 +8,13 @@ import time
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
-from nbmem.frontends.cli.subcommand import EXIT_FAILED, EXIT_OK, Subcommand, say, write_out
+from nbmem.frontends.cli.subcommand import (
+    EXIT_FAILED,
+    EXIT_OK,
+    Subcommand,
+    print_message,
+    write_out,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -78,9 +84,11 @@ def _shut_down(pid: int) -> int:
     if not _agreed(f"{describe_process(found)}: all that it holds is lost. Shut it down? [y/N] "):
         return EXIT_OK
     if not jupyter_servers.shut_down(kernel):
-        say("its server refused, or did not answer in time: `nbmem gpus` says whether it is gone.")
+        print_message(
+            "its server refused, or did not answer in time: `nbmem gpus` says whether it is gone."
+        )
         return EXIT_FAILED
-    say("it is shut down.")
+    print_message("it is shut down.")
     return EXIT_OK
 
 
@@ -94,7 +102,7 @@ def _free(pid: int) -> int:
         why = (
             "runs a cell just now" if kernel.busy else "has no nbmem in it that says what it holds"
         )
-        say(f"{describe_process(found)}: it {why}, so it is not asked.")
+        print_message(f"{describe_process(found)}: it {why}, so it is not asked.")
         return EXIT_FAILED
     if not _agreed(
         f"{describe_process(found)}: give back what it has cached and does not use? [y/N] "
@@ -102,7 +110,7 @@ def _free(pid: int) -> int:
         return EXIT_OK
     answer = free_cache(pid)
     if answer is None:
-        say("it did not answer; whether anything has changed is not known.")
+        print_message("it did not answer; whether anything has changed is not known.")
         return EXIT_FAILED
     write_out(answer)
     return EXIT_OK
@@ -130,10 +138,10 @@ def _own_kernel(pid: int, do: str) -> tuple[GpuProcess, Kernel]:
 
 def _agreed(question: str) -> bool:
     """Return whether the user confirms a question."""
-    say(question)
+    print_message(question)
     if sys.stdin.readline().strip().lower() in {"y", "yes"}:
         return True
-    say("Nothing has changed.")
+    print_message("Nothing has changed.")
     return False
 
 

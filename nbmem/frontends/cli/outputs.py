@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.arguments import add_device, add_private
 from nbmem.core.errors import NbmemError, NotWrittenError
-from nbmem.frontends.cli.subcommand import say, write_out
+from nbmem.frontends.cli.subcommand import print_message, write_out
 
 if TYPE_CHECKING:
     import argparse
@@ -53,13 +53,13 @@ def write_report(
     except BrokenPipeError:  # `nbmem run x.py | head`: the reader has seen enough
         sys.stdout = None
     except NotWrittenError as err:
-        say(str(err))
+        print_message(str(err))
         return False
     except NbmemError as err:
-        say(str(err))
+        print_message(str(err))
         return not files
     except Exception as err:  # noqa: BLE001 - a fault of ours must not change how the script ended
-        say(
+        print_message(
             f"the report could not be made ({type(err).__name__}: {err}). It is a fault of "
             "nbmem's: please report it with this line and what --save writes."
         )

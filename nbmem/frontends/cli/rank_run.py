@@ -11,7 +11,7 @@ from nbmem.capture.distributed.rank import rank_by_environment
 from nbmem.core.errors import NbmemError, UsageError
 from nbmem.core.files.atomic_write import new_folder
 from nbmem.core.files.untrusted_input import is_folder
-from nbmem.frontends.cli.subcommand import say
+from nbmem.frontends.cli.subcommand import print_message
 from nbmem.virtual import rank_messages
 
 if TYPE_CHECKING:
@@ -76,10 +76,10 @@ class RankRun:
         try:
             self._writes.save()
         except NbmemError as err:
-            say(str(err))
+            print_message(str(err))
             return False
         if not self.silent and rank_messages.folder() is None:
-            say(
+            print_message(
                 f"the ranks write to {self._given}: `nbmem report {self._given}` reads them as one."
             )
         return True

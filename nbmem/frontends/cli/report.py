@@ -11,7 +11,14 @@ from nbmem.core.arguments import add_max_size, refuse_private
 from nbmem.core.errors import NotWrittenError, UsageError
 from nbmem.core.files.untrusted_input import is_folder
 from nbmem.frontends.cli.outputs import add_outputs, write_report
-from nbmem.frontends.cli.subcommand import EXIT_FAILED, EXIT_OK, Subcommand, say, targets, write_out
+from nbmem.frontends.cli.subcommand import (
+    EXIT_FAILED,
+    EXIT_OK,
+    Subcommand,
+    print_message,
+    targets,
+    write_out,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -82,7 +89,7 @@ def _world(world: World, options: argparse.Namespace, files: dict[str, Path]) ->
 
             write_text(files["html"], world.to_page())
     except NotWrittenError as err:
-        say(str(err))
+        print_message(str(err))
         return EXIT_FAILED
     if not options.quiet:
         write_out(str(world))

@@ -11,7 +11,7 @@ from nbmem.core.files.untrusted_input import is_folder
 from nbmem.frontends.cli.outputs import add_outputs, write_report
 from nbmem.frontends.cli.rank_run import RankRun
 from nbmem.frontends.cli.script import Script, conclude
-from nbmem.frontends.cli.subcommand import EXIT_FAILED, EXIT_OK, Subcommand, say, targets
+from nbmem.frontends.cli.subcommand import EXIT_FAILED, EXIT_OK, Subcommand, print_message, targets
 from nbmem.frontends.cli.virtual_ranks import add_ranks, run_ranks
 
 if TYPE_CHECKING:
@@ -100,11 +100,11 @@ def _use_card(name: str, *, quiet: bool) -> bool:
     from nbmem.capture.torch_cuda import import_torch
 
     if import_torch() is None:
-        say(f"{device_selection.NO_TORCH} The script runs untraced.")
+        print_message(f"{device_selection.NO_TORCH} The script runs untraced.")
         return False
     choice = device_selection.use(name, defer=True)
     if name == device_selection.AUTO and choice.virtual and not quiet:
-        say(choice.sentence)
+        print_message(choice.sentence)
     return True
 
 

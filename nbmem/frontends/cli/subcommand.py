@@ -42,7 +42,7 @@ def write_out(text: str) -> None:
     _write(sys.stdout, text if text.endswith("\n") else f"{text}\n")
 
 
-def say(sentence: str) -> None:
+def print_message(sentence: str) -> None:
     """Write a message that is not a result to stderr."""
     _write(sys.stderr, f"nbmem: {sentence}\n")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.frontends.cli.subcommand import EXIT_OK, Subcommand, say, writable
+from nbmem.frontends.cli.subcommand import EXIT_OK, Subcommand, print_message, writable
 
 if TYPE_CHECKING:
     import argparse
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
 
     target = writable(options.out, "OUT")
     write_text(target, viewer_page())
-    say(
+    print_message(
         f"wrote {target}: open it in a browser and drop a .nbmem file or a snapshot of torch's "
         "onto it. It needs no network and sends nothing."
     )

@@ -24,7 +24,7 @@ from nbmem.core.errors import NbmemError, UsageError
 from nbmem.core.files.atomic_write import new_folder
 from nbmem.core.files.untrusted_input import is_folder
 from nbmem.core.session.ranks import require_inside
-from nbmem.frontends.cli.subcommand import EXIT_OK, say
+from nbmem.frontends.cli.subcommand import EXIT_OK, print_message
 from nbmem.virtual import rank_messages
 from nbmem.virtual.virtual_worlds import environment
 from nbmem.virtual.virtual_worlds import layout as world_layout
@@ -82,7 +82,7 @@ def run_ranks(options: argparse.Namespace) -> int:
         if not code and not any(
             rank_messages.joined(Path(meet), rank).exists() for rank in runs.codes
         ):
-            say(
+            print_message(
                 f"{Path(options.script).name} never called init_process_group: each of its "
                 f"{layout.world} ranks is taken for a program of its own."
             )
@@ -132,14 +132,14 @@ class _Runs:
             while waiting or self._processes:
                 while waiting and len(self._processes) < (os.cpu_count() or 1):
                     self._start(waiting.popleft(), speaks=not self.codes)
-                self._look()
+                self._poll()
                 time.sleep(_PAUSE_S)
         finally:
             for process in self._processes.values():
                 process.kill()
         return next((code for code in self.codes.values() if code), EXIT_OK)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         for rank, process in tuple(self._processes.items()):
             code = process.poll()
             if code is not None:
@@ -147,7 +147,7 @@ class _Runs:
                 self.codes[rank] = code
                 rank_messages.ended(self._meet, rank).touch()
                 if code:
-                    self._say_failed(rank)
+                    self._report_failure(rank)
         for rank in rank_messages.all_wanted(self._meet):
             # Who waits for it takes no core, so it is not one too many.
             if rank not in self.codes and rank < self._layout.world:
@@ -176,9 +176,9 @@ class _Runs:
     def _log(self, rank: int) -> Path:
         return self._meet / f"log-{rank}"
 
-    def _say_failed(self, rank: int) -> None:
+    def _report_failure(self, rank: int) -> None:
         lines = self._log(rank).read_text("utf-8", "replace").splitlines()[-_SHOWN:]
-        say("\n".join([f"rank {rank} ended with exit code {self.codes[rank]}.", *lines]))
+        print_message("\n".join([f"rank {rank} ended with exit code {self.codes[rank]}.", *lines]))
 
     @property
     def stages(self) -> list[int]:

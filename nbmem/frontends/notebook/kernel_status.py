@@ -35,7 +35,7 @@ class KernelStatusWriter:
     def post_run_cell(self, _result: Any) -> None:
         """Update the status file after a cell."""
         with error_boundary("tell other processes what this kernel holds"):
-            self._tell()
+            self._write()
 
     def close(self) -> None:
         """Remove the status file."""
@@ -43,7 +43,7 @@ class KernelStatusWriter:
             _remove_status()
             self._said = None
 
-    def _tell(self) -> None:
+    def _write(self) -> None:
         from nbmem.capture import torch_cuda
 
         read = [torch_cuda.read_counters(index) for index in range(torch_cuda.device_count())]

@@ -121,12 +121,12 @@ class Hub:
         self._talk(lambda: found.extend(self._readings.read_cards()))
         return max((card.peak for card in found), default=None) if cell in self._running else None
 
-    def look(self) -> None:
+    def sample_once(self) -> None:
         """Sample the cards between two cells, after a page's request.
 
         Nothing is pushed: the page requests the state once its own request is answered.
         """
-        self._talk(self._look)
+        self._talk(self._sample)
 
     def show(self, report: LastReport) -> None:
         """Push the report of a trace."""
@@ -209,7 +209,7 @@ class Hub:
             self._cells.append(ended)
         self._push(ended)
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         if self._samples and not self._running:
             self._samples.append(self._readings.read(self._samples[-1].cell))
 

@@ -102,7 +102,7 @@ class _Folder:
                 self._tails[name] = JournalTail(self._folder / name)
         self._until = CLOCK.monotonic() + PATIENCE_S
         for name, tail in self._tails.items():
-            self._look(name, tail)
+            self._read_journal(name, tail)
         return max((rank.started_ns for rank, _ in self._of_the_cell()), default=0)
 
     def ranks(self) -> RanksNow | None:
@@ -136,7 +136,7 @@ class _Folder:
             if rank.started_ns >= self._since_ns - CLOCKS_DIFFER_NS * (rank.host != here)
         ]
 
-    def _look(self, name: str, tail: JournalTail) -> None:
+    def _read_journal(self, name: str, tail: JournalTail) -> None:
         known = self._rows.get(name)
         if known is not None and known[1].state in {"finished", "failed"}:
             return

@@ -192,6 +192,6 @@ class RequestHandler:
             try:
                 return action()
             finally:
-                self._hub.look()
+                self._hub.sample_once()
 
         return do() if self._hub.state().cell is not None else self._between_cells(do)

@@ -145,7 +145,7 @@ def step_peaks(card_ledger: CardLedger) -> list[int]:
     return [int(card_ledger.allocated[first : last + 1].max()) for first, last in ends]
 
 
-def steps_are_alike(card_ledger: CardLedger) -> bool:
+def steps_are_equal(card_ledger: CardLedger) -> bool:
     """Return whether most steps allocate as much as the largest.
 
     Then no batch is the longest.

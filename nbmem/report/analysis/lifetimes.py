@@ -114,7 +114,7 @@ def chosen_rows(card_ledger: CardLedger, peak: int, most: int = LIVES) -> Ints:
     return np.array(sorted(list(wanted)[:most]), np.int64)
 
 
-def born_in(card_ledger: CardLedger, row: int) -> str | None:
+def phase_of_allocation(card_ledger: CardLedger, row: int) -> str | None:
     """Return the phase and step in which an allocation was made, or None.
 
     None before the recording and between phases.
@@ -177,7 +177,7 @@ def _life(card_ledger: CardLedger, row: int, holders: Mapping[int, tuple[str, ..
         category=Category(int(card_ledger.category[row])),
         requested=int(a.requested[row]),
         block=int(a.block[row]),
-        born_in=born_in(card_ledger, row),
+        born_in=phase_of_allocation(card_ledger, row),
         line=stack_line(card_ledger, stack),
         stack=users_stack(card_ledger.session.stacks[stack])[:FRAMES] if stack >= 0 else (),
         holders=holders.get(int(a.addr[row]), ()) if freed >= card_ledger.events else (),

@@ -15,7 +15,7 @@ from nbmem.core.session.tensor_names import is_graph_name
 from nbmem.core.units import MIB, format_bytes
 from nbmem.report.analysis.bytes_by_line import lines_of
 from nbmem.report.analysis.external_storages import external_storages_note
-from nbmem.report.analysis.lifetimes import born_in, details, stack_line
+from nbmem.report.analysis.lifetimes import details, phase_of_allocation, stack_line
 from nbmem.report.analysis.moments import moment_at
 from nbmem.report.analysis.oom import autopsies, passed_over_note
 from nbmem.report.analysis.other_cards import other_cards
@@ -223,7 +223,7 @@ def _holdings(card_ledger: CardLedger, position: int) -> tuple[Holding, ...]:
             category=Category(int(card_ledger.category[row])),
             requested=int(a.requested[row]),
             block=int(a.block[row]),
-            born_in=born_in(card_ledger, row),
+            born_in=phase_of_allocation(card_ledger, row),
             line=stack_line(card_ledger, int(a.stack[row])),
             form=found.form if (found := lasting.get(row)) else None,
             holders=found.holders if found else (),

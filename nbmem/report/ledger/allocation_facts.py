@@ -79,7 +79,7 @@ class Facts:
     calm: Mask
     threads: int
 
-    def seen(self, category: Category) -> Mask:
+    def observed(self, category: Category) -> Mask:
         """Return the mask of the allocations that a probe recorded as a category."""
         return self.seen_as[category]
 
@@ -113,7 +113,7 @@ def facts_of(
     trace, names = session.devices[device], session.names
     events = trace.events
     born, freed, count = allocations.allocated_at, allocations.freed, len(events)
-    born_in, died_in = _born_in(allocations, phases), phases.of(freed)
+    born_in, died_in = _allocation_phase(allocations, phases), phases.of(freed)
     # What a caught out-of-memory error freed in a forward would have lived on without it.
     unwound = np.searchsorted(refused.failed, born) != np.searchsorted(refused.failed, freed)
     unwound &= phases.named(born_in, "forward") & (born_in == died_in)
@@ -129,7 +129,9 @@ def facts_of(
     once = select_possible_workspaces(allocations, seen.unseen, count)
     others = scratch | first_in_backward(once, allocations, phases.named(born_in, "backward"))
     known = (allocations, np.where(others, NOWHERE, born_in), phases, trace.identities)
-    seen.set_names(gradient_names(*known, of_parameters=seen.seen(Category.GRADIENTS), texts=names))
+    seen.set_names(
+        gradient_names(*known, of_parameters=seen.observed(Category.GRADIENTS), texts=names)
+    )
     seen.set_names(planned_names(*known, calm=calm, texts=names))
     kept_apart = find_ddp_buckets(
         allocations, trace.identities, seen.unseen & ~within, born_in, phases
@@ -158,7 +160,7 @@ def facts_of(
     return facts, seen.shared_names(standing), seen.texts
 
 
-def _born_in(a: Allocations, phases: PhaseMap) -> Ints:
+def _allocation_phase(a: Allocations, phases: PhaseMap) -> Ints:
     """Return the phase in which each was allocated.
 
     A sum of counters, which is no tensor, belongs to no phase: NOWHERE.

@@ -97,7 +97,7 @@ class AllocationSites:
         kind = str(facts.phases.names[phase])
         where = None
         if kind in (*CALLS, "backward"):
-            path = self._neighbour(row)
+            path = self._nearby_module(row)
             where = None if path is None else f"near {path}"
         if where is None and self._calls is not None:
             where = self._calls.where(int(facts.allocations.allocated_at[row]), kind, phase)
@@ -107,7 +107,7 @@ class AllocationSites:
             return f"{TEMPORARY}{where}"
         return f"{MADE}by {where[3:]}" if where.startswith("of ") else f"{MADE}{where}"
 
-    def _neighbour(self, row: int) -> str | None:
+    def _nearby_module(self, row: int) -> str | None:
         """Return the module of a named allocation close to a row in its phase.
 
         Up to NEAR allocations before the row are searched first, then as many behind it.

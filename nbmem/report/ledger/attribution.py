@@ -45,8 +45,8 @@ def attribute(facts: Facts) -> NDArray[np.uint8]:
 # --- the passes
 
 
-def _seen(category: Category) -> Callable[[Facts], Mask]:
-    return lambda facts: facts.seen(category)
+def _observed(category: Category) -> Callable[[Facts], Mask]:
+    return lambda facts: facts.observed(category)
 
 
 def _made(facts: Facts) -> Mask:
@@ -59,8 +59,8 @@ def _given_inputs(facts: Facts) -> Mask:
 
     Detached results of another module's forward are left out, unless the loop made them itself.
     """
-    batch = facts.seen(Category.ACTIVATIONS) & facts.phases.named(facts.born_in, "input")
-    return (facts.seen(Category.INPUTS) & (~_made(facts) | facts.fresh)) | batch
+    batch = facts.observed(Category.ACTIVATIONS) & facts.phases.named(facts.born_in, "input")
+    return (facts.observed(Category.INPUTS) & (~_made(facts) | facts.fresh)) | batch
 
 
 def _gathered_to_keep(facts: Facts) -> Mask:
@@ -68,13 +68,13 @@ def _gathered_to_keep(facts: Facts) -> Mask:
 
     A full state dict is an example.
     """
-    kept = facts.seen(Category.USER_TENSORS) & facts.seen(Category.COMMUNICATION)
+    kept = facts.observed(Category.USER_TENSORS) & facts.observed(Category.COMMUNICATION)
     return kept & ~_made(facts)
 
 
 def _read_by_a_graph(facts: Facts) -> Mask:
     """Select what a graph saved for backward but did not allocate."""
-    return facts.seen(Category.ACTIVATIONS) & ~_made(facts)
+    return facts.observed(Category.ACTIVATIONS) & ~_made(facts)
 
 
 def _named(facts: Facts) -> Mask:
@@ -83,7 +83,7 @@ def _named(facts: Facts) -> Mask:
     Of a forward's results only those that outlive the next pass count.
     """
     in_forward = facts.phases.named(facts.born_in, "forward")
-    return facts.seen(Category.USER_TENSORS) & (~in_forward | facts.kept)
+    return facts.observed(Category.USER_TENSORS) & (~in_forward | facts.kept)
 
 
 def _gradients_by_life(facts: Facts) -> Mask:
@@ -110,17 +110,17 @@ def _temporaries(facts: Facts) -> Mask:
     return facts.within_one_phase
 
 
-def _born_in(*names: str) -> Callable[[Facts], Mask]:
+def _allocated_in(*names: str) -> Callable[[Facts], Mask]:
     return lambda facts: facts.phases.named(facts.born_in, *names)
 
 
 PASSES: tuple[tuple[Category, Callable[[Facts], Mask]], ...] = (
-    (Category.WEIGHTS, _seen(Category.WEIGHTS)),
-    (Category.BUFFERS, _seen(Category.BUFFERS)),
-    (Category.GRADIENTS, _seen(Category.GRADIENTS)),
-    (Category.OPTIMIZER_STATE, _seen(Category.OPTIMIZER_STATE)),
+    (Category.WEIGHTS, _observed(Category.WEIGHTS)),
+    (Category.BUFFERS, _observed(Category.BUFFERS)),
+    (Category.GRADIENTS, _observed(Category.GRADIENTS)),
+    (Category.OPTIMIZER_STATE, _observed(Category.OPTIMIZER_STATE)),
     (Category.USER_TENSORS, _gathered_to_keep),
-    (Category.COMMUNICATION, _seen(Category.COMMUNICATION)),
+    (Category.COMMUNICATION, _observed(Category.COMMUNICATION)),
     (Category.INPUTS, _given_inputs),
     (Category.WORKSPACE, workspaces),
     (Category.USER_TENSORS, _named),
@@ -128,5 +128,5 @@ PASSES: tuple[tuple[Category, Callable[[Facts], Mask]], ...] = (
     (Category.GRADIENTS, _gradients_by_life),
     (Category.OUTPUT_GRADIENTS, _output_gradients),
     (Category.TEMPORARIES, _temporaries),
-    (Category.ACTIVATIONS, _born_in("forward", "inference")),
+    (Category.ACTIVATIONS, _allocated_in("forward", "inference")),
 )

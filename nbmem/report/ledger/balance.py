@@ -152,7 +152,7 @@ class Ledger:
         """
         return {category.key: self.held[category] for category in Category}
 
-    def owners_json(self) -> list[dict[str, str | int | None]]:
+    def frameworks_json(self) -> list[dict[str, str | int | None]]:
         """List what each other framework holds, the largest first.
 
         A figure that the framework does not report is null.

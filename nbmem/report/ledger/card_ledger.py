@@ -152,7 +152,7 @@ class CardLedger:
         table[:, Category.CACHED_STUCK] = (
             self.reserved[positions] - self.active[positions] - releasable
         )
-        outside = self._outside.at(self._lasting(positions), self.reserved[positions])
+        outside = self._outside.at(self._time_spans(positions), self.reserved[positions])
         table[:, OUTSIDE] = np.stack(outside, axis=1)
         table[:, Category.FREE] = self.trace.info.total_bytes - table.sum(axis=1)
         return table
@@ -166,7 +166,7 @@ class CardLedger:
     def ledgers(self, positions: Sequence[int]) -> list[Ledger]:
         """Return the ledger at each position, unchecked."""
         at = np.array(positions, np.int64)
-        when, held = self._lasting(at), self.held(at)
+        when, held = self._time_spans(at), self.held(at)
         owners = self._outside.shares(when, self.reserved[at])
         machine = parts_at(self.trace.machine, when, held)
         parts = [None] * len(at) if machine is None else map(MachineParts.of, machine.tolist())
@@ -186,7 +186,7 @@ class CardLedger:
 
         The table's shape is (n, len(PARTS)). A card has no such parts: the result is None.
         """
-        return parts_at(self.trace.machine, self._lasting(positions), self.held(positions))
+        return parts_at(self.trace.machine, self._time_spans(positions), self.held(positions))
 
     def peak(self, first: int, last: int) -> int:
         """Return the position between two at which most is allocated.
@@ -233,7 +233,7 @@ class CardLedger:
         held: Ints = reserved + used + cached + context
         return held
 
-    def _lasting(self, positions: Ints) -> Ints:
+    def _time_spans(self, positions: Ints) -> Ints:
         """Return the time of each position; the last one is open-ended.
 
         Whatever was read after the last position belongs to it.

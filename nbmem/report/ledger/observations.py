@@ -172,7 +172,7 @@ class Observations:
         """The session's names, followed by those composed here."""
         return tuple(self._texts)
 
-    def seen(self, category: Category) -> Mask:
+    def observed(self, category: Category) -> Mask:
         """Return the mask of the allocations recorded as a category.
 
         Repetitions in other passes do not count.

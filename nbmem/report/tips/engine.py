@@ -67,13 +67,13 @@ def advise(
     found: list[tuple[_Place, Finding]] = []
     faults = Faults()  # one broken rule must not cost the report or the other tips
     for rule in RULES:
-        asked = partial(_ask, rule, evidence)
+        asked = partial(_run_rule, rule, evidence)
         found.extend(faults.part(f"The tip {rule.name}", asked, []))
     found.sort(key=itemgetter(0))
     return Advice(findings=tuple(finding for _, finding in found), notes=faults.notes)
 
 
-def _ask(rule: Rule, evidence: Evidence) -> list[tuple[_Place, Finding]]:
+def _run_rule(rule: Rule, evidence: Evidence) -> list[tuple[_Place, Finding]]:
     """Return a rule's findings, each with its place among the others."""
     if not _may_speak(rule, evidence):
         return []

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 def write(report: Report, path: Path) -> None:
     """Write a report as a page that needs no other file."""
-    write_text(path, living_page(report))
+    write_text(path, explorer_page(report))
 
 
-def living_page(report: Report) -> str:
+def explorer_page(report: Report) -> str:
     """Return the page: the out-of-memory explanation and the explorer."""
     why = render_oom_html(report.ooms) if report.ooms else Markup("")
     told = without_ooms(report)

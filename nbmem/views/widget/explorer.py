@@ -121,7 +121,7 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
         return value
 
     @traitlets.observe("moment", "span", "tensor")  # type: ignore[untyped-decorator]
-    def _look_closely(self, change: Any) -> None:
+    def _send_details(self, change: Any) -> None:
         """Send the page the details that its reduced data lack.
 
         They are those of the chosen moments.

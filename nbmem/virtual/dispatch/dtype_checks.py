@@ -109,7 +109,7 @@ def refuse_types(call: OperatorCall) -> None:
         _check_mask(call.argument("mask"))
     if call.func in _OF_ALL and not call.tensors[0].numel():
         raise RuntimeError(f"{name.removeprefix('aten::')}(): {_NOTHING}")
-    if not _is_asked(call.func):
+    if not _has_cpu_check(call.func):
         return
     key = (call.func, *map(_kind, call.args), *((n, _kind(v)) for n, v in call.kwargs.items()))
     if facts_of(call.func).random:  # the numbers are a range, or a chance
@@ -125,7 +125,7 @@ def refuse_types(call: OperatorCall) -> None:
 
 
 @cache
-def _is_asked(func: Any) -> bool:
+def _has_cpu_check(func: Any) -> bool:
     """Return True if the CPU's kernel checks its arguments.
 
     Other kernels may read behind small tensors.

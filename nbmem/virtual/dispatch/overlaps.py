@@ -129,11 +129,11 @@ def _cpu_overlap_error(call: OperatorCall) -> str:
     if found is None:
         if len(_known) >= _KNOWN_MOST:
             _known.clear()
-        found = _known[key] = _asked(call)
+        found = _known[key] = _is_checked(call)
     return found
 
 
-def _asked(call: OperatorCall) -> str:
+def _is_checked(call: OperatorCall) -> str:
     if any(t.layout is not torch.strided or t.numel() > _ASKED_MOST for t in call.tensors):
         return ""
     sizes = {_storage(t): t.untyped_storage().nbytes() for t in call.tensors}

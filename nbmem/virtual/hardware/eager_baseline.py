@@ -59,7 +59,7 @@ class PeakTracker:
     @property
     def peak_above_start(self) -> PeakBytes:
         """The peak above the bytes live at `restart()`."""
-        self._look()
+        self._update_peak()
         return PeakBytes(self._first - self._base, self._later - self._base)
 
     @property
@@ -67,14 +67,14 @@ class PeakTracker:
         """The peak of all live bytes."""
         return self._base + self.peak_above_start.first
 
-    def _look(self) -> None:
+    def _update_peak(self) -> None:
         # Only now: a workspace is known as one when it has been taken.
         self._first = max(self._first, self._lives)
         self._later = max(self._later, self._lives - self._gpu.workspaces.nbytes + self._worked)
 
     def _hear(self, action: Action, addr: int, size: int, stream: int) -> None:
         if action is Action.ALLOC or action is Action.FREE_COMPLETED:
-            self._look()
+            self._update_peak()
             if action is Action.ALLOC or self._lives:
                 self._lives = self._allocator.allocated
         if self._true_emit is not None:

@@ -110,7 +110,7 @@ def cumprod(executor: Executor, call: OperatorCall) -> Any:
     """
     if call.func is aten.eq.Scalar and not is_shape_only(executor, call.args[0]):
         with executor:
-            return _asked_whether_any(executor, call)
+            return _zero_mask_any(executor, call)
     if call.func is aten.where.self and not is_shape_only(executor, call.args[2]):
         with DataKernels():
             return aten.alias.default(call.args[2])  # the quotient, further on
@@ -127,7 +127,7 @@ def cumprod(executor: Executor, call: OperatorCall) -> Any:
         return forwards.div(whole)
 
 
-def _asked_whether_any(executor: Executor, call: OperatorCall) -> Any:
+def _zero_mask_any(executor: Executor, call: OperatorCall) -> Any:
     """Return the mask of zeros, reduced by `any` for the CPU to read."""
     mask = _zero_mask(executor, call.args[0])
     mask.any()

@@ -36,9 +36,9 @@ def all_rules() -> tuple[tuple[tuple[str, KernelRules], ...], tuple[str, ...]]:
                     f"{entry.value} is {_kind(rules)}, not a nbmem.virtual.kernel_rules.KernelRules"
                 )
         except (Exception, SystemExit) as err:  # noqa: BLE001 - whatever a stranger's module does
-            failed.append(unusable(_who(entry), err))
+            failed.append(unusable(_origin_of(entry), err))
         else:
-            found.append((_who(entry), rules))
+            found.append((_origin_of(entry), rules))
     return tuple(found), tuple(failed)
 
 
@@ -48,7 +48,7 @@ def _own(name: str) -> KernelRules:
     return rules
 
 
-def _who(entry: EntryPoint) -> str:
+def _origin_of(entry: EntryPoint) -> str:
     return entry.name if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
 
 

@@ -31,7 +31,7 @@ def as_here(ask: Callable[[list[int]], list[int]]) -> Callable[[list[int]], list
     return answered
 
 
-def alike(compare: Callable[[list[int]], None]) -> Callable[[list[int]], None]:
+def accept_on_card(compare: Callable[[list[int]], None]) -> Callable[[list[int]], None]:
     """Wrap `assert_lst_len_same_as_other_ranks` to pass on a card."""
 
     @wraps(compare)
@@ -46,7 +46,7 @@ RULES = KernelRules(
     replaced={
         "deepspeed.runtime.zero.utils": {
             "get_lst_from_rank0": as_here,
-            "assert_lst_len_same_as_other_ranks": alike,
+            "assert_lst_len_same_as_other_ranks": accept_on_card,
         }
     }
 )

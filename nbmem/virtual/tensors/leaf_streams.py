@@ -72,9 +72,10 @@ def note_first_stream(stream: CurrentStream, leaves: Iterable[torch.Tensor]) -> 
 
 
 def _in_backward() -> bool:
-    """Return whether a backward runs; the node that runs gets a Python object by this.
+    """Return True if a backward runs in this thread.
 
-    torch frees by recursion what Python has seen, so it is asked only where streams have changed.
+    The node that runs gets a Python object by this. torch frees by recursion what Python has seen,
+    so it is called only where streams have changed.
     """
     return _C._current_autograd_node() is not None
 

@@ -16,7 +16,7 @@ from torch import _C
 
 from nbmem.virtual.devices import CUDA, LAZY, is_virtual, true_device
 from nbmem.virtual.tensors.shapes import ArgumentResult, Shares, TensorSpec
-from nbmem.virtual.tensors.stand_ins.value_signs import POSITIVE, Look
+from nbmem.virtual.tensors.stand_ins.value_signs import POSITIVE, SignAndSeed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,7 +122,7 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
     addr: int
     twin: torch.UntypedStorage | None
     healthy: bool | None
-    look: Look | None
+    look: SignAndSeed | None
     most: int | None
     below: int | None
     owned: bool

@@ -67,7 +67,7 @@ class EstimateProgress:
                 f"the notebook is as it was.{what}"
             )
 
-    def tell(self, text: str) -> None:
+    def add_line(self, text: str) -> None:
         """Add a line for one more finished run."""
         self._lines.append(text)
         if self._handle is None:

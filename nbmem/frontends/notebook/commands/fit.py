@@ -50,7 +50,7 @@ def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
     )
     with asking.EstimateProgress(shell, f"fit {options.variable}") as progress:
         answer = estimates.fit(
-            program, **search(options), tell=progress.tell, show=progress.partial
+            program, **search(options), tell=progress.add_line, show=progress.partial
         )
         progress.show(answer)
     answer.write(json=options.json, html=options.html)

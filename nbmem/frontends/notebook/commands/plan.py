@@ -48,10 +48,10 @@ def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
     with asking.EstimateProgress(shell, "plan") as progress:
         answer: Any
         if ranks:
-            kept, tell = asked["margin"], progress.tell
+            kept, tell = asked["margin"], progress.add_line
             answer = estimates.worlds(program, options.gpu, ranks, margin=kept, tell=tell)
         else:
-            answer = estimates.plan(program, **asked, tell=progress.tell, show=progress.partial)
+            answer = estimates.plan(program, **asked, tell=progress.add_line, show=progress.partial)
         progress.show(answer)
     answer.write(json=options.json, html=options.html)
 

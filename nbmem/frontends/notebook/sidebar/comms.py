@@ -49,7 +49,7 @@ class Comms:
         @entry("the sidebar's requests", lost=_ignore_fault)
         def opened(page: Any, _message: Any) -> None:
             @entry("a request of the sidebar's", lost=_ignore_fault)
-            def asked(message: Any) -> None:
+            def handle_request(message: Any) -> None:
                 page.send(answer(message["content"]["data"]))
 
             @entry("a page's end", lost=_ignore_fault)
@@ -57,7 +57,7 @@ class Comms:
                 self._pages = [other for other in self._pages if other is not page]
 
             self._pages.append(page)
-            page.on_msg(asked)
+            page.on_msg(handle_request)
             page.on_close(closed)
 
         self._manager.register_target(RPC_TARGET, opened)

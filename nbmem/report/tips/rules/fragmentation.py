@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.events import TAKES
-from nbmem.report.analysis.growth import steps_are_alike
+from nbmem.report.analysis.growth import steps_are_equal
 from nbmem.report.analysis.what_if import (
     MOST_EVENTS,
     is_as_recorded,
@@ -184,12 +184,12 @@ def _tried(e: Evidence) -> Iterator[tuple[str | None, ReplayOutcome]]:
 
 
 def _name(e: Evidence, conf: str | None) -> str:
-    first = "a training step" if steps_are_alike(e.card_ledger) else "the longest batch"
+    first = "a training step" if steps_are_equal(e.card_ledger) else "the longest batch"
     return conf or f"{first} first"
 
 
 def _code(e: Evidence, conf: str | None) -> str:
-    if conf is None and steps_are_alike(e.card_ledger):
+    if conf is None and steps_are_equal(e.card_ledger):
         return "# one training step before what else the loop does: an evaluation, a sample"
     if conf is None:
         return "# one step with the longest batch before the loop, or pad every batch to it"

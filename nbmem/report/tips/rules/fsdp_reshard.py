@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 def check(e: Evidence) -> Iterator[Finding]:
     """Find the unit that every pass frees and gathers again."""
     passes = list(_passes(e))
-    units = {last.unit for last, first in passes if first is not None and _alike(e, last, first)}
-    if len(units) != 1 or any(f is None or not _alike(e, last, f) for last, f in passes):
+    units = {
+        last.unit for last, first in passes if first is not None and _is_same_group(e, last, first)
+    }
+    if len(units) != 1 or any(f is None or not _is_same_group(e, last, f) for last, f in passes):
         return
     unit, a = units.pop(), e.card_ledger.allocations
     low, high = (
@@ -74,7 +76,7 @@ def _passes(e: Evidence) -> Iterator[tuple[Gather, Gather | None]]:
         yield last, by_phase[backward[0]][0] if backward and forward else None
 
 
-def _alike(e: Evidence, last: Gather, first: Gather | None) -> bool:
+def _is_same_group(e: Evidence, last: Gather, first: Gather | None) -> bool:
     """Return whether the same parameters were freed and gathered again."""
     a = e.card_ledger.allocations
     return (

@@ -55,10 +55,10 @@ class CudnnClient:
     ) -> tuple[Answer, ...]:
         if problem not in known:
             with self._lock:  # one answer belongs to one question, whichever thread asks
-                known[problem] = self._ask(problem, wanted)
+                known[problem] = self._query(problem, wanted)
         return known[problem]
 
-    def _ask(self, problem: Problem, wanted: int | None) -> tuple[Answer, ...]:
+    def _query(self, problem: Problem, wanted: int | None) -> tuple[Answer, ...]:
         """Query the worker; retry once in a new one if a proven worker ended."""
         for _ in range(2):
             if self._failed:

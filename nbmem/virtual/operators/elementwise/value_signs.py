@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.virtual.tensors.stand_ins.value_signs import (
-    Look,
+    SignAndSeed,
     as_arguments,
     as_factors,
     copied,
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.values import Values
 
 
-def uniform(values: Values, call: OperatorCall) -> Look:
+def uniform(values: Values, call: OperatorCall) -> SignAndSeed:
     """Return a look that is signed if the range of `uniform_` begins below 0."""
     del values
-    return Look(0, signed=call.argument("from", 0.0) < 0)
+    return SignAndSeed(0, signed=call.argument("from", 0.0) < 0)
 
 
 _SIGNED = (

@@ -34,7 +34,7 @@ def _expanded(indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
     return list(torch.broadcast_tensors(*(i for i in indices if i is not None)))
 
 
-def _alike(indices: Sequence[torch.Tensor | None]) -> Iterator[Step]:
+def _same_strides(indices: Sequence[torch.Tensor | None]) -> Iterator[Step]:
     """Yield copies of indices whose strides differ (AdvancedIndex).
 
     Strides are compared once the indices are expanded. Contiguous indices are not copied.
@@ -91,7 +91,7 @@ def nonzero_static(launch: Launch) -> Iterator[Step]:
 def get(launch: Launch) -> Iterator[Step]:
     """Yield the copies of the indices, then the result."""
     yield from _longs(launch)
-    yield from _alike(launch["indices"])
+    yield from _same_strides(launch["indices"])
     yield out()
 
 
@@ -109,7 +109,7 @@ def put(launch: Launch) -> Iterator[Step]:
         yield from _sorted_sums(launch, _places(launch))
     else:
         yield from _longs(launch)
-        yield from _alike(given)
+        yield from _same_strides(given)
 
 
 def put_by_mask(launch: Launch, mask: torch.Tensor, found: int) -> Iterator[Step]:

@@ -49,13 +49,13 @@ def view(call: OperatorCall) -> Any:
         args, kwargs = call.map(lambda t: as_meta(integers_of(t)))
         shaped = call.func(*args, **kwargs)
     if isinstance(shaped, (list, tuple)):
-        return [_seen(tensor, one) for one in shaped]
+        return [_shaped_like(tensor, one) for one in shaped]
     if call.func._schema.name.endswith("_"):
         return place(tensor, tensor, shaped.storage_offset(), shaped.size(), shaped.stride())
-    return _seen(tensor, shaped)
+    return _shaped_like(tensor, shaped)
 
 
-def _seen(tensor: torch.Tensor, shaped: torch.Tensor) -> torch.Tensor:
+def _shaped_like(tensor: torch.Tensor, shaped: torch.Tensor) -> torch.Tensor:
     integers = integers_of(tensor)
     place(integers, tensor, shaped.storage_offset(), shaped.size(), shaped.stride())
     return quantized(integers, tensor.dtype, quantizer_of(tensor))

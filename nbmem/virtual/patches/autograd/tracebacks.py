@@ -72,8 +72,8 @@ def _shell() -> list[Patch]:
     if true_look is None:
         return []
 
-    def look(self: Any, exc_tuple: Any = None) -> Any:
+    def show(self: Any, exc_tuple: Any = None) -> Any:
         hide_own(sys.exc_info()[1] if exc_tuple is None else exc_tuple[1])
         return true_look(self, exc_tuple)
 
-    return [Patch(shell, "_get_exc_info", look)]
+    return [Patch(shell, "_get_exc_info", show)]

@@ -40,7 +40,7 @@ def _close(*args: Any, **kwargs: Any) -> torch.Tensor:
     return found.fill_(True) if is_virtual(found) else found
 
 
-def _seen_by_cpp(device: Any) -> Any:
+def _cpp_device(device: Any) -> Any:
     return LAZY[device.index or 0] if device.type == "cuda" else device
 
 
@@ -56,7 +56,7 @@ def tracing_patches() -> list[Patch]:
 
     def dispatch(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = true_dispatch(cls, func, types, args, kwargs or {})
-        return _seen_by_cpp(found) if func is _DEVICE else found
+        return _cpp_device(found) if func is _DEVICE else found
 
     mode: Any = fake_tensor.FakeTensorMode
     true_mode = mode.dispatch
@@ -95,6 +95,6 @@ def tracing_patches() -> list[Patch]:
         Patch(
             fake_tensor,
             "_DISPATCH_META_HANDLERS",
-            {**handlers, _DEVICE: lambda args: _seen_by_cpp(true_device(args))},
+            {**handlers, _DEVICE: lambda args: _cpp_device(true_device(args))},
         ),
     ]

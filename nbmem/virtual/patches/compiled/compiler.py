@@ -224,7 +224,7 @@ class Compiler:
         them: what the call before left in cycles is gone when a region is compiled once more.
         """
         self._collects = False
-        apart = contextlib.nullcontext() if self._follower is None else self._follower.apart()
+        apart = contextlib.nullcontext() if self._follower is None else self._follower.excluding()
         with apart:
             try:
                 with rare_collections():

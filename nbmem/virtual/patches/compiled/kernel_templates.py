@@ -50,10 +50,8 @@ def template_patches(
         Patch(select_algorithm, "PyCodeCache", _template_cache()),
         Patch(selector, "benchmark_in_current_process", benchmark_choices),
         # They print times, which are not known.
-        *patches_of(selector, {"log_results": _say_nothing}, only_existing=True),
-        *patches_of(
-            select_algorithm, {"_log_autotune_choices_stats": _say_nothing}, only_existing=True
-        ),
+        *patches_of(selector, {"log_results": _ignore}, only_existing=True),
+        *patches_of(select_algorithm, {"_log_autotune_choices_stats": _ignore}, only_existing=True),
         *patches_of(
             select_algorithm.TritonTemplateCaller,
             {"benchmark": benchmark_one, "precompile": lambda _self: None},
@@ -61,7 +59,7 @@ def template_patches(
     ]
 
 
-def _say_nothing(*_args: Any, **_options: Any) -> None:
+def _ignore(*_args: Any, **_options: Any) -> None:
     pass
 
 

@@ -158,7 +158,7 @@ class CapturedRegion:
             root = _GradientSource.apply(mode, gpu, heard, *leaving)
             del made, leaving, results, inputs
             replay.env.clear()
-            lasts = _living(given), _living(left)
+            lasts = _live_bytes(given), _live_bytes(left)
             engine: Any = torch.autograd.Variable._execution_engine
             engine.run_backward((root,), (torch.ones_like(root),), False, False, (), True, True)
             # What is compiled gets zeros where autograd has no gradient.
@@ -296,7 +296,7 @@ def storage_of(tensor: torch.Tensor) -> StorageWeakRef:
     return StorageWeakRef(tensor.untyped_storage())
 
 
-def _living(storages: dict[int, StorageWeakRef]) -> frozenset[int]:
+def _live_bytes(storages: dict[int, StorageWeakRef]) -> frozenset[int]:
     return frozenset(number for number, one in storages.items() if not one.expired())
 
 

@@ -71,12 +71,12 @@ class Follower:
         finally:
             self._region = before
 
-    def apart(self) -> contextlib.AbstractContextManager[None]:
+    def excluding(self) -> contextlib.AbstractContextManager[None]:
         """Exclude a `with` block from the eager-mode estimate.
 
         What is timed while something is compiled takes nothing in eager mode.
         """
-        instead = self._instead
+        instead = self._estimate
         return contextlib.nullcontext() if instead is None else instead.excluding()
 
     def patches(self) -> list[Patch]:
@@ -99,7 +99,7 @@ class Follower:
 
         def call(part: Any, inputs: Any) -> Any:
             way, region = vars(part).get(_PART_OF, (None, None))
-            instead = follower._instead
+            instead = follower._estimate
             if way is None or instead is None:
                 return true_call(part, inputs)
             return way(instead, region, inputs, lambda: true_call(part, inputs))
@@ -110,7 +110,7 @@ class Follower:
         ]
 
     @property
-    def _instead(self) -> EagerEstimate | None:
+    def _estimate(self) -> EagerEstimate | None:
         machine = self._mode.machine
         return None if machine is None else machine.current.eager_estimate
 
@@ -172,7 +172,7 @@ class Follower:
             return lambda: None
 
     def _not_known(self, why: str) -> None:
-        instead = self._instead
+        instead = self._estimate
         if instead is not None:
             instead.unknown = instead.unknown or why
 

@@ -193,7 +193,7 @@ def triton_patches(mode: CardMode, machine: Machine) -> list[Patch]:
                 take_scratch(metadata, sizes, driver.get_current_stream())
         return kernel
 
-    def say(text: str) -> None:
+    def print_text(text: str) -> None:
         machine.current.note(text)
 
     def launched(values: Iterable[Any]) -> None:
@@ -217,7 +217,7 @@ def triton_patches(mode: CardMode, machine: Machine) -> list[Patch]:
     true_run = jit.JITFunction.run
     _teach_wrapped_launches()
     driver = TritonDriver(machine, launched)
-    scratch = Scratch(say)
+    scratch = Scratch(print_text)
     return [
         Patch(jit.JITFunction, "run", run),
         Patch(config.DriverConfig, "active", property(lambda _self: driver)),

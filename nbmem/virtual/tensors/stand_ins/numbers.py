@@ -24,7 +24,7 @@ from nbmem.virtual.tensors.shapes import dense
 
 if TYPE_CHECKING:
     from nbmem.virtual.tensors.host.recipes import View
-    from nbmem.virtual.tensors.stand_ins.value_signs import Look
+    from nbmem.virtual.tensors.stand_ins.value_signs import SignAndSeed
     from nbmem.virtual.tensors.storages import CardMemory
 
 LEAST = 1 / 16
@@ -61,7 +61,7 @@ def unknown(tensor: torch.Tensor, block: CardMemory | None, dtype: torch.dtype) 
         copy = torch.empty_strided(tensor.size(), dense(tensor), dtype=dtype, device=CPU)
         if block is not None and block.most == 0:
             return copy.zero_()
-        if (look := _look_of(tensor, block)) is None:
+        if (look := _sign_of(tensor, block)) is None:
             return copy.fill_(stand_in(tensor.dtype, block))
         return fill(copy, tensor.storage_offset(), tensor.stride(), *look)
 
@@ -76,7 +76,7 @@ def unread(view: View, tensor: torch.Tensor, block: CardMemory | None) -> Recipe
         tensor: On the card.
         block: The memory behind it.
     """
-    look = _look_of(tensor, block)
+    look = _sign_of(tensor, block)
     if look is None or (block is not None and block.most == 0):
         return None
     args = (tensor.storage_offset(), tensor.stride(), *look)
@@ -85,7 +85,7 @@ def unread(view: View, tensor: torch.Tensor, block: CardMemory | None) -> Recipe
     )
 
 
-def _look_of(tensor: torch.Tensor, block: CardMemory | None) -> Look | None:
+def _sign_of(tensor: torch.Tensor, block: CardMemory | None) -> SignAndSeed | None:
     """Return a tensor's look; None if all elements have one stand-in."""
     if block is None or tensor.dtype not in VARIED:
         return None

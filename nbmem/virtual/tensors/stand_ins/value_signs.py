@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.operator_call import OperatorCall
     from nbmem.virtual.tensors.values import Values
 
-    LookRule = Callable[[Values, OperatorCall], "Look"]
+    LookRule = Callable[[Values, OperatorCall], "SignAndSeed"]
 
 SAMPLED = 64
 """Elements of the first row of a tensor from the CPU that say whether some are negative."""
 
 
-class Look(NamedTuple):
+class SignAndSeed(NamedTuple):
     """Sign and seed of a storage's unknown floats.
 
     Attributes:
@@ -38,18 +38,18 @@ class Look(NamedTuple):
     signed: bool
 
 
-POSITIVE = Look(0, signed=False)
-SIGNED = Look(0, signed=True)
+POSITIVE = SignAndSeed(0, signed=False)
+SIGNED = SignAndSeed(0, signed=True)
 
 
-def show_as(values: Values, tensor: torch.Tensor, look: Look) -> None:
+def show_as(values: Values, tensor: torch.Tensor, look: SignAndSeed) -> None:
     """Set the sign and seed of a tensor on a card."""
     block = values.storages.of(tensor)
     if block is not None and block.look is not None:
         block.look = look
 
 
-def look_of(values: Values, tensor: torch.Tensor) -> Look:
+def sign_and_seed(values: Values, tensor: torch.Tensor) -> SignAndSeed:
     """Return a tensor's sign and seed; of a CPU tensor from a sample."""
     if is_virtual(tensor):
         block = values.storages.of(tensor)
@@ -62,41 +62,43 @@ def look_of(values: Values, tensor: torch.Tensor) -> Look:
     if kept is not None:  # Nobody has read it: it is a copy from a card, or initial weights.
         if (recipe := kept.recipe) is None:
             return POSITIVE
-        return Look(*recipe.args[-2:]) if recipe.func is fill else SIGNED
+        return SignAndSeed(*recipe.args[-2:]) if recipe.func is fill else SIGNED
     with _C._DisableTorchDispatch(), torch.no_grad():
         some = tensor[(0,) * (tensor.dim() - 1)][:SAMPLED]
-        return Look(0, signed=bool((some < 0).any()))
+        return SignAndSeed(0, signed=bool((some < 0).any()))
 
 
-def positive(values: Values, call: OperatorCall) -> Look:
+def positive(values: Values, call: OperatorCall) -> SignAndSeed:
     """Return the look of results without negative numbers."""
     del values, call
     return POSITIVE
 
 
-def signed(values: Values, call: OperatorCall) -> Look:
+def signed(values: Values, call: OperatorCall) -> SignAndSeed:
     """Return the look of results with negative numbers."""
     del values, call
     return SIGNED
 
 
-def as_arguments(values: Values, call: OperatorCall) -> Look:
+def as_arguments(values: Values, call: OperatorCall) -> SignAndSeed:
     """Return a signed look if any argument is signed."""
-    return Look(0, signed=any(look_of(values, tensor).signed for tensor in call.tensors))
+    return SignAndSeed(
+        0, signed=any(sign_and_seed(values, tensor).signed for tensor in call.tensors)
+    )
 
 
-def as_factors(values: Values, call: OperatorCall) -> Look:
+def as_factors(values: Values, call: OperatorCall) -> SignAndSeed:
     """Return the look of a product; a tensor times itself is positive."""
     left, right = call.args[:2]
     return POSITIVE if left is right else as_arguments(values, call)
 
 
-def copied(values: Values, call: OperatorCall) -> Look:
+def copied(values: Values, call: OperatorCall) -> SignAndSeed:
     """Return the last tensor's look, for copies in the same order."""
     source = call.tensors[-1]
-    look = look_of(values, source)
+    look = sign_and_seed(values, source)
     start = source.storage_offset() if source.is_contiguous() else 0
-    return Look(look.seed + start, look.signed)
+    return SignAndSeed(look.seed + start, look.signed)
 
 
 def drawn(call: OperatorCall) -> int:
@@ -109,13 +111,13 @@ def drawn(call: OperatorCall) -> int:
         return number.item() >> 1
 
 
-def drawn_signed(values: Values, call: OperatorCall) -> Look:
+def drawn_signed(values: Values, call: OperatorCall) -> SignAndSeed:
     """Return a signed look with a fresh random seed."""
     del values
-    return Look(drawn(call), signed=True)
+    return SignAndSeed(drawn(call), signed=True)
 
 
-def drawn_positive(values: Values, call: OperatorCall) -> Look:
+def drawn_positive(values: Values, call: OperatorCall) -> SignAndSeed:
     """Return a positive look with a fresh random seed."""
     del values
-    return Look(drawn(call), signed=False)
+    return SignAndSeed(drawn(call), signed=False)
