@@ -15,9 +15,9 @@ class Listed(CudnnClient):
         self.answers = tuple(map(Answer, sizes))
         self.asked_for_all = 0
 
-    def ask(self, problem):
+    def first_kernel(self, problem):
         return self.answers[0] if self.answers else None
 
-    def every(self, problem):
+    def all_kernels(self, problem):
         self.asked_for_all += 1
         return self.answers

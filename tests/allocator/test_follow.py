@@ -36,9 +36,9 @@ def test_a_value_is_the_one_before_its_event():
     assert found.inactive_split.tolist() == [0, 0, 2 * MIB - 1024, 2 * MIB - 1024, 0]
     rows = {name: column.tolist() for name, column in found.allocations.columns()}
     assert rows == {
-        "born": [1],
+        "allocated_at": [1],
         "freed": [2],
-        "died": [3],
+        "completed_at": [3],
         "addr": [BASE],
         "requested": [1000],
         "block": [1024],

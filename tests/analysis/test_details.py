@@ -65,7 +65,7 @@ def test_the_largest_at_the_peak_and_at_the_end_are_told(run):
         rows = card_ledger.live(position)
         a = card_ledger.allocations
         largest = rows[np.argsort(-a.requested[rows], kind="stable")][:50]
-        assert {(int(a.born[row]), int(a.requested[row])) for row in largest} <= told
+        assert {(int(a.allocated_at[row]), int(a.requested[row])) for row in largest} <= told
 
 
 def sums(history, row):

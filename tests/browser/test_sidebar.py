@@ -118,7 +118,7 @@ def test_a_cell_that_has_run_has_a_row_and_a_badge(notebook, page):
 
 
 EXPECT = """\
-from nbmem.estimates import processes
+from nbmem.estimates.runs import worker_processes as processes
 expected = []
 processes.prepare = lambda: expected.append(True)"""
 

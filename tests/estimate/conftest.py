@@ -25,7 +25,7 @@ def here():
         def __exit__(self, *_exc):
             sys.modules["__main__"] = self._main
 
-        def ask(self, question, *arguments):
+        def call(self, question, *arguments):
             program = pickle.loads(pickle.dumps(self._program))
             return question(program, *arguments)
 

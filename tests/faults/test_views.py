@@ -38,7 +38,7 @@ def test_any_function_that_fails_leaves_the_figures_and_a_note(part):
 @pytest.mark.parametrize(
     "name",
     [
-        "nbmem.report.analysis.report_builder.books_of",
+        "nbmem.report.analysis.report_builder.card_ledger_of",
         "nbmem.report.analysis.report_builder.report_of",
         "nbmem.report.tips.engine.advise",
         "nbmem.views.mime_bundle.mimebundle",

@@ -226,14 +226,14 @@ def test_a_chain_of_twenty_thousand(monkeypatch):
 def test_everything_that_refers_to_a_tensor_in_a_large_graph_costs_its_edges(monkeypatch):
     """Steps in proportion to objects and references, whatever refers to whatever."""
     steps = []
-    true_steps = walking._Look.steps
+    true_steps = walking._WalkInProgress.steps
 
     def counted(self):
         for step in true_steps(self):
             steps.append(step)
             yield step
 
-    monkeypatch.setattr(walking._Look, "steps", counted)
+    monkeypatch.setattr(walking._WalkInProgress, "steps", counted)
     counts = []
     for size in (2_000, 8_000):
         shared = Box(kib(1))

@@ -86,7 +86,7 @@ def test_what_is_taken_once_in_a_process_does_not_count():
 def test_what_outlives_the_next_pass_is_kept_and_the_last_pass_follows_it():
     phases = loop(*(("forward", i, 10) for i in range(3)))
     allocations = SimpleNamespace(
-        born=np.array([1, 2, 11, 12, 21, 22]), freed=np.array([15, 30, 25, 30, 30, 30])
+        allocated_at=np.array([1, 2, 11, 12, 21, 22]), freed=np.array([15, 30, 25, 30, 30, 30])
     )
     born_in = np.array([0, 0, 1, 1, 2, 2], np.int64)
     found = select_outliving_results(allocations, born_in, phases, np.array([0, 1, 0, 1, 0, 1]), 30)

@@ -34,7 +34,7 @@ def said(*born, names=None, category=Category.UNKNOWN, of=CALLS, within=True):
         phases=PHASES,
         born_in=PHASES.of(births),
         within_one_phase=np.full(len(births), within),
-        allocations=SimpleNamespace(born=births),
+        allocations=SimpleNamespace(allocated_at=births),
     )
     known = np.array([NO_NAME] * len(born) if names is None else names, np.int64)
     found = AllocationSites(facts, known, TEXTS, np.full(len(born), category, np.uint8), of)
@@ -83,7 +83,7 @@ def test_without_calls_only_neighbours_tell():
 
 def test_a_step_lets_go_of_what_it_made_before_it_returns():
     born = np.array([62, 72, 75, 95])
-    allocations = _Rows(born=born, freed=np.array([80, 89, 95, 99]))
+    allocations = _Rows(allocated_at=born, freed=np.array([80, 89, 95, 99]))
     found = step_temporaries(allocations, PHASES.of(born), PHASES, CALLS, TEXTS)
     assert found.tolist() == [False, True, False, False]
 
@@ -97,4 +97,4 @@ def test_what_pyg_keeps_is_written_as_it_is_typed():
 
 class _Rows(SimpleNamespace):
     def __len__(self):
-        return len(self.born)
+        return len(self.allocated_at)

@@ -42,9 +42,9 @@ def card(monkeypatch):
         other_processes=lambda _index: {1 << 30: 5, os.getppid(): 9},
         cards=lambda: (SimpleNamespace(index=0, name="Some Card"),),
     )
-    monkeypatch.setattr(card_reader.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(card_reader.cuda, "read_counters", read_counters)
-    monkeypatch.setattr(card_reader.cuda, "card_bytes", lambda _index: (600, 900))
+    monkeypatch.setattr(card_reader.torch_cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(card_reader.torch_cuda, "read_counters", read_counters)
+    monkeypatch.setattr(card_reader.torch_cuda, "card_bytes", lambda _index: (600, 900))
     monkeypatch.setattr(card_reader, "NvmlProbe", lambda: nvml)
     card.nvml = nvml
     return card

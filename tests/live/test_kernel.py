@@ -199,29 +199,33 @@ def test_a_line_shows_how_far_a_traced_cell_is_and_becomes_the_report(kernel):
 def test_who_holds_what_is_looked_for_when_nobody_waits(kernel):
     """The cell's reply does not wait for the heap; its report is renewed in place afterwards."""
     kernel.run(
-        "from nbmem.frontends.notebook import later\nlater.WAIT_S = 0\n"
-        "from nbmem.capture.record.recording import Recording\nlook, looks = Recording.look, []\n"
-        "Recording.look = lambda *a: looks.append(a[1:]) or look(*a)"
+        "from nbmem.frontends.notebook import idle_tasks\nidle_tasks.WAIT_S = 0\n"
+        "from nbmem.capture.record.recording import Recording\nlooks = []\n"
+        "look = Recording.record_names_and_holders\n"
+        "Recording.record_names_and_holders = lambda *a: looks.append(a[1:]) or look(*a)"
     )
     request = kernel.start("%%memtrace\nkept = torch.zeros(8, device='cuda')")
     shown = reports(kernel.until_idle(request))[-1]
     assert LEFT in shown["text/plain"]
     renewed = kernel.until(request, "update_display_data")["content"]["data"]
     assert LEFT not in renewed["text/plain"]
-    told = kernel.run("print(all(enough for enough, in looks)); Recording.look = look").text()
+    told = kernel.run(
+        "print(all(enough for enough, in looks)); Recording.record_names_and_holders = look"
+    ).text()
     assert told == "True\n"  # each look could be left
 
 
 def test_the_next_cell_waits_for_the_look(kernel):
     """In "Run All" the next request lies in the queue before the kernel ever rests."""
     kernel.run(
-        "from nbmem.frontends.notebook import later\n"
-        "usual = later.REST_S, later.NEXT_S\n"
-        "later.WAIT_S, later.REST_S, later.NEXT_S = 0, 60, 60"  # a busy machine takes its time
+        "from nbmem.frontends.notebook import idle_tasks\n"
+        "usual = idle_tasks.REST_S, idle_tasks.NEXT_S\n"
+        "idle_tasks.WAIT_S = 0\n"
+        "idle_tasks.REST_S = idle_tasks.NEXT_S = 60"  # a busy machine takes its time
     )
     traced = kernel.start("%%memtrace\nkept = torch.zeros(8, device='cuda')")
     assert LEFT in reports(kernel.until_idle(traced))[-1]["text/plain"]
-    ran = kernel.run("kept = None; later.REST_S, later.NEXT_S = usual")
+    ran = kernel.run("kept = None; idle_tasks.REST_S, idle_tasks.NEXT_S = usual")
     (renewed,) = ran.outputs("update_display_data")
     assert LEFT not in renewed["data"]["text/plain"]
     assert "kept" in renewed["data"]["text/plain"]

@@ -39,7 +39,7 @@ class AsyncPool(Pool):
 
 def hold(card, pool, held, used):
     """CuPy takes memory of the card, or gives it back."""
-    card.beside += held - pool.held
+    card.library_bytes += held - pool.held
     pool.held, pool.used = held, used
 
 

@@ -59,7 +59,7 @@ def test_a_pool_that_is_used_or_small_is_no_tip(card, cupy, unused):
 
 @pytest.mark.parametrize(("used", "tips"), [(400 * MIB, 1), (8 * GIB, 0)])
 def test_jax_that_took_the_card_and_does_not_use_it(card, jax, used, tips):
-    card.beside = 11 * GIB
+    card.library_bytes = 11 * GIB
     jax |= {"bytes_in_use": used, "pool_bytes": 11 * GIB}
     with nbmem.trace("cell", namespace={}) as t:
         kept = taken(2 * GIB)
@@ -73,7 +73,7 @@ def test_jax_that_took_the_card_and_does_not_use_it(card, jax, used, tips):
 
 
 def test_jax_on_a_card_with_room_is_left_alone(card, jax):
-    card.beside = 8 * GIB
+    card.library_bytes = 8 * GIB
     jax |= {"bytes_in_use": MIB, "pool_bytes": 8 * GIB}
     with nbmem.trace("cell", namespace={}) as t:
         taken(MIB)
@@ -81,7 +81,7 @@ def test_jax_on_a_card_with_room_is_left_alone(card, jax):
 
 
 def test_tensorflows_arena_is_what_nobody_else_holds(card, put_in):
-    card.beside = 12 * GIB
+    card.library_bytes = 12 * GIB
     tensorflow(put_in, {"current": 300 * MIB, "peak": 300 * MIB})
     with nbmem.trace("cell", namespace={}) as t:
         kept = taken(2 * GIB)
@@ -116,7 +116,7 @@ def test_a_request_that_would_not_fit_then_either_has_no_such_remedy(card, cupy)
 
 
 def test_a_request_that_fits_beside_a_jax_that_grows_by_need(card, jax):
-    card.beside = 11 * GIB
+    card.library_bytes = 11 * GIB
     jax |= {"bytes_in_use": MIB, "pool_bytes": 11 * GIB}
     (remedy,) = [one for one in failing(8 * GIB).remedies if one.rule == "preallocated"]
     assert remedy.low == 11 * GIB - MIB

@@ -19,7 +19,7 @@ def told(reader):
 def test_what_they_use_and_what_they_keep(card, cupy, jax):
     reader = CardReader()
     assert told(reader) == ()
-    card.beside = 3 * GIB
+    card.library_bytes = 3 * GIB
     cupy.held, cupy.used = 2 * GIB, MIB
     assert told(reader) == (
         ("frameworks", "CuPy", MIB),

@@ -59,7 +59,7 @@ def test_an_allocation_says_what_it_is(run, card_ledger, tmp_path):
     trace = load_snapshot(run.export("snapshot", tmp_path / "run.pickle"))["device_traces"][0]
     a = card_ledger.allocations
     for row in range(0, len(a), 50):
-        entry, label = trace[a.born[row]], Category(card_ledger.category[row]).label
+        entry, label = trace[a.allocated_at[row]], Category(card_ledger.category[row]).label
         assert (entry["action"], entry["size"]) == ("alloc", a.requested[row])
         assert entry["category"] == label
         assert entry["frames"][-1]["name"].startswith(label)

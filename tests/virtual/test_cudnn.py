@@ -65,7 +65,7 @@ def real(asked):
 
 def test_without_cudnn_there_is_no_answer(monkeypatch, asked):
     monkeypatch.setattr(client, "library_path", lambda: None)
-    assert asked.ask(SMALL) is None
+    assert asked.first_kernel(SMALL) is None
 
 
 def test_a_library_that_does_not_load_is_no_answer_and_no_error(monkeypatch, asked, tmp_path):
@@ -73,8 +73,8 @@ def test_a_library_that_does_not_load_is_no_answer_and_no_error(monkeypatch, ask
     broken.parent.mkdir(parents=True)
     broken.write_bytes(b"no library")
     monkeypatch.setattr(client, "library_path", lambda: broken)
-    assert asked.ask(SMALL) is None
-    assert asked.ask(SMALL) is None
+    assert asked.first_kernel(SMALL) is None
+    assert asked.first_kernel(SMALL) is None
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.key)
@@ -100,7 +100,7 @@ def test_every_card_can_be_described(card):
     ],
 )
 def test_cudnn_answers_what_a_card_took(real, asked_for, recorded):
-    found = real.ask(asked_for)
+    found = real.first_kernel(asked_for)
     assert found.nbytes == recorded
     assert found.tiling is None
 
@@ -120,7 +120,7 @@ def test_cudnn_answers_what_a_card_took(real, asked_for, recorded):
 )
 def test_transforms_are_among_the_kernels(real, asked_for, recorded):
     """They are products of cuBLASLt, which makes no handle without a card."""
-    assert real.ask(asked_for).nbytes == recorded
+    assert real.first_kernel(asked_for).nbytes == recorded
     assert recorded in [answer.nbytes for answer in real.every(asked_for)]
 
 
@@ -128,13 +128,13 @@ def test_a_library_s_function_is_answered_by_another_in_its_process():
     """As the worker does with cuBLASLt, which no test's environment has."""
     code = """
 import ctypes
-from nbmem.virtual.hardware.cudnn import products
+from nbmem.virtual.hardware.cudnn import cublaslt
 library = ctypes.CDLL("libm.so.6")
 function = library.lrint
 function.argtypes, function.restype = (ctypes.c_double,), ctypes.c_int
 before = function(2.0)
-jump = products._jump(lambda *_: 7, (ctypes.c_double,))
-assert products._overwrite(products._address(function), jump)
+jump = cublaslt._jump(lambda *_: 7, (ctypes.c_double,))
+assert cublaslt._overwrite(cublaslt._address(function), jump)
 print(before, function(2.0))
 """
     if platform.machine() != "x86_64" or sys.platform != "linux":
@@ -162,7 +162,7 @@ def test_windows_of_one_are_products(real, kind, dtype, rows, channels, side, re
     inner, outer = channels
     sizes = (rows, inner, side, side), (outer, inner, 1, 1), (rows, outer, side, side)
     product = replace(problem(kind, *sizes, (0, 0)), dtype=dtype)
-    found = convolution_workspace.nbytes(product, real.ask(product), H100, last=False)
+    found = convolution_workspace.nbytes(product, real.first_kernel(product), H100, last=False)
     assert found == pytest.approx(recorded, abs=512)
 
 

@@ -58,7 +58,7 @@ def images(count):
 
 
 def answers(asked, *counts):
-    found = [asked.ask(images(count)) for count in counts]
+    found = [asked.first_kernel(images(count)) for count in counts]
     return [answer and answer.nbytes for answer in found]
 
 
@@ -71,7 +71,7 @@ def test_what_was_interrupted_is_asked_of_another_worker(asked, starts):
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         with pytest.raises(KeyboardInterrupt):
-            asked.ask(images(HANGS))
+            asked.first_kernel(images(HANGS))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -102,7 +102,7 @@ def test_one_question_that_cannot_be_answered_leaves_the_others(asked, goes_wron
 def test_workers_that_end_are_not_started_forever(asked, starts):
     others = range(client.MOST_LOST)
     for other in others:
-        asked.ask(images(other))
+        asked.first_kernel(images(other))
         asked._process.kill()
     assert answers(asked, *others, 99) == [*others, None]
     assert starts() == client.MOST_LOST

@@ -134,7 +134,7 @@ def test_a_report_says_it_of_what_it_reports(gpu):
     del net.first.weight.grad, net.second.weight.grad
     with tracing.trace("smaller") as trace:
         compiled(x).backward()
-    assert eager_peak(gpu.instead.now()) in trace.report().notes
+    assert eager_peak(gpu.eager_estimate.now()) in trace.report().notes
     with tracing.trace("without a region") as trace:
         x.sum()
     assert not any("torch.compile" in note for note in trace.report().notes)
@@ -149,9 +149,9 @@ def test_what_a_region_returns_beside_its_loss_may_be_gone(gpu):
         return wide.square().mean(), wide
 
     told(x)[0].backward()
-    assert gpu.instead.beside == 8 * BYTES
-    low, high = (format_bytes(gpu.instead.now() - part) for part in (8 * BYTES, 0))
-    assert f"{low} to {high}" in gpu.instead.sentences()[0]
+    assert gpu.eager_estimate.beside == 8 * BYTES
+    low, high = (format_bytes(gpu.eager_estimate.now() - part) for part in (8 * BYTES, 0))
+    assert f"{low} to {high}" in gpu.eager_estimate.sentences()[0]
 
 
 def test_of_graphs_nothing_is_said_but_how_to_know(gpu):
@@ -241,10 +241,10 @@ def test_a_region_that_does_not_run_alone_costs_a_sentence(gpu, monkeypatch):
     monkeypatch.setattr(replayed._Replay, "run", lambda *_: 1 / 0)
     x = torch.randn(SIDE, SIDE, device="cuda", requires_grad=True)
     torch.compile(keeps)(x).backward()
-    assert "ZeroDivisionError" in gpu.instead.sentences()[0]
-    assert gpu.allocator is gpu.instead._gpu.allocator
+    assert "ZeroDivisionError" in gpu.eager_estimate.sentences()[0]
+    assert gpu.allocator is gpu.eager_estimate._gpu.allocator
     assert x.grad.shape == x.shape
-    assert format_bytes(0) not in gpu.instead.sentences()[0]
+    assert format_bytes(0) not in gpu.eager_estimate.sentences()[0]
 
 
 def test_what_a_compiled_optimizer_held_goes_with_it_and_waits_for_no_collection(gpu):

@@ -174,7 +174,7 @@ function layoutOf(
   return { segments, blocks };
 }
 
-/** One number for torch's pair: see nbmem.core.torch_snapshot.pool_number. */
+/** One number for torch's pair: see pool_number in nbmem/core/files/torch_snapshot.py. */
 function poolOf(pair: Plain | undefined): number {
   if (!Array.isArray(pair)) {
     return 0;

@@ -91,7 +91,7 @@ def signal_of(err: BaseException) -> int | None:
 def reraise_if_from_signal(err: BaseException) -> None:
     """Raise an exception again if a signal's handler raised it.
 
-    Code that catches everything must not keep it; `nbmem.core.entry` delivers it in the user's
+    Code that catches everything must not keep it; `entry_points` delivers it in the user's
     frame.
     """
     if signal_of(err) is not None:

@@ -1,4 +1,4 @@
-"""Serve estimates in a process: `python -m nbmem.estimates.worker`.
+"""Serve estimates in a process: `python -m nbmem.estimates.runs.worker`.
 
 The process reads messages from its standard input and answers each question with one. Output of the
 programs is discarded. They see no real card, so that they cannot disturb one.
