@@ -65,7 +65,7 @@ _MOVED = {
     "testing": "nbmem.api.testing",
     "world": "nbmem.api.rank_folders",
 }
-"""Modules by their former names, for code that names a type of theirs: `nbmem.answers.Fit`."""
+"""Modules by their former names, for code that imports types from them: `nbmem.answers.Fit`."""
 
 
 def _jupyter_labextension_paths() -> list[dict[str, str]]:

@@ -1,8 +1,8 @@
 """Write labextension/src/categories.ts from nbmem's own categories.
 
-They are in nbmem.core.categories and nbmem.details.
+They are in nbmem/core/session/categories.py and nbmem/report/exploration.py.
 
-`python3 tools/categories.py` writes it; tests/house/test_generated.py says whether it is fresh.
+`python3 tools/categories.py` writes it; tests/house/test_generated.py checks that it is up to date.
 """
 
 from __future__ import annotations

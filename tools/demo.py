@@ -44,7 +44,7 @@ def main() -> int:
         print_line("\nOpening JupyterLab; end it with Ctrl-C.")
         lab = [python, "-m", "jupyterlab", str(out / options.notebook.name)]
         if hasattr(os, "geteuid") and os.geteuid() == 0:
-            lab.append("--allow-root")  # in a container there is often nobody else
+            lab.append("--allow-root")  # in a container root is often the only user
         with contextlib.suppress(KeyboardInterrupt):  # JupyterLab has taken it already
             status = subprocess.run(lab, cwd=out, check=False).returncode
     return status

@@ -87,10 +87,10 @@ def prepare(
 def hand_over(command: list[str], env: dict[str, str] | None = None) -> int:
     """Run a program in place of this one; return its exit status.
 
-    Ctrl-C reaches both: it is the program's to end what it has started and to say how far it came.
+    Ctrl-C reaches both: the program must end what it has started and report how far it came.
     """
     before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:  # else nobody heeds it, nor will the program
+    if before is signal.default_int_handler:  # an ignored Ctrl-C stays ignored, in the program, too
         signal.signal(signal.SIGINT, lambda *_: None)
     try:
         return subprocess.run(command, cwd=str(ROOT), env=env, check=False).returncode

@@ -16,7 +16,7 @@ def main(notebook: Path, out: Path) -> int:
 
     The report is printed as text. The notebook, the recording and the report as HTML are written.
 
-    The notebook's own kernel saves the recording after its last cell, in a cell that is not kept.
+    The notebook's own kernel saves the recording after its last cell, in a cell that is not saved.
     The report is then made by `nbmem report FILE`, as from any recording.
 
     Returns:

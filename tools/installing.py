@@ -1,8 +1,8 @@
 """Install packages into an environment, torch in a fitting build.
 
-The CPU build of torch is taken where there is no NVIDIA driver. uv knows by itself where the builds
-of torch are (`--torch-backend auto` chooses by the driver). Where it is not there, or cannot reach
-them, pip takes what it finds, which is said beforehand.
+The CPU build of torch is taken where there is no NVIDIA driver. uv itself has the addresses of the
+builds of torch (`--torch-backend auto` chooses by the driver). If uv is missing, or cannot reach
+them, pip takes what it finds. This is printed first.
 
 Keep the syntax to that of Python 3.8, like that of the scripts that import this.
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 _WORTH_A_LINE = 20.0
-"""MB of a file whose download is told."""
+"""MB of a file from which on its download is printed."""
 
 
 def print_line(text: str) -> None:
@@ -140,7 +140,7 @@ def _announce(folder: Path, pinned: str) -> None:
 def _chosen_by_pip(folder: Path, *words: str) -> list[tuple[str, str]]:
     """Return version and address of all that pip would install.
 
-    Empty where pip does not say.
+    Empty if pip does not report it.
     """
     ask = ["install", "-qq", "--dry-run", "--ignore-installed", "--report", "-", *words]
     done = subprocess.run([*_pip_of(folder), *ask], capture_output=True, text=True, check=False)
@@ -210,7 +210,7 @@ def _pip_has_sources() -> bool:
 
     Then pip alone is used.
     """
-    ask = [sys.executable, "-m", "pip", "config", "list"]  # what the environment says, too
+    ask = [sys.executable, "-m", "pip", "config", "list"]  # with the environment's settings
     told = subprocess.run(ask, capture_output=True, text=True, check=False).stdout
     return bool(re.search(r"[.:](index-url|extra-index-url|find-links|no-index)=", told))
 

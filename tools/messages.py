@@ -1,8 +1,8 @@
-"""Write labextension/src/messages.ts from nbmem.live's messages.
+"""Write labextension/src/messages.ts from the sidebar's messages.
 
 The file is laid out as prettier would, so that formatting the folder changes nothing.
 
-`python3 tools/messages.py` writes it, `--check` says whether it is as it should be.
+`python3 tools/messages.py` writes it, `--check` tests whether it is up to date.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 So a category has one colour everywhere.
 
-`python3 tools/palette.py` writes it; tests/house/test_generated.py says whether it is fresh.
+`python3 tools/palette.py` writes it; tests/house/test_generated.py checks that it is up to date.
 """
 
 from __future__ import annotations

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _XDIST = ["-n", "logical", "--maxprocesses", "8", "--dist", "worksteal", "--reruns", "1", "-raR"]
-"""What fails is run once more, and the last line says that it was: a machine that is shared may be
-late for once, and a test that fails now and then is named either way. `pytest` alone does not."""
+"""A failed test is run once more, and the last line reports it. A shared machine may be late for
+once, and a flaky test is named in either case. `pytest` alone does not run it again."""
 _BROWSERS = ["-n", "3"]
-"""They wait a third of the time: for a kernel to start, for a page to be drawn."""
+"""Their tests wait a third of the time, for a kernel to start or a page to be drawn."""
 _GROUPS = ("torch", "run", "lint", "test", "frameworks")
 _OTHER_PYTHONS = ("3.11", "3.13")
 _ONCE = [f"--ignore=tests/{name}" for name in ("faults", "fuzz", "house")]
@@ -171,9 +171,9 @@ def _warnings(python: Path, _fresh: bool) -> tuple[int, str]:  # noqa: FBT001
 def _ipython7(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     """Run the IPython tests on Colab's IPython.
 
-    The newest one is in the main environment. Only IPython and its kernel are installed anew:
-    everything else (torch is large) comes from the main environment, whose packages stand behind
-    the small one's on the path.
+    The newest one is in the main environment. Only IPython and its kernel are installed anew.
+    Everything else (torch is large) comes from the main environment, whose packages come after the
+    small one's on the path.
     """
     if not (ROOT / "tests" / "ipython").exists():
         return 0, "left out: there is no tests/ipython"
@@ -185,7 +185,7 @@ def _ipython7(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
 def _cudnn(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     """Run the tests of cuDNN with the real library.
 
-    It is asked for its kernels, as a virtual card does where it is installed.
+    The library is queried for its kernels, as a virtual card does where it is installed.
     """
     small = _beside(python, "cudnn", fresh=fresh)
     tests = (
@@ -236,7 +236,7 @@ def _python314(_python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
 def _browser(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     """Compile the JupyterLab extension and test it in a browser.
 
-    In the newest JupyterLab all tests run, in the oldest those that are marked so. Playwright's
+    In the newest JupyterLab all tests run, in the oldest those with its marker. Playwright's
     event loop disturbs other tests, hence processes of their own.
     """
     if not (ROOT / "tests" / "browser").exists():
@@ -334,7 +334,7 @@ BY_NAME = (
     Check("long", _command("pytest", "-m", "long")),
     Check("integrations", _integrations),
 )
-"""Run only where they are asked for."""
+"""Run only if they are named."""
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,6 +1,6 @@
 """Write docs/tips.md: every rule's page, and how right rules are.
 
-It also has what the rules say of recorded faults.
+It also has the rules' results on recorded faults.
 
 python tools/tips.py           # all of it; needs torch for the programs on the virtual card
 """

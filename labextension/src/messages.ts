@@ -25,39 +25,39 @@ export interface ICell {
 export interface ICardSample {
   /** CUDA ordinal. */
   index: number;
-  /** The driver's name; null where it does not say. */
+  /** The driver's name for it; null if the driver does not report one. */
   name: string | null;
-  /** Whether it is nbmem's. */
+  /** Whether it is one of nbmem's virtual cards. */
   virtual: boolean;
-  /** The whole card; the host's memory where it shares that. */
+  /** The whole card; the host's memory if the card shares that. */
   total: number | null;
   /** Bytes in live blocks, rounded up as the allocator does. */
   allocated: number;
   /** Bytes held from the driver. */
   reserved: number;
-  /** What the driver counts for this process. */
+  /** Bytes that the driver counts for this process. */
   process: number | null;
-  /** What nobody uses. */
+  /** Unused bytes. */
   free: number | null;
-  /** What the driver keeps for itself; 0 where it does not say. */
+  /** Bytes that the driver reserves for itself; 0 if it does not report them. */
   driver: number;
   /**
-   * Highest `allocated` since the cell began: torch's own counter where the cell has raised it,
-   * else the highest that was read.
+   * Highest `allocated` since the cell began: torch's own counter if the cell has raised it, else
+   * the highest sample.
    */
   peak: number;
   /**
-   * `allocated` by what is known of it, in the order to stack them. They add up to it exactly; the
-   * last one is the rest. Empty where nothing is known: in a cell without a trace, and before a
-   * loop's first forward has ended.
+   * `allocated` by category, in the order to stack them. They add up to it exactly; the last one is
+   * the rest. Empty if nothing is known: in a cell without a trace, and before a loop's first
+   * forward has ended.
    */
   by_category: [string, string, number][];
   /**
-   * What other frameworks of this process hold and say, by category: a part of what `process` has
-   * beyond `reserved`. Their names are the labels. Empty for none.
+   * Bytes that other frameworks of this process report, by category: a part of what `process` has
+   * beyond `reserved`. The labels are their names. Empty if there are none.
    */
   frameworks: [string, string, number][];
-  /** Whether the card has the host's memory and none of its own. */
+  /** Whether the card uses the host's memory and has none of its own. */
   shared: boolean;
 }
 
@@ -67,39 +67,39 @@ export interface IHostSample {
   total: number;
   /** Resident bytes of this process: what `top` shows. */
   process: number;
-  /** Highest `process` that was read since the cell began. */
+  /** Highest sample of `process` since the cell began. */
   peak: number;
-  /** What could be had: page cache that the kernel would give back is free. */
+  /** Available bytes: page cache that the kernel would release is free. */
   free: number | null;
   /**
-   * `process` by what a trace knows of it, in the order to stack them. They add up to it exactly;
-   * the last one is the rest. Empty where nothing is known.
+   * `process` by the categories of a trace, in the order to stack them. They add up to it exactly;
+   * the last one is the rest. Empty if nothing is known.
    */
   by_category: [string, string, number][];
   /**
-   * What it is of, across the categories, by key of an Entry. Empty where the kernel does not say.
+   * Its parts, across the categories, by key of an Entry. Empty if the kernel does not report them.
    */
   parts: [string, string, number][];
 }
 
 /**
- * Samples of the cards while a cell runs, or of the host. The host is sampled where there is no
- * card. Pushed when a figure has changed.
+ * Samples of the cards while a cell runs, or of the host. The host is sampled if there is no card.
+ * Pushed when a figure has changed.
  */
 export interface ISample {
   nbmem: typeof VERSION;
   kind: 'sample';
-  /** When it was read, milliseconds since the epoch. */
+  /** Time of the reading, milliseconds since the epoch. */
   t_ms: number;
   /** The cell that runs. */
   cell: ICell;
-  /** Where a traced training loop is (`forward`); null elsewhere. */
+  /** Current phase of a traced training loop (`forward`); null elsewhere. */
   phase: string | null;
   /** Its step, from 0. */
   step: number | null;
   /** Each card that torch uses. */
   cards: ICardSample[];
-  /** The host's memory; null where torch could use a card. */
+  /** The host's memory; null if torch could use a card. */
   host: IHostSample | null;
 }
 
@@ -113,25 +113,25 @@ export interface ICellBegun {
 
 /** Memory change of one cell on one card, from counters around it. */
 export interface ICellDelta {
-  /** What the cell is called: its first line, or the name that the user gave. */
+  /** The cell's name: its first line, or the name that the user gave. */
   label: string;
   /** The number in `In [n]`; null for a cell without one. */
   execution_count: number | null;
   /** Bytes in live blocks when it started. */
   allocated_before: number;
-  /** The same when it ended. */
+  /** Bytes in live blocks when it ended. */
   allocated_after: number;
   /** Bytes held from the driver when it started. */
   reserved_before: number;
-  /** The same when it ended. */
+  /** Bytes held from the driver when it ended. */
   reserved_after: number;
   /**
-   * Highest allocated bytes on one card inside: by the events of a traced cell, else by torch's
-   * counter where the cell has moved it, else the highest that was read. null where nobody read:
-   * torch has one peak counter, it is the user's, and nothing resets it.
+   * Highest allocated bytes on one card during the cell. The source is a traced cell's events, else
+   * torch's counter if the cell changed it, else the highest reading. null if not read: torch has
+   * one peak counter, which is the user's and is never reset.
    */
   peak: number | null;
-  /** Bytes that the driver counts for this process afterwards; null if it does not say. */
+  /** Bytes that the driver counts for this process afterwards; null if not reported. */
   process: number | null;
   /** How long it ran. */
   duration_ns: number;
@@ -143,30 +143,30 @@ export interface ICellDelta {
 export interface ICellEnded {
   nbmem: typeof VERSION;
   kind: 'cell_ended';
-  /** When. */
+  /** Time of its end. */
   t_ms: number;
-  /** Which. */
+  /** The cell that ended. */
   cell: ICell;
   /**
-   * Highest allocated bytes on any one card while it ran, from the samples and torch's counter;
-   * from the events for a traced cell. null where no card was used.
+   * Highest allocated bytes on any one card during the cell, from the samples and torch's counter;
+   * from the events for a traced cell. null if no card was used.
    */
   peak: number | null;
-  /** What it took and left; null if it has no line in the history. */
+  /** Memory that it took and left; null if it has no line in the history. */
   delta: ICellDelta | null;
 }
 
 /** A card that torch could use here. */
 export interface ICardInfo {
-  /** CUDA ordinal; NVML's where torch is not started. */
+  /** CUDA ordinal; NVML's index if torch is not started. */
   index: number;
   /** The driver's name. */
   name: string;
-  /** Bytes; the host's where it shares its memory. */
+  /** Bytes; the host's memory if the card shares it. */
   total: number | null;
-  /** Whether it is nbmem's. */
+  /** Whether it is one of nbmem's virtual cards. */
   virtual: boolean;
-  /** Whether it has the host's memory and none of its own. */
+  /** Whether it uses the host's memory and has none of its own. */
   shared: boolean;
 }
 
@@ -183,10 +183,11 @@ export interface IMoment {
 }
 
 /**
- * The highest figures of a recording, each with its own moment. A figure that is not known is null.
+ * The highest figures of a recording, each with its own moment. A figure is null if it is not
+ * known.
  */
 export interface IPeak {
-  /** Where `allocated` was highest; the ledger at the peak is the one of this moment. */
+  /** Where `allocated` was highest; the ledger at the peak is of this moment. */
   at: IMoment;
   allocated: number;
   reserved: number;
@@ -200,13 +201,13 @@ export interface IPeak {
 
 /** A phase of the last trace. */
 export interface IPhase {
-  /** `forward`, or the user's own name of a block. */
+  /** `forward`, or the user's own name for a block. */
   name: string;
   /** From 0; null outside of a step. */
   step: number | null;
   /** 1 for a phase inside another. */
   depth: number;
-  /** How long it took. */
+  /** Its duration. */
   duration_ms: number;
   /** Allocated bytes at its start. */
   before: number;
@@ -216,11 +217,11 @@ export interface IPhase {
   after: number;
 }
 
-/** An action of nbmem, chosen from a fixed list. This is never code made of strings. */
+/** An action of nbmem, chosen from a fixed list. It is never built as code from strings. */
 export interface ICommand {
   /** The subcommand of `%nbmem` ("free"). */
   name: string;
-  /** Its words ("cache",). */
+  /** Its arguments ("cache",). */
   arguments: string[];
 }
 
@@ -228,21 +229,21 @@ export interface ICommand {
 export interface IFinding {
   /** Key of the rule that found it (`checkpoint_kept`). */
   rule: string;
-  /** One sentence: what to do and what it brings. */
+  /** One sentence: what to do and what it saves. */
   title: string;
-  /** What this run showed, in one or two sentences with figures. */
+  /** What this recording showed, in one or two sentences with figures. */
   evidence: string;
   /** Bytes that it saves at least. */
   low: number;
-  /** Bytes that it saves at most; equal to `low` where that is known. */
+  /** Bytes that it saves at most; equal to `low` if the saving is known. */
   high: number;
-  /** Where the bytes come from: counted, simulated on the recorded events, estimated. */
+  /** How the bytes are known: counted, simulated on the recorded events, estimated. */
   ground: 'exact' | 'simulated' | 'estimated';
   /** Code to paste, or null. */
   code: string | null;
-  /** What nbmem can do about it, or null where only the user can. */
+  /** The nbmem command that does it, or null if only the user can. */
   command: ICommand | null;
-  /** Bytes that it brought once it was applied, or null. */
+  /** Bytes that it saved when it was applied, or null. */
   measured: number | null;
 }
 
@@ -250,7 +251,7 @@ export interface IFinding {
 export interface ILastReport {
   nbmem: typeof VERSION;
   kind: 'last_report';
-  /** When it was finished. */
+  /** Time at which it was finished. */
   t_ms: number;
   /** The traced cell; null for an opened file. */
   cell: ICell | null;
@@ -258,15 +259,15 @@ export interface ILastReport {
   title: string;
   /** The card. */
   device: ICardInfo;
-  /** How long it was recorded. */
+  /** Duration of the recording. */
   duration_ms: number;
-  /** The highest figures, and where. */
+  /** The highest figures, and their moments. */
   peak: IPeak;
   /** The whole card at the peak, by category; adds up to the card. */
   at_peak: [string, string, number][];
-  /** The same at the end. */
+  /** The whole card at the end, by category. */
   at_end: [string, string, number][];
-  /** What the host's memory was of at the peak, as in HostSample; empty of a card. */
+  /** Parts of the host's memory at the peak, as in HostSample; empty for a card. */
   parts_at_peak: [string, string, number][];
   /** In order of their start, the first MOST_PHASES. */
   phases: IPhase[];
@@ -286,7 +287,7 @@ export interface IProcess {
   card: number;
   /** Its number, as the driver sees it. */
   pid: number;
-  /** The program's name; null where that is hidden. */
+  /** The program's name; null if that is hidden. */
   name: string | null;
   /** The notebook whose kernel it is (`train.ipynb`); null for other programs. */
   notebook: string | null;
@@ -302,19 +303,19 @@ export interface IProcesses {
   processes: IProcess[];
 }
 
-/** A rank's last line, at most a second old. Figures are null where it wrote none yet. */
+/** A rank's last line, at most a second old. Figures are null if it has not written any. */
 export interface IRankNow {
   /** Its rank in the world. */
   number: number;
   /** Its machine. */
   host: string;
   /**
-   * `running`; `silent`, if it lives and has written nothing for ten seconds; `lost`, if its
-   * process is gone without a word; `finished` or `failed`; `ended`, if its session has not been
-   * looked into yet.
+   * `running`; `silent` if it is alive and has written nothing for ten seconds; `lost` if its
+   * process ended without a record; `finished` or `failed`; `ended` if its session has not been
+   * read yet.
    */
   state: 'running' | 'silent' | 'lost' | 'ended' | 'finished' | 'failed';
-  /** Where its training loop is (`forward`). */
+  /** Current phase of its training loop (`forward`). */
   phase: string | null;
   /** Its step, from 0. */
   step: number | null;
@@ -329,11 +330,11 @@ export interface IRankNow {
   /** Highest `allocated` since it began. */
   peak: number | null;
   /**
-   * `allocated` by what is known of it: key, label, bytes. They add up to it; the last one is the
-   * rest. Empty where nothing is known.
+   * `allocated` by category: key, label, bytes. They add up to it; the last one is the rest. Empty
+   * if nothing is known.
    */
   by_category: [string, string, number][];
-  /** Where its main thread was: `in all_reduce, called at train.py:41`; null if unknown. */
+  /** Location of its main thread: `in all_reduce, called at train.py:41`; null if unknown. */
   at: string | null;
   /** The exception that ended it. */
   error: string | null;
@@ -343,15 +344,15 @@ export interface IRankNow {
 export interface IRanksNow {
   nbmem: typeof VERSION;
   kind: 'ranks_now';
-  /** When they were read, milliseconds since the epoch. */
+  /** Time of the reading, milliseconds since the epoch. */
   t_ms: number;
-  /** Where they write. */
+  /** The folder that they write into. */
   folder: string;
-  /** How many there are, as they say. */
+  /** World size, as the ranks report it. */
   size: number;
-  /** Those that have written, MOST_RANKS at most. */
+  /** Ranks that have written, MOST_RANKS at most. */
   ranks: IRankNow[];
-  /** How many more have written. */
+  /** Number of further ranks that have written. */
   left_out: number;
 }
 
@@ -381,8 +382,7 @@ export interface IUnloaded {
 }
 
 /**
- * A request for the State; answered while a cell runs, too. For that the kernel must have
- * subshells.
+ * A request for the State; answered while a cell runs, too. This requires a kernel with subshells.
  */
 export interface IGetState {
   nbmem: typeof VERSION;
@@ -402,8 +402,8 @@ export interface IChooseCard {
 }
 
 /**
- * A request to run and measure a command of a finding. The finding is one of the last report.
- * Refused while a cell runs.
+ * A request to run and measure a command of a finding. The finding is from the last report. Refused
+ * while a cell runs.
  */
 export interface IRunCommand {
   nbmem: typeof VERSION;
@@ -412,7 +412,7 @@ export interface IRunCommand {
   id: string;
   /** The command's name (`free`). */
   name: string;
-  /** Its words. Name and words must be those of a finding, or `free cache`. */
+  /** Its arguments. Name and arguments must be those of a finding, or `free cache`. */
   arguments: string[];
 }
 
@@ -464,7 +464,7 @@ export interface ICardChoice {
   total: number;
 }
 
-/** The full state for a page that has just connected. The answer to GetState. */
+/** The full state for a page that has just connected. It is the reply to GetState. */
 export interface IState {
   nbmem: typeof VERSION;
   kind: 'state';
@@ -478,27 +478,27 @@ export interface IState {
   torch: string | null;
   /** The cards here; empty without a GPU. */
   cards: ICardInfo[];
-  /** The virtual cards, where one may be put in now; empty where not. */
+  /** The virtual cards, if one can be activated now; else empty. */
   choices: ICardChoice[];
-  /** Samples a second at most. */
+  /** Maximum samples a second. */
   rate_hz: number;
-  /** Whether the next cell will be traced because the page asked for it. */
+  /** Whether the next cell will be traced at the page's request. */
   tracing_next: boolean;
   /** The cell that runs. */
   cell: ICell | null;
-  /** Those of the last minute, oldest first. */
+  /** Samples of the last minute, oldest first. */
   samples: ISample[];
   /** The last MOST_CELLS cells, oldest first. */
   cells: ICellEnded[];
-  /** Of the last trace. */
+  /** Report of the last trace. */
   report: ILastReport | null;
   /** Other processes on the cards. */
   processes: IProcess[];
-  /** What a cell's ranks wrote last; null if none has started any. */
+  /** Latest data of a cell's ranks; null if none has started any. */
   ranks: IRanksNow | null;
   /** Rules whose advice is not shown. */
   muted: string[];
-  /** Faults of nbmem's own, one sentence each. */
+  /** Faults of nbmem itself, one sentence each. */
   notes: string[];
 }
 
@@ -510,7 +510,7 @@ export interface IDone {
   sentence: string;
 }
 
-/** A request was refused; `sentence` gives the reason. `id` is empty where it was not read. */
+/** A request was refused; `sentence` gives the reason. `id` is empty if it could not be read. */
 export interface IRefused {
   nbmem: typeof VERSION;
   kind: 'refused';

@@ -59,7 +59,7 @@ def _chosen(heap: Heap, free: FreeList, size: int) -> int | None:
 def _place(heap: Heap, free: FreeList, size: int) -> int | None:
     """Return the index of the first block that fits, or None.
 
-    Expandable ones are compared by their room to grow.
+    Blocks of expandable segments are compared by how far they can grow.
     """
     blocks = free.blocks
     at = bisect_left(free.keys, size << SIZE_SHIFT)

@@ -25,9 +25,9 @@ def allocate_block(heap: Heap, pool: Pool, stream: int, size: int, requested: in
     Args:
         heap: The allocator.
         pool: Where the request belongs.
-        stream: The stream that asks.
+        stream: The stream of the request.
         size: Rounded bytes.
-        requested: Bytes that the caller asked for.
+        requested: Bytes that the caller requested.
 
     Raises:
         AllocatorOOM: Nothing helped.

@@ -45,12 +45,12 @@ class CachingAllocator(Heap):
 
     Args:
         total_bytes: Bytes of the card.
-        release: The release of torch whose rules hold.
+        release: The release of torch whose rules apply.
         settings: As text (see PYTORCH_CUDA_ALLOC_CONF) or parsed.
-        driver: Where memory comes from; None: a simulated one with `total_bytes`.
-        on_event: Called with (action, address, size, stream) as torch's memory history records
-            them: requested bytes for allocations and frees, and for OOM the free bytes of the card
-            in place of an address.
+        driver: The source of memory; None: a simulated driver with `total_bytes`.
+        on_event: Called with (action, address, size, stream), as torch's memory history records
+            them. For allocations and frees `size` is the requested bytes. For OOM the address is
+            replaced by the free bytes of the card.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class CachingAllocator(Heap):
         """Allocate a block and return its address, or 0 for 0 bytes.
 
         Raises:
-            AllocatorOOM: There is no room.
+            AllocatorOOM: No memory is left.
         """
         if size < MIN_BLOCK:
             if size <= 0:
@@ -108,7 +108,7 @@ class CachingAllocator(Heap):
             if rounded >= TOO_LARGE:
                 raise self._too_large(size, rounded)
             block = cache_miss.allocate_block(self, pool, stream, rounded, size)
-            pool = block.segment.pool  # a private pool may have lent it
+            pool = block.segment.pool  # it may come from a private pool
         segment = block.segment
         addr = block.addr
         side = pool.side
@@ -398,7 +398,7 @@ class CachingAllocator(Heap):
         After the last one, the pool's free memory can be released to the driver.
 
         Raises:
-            UsageError: There is no such pool, or nobody uses it.
+            UsageError: There is no such pool, or it has no user.
         """
         owner = self.private.get(pool)
         if owner is None or not owner.users:

@@ -63,7 +63,7 @@ def restore(heap: CachingAllocator, state: PoolState) -> RestoreResult:
     """Restore a private pool to a saved state.
 
     All of its blocks are freed, and those that were live are allocated again. Every block of a
-    segment is allocated on the way, so that peaks may rise, as they do in torch.
+    segment is allocated in between, so peaks may rise, as they do in torch.
     """
     owner = heap.private[state.pool]
     freed = tuple(a for a, block in heap.live.items() if block.segment.pool.owner is owner)

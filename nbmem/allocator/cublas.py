@@ -13,8 +13,8 @@ from __future__ import annotations
 from nbmem.core.units import KIB, MIB
 
 WORKSPACE = 2 * 4096 * KIB + 8 * 16 * KIB
-"""Unless CUBLAS_WORKSPACE_CONFIG says otherwise."""
+"""Bytes of a cuBLAS workspace, unless CUBLAS_WORKSPACE_CONFIG sets them."""
 WORKSPACE_HOPPER = 32 * MIB
-"""The same from Hopper on, but for Thor (compute capability 11.0), which torch 2.13 leaves out."""
+"""The default from Hopper on. torch 2.13 excludes Thor (compute capability 11.0)."""
 WORKSPACE_LT = 1 * MIB
-"""Of cuBLASLt, unless CUBLASLT_WORKSPACE_SIZE says otherwise."""
+"""Bytes of a cuBLASLt workspace, unless CUBLASLT_WORKSPACE_SIZE sets them."""

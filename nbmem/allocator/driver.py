@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Protocol
 
 SEGMENT_START = 0x7000_0000_0000
-"""Where cudaMalloc begins; clear of what real drivers hand out to a process's heap."""
+"""Where cudaMalloc begins; it does not overlap with addresses of a process's heap."""
 RANGE_START = 0x4000_0000_0000
 """Where virtual ranges for expandable segments begin."""
 RANGE_STEP = 1 << 40
 CARD_STEP = 1 << 48
-"""Between the addresses of two cards: one address space holds them all, as on a real machine."""
+"""Distance between the addresses of two cards: they share an address space, as real ones do."""
 _STEP = 2 << 20
 _CHUNK = 32 << 20
 
@@ -116,8 +116,8 @@ class SimulatedDriver:
 class DownwardDriver(SimulatedDriver):
     """A driver with descending addresses, as observed on a real card.
 
-    Address space is taken in chunks of 32 MiB, each below the last, and smaller segments go into
-    what larger ones leave of their chunks (nearly always so on the H100 of tests/recordings). It
+    Address space is taken in chunks of 32 MiB, each below the last. Smaller segments go into what
+    larger ones leave of their chunks (nearly always so on the H100 of tests/recordings). It
     matters because up to torch 2.11 the allocator takes the lowest of equal blocks: the newest.
     With rising addresses the same requests took 68 MiB more in `resnet50_b40_sgdm_offload`.
     """

@@ -31,9 +31,9 @@ class AllocatorOOM(NbmemError):  # noqa: N818 - as torch names it: OutOfMemoryEr
     No block was allocated, but cached memory may have been released to the driver.
 
     Attributes:
-        requested: Bytes that were asked for.
-        rounded: Bytes of the block that was looked for.
-        segment: Bytes that were asked of the driver.
+        requested: Bytes of the request.
+        rounded: Bytes of the block that was needed.
+        segment: Bytes that were requested from the driver.
         free_bytes: Free bytes of the card.
         limit: Bytes that this process may hold; None if nothing limits it.
         total_bytes: Bytes of the card.
@@ -104,7 +104,7 @@ class Heap:
 
     Attributes:
         rules: The release's behaviour.
-        driver: Where memory comes from.
+        driver: The source of memory.
         total_bytes: Bytes of the card, of which fractions are taken.
         limit: Bytes that may be reserved; None: no limit.
         held: Bytes reserved now.

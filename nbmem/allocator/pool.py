@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 SIZE_SHIFT = 96
 """A free block's key is one integer: its size above bit 96, a counter above bit 64, its address.
 
-One integer compares faster than a tuple, and with the counter at 0 (up to 2.11), new for each block
-(2.12) or one for each segment (since 2.13) it is the order of all three.
+One integer compares faster than a tuple, and has the order of all three. The counter is 0 up to
+2.11, new for each block in 2.12, and one for each segment since 2.13.
 """
 COUNTER_SHIFT = 64
 NEVER = 1 << 62
@@ -30,11 +30,11 @@ class Block:
     Attributes:
         addr: Start.
         size: Bytes.
-        requested: What the caller asked for; stale while free.
+        requested: Bytes of the request; stale while free.
         prev: Neighbour below in the same segment, None at its start.
         next: Neighbour above, None at its end.
         segment: The segment that it is a piece of.
-        key: Its place among the free blocks; 0 unless it is free and mapped.
+        key: Its sort key among the free blocks; 0 unless it is free and mapped.
         mapped: Whether memory is behind it; always, unless its segment is a virtual range.
         base: The counter's part of the key.
         age_from: The pool's search count when it became free.

@@ -44,8 +44,8 @@ def round_size(size: int, divisions: tuple[int, ...] = NO_DIVISIONS) -> int:
 
     Args:
         size: Requested bytes, at least 1.
-        divisions: Entry i is for sizes of 2**(20+i) up to 2**(21+i) bytes; the first is for all
-            below too, the last for all above; 0 and 1 mean plain rounding.
+        divisions: Entry i is for sizes of 2**(20+i) up to 2**(21+i) bytes. The first is also for
+            all sizes below, the last for all above. 0 and 1 mean plain rounding.
     """
     if size < MIN_BLOCK:
         return MIN_BLOCK

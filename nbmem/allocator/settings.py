@@ -42,7 +42,7 @@ NO_EFFECT: dict[str, Callable[[str, Value], Any]] = {
     "release_lock_on_cudamalloc": flag_of,
     "release_lock_on_hipmalloc": flag_of,
 }
-"""Keys of torch's that change no byte of device memory here, and what their values are."""
+"""Keys of torch's that change no device memory here, and the parsers of their values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class AllocatorSettings:
         """Parse the text of PYTORCH_CUDA_ALLOC_CONF.
 
         Raises:
-            UsageError: The text is one that torch refuses, or asks for another allocator.
+            UsageError: torch refuses the text, or the text selects another allocator.
         """
         return cls().updated(conf, release)
 

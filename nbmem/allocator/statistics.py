@@ -85,7 +85,7 @@ BUSY = (
 class Peaks:
     """Highest values since the last reset.
 
-    Without pending blocks the active ones are not kept: they equal the allocated ones.
+    Active peaks are not updated without pending blocks: they equal the allocated ones.
     """
 
     __slots__ = (
@@ -111,8 +111,8 @@ class Peaks:
 class PoolCounters(Peaks):
     """Counters of the small or large pools that change at each operation.
 
-    They are kept as two sums, up and down: the current value is their difference, and torch reports
-    the sums too. Frees then touch no peak.
+    Each counter is two sums, up and down. The current value is their difference, and torch reports
+    the sums, too. A free then updates no peak.
 
     Attributes:
         pending: Bytes of blocks that are freed but in use by another stream.
@@ -165,7 +165,7 @@ class Statistics:
         small: Busy counters of the small pools.
         large: Busy counters of the large pools.
         total: Peaks of their sums.
-        pending_seen: Whether a block was ever pending; only then active peaks are kept apart.
+        pending_seen: Whether a block was ever pending; only then are active peaks separate.
     """
 
     def __init__(self) -> None:

@@ -98,8 +98,8 @@ def _step(heap: Heap, queue: deque[Block]) -> None:
 def complete_block(heap: Heap, block: Block) -> None:
     """Complete the free of one pending block on every stream.
 
-    Other work of these streams may still be queued. A recording tells when each block became free,
-    not what its streams did.
+    Other work of these streams may still be queued. A recording has the time when each block became
+    free, not the work of its streams.
     """
     if block in heap.deferred:
         heap.deferred.remove(block)

@@ -1,7 +1,7 @@
 """Select the card that a notebook or a script runs on.
 
-It is a real one if there is one, else a virtual one. A virtual card with live tensors is only left
-by a typed `%nbmem gpu off`, which reports what is lost.
+Use a real card if there is one, else a virtual one. A virtual card with live tensors is only
+deactivated by a typed `%nbmem gpu off`, which reports what is lost.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from nbmem.virtual.cards import Card
 
 DEFAULT = "H100 80GB"
-"""The virtual card that stands in where nobody named one."""
+"""The virtual card that is used if none was named."""
 AUTO = "auto"
 MOST_NAMED = 4
-"""Names in the sentence that says what lives on a card."""
+"""Names in the sentence on a card's live tensors."""
 PATIENCE_S = 2.0
-"""How long is looked for them."""
+"""Time limit of the search for these names."""
 
 NO_TORCH = (
     "torch is not installed in this environment, so there is no GPU memory to trace and no card "
@@ -46,16 +46,16 @@ def use(name: str, *, defer: bool = False, names: Mapping[str, Any] | None = Non
     """Select virtual cards by name, or with `auto` a real one.
 
     "2xT4" is two cards. `auto` selects a real card if torch has one here, else a virtual one. Cards
-    that are in use already are kept, with all tensors on them.
+    in use stay active, with all tensors on them.
 
     Args:
-        name: The cards'.
-        defer: Write large tensors on the CPU only when they are read, on a virtual one.
-        names: The notebook's, to say what lives on a card; None: those of `__main__`.
+        name: The cards' name.
+        defer: On a virtual card, write large tensors on the CPU only when they are read.
+        names: The notebook's names, to describe live tensors; None: those of `__main__`.
 
     Raises:
-        NbmemError: There is no such card, torch is missing, a real card is in use already, or
-            tensors live on a virtual one, which another would lose.
+        NbmemError: There is no such card, torch is missing, or a real card is in use. Also if a
+            virtual card has live tensors, which would be lost.
     """
     from nbmem import virtual
     from nbmem.virtual import card_names
@@ -86,17 +86,17 @@ def use_world(
 ) -> Choice:
     """Run as one rank of a world of virtual cards from here on.
 
-    The process looks as torchrun would start it.
+    The process is set up as torchrun would start it.
 
     Args:
-        name: A card, or a machine of several alike (`8xH100`).
+        name: A card, or a machine with several equal cards (`8xH100`).
         ranks: Ranks of the world.
-        rank: Which one this process is.
+        rank: The rank of this process.
         names: As for `use`.
 
     Raises:
-        NbmemError: There is no such card, world or rank, torch is missing, a real card is in use
-            already, or tensors live on a virtual one, which another would lose.
+        NbmemError: There is no such card, world or rank, torch is missing, or a real card is in
+            use. Also if a virtual card has live tensors, which would be lost.
     """
     from nbmem import virtual
     from nbmem.core.session.ranks import require_inside
@@ -158,7 +158,7 @@ def require_no_live_tensors(names: Mapping[str, Any] | None = None) -> None:
         names: As for `use`.
 
     Raises:
-        UsageError: Tensors live there. It names the largest, and says what can be done.
+        UsageError: There are live tensors. The text names the largest, and says what can be done.
     """
     living = _live_tensors_text(names)
     if living:
@@ -176,8 +176,8 @@ def require_no_live_tensors(names: Mapping[str, Any] | None = None) -> None:
 def _live_tensors_text(names: Mapping[str, Any] | None) -> str:
     """Describe the tensors on the virtual cards; empty without any.
 
-    An example is `134.0 MiB (model 44.7 MiB, ...)`. The bytes are those of all tensors; names stand
-    only for those that a heap walk finds.
+    An example is `134.0 MiB (model 44.7 MiB, ...)`. The bytes are those of all tensors. Names are
+    given only for tensors that a heap walk finds.
     """
     from nbmem import virtual
 
@@ -202,7 +202,7 @@ def real_card() -> str | None:
     """Return the name of the first real card that torch can use, or None.
 
     NVML and torch's build are queried, and torch.cuda only without NVML. A call of torch.cuda would
-    start the driver in this process, and such a process cannot fork workers that use the card.
+    start the driver in this process, which then could not fork workers that use the card.
     """
     torch = import_torch()
     if torch is None or (torch.version.cuda is None and torch.version.hip is None):
@@ -217,7 +217,7 @@ def real_card() -> str | None:
 class CardHere(NamedTuple):
     """A card that torch could use now.
 
-    `total` is in bytes, the host's where they are `shared`.
+    `total` is in bytes: the host's memory if the card shares it (`shared`).
     """
 
     ordinal: int
@@ -230,7 +230,7 @@ class CardHere(NamedTuple):
 def cards_here() -> tuple[CardHere, ...]:
     """List the virtual cards in use, else the cards that NVML sees.
 
-    Empty without any.
+    Empty if there are none.
     """
     virtual = sys.modules.get("nbmem.virtual")
     standing = virtual.gpus() if virtual is not None else ()
@@ -253,7 +253,7 @@ def cards_here() -> tuple[CardHere, ...]:
 def choices() -> tuple[Card, ...]:
     """Return the virtual cards that `use` would activate now.
 
-    Empty where a real card is in use already.
+    Empty if a real card is in use already.
     """
     from nbmem.virtual import active
     from nbmem.virtual.cards import CARDS
@@ -289,7 +289,7 @@ def table() -> str:
 def _context(card: Card) -> str:
     """Format the least and most MiB of a bare context.
 
-    One figure where it was recorded.
+    One figure if it was recorded.
     """
     low, high = (size // MIB for size in card.context_band)
     return str(low) if low == high else f"{low}..{high}"
@@ -297,7 +297,7 @@ def _context(card: Card) -> str:
 
 def _real_lines(*, hidden: bool) -> list[str]:
     """Format the cards that NVML sees, or the reason for none."""
-    if hidden:  # NVML answers for the virtual cards now
+    if hidden:  # NVML reports the virtual cards now
         return ["  not to be seen while a virtual card is in use"]
     try:
         cards = NvmlProbe().cards()

@@ -1,6 +1,6 @@
 """List live tensors: allocator blocks with the names in Python.
 
-Where torch's allocator shows no blocks, on the host above all, the storages that Python reaches are
+Where torch's allocator shows no blocks (mostly on the host), the storages that Python reaches are
 listed.
 """
 
@@ -47,18 +47,17 @@ if TYPE_CHECKING:
 
 
 LARGEST = 10
-"""Storages that are listed where nobody says how many."""
+"""Storages that are listed by default."""
 
 
 class Top:
     """The largest live tensors of the cards, or of the host.
 
-    The host's are listed where no card is used. It displays itself, with the holders of each
-    tensor.
+    The host's are listed if no card is used. It displays itself, with the holders of each tensor.
 
     Attributes:
-        holdings: Every live block of each card by its index, the largest first; a card on which
-            nothing lives is left out.
+        holdings: Every live block of each card by its index, largest first; a card without live
+            blocks is left out.
         kind: torch's name for such devices: "cuda", or "cpu" for the host.
     """
 
@@ -107,11 +106,11 @@ def in_use_now() -> str:
 def top(most: int = LARGEST) -> Top:
     """List the largest tensors that live now, and all their holders.
 
-    Where torch uses no card, those in the host's memory are listed. In a notebook this is `%nbmem
+    If torch uses no card, those in the host's memory are listed. In a notebook this is `%nbmem
     top`; in a script the names are those of `__main__`. A running function counts as a holder, too.
 
     Args:
-        most: Lines to show of each card; storages that nothing tells apart share one.
+        most: Number of lines for each card; storages without distinguishing names share one.
     """
     with tracking_uncounted() as registry:
         if registry is None:
@@ -123,7 +122,7 @@ def top(most: int = LARGEST) -> Top:
 def tracking_uncounted() -> Iterator[StorageRegistry | None]:
     """Track storages while entered where the allocator has no blocks.
 
-    Yields a storage registry. None where CUDA's allocator has blocks, and where a virtual card was
+    Yields a storage registry. Yields None if CUDA's allocator has blocks, or if a virtual card was
     chosen, used or not.
     """
     torch: Any = loaded_torch()
@@ -175,7 +174,7 @@ def live_now(namespace: Mapping[str, Any]) -> dict[int, tuple[Holding, ...]]:
 def reachable_storages(namespace: Mapping[str, Any]) -> dict[int, tuple[Holding, ...]]:
     """Return every storage that Python reaches, the largest first.
 
-    To be called while a storage registry is followed.
+    Call it while a storage registry is followed.
 
     Args:
         namespace: The notebook's names.

@@ -22,7 +22,7 @@ class World:
     """The ranks of one run and their common report.
 
     Attributes:
-        report: What every view of the world draws.
+        report: The data of every view of the world.
     """
 
     def __init__(self, report: WorldReport, max_size: int | str | None = None) -> None:
@@ -33,7 +33,7 @@ class World:
         """Open the session of one rank.
 
         Raises:
-            NbmemError: There is none, or it came to no end and left only its journal.
+            NbmemError: There is none, or the rank did not end and left only its journal.
         """
         row = next((row for row in self.report.rows if row.rank.number == number), None)
         if row is None:
@@ -56,8 +56,8 @@ class World:
     def widget(self) -> RanksWidget:
         """Return the explorer with a picker of ranks.
 
-        It needs `pip install 'nbmem[widget]'`. Its trait `rank` is the rank that is shown: observe
-        it, set it, link it.
+        It needs `pip install 'nbmem[widget]'`. Its trait `rank` is the shown rank, which can be
+        observed, set and linked.
 
         Raises:
             NbmemError: A library is missing, or no rank wrote a session.
@@ -92,11 +92,11 @@ class World:
 def open(path: str | Path, *, max_size: int | str | None = None) -> Trace | World:  # noqa: A001 - nbmem.open
     """Open a session, a torch snapshot or a folder of ranks.
 
-    The folder is the one into which the ranks of a run wrote.
+    The ranks of a run wrote into the folder.
 
     Args:
         path: The file (gives a `Trace`) or the folder (gives a `World`).
-        max_size: What each file may have, packed and unpacked: bytes, or "4GiB"; None for 1 GiB.
+        max_size: Limit on each file, packed and unpacked: bytes, or "4GiB"; None for 1 GiB.
 
     Raises:
         NbmemError: It is missing, too large, truncated, hostile or of another kind.

@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 
 WRITTEN: deque[Path] = deque(maxlen=8)
-"""Folders into which functions of this process let ranks write, the latest ones: what a live view
-of them follows."""
+"""Folders into which functions of this process let ranks write, the latest ones; a live view of
+ranks reads them."""
 
 
 class RankFolder:
     """A folder of ranks into which this process writes as one.
 
     Args:
-        folder: The folder; it is there.
-        trace: What records this rank.
+        folder: The folder; it exists.
+        trace: The trace that records this rank.
     """
 
     def __init__(self, folder: Path, trace: Trace) -> None:
@@ -72,7 +72,7 @@ class RankFolder:
             The session's file.
 
         Raises:
-            NbmemError: Nothing was recorded, or it cannot be written; the journal stays.
+            NbmemError: Nothing was recorded, or it cannot be written; the journal remains.
         """
         from nbmem.api.render import save
 
@@ -81,7 +81,7 @@ class RankFolder:
         own = None if self._journal is None else self._journal.own_peak
         try:
             if session is None:
-                self._trace.report()  # says why there is none
+                self._trace.report()  # gives the reason why there is none
                 raise UsageError(f"{self._trace.name!r} has no session to be saved.")
             if rank is None:
                 rank = self._alone(failed=session.error is not None)
@@ -116,20 +116,20 @@ class RankFolder:
 class Recorded:
     """A function that records each process that calls it as a rank.
 
-    It does and returns what it did before. It can be pickled if the function can: spawned processes
-    receive it by pickle.
+    It behaves as before and returns the same result. It can be pickled if the function can: spawned
+    processes receive it by pickle.
 
     Args:
-        function: What each rank calls.
-        folder: Where the ranks write; it is there.
-        gpu: The virtual card of each process, None for what is there.
+        function: The function that each rank calls.
+        folder: Where the ranks write; it exists.
+        gpu: The virtual card of each process; None for the machine's own.
         stacks: Take a Python stack at each allocation.
     """
 
     def __init__(
         self, function: Callable[..., Any], folder: Path, *, gpu: str | None, stacks: bool
     ) -> None:
-        functools.update_wrapper(self, function)  # its signature, for those that ask how to call it
+        functools.update_wrapper(self, function)  # its signature, for callers that inspect it
         self._function = function
         self._folder = folder
         self._gpu = gpu
@@ -183,9 +183,9 @@ def recorded(
     `nbmem.open(folder)` reads the folder as one world.
 
     Args:
-        function: What each rank calls.
-        folder: Where the ranks write; made if it is not there. All of them must reach it.
-        gpu: A virtual card for each process ("H100"); None for what is there.
+        function: The function that each rank calls.
+        folder: Where the ranks write; created if needed. All of them must have access to it.
+        gpu: A virtual card for each process ("H100"); None for the machine's own.
         stacks: Take a Python stack at each allocation (dearer; names the lines).
 
     Raises:
@@ -203,7 +203,7 @@ def _end(writes: RankFolder, error: BaseException | None) -> None:
         writes.end(error)
     except NbmemError as err:
         _print_note(str(err))
-    except Exception as err:  # noqa: BLE001 - a guest's manners
+    except Exception as err:  # noqa: BLE001 - a fault of nbmem must not stop the user's program
         _print_note(f"this process's recording was lost: {error_of(err)}")
 
 

@@ -1,8 +1,8 @@
 """Render a session; where a form fails, use the next simpler one.
 
 The forms are the explorer, an SVG with tables, text, the ledger's figures and the counters'
-figures. A note names each part that was left out, and why. A fallback must not fail with the form
-it replaces: views, tips and analyses are called only under a guard.
+figures. A note names each part that was left out, with the reason. A fallback must not fail for the
+reason that its form failed: views, tips and analyses are called only under a guard.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def read(session: Session, device: int | None, *, everything: bool = False) -> P
     Args:
         session: What was recorded.
         device: CUDA ordinal of the card; None for the one that held the most.
-        everything: Ask also the rules that speak only where memory is short.
+        everything: Also apply the rules that matter only where memory is short.
 
     Raises:
         UsageError: The session has no such card, or none at all.
-        Exception: The ledger itself cannot be made; `shown` has the counters' figures then.
+        Exception: The ledger itself cannot be built; `shown` then has the counters' figures.
     """
     faults = Faults()
     card_ledger = _card_ledger(session, device, faults)
@@ -65,16 +65,16 @@ def read(session: Session, device: int | None, *, everything: bool = False) -> P
 def save(session: Session, path: str | Path, read_report: Callable[[int | None], Report]) -> Path:
     """Write a session with the explorer data that the viewer page draws.
 
-    There is one part for each card. A page has no Python, so the ledger is made here. A part that
-    cannot be made is left out: the session is complete, and nbmem can make the part again.
+    There is one part for each card. A page has no Python, so the ledger is built here. A part that
+    cannot be built is left out: the session is complete, and nbmem can build the part again.
 
     Args:
         session: What was recorded.
         path: The file; `.nbmem` is added if it has no suffix.
-        read_report: Makes or remembers a card's report, by its CUDA ordinal.
+        read_report: Builds or returns the stored report of a card, by its CUDA ordinal.
 
     Raises:
-        UsageError: It cannot be written there.
+        UsageError: The file cannot be written.
     """
     from nbmem.core.files.session import save_session
     from nbmem.core.session.cards import fullest
@@ -83,7 +83,7 @@ def save(session: Session, path: str | Path, read_report: Callable[[int | None],
     drawn: dict[str, bytes] = {}
     main = fullest(session.devices) if session.devices else -1
     for index, trace in enumerate(session.devices):
-        device = None if index == main else trace.info.index  # the report that others ask for
+        device = None if index == main else trace.info.index  # the report that other calls request
         part = faults.part("The viewer's data", partial(_stored, read_report, device), None)
         drawn |= {} if part is None else {f"explorer/{trace.info.index}.json": part}
     return save_session(session, path, drawn)
@@ -116,7 +116,7 @@ def render_mimebundle(
     Args:
         session: What was recorded.
         device: As for `read`.
-        read_report: Makes or remembers the report.
+        read_report: Builds or returns the stored report.
         cells_of: The notebook's history, given the report.
         ooms: Whether the explanation of out-of-memory errors is part of it.
 
@@ -127,7 +127,7 @@ def render_mimebundle(
         report = read_report()
     except UsageError:
         raise
-    except Exception as err:  # noqa: BLE001 - the counters' figures stand instead
+    except Exception as err:  # noqa: BLE001 - use the counters' figures instead
         return {TEXT: _counted(session, device, err)}
     faults = Faults()
     if not ooms:
@@ -177,7 +177,7 @@ def _card_ledger(session: Session, device: int | None, faults: Faults) -> CardLe
         return card_ledger_of(session, device)
     except UsageError:
         raise
-    except Exception as err:  # noqa: BLE001 - unless the books themselves fail again
+    except Exception as err:  # noqa: BLE001 - unless the ledger itself fails again
         card_ledger = CardLedger(session, _card(session, device))
         faults.leave_out("The choice of the card", err)
         return card_ledger
@@ -272,7 +272,7 @@ def _counted(session: Session, device: int | None, why: Exception) -> str:
     try:
         trace = session.devices[_card(session, device)]
         figures = f"{session.name} on {trace.info.name}, as it was read:\n{counter_lines(trace)}"
-    except Exception as err:  # noqa: BLE001 - the last form: what remains is a sentence
+    except Exception as err:  # noqa: BLE001 - the last form: only a sentence is left
         figures = f"{session.name}: its counters cannot be read, either: {error_of(err)}."
     return _with_notes(_clean(figures), (*session.notes, note))
 

@@ -1,7 +1,7 @@
 """Limits on a test's peak memory, and diffs between two runs.
 
-A test's peak is what the card held, with what earlier tests had left. The message gives those bytes
-and does not subtract them, or a shared model would count only in the first test that uses it.
+A test's peak is what the card held, including what earlier tests left. The message gives those
+bytes and does not subtract them, or a shared model would count only in the first test that uses it.
 """
 
 from __future__ import annotations
@@ -119,10 +119,10 @@ def exceeded(
     """Describe what went above a limit in an ended trace, or None.
 
     Args:
-        trace: The trace; one inside another is looked at as a block of that.
-        limit: Bytes.
+        trace: The trace; one inside another is treated as a block of the outer one.
+        limit: Limit in bytes.
         which: As for `assert_peak`, and so is `device`.
-        device: CUDA ordinal of the one card to look at; None for all.
+        device: CUDA ordinal of the one card to check; None for all.
 
     Raises:
         UsageError: Nobody knows the figure, or there is no card at all.
@@ -194,9 +194,9 @@ def diff(
 
     Args:
         a: A trace, or the file of a session or of a snapshot that torch wrote.
-        b: The same; it may be the same trace if `steps` are given.
-        steps: One step of each to compare, in the place of the whole recordings.
-        max_size: How large a file may be, as for `nbmem.open`.
+        b: A second trace or file; it may be the first trace if `steps` are given.
+        steps: One step of each to compare, instead of the whole recordings.
+        max_size: Limit on a file's size, as for `nbmem.open`.
 
     Raises:
         NbmemError: A side cannot be read, used no card, or has no such step.

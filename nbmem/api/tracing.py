@@ -30,8 +30,8 @@ class Trace:
     """A recording of one stretch of a run, and its report.
 
     Use it as a context manager (`with nbmem.trace("train") as t: ...`), or call `start` and `stop`.
-    Nothing in it raises into the code that is traced. A trace inside a trace becomes a block of the
-    outer one.
+    Nothing in it raises into the traced code. A trace inside a trace becomes a block of the outer
+    one.
 
     Attributes:
         cells: The notebook's history before this recording, oldest first.
@@ -100,11 +100,11 @@ class Trace:
     def stop(self, error: BaseException | None = None) -> Self:
         """Stop, and build the session from the recording.
 
-        A heap walk at the end finds the holders of tensors. Ctrl-C meanwhile ends the walk and is
-        delivered when this returns; the recording is kept.
+        A heap walk at the end finds the holders of tensors. Ctrl-C during the walk ends it and is
+        delivered when this returns; the recording is retained.
 
         Args:
-            error: The exception that ended the run; only its text is kept.
+            error: The exception that ended the run; only its text is retained.
         """
         if self.end(error):
             self.discard_walk()
@@ -120,11 +120,12 @@ class Trace:
         Never raises. The heap walk finds the holders of tensors.
 
         Args:
-            error: The exception that ended the run; only its text is kept.
-            enough: Asked whether to leave it, with the seconds of a long part to come; or None.
+            error: The exception that ended the run; only its text is retained.
+            enough: Called with the seconds of a long part to come; returns whether to stop. Or
+                None.
 
         Returns:
-            Whether it was looked to the end. If not, `look_on` goes on with it.
+            Whether the walk is complete. If not, `resume_walk` continues it.
         """
         if self._recording is None:
             return True
@@ -138,7 +139,7 @@ class Trace:
     def resume_walk(self, enough: Callable[[float], bool]) -> bool:
         """Resume the heap walk that `end` left; return True when complete.
 
-        The report is new then. No code that uses tensors may have run since `end`.
+        Afterwards the report is new. No code that uses tensors may have run since `end`.
         """
         if self._recording is None or self._recording.record_names_and_holders(enough) is False:
             return False
@@ -198,7 +199,7 @@ class Trace:
         if device in self._reports:
             return unmuted(self._reports[device])
         report, left_out = read(self._finished(), device)
-        if not left_out:  # what was left out may be there next time, once there is memory again
+        if not left_out:  # more parts may succeed next time, with more memory
             self._reports[device] = report
         return unmuted(report)
 
@@ -209,7 +210,7 @@ class Trace:
     def all_tips(self, device: int | None = None) -> tuple[Finding, ...]:
         """Return every finding, muted or not.
 
-        Those that matter only where memory is short are among them.
+        Includes those that matter only where memory is short.
 
         Args:
             device: As for `report`.
@@ -263,7 +264,7 @@ class Trace:
         Args:
             form: `html`, `json`, `csv`, `perfetto` or `snapshot` (`nbmem.views.exports`).
             path: The file.
-            device: As for `report`, and so are the errors; or it cannot be written.
+            device: As for `report`, with its errors; NotWrittenError if it cannot be written.
             private: As for `save`.
         """
         from nbmem.report.analysis import card_ledger_of
@@ -374,7 +375,7 @@ def trace(
         name: Label of the report.
         stacks: Take a Python stack at each allocation (dearer; names the lines).
         device: CUDA ordinal of the one card to trace; None for every card that torch uses.
-        namespace: Where models, optimizers and tensors have their names; None for `__main__`.
+        namespace: Names of models, optimizers and tensors; None for `__main__`.
     """
     return Trace(name, stacks=stacks, device=device, namespace=namespace)
 
@@ -398,7 +399,7 @@ def open(path: str | Path, *, max_size: int | str | None = None) -> Trace:  # no
 
     Args:
         path: The file.
-        max_size: What it may have, packed and unpacked: bytes, or "4GiB"; None for 1 GiB.
+        max_size: Limit on its size, packed and unpacked: bytes, or "4GiB"; None for 1 GiB.
 
     Raises:
         NbmemError: It is missing, too large, truncated, hostile or of another kind.
@@ -414,11 +415,11 @@ def open(path: str | Path, *, max_size: int | str | None = None) -> Trace:  # no
 def running_recorder() -> Recorder | None:
     """Return the active recorder, or None without a trace.
 
-    There is one at most. Views of its progress use it.
+    There is at most one. Views of its progress use it.
     """
     recordings = sys.modules.get(
         "nbmem.capture.record.recording"
-    )  # not there: nothing was recorded yet
+    )  # not imported: nothing was recorded yet
     recording = None if recordings is None else recordings.running()
     recorder: Recorder | None = None if recording is None else recording.recorder
     return recorder
@@ -445,7 +446,7 @@ def virtual_card() -> VirtualGPU | None:
 def _limits_of_virtual_card() -> list[str]:
     """Describe what the virtual card could not imitate.
 
-    These are its notes since it was activated, and what they mean for the figures.
+    These are the notes since its activation, with their effect on the figures.
     """
     card = virtual_card()
     if card is None:

@@ -1,12 +1,12 @@
 """Run calls that may hang in daemon threads that can be abandoned.
 
-A wedged driver neither answers nor fails, and Python cannot interrupt a call in C. So no caller
-waits longer than a limit. The thread that hangs is a daemon: it keeps no process alive, and
-nothing of the user's waits for it.
+A hung driver neither returns nor fails, and Python cannot interrupt a call in C. So no caller waits
+longer than a limit. The thread that hangs is a daemon: it keeps no process alive, and none of the
+user's code waits for it.
 
-Wherever a cell waits, NVML is called only in this way. The sampler's first and last readings are
-made in its own thread; if one hangs, the thread is abandoned, once for the process. Only
-`nbmem gpus` and the choice of a card wait longer: an idle driver takes seconds to wake up.
+Wherever a cell waits, NVML is called only like this. The sampler's first and last readings are
+taken in its own thread; if one hangs, the thread is abandoned, once for the process. Only `nbmem
+gpus` and the choice of a card wait longer: an idle driver takes seconds to wake up.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 LIMIT_S = 1.0
-"""Seconds after which a reading counts as hanging; one takes microseconds, opening NVML some ms."""
+"""Seconds after which a reading counts as hung. One takes microseconds, opening NVML some ms."""
 COLD_S = 10.0
-"""The same for a command that lists cards: a driver that nobody uses takes seconds to wake up."""
+"""That limit for a command that lists cards: an idle driver takes seconds to wake up."""
 GRACE_S = 0.1
-"""Waited beyond any limit: a process that was stopped wakes up with its limit long over."""
+"""Added to any limit: after a stopped process resumes, its limit has long passed."""
 
 Answer = TypeVar("Answer")
 
@@ -74,9 +74,9 @@ def call_with_timeout(call: Callable[[], Answer], limit_s: float) -> Answer:
         try:
             with expendable():
                 answers.append(call())
-        except Exception as err:  # noqa: BLE001 - raised where it was called
+        except Exception as err:  # noqa: BLE001 - raised in the caller
             errors.append(err)
-        except BaseException as err:  # noqa: BLE001 - no Ctrl-C comes into this thread
+        except BaseException as err:  # noqa: BLE001 - Ctrl-C never reaches this thread
             errors.append(RuntimeError(error_of(err)))
         finally:
             done.set()
@@ -96,8 +96,8 @@ def join_expendable(thread: threading.Thread, busy_since: Callable[[], float | N
 
     Args:
         thread: The thread.
-        busy_since: Returns when the current call began, on the monotonic clock; None
-            between calls. A call that hangs already is not waited for again.
+        busy_since: Returns when the current call began, on the monotonic clock; None between calls.
+            A call that already hangs is not waited for again.
 
     Returns:
         Whether it ended within the limit.

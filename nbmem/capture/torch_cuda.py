@@ -22,8 +22,8 @@ class Counters(NamedTuple):
 
     Attributes:
         t_ns: When, nanoseconds since the epoch.
-        actions: How many entries the history would have by now, had it never been cleared:
-            the reading's exact place in it.
+        actions: How many entries the history would have now if it had never been cleared: the
+            reading's exact position in it.
         allocated: Bytes in live blocks.
         active: Allocated plus blocks freed but still used by another stream.
         requested: Bytes that callers requested, of the active blocks.
@@ -41,8 +41,8 @@ class Counters(NamedTuple):
 
 
 _met: list[ModuleType] = []
-"""The torch of this process: it cannot be imported twice, and whoever takes it out of `sys.modules`
-for a while (a test, a reloader) must not make nbmem try."""
+"""The torch of this process. It cannot be imported twice, so nbmem must not try if a test or a
+reloader removes it from `sys.modules` for a while."""
 
 
 def loaded_torch() -> ModuleType | None:
@@ -50,7 +50,7 @@ def loaded_torch() -> ModuleType | None:
     if _met:
         return _met[0]
     torch: Any = sys.modules.get("torch")
-    if hasattr(torch, "_C"):  # or it is being imported right now
+    if hasattr(torch, "_C"):  # else it is being imported right now
         _met.append(torch)
     return torch  # type: ignore[no-any-return]
 
@@ -59,8 +59,8 @@ def import_torch() -> ModuleType | None:
     """Import torch for a fully traced cell; None if not installed."""
     if not _met:
         try:
-            with pass_warnings():  # of what the program would import by itself
-                import torch  # noqa: F401 - found again below
+            with pass_warnings():  # those that the program's own import would raise
+                import torch  # noqa: F401 - returned below
         except ImportError:
             return None
     return loaded_torch()
@@ -81,7 +81,7 @@ def initialized_torch() -> ModuleType | None:
 def device_count() -> int:
     """Return how many GPUs torch uses or could use.
 
-    0 before CUDA is initialized.
+    Returns 0 before CUDA is initialized.
     """
     torch: Any = initialized_torch()
     return int(torch.cuda.device_count()) if torch is not None else 0
@@ -94,13 +94,13 @@ def device_info(
 
     Args:
         index: CUDA ordinal.
-        by_nvml: The GPU's bytes, and those that the driver keeps; None to take torch's figure.
-        virtual: Whether a virtual GPU answers.
+        by_nvml: The GPU's bytes, and those that the driver reserves; None to use torch's figure.
+        virtual: Whether this is a virtual GPU.
         wddm: Whether Windows manages the card's memory.
     """
     torch: Any = initialized_torch()
     properties = torch.cuda.get_device_properties(index)
-    from nbmem.core.session.session import DeviceInfo  # with numpy, which --help does without
+    from nbmem.core.session.session import DeviceInfo  # imports numpy, which --help avoids
 
     total, driver = by_nvml or (int(properties.total_memory), 0)
     return DeviceInfo(
@@ -122,8 +122,8 @@ def is_integrated(index: int) -> bool:
     False before CUDA is initialized.
 
     torch has `cudaDevAttrIntegrated` in a card's properties. A GB10 has it set:
-    https://github.com/ggml-org/llama.cpp/pull/17537. Of AMD's cards, which set it too, some have a
-    part of the memory for themselves: they count as not integrated.
+    https://github.com/ggml-org/llama.cpp/pull/17537. AMD's cards set it as well, but some have a
+    part of the memory for themselves. They count as not integrated.
     """
     torch: Any = initialized_torch()
     if torch is None or getattr(getattr(torch, "version", None), "hip", None):
@@ -156,7 +156,7 @@ def uses_allocator(allocator: Any) -> bool:
 def torch_with_history() -> ModuleType | None:
     """Return torch once its CUDA allocator can record a history.
 
-    None before CUDA is initialized, and with another than the native allocator.
+    None before CUDA is initialized, and with any allocator but the native one.
     """
     torch = initialized_torch()
     return torch if torch is not None and allocator_backend() == "native" else None
@@ -165,8 +165,8 @@ def torch_with_history() -> ModuleType | None:
 def is_used(index: int) -> bool:
     """Return True if torch holds memory of a GPU.
 
-    With a pluggable allocator, which has no counters: True if torch has a CUDA context there.
-    Asking creates no context.
+    A pluggable allocator has no counters. With one, True if torch has a CUDA context there. The
+    query creates no context.
     """
     torch: Any = initialized_torch()
     if torch is None:
@@ -181,9 +181,9 @@ def is_used(index: int) -> bool:
 def torch_with_memory() -> ModuleType | None:
     """Return torch once its native allocator holds memory of a GPU.
 
-    None before, and where it cannot record a history.
+    None before, and if it cannot record a history.
 
-    CUDA may be up without any: in torch 2.13 an optimizer's step asks for the GPU's stream,
+    CUDA may be initialized without any: in torch 2.13 an optimizer's step queries the GPU's stream,
     wherever its parameters are.
     """
     torch = torch_with_history()
@@ -193,7 +193,8 @@ def torch_with_memory() -> ModuleType | None:
 def read_counters(index: int) -> Counters | None:
     """Read a GPU's allocator counters, or return None.
 
-    None before CUDA is initialized, and with a pluggable allocator, for which torch keeps none.
+    None before CUDA is initialized, and with a pluggable allocator, for which torch has no
+    counters.
     """
     torch: Any = initialized_torch()
     if torch is None or allocator_backend() == "pluggable":
@@ -221,9 +222,8 @@ def read_counters(index: int) -> Counters | None:
 def card_bytes(index: int) -> tuple[int, int] | None:
     """Return (free, total) bytes of a GPU from cudaMemGetInfo, or None.
 
-    None before CUDA is initialized, and where torch holds no memory. Only for machines without
-    NVML: the call would create a context on a GPU that has none yet, so only GPUs in use are
-    queried.
+    None before CUDA is initialized, and if torch holds no memory. Only for machines without NVML.
+    The call would create a context on a GPU that has none yet, so only GPUs in use are queried.
     """
     torch: Any = initialized_torch()
     if torch is None or not is_used(index):

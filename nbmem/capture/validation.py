@@ -1,6 +1,6 @@
 """Validate what a GPU driver's Python binding returned.
 
-Impossible values go no further than this module.
+Impossible values never leave this module.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from nbmem.core.errors import ProbeUnavailableError
 
 _MOST = 2**63 - 1
-"""NVML's own word for a figure that it does not have is 2**64 - 1."""
+"""NVML's value for an unavailable figure is 2**64 - 1."""
 
 
 class ImpossibleReadingError(ProbeUnavailableError):
@@ -21,12 +21,12 @@ class ImpossibleReadingError(ProbeUnavailableError):
 def whole_bytes(value: Any) -> int | None:
     """Return a value as a byte count; None if it cannot be one.
 
-    Takes the integer type of any binding. Refuses booleans, negative numbers and those from 2**63
+    Accepts the integer type of any binding. Refuses booleans, negative numbers and those from 2**63
     on.
     """
     try:
         count = operator.index(value)
-    except Exception:  # noqa: BLE001 - texts, None, and whatever has an __index__ that raises
+    except Exception:  # noqa: BLE001 - texts, None, and an __index__ that raises
         return None
     return count if 0 <= count <= _MOST and not isinstance(value, bool) else None
 
@@ -65,7 +65,7 @@ def format_value(value: Any) -> str:
     """
     try:
         return "".join(c if c.isprintable() else " " for c in str(value))[:40]
-    except Exception:  # noqa: BLE001 - its str() is somebody's code
+    except Exception:  # noqa: BLE001 - its str() may be any code
         return type(value).__name__
 
 

@@ -1,6 +1,6 @@
 """Argument parser for the command line and for nbmem's magics.
 
-It is argparse, whose mistakes become the sentence of a UsageError: what is wrong, and what to write
+It is argparse, whose errors become the message of a UsageError: what is wrong, and what to write
 instead.
 """
 
@@ -21,19 +21,19 @@ class LineParser(argparse.ArgumentParser):
     """An argparse parser that raises UsageError and allows no abbreviations.
 
     Args:
-        prog: What stands in front of the options, as it is typed: `nbmem run`, `%%nbmem fit`.
+        prog: The command before the options, as it is typed: `nbmem run`, `%%nbmem fit`.
         named: As for argparse.
     """
 
     def __init__(self, prog: str | None = None, **named: Any) -> None:
         super().__init__(prog, allow_abbrev=False, exit_on_error=False, **named)
 
-    # argparse types it once for each of its own overloads.
+    # argparse types this method once for each of its own overloads.
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse the known options and return the unknown words separately.
 
         Raises:
-            UsageError: They cannot be read.
+            UsageError: The options cannot be parsed.
         """
         try:
             return super().parse_known_args(args, namespace)
@@ -51,7 +51,7 @@ class LineParser(argparse.ArgumentParser):
             argparse's namespace.
 
         Raises:
-            UsageError: It cannot be read.
+            UsageError: The line cannot be parsed.
         """
         options, unknown = self.parse_known_args(words_of(line))
         if unknown:
@@ -62,11 +62,11 @@ class LineParser(argparse.ArgumentParser):
         """Build the message for unknown words, with the closest known flag.
 
         Args:
-            words: They, as they were typed.
-            hint: What else to say.
+            words: The words, as they were typed.
+            hint: Another sentence for the message.
         """
         flag = words[0].partition("=")[0].lstrip("-")
-        names = [name.lstrip("-") for name in self._option_string_actions]  # dashes look all alike
+        names = [name.lstrip("-") for name in self._option_string_actions]  # without dashes
         near = difflib.get_close_matches(flag, names, n=1) if words[0].startswith("-") else []
         meant = f"Did you mean --{near[0]}?" if near else ""
         says = f"{self.prog} does not know {' '.join(words)}."
@@ -116,11 +116,11 @@ class CommandOption(NamedTuple):
 def parser_of(prog: str, *add: Callable[[argparse.ArgumentParser], None]) -> LineParser:
     """Return a parser for a line in a notebook.
 
-    `--help` is not one of its options: the caller answers it before the line is parsed.
+    `--help` is not one of its options: the caller handles it before the line is parsed.
 
     Args:
-        prog: What stands in front of the options, as it is typed.
-        add: Each adds options of its own.
+        prog: The command before the options, as it is typed.
+        add: Functions that each add options.
     """
     parser = LineParser(prog, add_help=False)
     for one in add:

@@ -15,9 +15,9 @@ class Totals:
 
     Attributes:
         allocated: Bytes in live blocks.
-        reserved: Bytes held from the driver; None where torch has no allocator that counts them.
-        process: What the driver counts for this process; None where it does not say.
-        frameworks: What other allocators of this process hold, where that was read; else 0.
+        reserved: Bytes held from the driver; None if torch has no allocator that counts them.
+        process: Bytes that the driver counts for this process; None if it does not report them.
+        frameworks: Bytes that other allocators of this process hold, if they were read; else 0.
     """
 
     allocated: int
@@ -31,14 +31,14 @@ class Freed:
     """The measured result of one freeing action.
 
     Attributes:
-        what: What was let go of: `the cache`, `checkpoint['model']`.
-        measure: The counter that was to fall: memory that is let go of goes into torch's cache, and
-            the cache goes back to the driver, as other frameworks' pools do.
-        predicted: Bytes by which it was to fall, worked out before.
+        what: What was released: `the cache`, `checkpoint['model']`.
+        measure: The counter that should fall. Released memory goes to torch's cache. The cache,
+            like other frameworks' pools, goes back to the driver.
+        predicted: Bytes by which it should fall, computed before.
         before: The counters before.
         after: The counters after.
-        left: What still holds what was let go of, the largest first.
-        notes: What was done beyond that, or could not be; one sentence each.
+        left: What still holds the released memory, the largest first.
+        notes: Further actions, or actions that failed; one sentence each.
     """
 
     what: str

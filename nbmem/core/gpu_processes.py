@@ -28,16 +28,16 @@ class GpuProcess:
     """One process on a card; unknown or hidden fields are None.
 
     Attributes:
-        pid: As the driver says it.
-        used: Bytes on this card; None where the driver hides them.
-        user: Whose it is.
+        pid: Process ID from the driver.
+        used: Bytes on this card; None if the driver hides them.
+        user: Its owner.
         command: Its program and arguments, cut.
         notebook: Path of the notebook in whose kernel it runs.
         kernel: Jupyter's id of that kernel.
-        busy: Whether that kernel runs a cell, as its server says.
+        busy: Whether that kernel runs a cell, according to its server.
         own: Whether it is this user's.
-        gone: Whether there is no such process: it ended, or lives behind a container's wall.
-        told: What nbmem in it says.
+        gone: Whether there is no such process: it has ended, or a container hides it.
+        told: The status that nbmem reports in it.
     """
 
     pid: int
@@ -59,12 +59,12 @@ class OccupiedCard:
     Attributes:
         index: NVML's index.
         name: The driver's name.
-        total: Bytes, the host's where it shares its memory; None where nobody says them.
-        used: Bytes in use by anybody, what the driver keeps included; None with `total`.
-        driver: Bytes that the driver keeps.
-        mig: Whether it is cut into slices.
-        shared: Whether it has the host's memory.
-        wddm: Whether Windows manages its memory, and tells nobody what a process has of it.
+        total: Bytes, the host's if it shares its memory; None if unknown.
+        used: Bytes in use by all processes and the driver; None with `total`.
+        driver: Bytes that the driver reserves.
+        mig: Whether it is divided into MIG slices.
+        shared: Whether it uses the host's memory.
+        wddm: Whether Windows manages its memory, and reports no process's bytes.
         neighbours: Its processes, the largest first.
     """
 
@@ -82,8 +82,8 @@ class OccupiedCard:
     def unattributed(self) -> int:
         """Bytes in use on the card that belong to no listed process.
 
-        The figure is 0 where the card shares the host's memory: most of that is not in use by
-        the card.
+        The figure is 0 if the card shares the host's memory: most of that is not in use by the
+        card.
         """
         if self.used is None or self.shared:
             return 0

@@ -9,8 +9,8 @@ class Link(NamedTuple):
     """A connection between a card and the host.
 
     Attributes:
-        name: As its users know it.
-        rate: Bytes a second that it moves in one direction in practice.
+        name: Its common name.
+        rate: Bytes a second that it transfers in one direction in practice.
     """
 
     name: str
@@ -27,8 +27,9 @@ of the line's. Pascal, Volta and Turing have 3.0, Ampere and Ada 4.0, Hopper and
 (NVIDIA's data sheets of P100, V100, T4, A100, L4, H100 and B200)."""
 
 FAULTED = 0.43
-"""Part of that rate that is left where pages come because a kernel missed them: on a GTX 1080 with
-PCIe 3.0 a kernel that missed all of 2 GiB took 0.387 s, of which 0.167 s are the transfer.
+"""Fraction of that rate that remains if pages are transferred on a kernel's page faults. On a GTX
+1080 with PCIe 3.0, a kernel that faulted on all of 2 GiB took 0.387 s. The transfer was 0.167 s of
+that.
 https://github.com/parallelArchitect/pascal-um-benchmark/blob/2d3d2532dffce5ccfdf0878cab2254f67d214bc6/README.md
 """
 
@@ -36,7 +37,7 @@ https://github.com/parallelArchitect/pascal-um-benchmark/blob/2d3d2532dffce5ccfd
 def link_of(capability: tuple[int, ...] | None) -> Link | None:
     """Return the link of a card by its compute capability.
 
-    The result is None where the capability is unknown, or below 6.0.
+    The result is None if the capability is unknown, or below 6.0.
     """
     for least, link in BY_CAPABILITY:
         if capability is not None and capability >= least:

@@ -11,7 +11,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 _HALF = 0.05
-"""Of a last digit: what would be written as 1,024.0 of a unit is 1 of the next."""
+"""Half of the last digit: an amount that would be written as 1,024.0 is 1 of the next unit."""
 _UNITS = {"": 1, "B": 1, "KIB": KIB, "MIB": MIB, "GIB": GIB, "K": KIB, "M": MIB, "G": GIB}
 _BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
@@ -19,11 +19,12 @@ _BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 def format_bytes(count: int | None, *, signed: bool = False) -> str:
     """Format a byte count with its unit: B, KiB, MiB or GiB (1024).
 
-    Every view writes every amount with this; labextension/src/format.ts does the same. So no two
-    places write one amount differently, and what is there is never written as 0.
+    Every view formats every amount with this function, and labextension/src/format.ts does
+    likewise. So no two views write one amount differently, and a nonzero amount is never written as
+    0.
 
     Args:
-        count: Bytes; None means that nobody could know it.
+        count: Bytes; None if unknown.
         signed: Write a plus sign before a positive count (for a change).
     """
     if count is None:

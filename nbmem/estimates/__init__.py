@@ -87,11 +87,11 @@ def fit(  # noqa: PLR0913 - the question's parts
             makes its own process group. None for a program of one process.
         start: A value of a function that runs; the search begins there.
         between: Smallest and largest value; None for 1 and no bound.
-        step: Distance of values that are told apart.
+        step: Distance of the values that are searched.
         margin: Part of the card to keep free.
         remedies: Keys of remedies (`nbmem.estimates.remedies`) under which it runs.
-        tell: Hears a line about every run.
-        show: Is given the answer as far as it is known after each run, and what is left to do.
+        tell: Called with a line of text after every run.
+        show: Called after each run with the answer so far, and with the work that is left.
 
     Raises:
         NbmemError: The program cannot be copied or does not run, or there is no such card.
@@ -164,8 +164,8 @@ def plan(  # noqa: PLR0913 - the question's parts
         target: Bytes of the process that are wanted; None for the card less the margin.
         margin: Part of the card to keep free.
         every: Run it under every remedy, and under pairs of the best, whatever they can change.
-        tell: Hears a line about every run.
-        show: Is given the answer as far as it is known after each run, and what is left to do.
+        tell: Called with a line of text after every run.
+        show: Called after each run with the answer so far, and with the work that is left.
 
     Raises:
         NbmemError: The program cannot be copied or does not run, or there is no such card.
@@ -215,7 +215,7 @@ def worlds(
         gpu: Each rank's card, by name; None for the one in use, else a virtual H100.
         ranks: Ranks of each world.
         margin: Part of the card to keep free.
-        tell: Hears a line about every run.
+        tell: Called with a line of text after every run.
 
     Raises:
         NbmemError: The program cannot be copied or does not run, or there is no such card or world.

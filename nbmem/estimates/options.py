@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nbmem.estimates.programs.programs import Program
 
 BATCHES = ("batch", "batch_size", "bs", "BATCH", "BATCH_SIZE", "B", "per_device_train_batch_size")
-"""What people call the batch: one of these is taken for it where nobody says."""
+"""Usual names of the batch size: one of these is used if none is given."""
 
 
 def add_card(parser: argparse.ArgumentParser) -> None:
@@ -136,7 +136,7 @@ def worlds(options: argparse.Namespace) -> tuple[int, ...]:
     """Return the world sizes to choose from; empty for fewer than two.
 
     Raises:
-        UsageError: Remedies were asked for, too.
+        UsageError: Options for remedies were given, too.
     """
     ranks: tuple[int, ...] = options.ranks or ()
     if len(ranks) < 2:

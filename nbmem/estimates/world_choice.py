@@ -32,7 +32,7 @@ def world_for(
     """Return a card and the world of such cards; rank 0 is estimated.
 
     Args:
-        gpu: Name of a card, or of a machine of several alike (`8xH100`); None as for `card_for`.
+        gpu: Name of a card, or of a machine with several (`8xH100`); None as for `card_for`.
         ranks: Ranks of the world; None for a program of one process.
         nodes: Machines; None for as many as needed.
 

@@ -1,4 +1,4 @@
 """Integrations: pytest, training frameworks, trackers, Prometheus.
 
-One file for each, and each imports its program only where it is used.
+Each has one file, which imports the other program only when it is used.
 """

@@ -1,7 +1,7 @@
 """Trace some steps of a framework's training, and log their figures.
 
-A trace that a callback keeps holds no model, and a callback knows its Trainer weakly: a cycle
-through the model would keep it on the card.
+A trace that a callback retains has no reference to a model, and a callback refers to its Trainer
+weakly: a cycle through the model would hold it on the card.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger("nbmem")
 
 PART = "the trace of the first steps"
-"""What is lost with a fault in a callback, for its note."""
+"""What a fault in a callback loses, for its note."""
 
 
 class FirstSteps:
     """The tracing that callbacks of Lightning and transformers share.
 
-    The first two steps show what a training takes: optimizer state is made at the end of the
-    first, so the second is the one with the peak. After the last of them nothing of nbmem's is left
-    in torch, and the rest of the training runs as without it.
+    The first two steps show what a training takes: the first step's end allocates the optimizer
+    state, so the second has the peak. After the last traced step nothing of nbmem's is left in
+    torch, and the rest of the training runs as without it.
 
     Args:
         steps: How many optimizer steps to trace.
         stacks: Take a Python stack at each allocation (dearer; names the lines).
-        prefix: What the names of the figures begin with.
+        prefix: Prefix of the figures' names.
 
     Attributes:
         trace: The last training's trace, with its report; None before one began.
@@ -69,7 +69,7 @@ class FirstSteps:
         if self.trace is None or not self.runs:
             return False
         self.trace.stop(error)
-        self._names.clear()  # a trace that somebody keeps must not keep their model
+        self._names.clear()  # a retained trace must not hold the model
         return True
 
     @property

@@ -2,12 +2,11 @@
 
 The figures go to the Trainer's loggers.
 
-The callback serves `lightning.pytorch` and `pytorch_lightning`. Each takes callbacks of
-its own class only, so the base classes are those of the modules that are imported by
-then.
+The callback works with `lightning.pytorch` and `pytorch_lightning`. Each accepts only callbacks of
+its own class, so the base classes are those of the modules that are already imported.
 
-Lightning's own `self.log` is not used for the figures. It makes float32 tensors on the
-card, so it rounds and changes what is measured.
+Lightning's own `self.log` is not used for the figures. It makes float32 tensors on the card, so it
+rounds and changes the measured memory.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ NAMES = ("lightning.pytorch", "pytorch_lightning")
 def _callback_classes() -> tuple[type, ...]:
     """Return the callback class of each Lightning that is imported.
 
-    If none is, of the first that is installed.
+    If neither is imported, of the first that is installed.
     """
     loaded = [sys.modules[name] for name in NAMES if name in sys.modules]
     if not loaded:
@@ -45,14 +44,14 @@ class MemoryCallback(FirstStepsCallback, *_callback_classes()):  # type: ignore[
 
     Usage: `Trainer(callbacks=[MemoryCallback(steps=3)])`.
 
-    After them the figures of `nbmem.integrations.scalars` go to each of the Trainer's loggers, once
-    and with the step. A training that fails before logs what it took until then. It never stops a
-    training: what fails in it is a warning.
+    Then the figures of `nbmem.integrations.scalars` are logged once to each of the Trainer's
+    loggers, with the step. A training that fails earlier logs its figures up to that point. It
+    never stops a training: a fault in it is a warning.
 
     Args:
         steps: How many optimizer steps to trace.
         stacks: Take a Python stack at each allocation (dearer; names the lines).
-        prefix: What the names of the figures begin with.
+        prefix: Prefix of the figures' names.
     """
 
     def __init__(self, steps: int = 3, *, stacks: bool = False, prefix: str = "nbmem") -> None:

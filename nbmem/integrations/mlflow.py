@@ -21,9 +21,9 @@ def log(
 
     Args:
         source: A trace that has ended, or its report.
-        step: The step that they belong to.
+        step: The step of the figures.
         run_id: The run; None for the active one, which MLflow starts if there is none.
-        prefix: What their names begin with.
+        prefix: Prefix of the figures' names.
 
     Raises:
         NbmemError: The trace still runs, or saw no GPU memory.

@@ -2,9 +2,9 @@
 
 They are served as text, as a collector, or at a port.
 
-Nothing is read between two scrapes. A scrape reads counters in a thread of its own. The
-thread does not use the kernel, touches no tensor, and starts CUDA on no card. A figure
-that cannot be known is left out, as Prometheus wants it: never 0.
+Nothing is read between two scrapes. A scrape reads counters in its own thread. The thread does not
+use the kernel, touches no tensor, and starts CUDA on no card. An unknown figure is left out, as
+Prometheus requires: never 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("nbmem")
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""Of the text format: https://prometheus.io/docs/instrumenting/exposition_formats/"""
+"""Content type of the text format: https://prometheus.io/docs/instrumenting/exposition_formats/"""
 
 
 class Family(NamedTuple):
@@ -119,7 +119,7 @@ def serve(port: int = 9400, host: str = "127.0.0.1") -> ThreadingHTTPServer:
     It runs until `.shutdown()`, or until the kernel ends.
 
     Args:
-        port: The port; 0 for any free one (`server_port` says which).
+        port: The port; 0 for any free one (then `server_port`).
         host: The address; the default is for this machine alone.
 
     Raises:

@@ -1,6 +1,6 @@
 """A pytest plugin that holds the GPU memory of tests to a limit.
 
-It says what exceeded the limit.
+The error names what exceeded the limit.
 
 pytest loads it in every environment that has nbmem, so nothing else is imported until a
 test needs it. `--nbmem-max-peak SIZE` is for all tests. The marker `nbmem_max_peak` and
@@ -27,9 +27,9 @@ MARKER = (
     '`limit` (bytes or "6GiB"), as nbmem.assert_peak does'
 )
 TITLE = "GPU memory (nbmem)"
-"""Of the section that a failed test has in pytest's output."""
+"""Title of the section in pytest's output of a failed test."""
 _CARD = pytest.StashKey[str]()
-"""What is said of the card that --nbmem-gpu has put in."""
+"""Text on the card that --nbmem-gpu activated."""
 
 
 class Limit(NamedTuple):
@@ -37,8 +37,8 @@ class Limit(NamedTuple):
 
     Attributes:
         size: Bytes.
-        which: The figure that is held to it.
-        asked: Whether the test has a marker of its own, and so must not pass without a card.
+        which: The figure that is compared with it.
+        asked: Whether the test has its own marker, and so must not pass without a card.
     """
 
     size: int
@@ -70,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
         _size(config.getoption("--nbmem-max-peak"))
     card = config.getoption("--nbmem-gpu")
     leads = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
-    if card is not None and not leads:  # where xdist leads workers, each of them has one
+    if card is not None and not leads:  # xdist's main process activates none; each worker does
         from nbmem.api import device_selection
         from nbmem.core.errors import NbmemError
 
@@ -149,7 +149,7 @@ def _size(limit: int | str) -> int:
 def _trace_of(item: pytest.Item) -> Trace:
     """Start a trace of a test.
 
-    The names of the test's module are those of its tensors.
+    The names of the test's module are used for its tensors.
     """
     from nbmem.api.tracing import Trace
 
@@ -164,7 +164,7 @@ def _hold(item: pytest.Item, trace: Trace, limit: Limit) -> None:
 
     session = trace.session
     if not limit.asked and session is not None and not session.devices:
-        return  # it used no card
+        return  # the test used no card
     try:
         message = exceeded(trace, limit.size, which=limit.which)
     except UsageError as err:
@@ -177,7 +177,7 @@ def _hold(item: pytest.Item, trace: Trace, limit: Limit) -> None:
 def _explain(item: pytest.Item, trace: Trace) -> None:
     """Add the report to the failure, without commands.
 
-    They cannot be typed there.
+    A user cannot type them there.
     """
     from nbmem.core.runtime.fault_isolation import error_of
     from nbmem.core.runtime.interrupts import reraise_if_from_signal
@@ -187,7 +187,7 @@ def _explain(item: pytest.Item, trace: Trace) -> None:
         report = trace.report()
         ooms = tuple(replace(oom, command=None) for oom in report.ooms)
         text = render_text(replace(report, findings=(), ooms=ooms))
-    except Exception as err:  # noqa: BLE001 - it must not hide why the test failed
+    except Exception as err:  # noqa: BLE001 - it must not hide the test's own failure
         reraise_if_from_signal(err)
         text = f"The report could not be made: {error_of(err)}."
     item.add_report_section("call", TITLE, text)

@@ -1,6 +1,6 @@
 """Convert a report to a flat dictionary of numbers.
 
-Every experiment tracker takes this form.
+Every experiment tracker accepts this form.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ PEAKS = ("allocated", "reserved", "active", "requested", "process")
 def scalars(source: Trace | Report, prefix: str = "nbmem") -> dict[str, int]:
     """Return the figures of one report in bytes, by name.
 
-    Such as `{"nbmem/peak/allocated": 104333312, ...}`.
+    An example is `{"nbmem/peak/allocated": 104333312, ...}`.
 
     `peak/...` are the highest figures, each at its own moment. `at_peak/<category>` is the card
-    when the most was allocated; its 20 categories, those with 0 included, add up to the card.
+    when allocated bytes peaked; its 20 categories, including those with 0, add up to the card.
     `at_end/allocated` is what was left.
 
     Args:
         source: A trace that has ended, or its report.
-        prefix: What all names begin with.
+        prefix: Prefix of all names.
 
     Returns:
-        By name. `peak/process` is left out where the driver does not say it.
+        The figures by name. `peak/process` is left out if the driver does not report it.
 
     Raises:
         NbmemError: The trace still runs, or saw no GPU memory.

@@ -19,12 +19,12 @@ def log(
     Args:
         source: A trace that has ended, or its report.
         writer: A `torch.utils.tensorboard.SummaryWriter`.
-        step: The step that they belong to.
-        prefix: What their names begin with.
+        step: The step of the figures.
+        prefix: Prefix of the figures' names.
 
     Raises:
         NbmemError: The trace still runs, or saw no GPU memory.
     """
     for name, size in scalars(source, prefix).items():
-        # The old style has 32 bits: beyond 16 MiB it would round.
+        # The old style has 32 bits and would round above 16 MiB.
         writer.add_scalar(name, size, step, new_style=True, double_precision=True)

@@ -15,21 +15,21 @@ from nbmem.core.runtime.entry_points import entry
 from nbmem.integrations.first_steps import PART, FirstSteps, FirstStepsCallback
 
 
-class MemoryCallback(FirstStepsCallback, TrainerCallback):  # type: ignore[misc]  # whose types mypy is not told
+class MemoryCallback(FirstStepsCallback, TrainerCallback):  # type: ignore[misc]  # untyped
     """A callback that traces the first steps of a training.
 
     Usage: `trainer.add_callback(MemoryCallback(trainer))`.
 
-    After them the figures of `nbmem.integrations.scalars` are logged once, by `Trainer.log`: they
-    go to whatever `report_to` names and into `trainer.state.log_history`. It never stops a
-    training: what fails in it is a warning.
+    Then the figures of `nbmem.integrations.scalars` are logged once, by `Trainer.log`: they go to
+    the targets of `report_to` and into `trainer.state.log_history`. It never stops a training: a
+    fault in it is a warning.
 
     Args:
-        trainer: The Trainer, which callbacks do not receive; it is not kept alive. None, as for
-            `Trainer(callbacks=[MemoryCallback()])`, puts the figures into `log_history` alone.
+        trainer: The Trainer, which callbacks do not receive; the reference is weak. None, as in
+            `Trainer(callbacks=[MemoryCallback()])`, logs the figures to `log_history` alone.
         steps: How many optimizer steps to trace.
         stacks: Take a Python stack at each allocation (dearer; names the lines).
-        prefix: What the names of the figures begin with.
+        prefix: Prefix of the figures' names.
     """
 
     def __init__(

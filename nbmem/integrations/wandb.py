@@ -18,9 +18,9 @@ def log(
 
     Args:
         source: A trace that has ended, or its report.
-        run: What `wandb.init()` returned; None for the run that is active.
-        step: The step that they belong to; None for the run's own.
-        prefix: What their names begin with.
+        run: The result of `wandb.init()`; None for the active run.
+        step: The step of the figures; None for the run's own.
+        prefix: Prefix of the figures' names.
 
     Raises:
         NbmemError: The trace still runs, or saw no GPU memory.

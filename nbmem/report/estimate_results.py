@@ -1,7 +1,7 @@
 """Results of fit, plan and layers: figures that are ready to draw.
 
-`nbmem/estimates`, a layer above the views, computes them. They lie here, a layer below
-the views.
+`nbmem/estimates`, a layer above the views, computes them. The classes are here, a layer below the
+views.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class CardFigures:
 
     Attributes:
         name: As the driver reports it.
-        total: What CUDA has to give out.
-        margin: Kept free for the error of the estimate.
-        driver: What the driver keeps besides; nvidia-smi's total, by which cards are known, has it.
+        total: Bytes that CUDA can allocate.
+        margin: Bytes left free for the error of the estimate.
+        driver: Bytes that the driver reserves; included in nvidia-smi's total.
     """
 
     name: str
@@ -74,24 +74,24 @@ class Failure:
 class Probe:
     """One run on the virtual card, and whether it would fit.
 
-    The run has all the memory that it requests.
+    Memory is unlimited in the run.
 
     Attributes:
-        value: Of the variable; None where none is varied.
-        fits: Whether the card with its margin has room for it.
-        allocated: Peak allocated bytes, if the card had no end.
-        reserved: Peak reserved bytes; on the card if it fits there, else if it had no end.
-        process: Peak bytes of the process, as nvidia-smi counts them; likewise.
-        wanted: Peak bytes of the process if the card had no end: with less, torch has to give
-            cached segments back.
-        phase: Where the allocated peak was, or None outside of a phase.
-        held: Bytes by category at the allocated peak, the active ones: they add up to `allocated`
-            plus what is pending.
-        failure: Why it does not fit or did not run; with kind `other` the figures end there.
-        seconds: How long it took here.
-        notes: What the recording or the remedy had to say.
-        sent: Bytes that the last step's collectives were called with, by kind, at their larger
-            side; empty for a program of one process.
+        value: The variable's value; None if none is varied.
+        fits: Whether it fits on the card with its margin.
+        allocated: Peak allocated bytes on a card without limit.
+        reserved: Peak reserved bytes; on the card if it fits there, else without limit.
+        process: Peak bytes of the process, as nvidia-smi counts them; on the same card.
+        wanted: Peak bytes of the process on a card without limit; with less, torch has to release
+            cached segments.
+        phase: Phase of the allocated peak, or None outside of a phase.
+        held: Bytes by active category at the allocated peak. They add up to `allocated` plus what
+            is pending.
+        failure: Why it does not fit or did not run; the figures end there if its kind is `other`.
+        seconds: Duration of the run here.
+        notes: Notes of the recording or of the remedy.
+        sent: Bytes passed to the last step's collectives, by kind, at their larger side; empty for
+            a program of one process.
     """
 
     value: int | None
@@ -125,9 +125,9 @@ class Part:
     Attributes:
         name: The category's label, or `allocated` for their sum.
         fixed: Bytes at value 0 of the line.
-        each: Bytes for each unit of the variable.
-        square: Bytes for each unit squared; 0 unless a straight line misses the points by much.
-        residual: Largest distance of a point from it, in bytes.
+        each: Bytes per unit of the variable.
+        square: Bytes per unit squared; 0 unless a straight line misses the points by much.
+        residual: Largest distance of a point from the line, in bytes.
     """
 
     name: str
@@ -147,17 +147,17 @@ class Fit:
 
     Attributes:
         title: The cell's or script's name.
-        variable: The varied name.
+        variable: Name of the varied variable.
         card: The card.
         best: The largest value found that fits; None if none does.
-        limit: The next value in the program's steps, which does not fit; None if all do.
-        low: Smallest value that was looked at.
+        limit: The next value in the program's steps, which does not fit; None if all fit.
+        low: Smallest value that was tried.
         high: Largest value that was allowed; None without a bound.
-        step: Smallest distance of two values that are distinguished.
+        step: Smallest difference between two tried values.
         probes: Every run, by value.
         total: The line through the allocated peaks; None with fewer than three points.
-        parts: The same for each category, the largest share at `best` first.
-        sentences: The verdict and what to know about it, one sentence each.
+        parts: The line of each category, the largest share at `best` first.
+        sentences: The result and what to know about it, one sentence each.
     """
 
     title: str
@@ -178,23 +178,23 @@ class Fit:
 class Option:
     """One row of a plan: the program under a remedy.
 
-    The figures are of a run on the virtual card, or are predicted.
+    The figures come from a run on the virtual card, or are predicted.
 
     Attributes:
         key: The remedy's key, or two joined by `+`; `as it is` for the program itself.
         title: What is done.
         price: What it costs, in words.
         code: The lines to paste.
-        probe: Its run; None where it was not run.
-        saved: Allocated bytes less than as it is.
-        saved_reserved: Reserved bytes less than as it is.
+        probe: Its run; None if it was not run.
+        saved: Allocated bytes less than the program itself takes.
+        saved_reserved: Reserved bytes less than the program itself takes.
         largest: Largest value of the variable with which it fits, or None.
         why_not: Why it could not be applied, or None.
-        foreseen: Bytes of the process, from the ledger of the program as it is; None where nothing
-            is known of it. With a run it is what was foreseen.
+        foreseen: Predicted bytes of the process, from the ledger of the program as it is; None if
+            there is no prediction. It stays the prediction after a run.
         cheapest: Whether it is the cheapest that makes the program fit.
-        diff: What changes in the program's source, as a unified diff without a head; empty where it
-            is not known where the lines belong.
+        diff: The change in the program's source as a unified diff without header; empty if the
+            location of the lines is not known.
     """
 
     key: str
@@ -218,12 +218,12 @@ class Plan:
     Attributes:
         title: The cell's or script's name.
         card: The card.
-        target: Bytes of the process that are wanted; the card less its margin by default.
-        variable: The batch variable that `largest` is about, or None.
-        value: What it is in the program.
-        options: The program as it is, then the remedies by what they save, then those foreseen and
-            not run, then those not applied.
-        sentences: The verdict and what to know about it.
+        target: Wanted bytes of the process; the card less its margin by default.
+        variable: The batch variable that `largest` refers to, or None.
+        value: Its value in the program.
+        options: The program as it is, then the remedies by savings, then those only predicted, then
+            those not applied.
+        sentences: The result and what to know about it.
     """
 
     title: str
@@ -242,16 +242,16 @@ class LayerRow:
     Attributes:
         name: Its dotted name in the model.
         kind: Its class.
-        formula: Its parameters by the textbook, with this layer's numbers.
-        parameters: How many; tied ones count at their first layer.
+        formula: Its textbook parameter formula, with this layer's numbers.
+        parameters: Number of parameters; tied ones count at their first layer.
         weights: Bytes of parameters.
         buffers: Bytes of buffers.
-        gradients: Bytes of the gradients of those that are trained.
+        gradients: Bytes of the gradients of trained parameters.
         optimizer: Bytes of optimizer state.
-        saved: Bytes that autograd keeps from forward for backward; None without an input.
+        saved: Bytes that autograd saves in forward for backward; None without an input.
         output: Bytes of the layer's output; None without an input.
         forward_flops: Floating point operations forward; None without an input.
-        backward_flops: The same backward.
+        backward_flops: Floating point operations backward; None without an input.
     """
 
     name: str
@@ -275,8 +275,8 @@ class Layers:
     Attributes:
         title: The model's name and class.
         rows: In the model's own order.
-        optimizer: Which optimizer the state is of, in words.
-        shape: Of the input, in words; None where none was given.
+        optimizer: The optimizer of the state, in words.
+        shape: Shape of the input, in words; None if none was given.
         sentences: What to know about it.
     """
 
@@ -292,15 +292,15 @@ class Way:
     """A program on a number of cards, as it is or under a parallelism.
 
     Attributes:
-        ranks: Cards, one for each rank; 1 for the program that makes no process group.
+        ranks: Number of cards, one per rank; 1 for a program without process group.
         key: The parallelism's key; `as it is` for the program itself.
         title: What is done.
         price: What it costs, in words.
         code: The lines to paste; empty for the program itself.
         diff: What changes in its source, as in `Option`.
-        probe: Its run, as the rank that has most; None where there was none.
+        probe: Its run, for the rank with the most memory; None if there was none.
         why_not: Why it was not run or could not be applied, or None.
-        cheapest: Whether it communicates least of those that fit on the fewest cards.
+        cheapest: Whether it communicates least of the options that fit on the fewest cards.
     """
 
     ranks: int
@@ -319,12 +319,12 @@ class Worlds:
     """A program's runs on more and more cards.
 
     Attributes:
-        title: The program's.
-        card: Each rank's.
-        runs: Ranks of each world, ascending, and the run of the one that takes most; of several
-            ways, the one that communicates least of those that fit, else takes least.
-        sentences: The verdict and what to know about it.
-        ways: Every way that was tried or thought of, by world; empty where there is one alone.
+        title: The program's title.
+        card: The card of each rank.
+        runs: For each world size, ascending, the run of the rank with the most memory. Of several
+            parallelisms: the one that fits and communicates least, else the smallest.
+        sentences: The result and what to know about it.
+        ways: Every parallelism that was tried or considered, by world; empty if there is only one.
     """
 
     title: str

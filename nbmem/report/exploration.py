@@ -21,15 +21,15 @@ class Lifetime:
         number: Index of the allocation in the recording, in allocation order.
         born: Event that allocated it; -1 before the recording.
         freed: Event of its free; the number of events if never.
-        name: What is known of it (`model.conv1.weight (64, 3, 7, 7) float32`), or None.
+        name: Its description (`model.conv1.weight (64, 3, 7, 7) float32`), or None.
         category: Its category.
         requested: Requested bytes.
         block: Bytes taken for it.
         born_in: Phase and step that allocated it (`forward, step 0`), or None before the recording.
         line: `file.py:12 in function` that made it, if a stack was taken.
         stack: The user's lines that allocated it, the innermost first; empty without a stack.
-        holders: What kept it alive at the end, the best first: `checkpoint['model']['weight']`;
-            empty where holders were not searched or it was gone.
+        holders: Paths that held it at the end, best first: `checkpoint['model']['weight']`; empty
+            if holders were not searched or it was freed.
     """
 
     number: int
@@ -50,11 +50,11 @@ class LineRow:
     """Block bytes that one line of the recorded code took.
 
     Attributes:
-        number: The line, from 1; None for what none of them took.
+        number: Line number, from 1; None for memory that no line took.
         text: Its code, or why no line is known.
-        peak: Of what it took, the bytes that were alive at the recording's peak.
-        kept: The same at the end.
-        taken: All that it took, in all passes together.
+        peak: Bytes it took that were live at the recording's peak.
+        kept: Bytes it took that were live at the end.
+        taken: All bytes it took, summed over all passes.
     """
 
     number: int | None
@@ -68,14 +68,14 @@ class LineRow:
 class Lines:
     """Allocated bytes by the line of the recorded code that took them.
 
-    What a line's calls took is the line's, and so is the backward that it starts. Lines and the
-    rest add up: `peak` to the report's peak of allocated, `kept` to allocated at its end.
+    A line includes what its calls allocated and the backward that it started. Lines and the rest
+    add up: `peak` to the report's peak of allocated bytes, `kept` to allocated bytes at the end.
 
     Attributes:
-        file: The recorded code's file, as a person knows it: `train.py`, `In [7]`.
+        file: Display name of the recorded code's file: `train.py`, `In [7]`.
         code: Numbers and texts of the lines that are shown; empty where the text is not known.
         rows: The lines that took memory, in the order of the code.
-        elsewhere: What none of them took, by reason.
+        elsewhere: Memory that no line took, by reason.
     """
 
     file: str
@@ -86,11 +86,11 @@ class Lines:
     def shortened(self, most: int, around: int) -> Lines:
         """Return a copy with only the code near lines that took memory.
 
-        Code of up to `most` lines stays whole.
+        Code of up to `most` lines is returned whole.
 
         Args:
-            most: Lines up to which the code stays whole.
-            around: Lines before and behind each that are kept of a longer one.
+            most: Number of lines up to which the code is returned whole.
+            around: In longer code, lines to retain before and after each line that took memory.
         """
         if len(self.code) <= most:
             return self
@@ -138,27 +138,27 @@ class PoolSegment:
 
 
 RELEASABLE, STUCK = -2, -1
-"""Kinds of free pieces: given back by empty_cache(); free between blocks in use, which it cannot
-give back. The kind of other pieces is their category, with these added:"""
+"""Kinds of free pieces. RELEASABLE: empty_cache() returns it. STUCK: free between blocks in use, so
+empty_cache() cannot. Other pieces have their category as kind, with these added:"""
 PENDING, MIXED = 64, 128
-"""Freed but awaited by a stream; several narrow pieces drawn as one, as the largest of them."""
+"""PENDING: freed, but a stream still uses it. MIXED: narrow pieces merged, kind of the largest."""
 GONE = -1
-"""In place of a tiling: the segment is not there."""
+"""In place of a tiling: the segment does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PoolHistory:
     """The allocator's map at some moments.
 
-    Segments come, are tiled anew, and go.
+    Segments are created, tiled in changing ways, and released.
 
     Attributes:
         event: The moments: index of the next event, ascending, shape (n,).
-        segments: Every segment that was there at one of them.
-        tilings: The different ways in which a segment was tiled: in the order of their addresses
-            rows of bytes, kind, number of blocks, and, in a mixed piece, free bytes.
-        states: For each segment (moment, tiling) wherever its tiling changed, as indices; GONE in
-            place of a tiling. Before the first of them it is not there.
+        segments: Every segment that existed at one of them.
+        tilings: The distinct tilings of segments. Rows are in address order: bytes, kind, number of
+            blocks and, in a mixed piece, free bytes.
+        states: For each segment, index pairs (moment, tiling) at each change of its tiling; GONE
+            where it was released. It does not exist before its first pair.
     """
 
     event: NDArray[np.int64]
@@ -186,7 +186,7 @@ class Details:
         cells: The cells that were recorded.
         live: Allocations of each live category at each of the timeline's moments, (n, len(LIVE)).
         lines: The user's line whose event led to each moment; None where no stack was taken.
-        lives: The allocations that are listed one by one, in allocation order.
+        lives: The allocations that are listed individually, in allocation order.
         pool: The allocator's map at each of the timeline's moments.
     """
 
@@ -208,9 +208,9 @@ class MomentDetails:
         held: Bytes by category, shape (n, len(Category)).
         live: Allocations of each live category, shape (n, len(LIVE)).
         lines: The user's line whose event led to each moment; None where no stack was taken.
-        lives: The largest allocations that live at the moment that matters, in allocation order.
-        pool: The allocator's map at that moment, every block as it lay.
-        parts: What the host's memory is of, (n, len(core.machine.PARTS)); None of a card.
+        lives: The largest live allocations at the chosen moment, in allocation order.
+        pool: The allocator's map at that moment, with no blocks merged.
+        parts: Parts of the host's memory, (n, len(core.machine.PARTS)); None for a card.
     """
 
     t_ns: NDArray[np.int64]

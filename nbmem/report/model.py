@@ -41,12 +41,12 @@ class Moment:
 class Peak:
     """The highest figures of a recording, each with its own moment.
 
-    A figure that is not known is None.
+    A figure is None if it is not known.
 
     Attributes:
-        at: Where `allocated` was highest; the ledger at the peak is the one of this moment.
+        at: Where `allocated` was highest; the ledger at the peak is of this moment.
         process: Highest process figure: reserved peak plus context; None without NVML.
-        reserved_at, process_at: Where each was reached first; None where that is not known.
+        reserved_at, process_at: Where each was first reached; None if not known.
     """
 
     at: Moment
@@ -64,7 +64,7 @@ class PhaseRow:
     """One phase: its bytes at the start, at the peak and at the end.
 
     Attributes:
-        name: A phase as core.spans.Span has it (or the user's own name for a block).
+        name: A phase as in core.spans.Span, or the user's own name for a block.
         step: From 0; None outside of a step.
         depth: 0, or 1 for a phase inside another (recompute in backward).
         t0_ns: Start, since the start of the recording.
@@ -97,16 +97,16 @@ class Holding:
     """One live allocation at the peak.
 
     Attributes:
-        name: What is known of it (`model.conv1.weight (64, 3, 7, 7) float32`), or None.
+        name: Its description (`model.conv1.weight (64, 3, 7, 7) float32`), or None.
         category: Its category.
-        requested: Requested bytes: its size, in every view. What the block takes beyond that is
-            the category `rounding`.
-        block: Bytes by which allocated falls when it goes.
+        requested: Requested bytes: its size, in every view. The category `rounding` counts the
+            block's other bytes.
+        block: Bytes by which allocated falls when it is freed.
         born_in: Phase and step that allocated it (`forward, step 0`), or None before the recording.
         line: `file.py:12 in function` that made it, if a stack was taken.
-        form: Shape and dtype, where Python showed it: `(64, 3, 7, 7) float32`.
-        holders: What kept it alive at the end, the best first; empty where holders were not read,
-            or where it was gone by then.
+        form: Shape and dtype, if Python showed them: `(64, 3, 7, 7) float32`.
+        holders: Paths that held it at the end, best first; empty if holders were not read or it was
+            freed.
     """
 
     name: str | None
@@ -123,11 +123,11 @@ class Holding:
 class Command:
     """An action of nbmem, chosen from a fixed list.
 
-    This is never code made of strings.
+    It is never built as code from strings.
 
     Attributes:
         name: The subcommand of `%nbmem` ("free").
-        arguments: Its words ("cache",).
+        arguments: Its arguments ("cache",).
     """
 
     name: str
@@ -140,14 +140,14 @@ class Finding:
 
     Attributes:
         rule: Key of the rule that found it (`checkpoint_kept`).
-        title: One sentence: what to do and what it brings.
-        evidence: What this run showed, in one or two sentences with figures.
+        title: One sentence: what to do and what it saves.
+        evidence: What this recording showed, in one or two sentences with figures.
         low: Bytes that it saves at least.
-        high: Bytes that it saves at most; equal to `low` where that is known.
-        ground: Where the bytes come from: counted, simulated on the recorded events, estimated.
+        high: Bytes that it saves at most; equal to `low` if the saving is known.
+        ground: How the bytes are known: counted, simulated on the recorded events, estimated.
         code: Code to paste, or None.
-        command: What nbmem can do about it, or None where only the user can.
-        measured: Bytes that it brought once it was applied, or None.
+        command: The nbmem command that does it, or None if only the user can.
+        measured: Bytes that it saved when it was applied, or None.
     """
 
     rule: str
@@ -166,12 +166,12 @@ class HeldGroup:
     """Live allocations that one name, or one line, accounts for.
 
     Attributes:
-        name: What a person knows them by (`model`, `checkpoint`, `Out[12]`), or None.
+        name: Its display name (`model`, `checkpoint`, `Out[12]`), or None.
         category: None where nothing was traced.
-        requested: Requested bytes, as everywhere.
+        requested: Requested bytes, as in every view.
         count: How many there are.
-        line: `file.py:12 in function` that made the unnamed, if stacks were taken.
-        older: Whether they are activations of a step before the one that failed.
+        line: `file.py:12 in function` that made unnamed ones, if stacks were taken.
+        older: Whether they are activations of a step before the failed one.
     """
 
     name: str | None
@@ -186,31 +186,31 @@ class HeldGroup:
 class OomReport:
     """An explained out-of-memory error.
 
-    A fact that is not known is None.
+    A fact is None if it is not known.
 
     Attributes:
-        at: Where it happened; its line made the request.
+        at: Where it happened; the line is that of the request.
         device: CUDA ordinal.
         asked: Bytes of the requested block.
-        wanted: Bytes requested from the driver, since no cached block served.
-        layer: The module that ran: `model.layer3.0.conv1 (Conv2d)`.
-        operator: The node of backward that ran: `ConvolutionBackward0`.
+        wanted: Bytes requested from the driver, as no cached block was suitable.
+        layer: The module that was running: `model.layer3.0.conv1 (Conv2d)`.
+        operator: The backward node that was running: `ConvolutionBackward0`.
         thread: Name of the thread, if not the main one.
-        caught: Whether the program went on.
-        free: Free on the card, after torch had given back what it could.
-        limit: Bytes that this process may reserve, where a memory fraction is set.
+        caught: Whether the program continued.
+        free: Free on the card, after torch had released what it could.
+        limit: Bytes that this process may reserve, if a memory fraction is set.
         allocated: In live blocks.
         reserved: Held from the driver.
-        others: Held by other processes, what the driver keeps for itself included.
-        given_back: Cached bytes that torch gave back before it gave up.
-        largest: The largest free cached block that may serve such a request.
-        pieces: All free cached blocks that may.
+        others: Held by other processes, including what the driver reserves for itself.
+        given_back: Cached bytes that torch released before the request failed.
+        largest: The largest free cached block that could serve such a request.
+        pieces: All free cached blocks that could.
         reason: Why it could not be served, in one or two sentences.
         ledger: The card at that moment.
         holders: The largest, descending.
-        remedies: What would have sufficed, each tried in the simulator.
-        left: Bytes that only the failure keeps alive.
-        command: Gives those back.
+        remedies: Changes that would have sufficed, each tried in the simulator.
+        left: Bytes that only the failure still holds.
+        command: The command that frees those bytes.
         notes: One sentence each.
     """
 
@@ -243,7 +243,7 @@ class OomReport:
 class Timeline:
     """The curves of a recording at chosen moments.
 
-    The peak of every stretch is among them.
+    The peak of every interval is among them.
 
     Attributes:
         t_ns: Nanoseconds since the start of the recording, ascending, shape (n,).
@@ -251,7 +251,7 @@ class Timeline:
         held: Bytes by category, shape (n, len(Category)).
         reserved: Bytes held from the driver, shape (n,).
         bands: Phases as (t0_ns, t1_ns, name, step), depth 0 only.
-        parts: What the host's memory is of, (n, len(core.machine.PARTS)); None of a card.
+        parts: Parts of the host's memory, (n, len(core.machine.PARTS)); None for a card.
     """
 
     t_ns: NDArray[np.int64]
@@ -282,10 +282,10 @@ class Report:
         error: The exception that ended the recording, or None.
         notes: One sentence each.
         findings: Advice, the largest saving first.
-        ooms: Its out-of-memory errors, the one that counts most first.
-        details: What leads to moments other than the peak; None where they were not gathered.
-        lines: What each line of the recorded code took; None without stacks.
-        rank: Which rank of a world it is of; None for a program of one process.
+        ooms: Its out-of-memory errors, the most important first.
+        details: Data on moments other than the peak; None if they were not gathered.
+        lines: Memory that each line of the recorded code took; None without stacks.
+        rank: Its rank in a world; None for a program of one process.
     """
 
     title: str

@@ -13,7 +13,7 @@ _SIGNS = {
     "-": "background:rgba(248,81,73,0.22)",
     "@": "opacity:0.6",
 }
-"""How a line of a difference looks, by its first character; in light and dark alike."""
+"""Style of a line of a diff, by its first character; for light and dark pages."""
 
 
 def code_html(text: str) -> Markup:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 _BAR = 16
 _CLOSE = 0.04
-"""Runs whose values differ by less than this part of them are shown once."""
+"""Runs whose values differ by less than this part are shown once."""
 _ENDED = 48
-"""Characters of an error in the table; the sentences above have more of it."""
+"""Characters of an error in the table; the sentences above contain more of it."""
 
 
 def render_text(fit: Fit) -> str:
@@ -69,7 +69,7 @@ def mimebundle(fit: Fit) -> dict[str, str]:
 def formula(fit: Fit) -> str:
     """Return the peak's formula: model + batch x sample.
 
-    It has this program's figures. Empty where no line was fitted.
+    It has this program's figures. Empty if no line was fitted.
     """
     total = fit.total
     if total is None:
@@ -79,7 +79,7 @@ def formula(fit: Fit) -> str:
         square = f" + {fit.variable}^2 x {_bytes(total.square)}"
     off = total.residual
     fixed = f"{_bytes(total.fixed)} + "
-    if total.fixed < 0:  # nothing takes less than nothing: it is what the line is off by
+    if total.fixed < 0:  # memory cannot be negative: this is the line's error
         fixed, off = "", off - total.fixed
     return (
         f"peak allocated = {fixed}{fit.variable} x {_bytes(total.each)}{square}"
@@ -94,7 +94,7 @@ def _bytes(count: float) -> str:
 def _parts(fit: Fit) -> Grid:
     at = fit.best if fit.best is not None else fit.low
     total = fit.total
-    assert total is not None  # noqa: S101 - asked by the callers
+    assert total is not None  # noqa: S101 - the callers have checked it
     top = next((p for p in fit.probes if p.value == at and p.ran), None)
     held = {part.name: round(part.at(at)) for part in (*fit.parts, total)}
     if top is not None:  # as it was; the lines pass by it
@@ -115,7 +115,7 @@ def _part(part: Part, held: int, whole: int) -> tuple[TableCell, ...]:
         each = ""
     return (
         TableCell(text="= allocated" if last else part.name, strong=last),
-        # A line through what jumps, such as rounding, may begin below 0: that is no amount.
+        # A line through values with jumps, such as rounding, may begin below 0: this is no amount.
         TableCell(
             text=_bytes(part.fixed) if round(part.fixed) >= 0 else "",
             exact=f"{part.fixed:,.0f} B",

@@ -1,6 +1,6 @@
 """Render the processes on the cards as plain text, one line for each.
 
-Notes say what cannot be known.
+Notes name unknown figures.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from nbmem.core.gpu_processes import GpuProcess, OccupiedCard
 
 MOST_HELD = 3
-"""Categories that a kernel's line names."""
+"""Number of categories in a kernel's line."""
 _WORTH_SAYING = 64 * MIB
-"""Bytes that nobody is named for below this are the driver's own rounding."""
+"""Unattributed bytes below this are the driver's own rounding."""
 GONE = (
     "Where no process has the number, it has ended and the driver still holds its memory, or it "
     "lives in another container or on the host, whose names are hidden here."
@@ -51,7 +51,7 @@ WDDM = (
 def render_gpu_processes(cards: Sequence[OccupiedCard]) -> str:
     """Render every card with its processes and its notes.
 
-    There is one note for each thing that hides a process.
+    There is one note for each reason that hides a process.
     """
     parts, notes = [], []
     for card in cards:
@@ -88,7 +88,7 @@ def _row(one: GpuProcess) -> tuple[str, str, str, str]:
 def describe_process(one: GpuProcess) -> str:
     """Describe a process: `train.ipynb (this process); busy; ...`.
 
-    It names the notebook or the command, and what the kernel says that it holds.
+    It names the notebook or the command, and the kernel's own report of its memory.
     """
     if one.gone:
         return "no such process"

@@ -17,11 +17,11 @@ class TableCell:
     """A cell of a table.
 
     Attributes:
-        text: What it shows.
-        exact: What its tooltip says, in HTML.
-        share: Of its width that is filled, in HTML; 0 for none.
-        strong: Whether it stands out, in HTML.
-        note: What stands below it in small letters, in HTML.
+        text: Its text.
+        exact: Its tooltip, in HTML.
+        share: Filled share of its width, in HTML; 0 for none.
+        strong: Whether it is emphasized, in HTML.
+        note: Small text below it, in HTML.
     """
 
     text: str
@@ -56,7 +56,7 @@ class Grid:
     def html(self) -> Markup:
         """Render the table for a notebook's output.
 
-        It scrolls by itself where it is too wide.
+        It scrolls separately if it is too wide.
         """
         head = element(
             "tr",

@@ -22,7 +22,7 @@ _ON_HOST = (
 _EMPTY = "No cell has used a card since nbmem was loaded."
 _LABEL = 32
 WIDTH = 80
-"""Of a terminal, in characters: where a row is longer, the label has a line of its own."""
+"""Width of a terminal, in characters: in a longer row, the label has a separate line."""
 
 
 def render_history(rows: Sequence[CellDelta]) -> str:

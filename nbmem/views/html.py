@@ -1,7 +1,8 @@
 """Render a report as HTML: a notebook fragment, or a whole page.
 
 The fragment has no script, no <style>, no <svg> and no address but data: an untrusted notebook
-keeps all of it, and it needs no network. Its tables are those of the text (block.py says why).
+retains all of it, and it needs no network. Its tables are those of the text (text_block.py says
+why).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def render_html(report: Report, faults: Faults = UNGUARDED) -> str:
 
     Args:
         report: The report.
-        faults: Takes what fails and leaves it out; by default it is raised.
+        faults: Collects faults and leaves out what fails; by default a fault is raised.
     """
 
     def part(what: str, make: Callable[[], list[Markup]]) -> list[Markup]:
@@ -56,7 +57,7 @@ def render_html(report: Report, faults: Faults = UNGUARDED) -> str:
     ended = bool(ooms) and faults.part(
         "The place of the explanation",
         lambda: ended_by_oom(report),
-        True,  # noqa: FBT003 - what stands instead
+        True,  # noqa: FBT003 - the replacement
     )
     parts = [
         *(ooms if ended else []),
@@ -73,7 +74,7 @@ def render_html(report: Report, faults: Faults = UNGUARDED) -> str:
         *part("The lines of the code", lambda: _table(lines_table(report))),
         *part("The notes", lambda: _notes(report_sentences.notes(report))),
     ]
-    # A notebook is compared line by line.
+    # Diffs of notebooks are by line.
     return element("div", join([Markup(f"\n{one}") for one in parts]), style=style.BOX)
 
 
@@ -88,7 +89,7 @@ def page(title: str, fragment: str, *, policy: str | None = None) -> str:
     Args:
         title: Its title.
         fragment: Its body.
-        policy: What the browser lets it do, a Content-Security-Policy; None for anything.
+        policy: Its Content-Security-Policy; None for no policy.
     """
     bound = {"http-equiv": "Content-Security-Policy", "content": policy}
     head = element(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nbmem.report.estimate_results import LayerRow, Layers
 
 COLUMNS = AMOUNTS
-"""What can be sorted by, and what is added up."""
+"""Figures to sort by and to add up."""
 _HEADS = {
     "optimizer": "optimizer\nstate",
     "saved": "saved for\nbackward",
@@ -30,19 +30,19 @@ _HEADS = {
 _FIRST_OUT = (
     "buffers", "gradients", "optimizer", "parameters", "backward_flops", "forward_flops", "output",
 )  # fmt: skip
-"""What a narrow terminal does without: the least telling first."""
+"""Columns that a narrow terminal leaves out, the least important first."""
 _MOST = 60
 """Rows of the text; the HTML has all."""
 WIDTH = 80
-"""Characters of a line where nobody says how wide the terminal is."""
+"""Characters of a line if the terminal's width is unknown."""
 _LONGEST = 36
-"""Characters of a name in a narrow text: its end tells more than its beginning."""
+"""Characters of a name in a narrow text: its end has more information than its beginning."""
 
 
 def sort(layers: Layers, column: str) -> Layers:
     """Sort the rows by one of their figures, the largest first.
 
-    `name` keeps the model's own order.
+    `name` means the model's own order.
 
     Raises:
         UsageError: There is no such figure.
@@ -58,11 +58,11 @@ def sort(layers: Layers, column: str) -> Layers:
 def render_text(layers: Layers, width: int | None = None) -> str:
     """Render the layers for a terminal.
 
-    Equal layers of blocks that follow each other are one row.
+    Equal layers of consecutive blocks are one row.
 
     Args:
-        layers: The answer.
-        width: Characters of a line; columns that exceed it are left out. None for no end.
+        layers: The result to render.
+        width: Characters of a line; columns that exceed it are left out. None for no limit.
     """
     layers = _folded(layers)
     left_out: list[str] = []

@@ -22,7 +22,7 @@ _HEADS = ("at the peak", "at the end", "taken in all")
 def lines_table(report: Report) -> str:
     """Render each line's memory in code order, with the sums.
 
-    Empty where no stacks were recorded.
+    Empty if no stacks were recorded.
     """
     found = report.lines
     if found is None:

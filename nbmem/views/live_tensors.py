@@ -27,8 +27,8 @@ def render_top(holdings: Sequence[Holding], most: int, card: str) -> str:
 
     Args:
         holdings: All live storages, largest first.
-        most: Lines to show; storages that nothing tells apart share one.
-        card: What the card is called.
+        most: Number of lines; storages without distinguishing names share one.
+        card: The card's label.
     """
     if not holdings:
         return EMPTY

@@ -1,6 +1,6 @@
 """Build HTML and SVG elements that escape every text but markup.
 
-No view can forget to escape.
+Every view escapes text through this module.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def clipped(text: str, width: int) -> str:
 def short_path(name: str, width: int = 48) -> str:
     """Shorten a name's long path by removing its middle.
 
-    Its start and its end say the most.
+    The start and the end carry the most information.
 
     Args:
-        name: `saved by llm.engine.executor.worker.kv_caches[0] (2, 16) int8`, or without words.
-        width: Characters that the path may have.
+        name: `saved by llm.engine.executor.worker.kv_caches[0] (2, 16) int8`, or a bare path.
+        width: Maximum number of characters of the path.
     """
     found = _PATH.match(name)
     if found is None or len(found[2]) <= width:
@@ -66,9 +66,9 @@ def wrapped(text: str, width: int, first: str = "", rest: str | None = None) -> 
 
     Args:
         text: The text.
-        width: Of a line, in characters.
-        first: What stands before the first line.
-        rest: What stands before the others; None for blanks, as many as `first` has letters.
+        width: Characters of a line.
+        first: Text before the first line.
+        rest: Text before the other lines; None for as many blanks as `first` has characters.
     """
     rest = " " * len(first) if rest is None else rest
     return textwrap.fill(
@@ -91,9 +91,9 @@ def element(name: str, /, *children: str, **attributes: str | int | None) -> Mar
 
     Args:
         name: Its tag.
-        *children: Markup goes in as it is, any other text is escaped.
-        **attributes: `stroke_width` becomes `stroke-width`, `for_` becomes `for`; None leaves the
-            attribute out.
+        *children: Markup is inserted unchanged, any other text is escaped.
+        **attributes: `stroke_width` becomes `stroke-width`, `for_` becomes `for`; None omits the
+            attribute.
     """
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(one_line(str(value)))}"'
@@ -109,6 +109,6 @@ def element(name: str, /, *children: str, **attributes: str | int | None) -> Mar
 def data_uri(svg: str) -> str:
     """Encode an SVG picture as a data URI for an image.
 
-    Untrusted notebooks strip `<svg>` but keep such an image.
+    Untrusted notebooks strip `<svg>` but retain such an image.
     """
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()

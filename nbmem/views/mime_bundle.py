@@ -1,6 +1,6 @@
 """Render a report in every form; the front end picks one.
 
-Each form is made under its own fault guard.
+Each form is made under a separate fault guard.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 TEXT, HTML = "text/plain", "text/html"
 WIDTH = 100
 SAVED = 25_000
-"""Characters of a report in a notebook's file, its picture apart: the explorer's data take what its
-text and its tables leave."""
+"""Characters of a report in a notebook's file without its picture: the explorer's data may use what
+text and tables leave."""
 _PICTURE = re.compile(r"data:image/svg\+xml[^\"]*")
 
 
@@ -44,20 +44,20 @@ def mimebundle(
 ) -> dict[str, Any]:
     """Return a report as explorer data, static HTML and plain text.
 
-    Plain text is not a fallback: it is what terminals, diffs and CI see. HTML is what shows where
-    nbmem's JupyterLab extension is not: on GitHub, in nbconvert, in other editors.
+    Plain text is not a fallback: terminals, diffs and CI show it. HTML is shown where nbmem's
+    JupyterLab extension is missing: on GitHub, in nbconvert, in other editors.
 
     Args:
         report: The report.
         cells: The notebook's history, oldest first.
-        faults: Takes what fails and leaves it out, a form as a whole if need be; the others then
-            say so. By default a fault is raised.
+        faults: Collects faults and leaves out what fails, if necessary a whole form; the other
+            forms then report it. By default a fault is raised.
     """
     html = faults.part(
         "The picture with its tables", lambda: render_html(report, faults=faults), None
     )
     text = faults.part("The text", lambda: render_text(report, faults=faults), None)
-    # Last, since it takes the others' notes along; its own stand in the others.
+    # Last, since it includes the other forms' notes; they include its own.
     told = replace(report, notes=(*report.notes, *faults.notes))
     room = min(MOST, SAVED - len(text or "") - len(_PICTURE.sub("", html or "")))
     explorer = faults.part("The interactive view", lambda: saved_output(told, cells, room), None)
@@ -72,7 +72,7 @@ def mimebundle(
 def oom_bundle(ooms: Sequence[OomReport]) -> dict[str, str]:
     """Return the explanation of an out-of-memory error as a MIME bundle.
 
-    It is an output of its own: the explorer draws a report without it.
+    It is a separate output: the explorer draws a report without it.
     """
     return guarded_bundle(
         "The explanation of the error",
@@ -85,7 +85,7 @@ def oom_bundle(ooms: Sequence[OomReport]) -> dict[str, str]:
 def history_bundle(rows: Sequence[CellDelta], of_host: Sequence[HostDelta] = ()) -> dict[str, str]:
     """Return the table of the cells and what they left, as a MIME bundle.
 
-    It shows the card, or the host where no cell used a card.
+    It shows the card, or the host if no cell used a card.
     """
     if not rows and of_host:
         return guarded_bundle(
@@ -113,8 +113,8 @@ def guarded_bundle(
     Args:
         what: Its name in a note, "The table".
         text: Makes it as text.
-        html: Makes it as HTML; where that fails, the text stands alone.
-        plain: Makes what stands in place of the text: figures, with next to no code.
+        html: Makes it as HTML; if that fails, the text is used alone.
+        plain: Makes a replacement for the text: figures, with very little code.
     """
     faults = Faults()
     pictured = faults.part(f"{what} as HTML", html, None)

@@ -28,7 +28,7 @@ _MOST_ELSEWHERE = 5
 def ended_by_oom(report: Report) -> bool:
     """Return whether an out-of-memory error ended the recording.
 
-    Its explanation then stands above all else.
+    If so, its explanation comes first.
     """
     return bool(report.ooms) and not report.ooms[0].caught
 
@@ -36,7 +36,7 @@ def ended_by_oom(report: Report) -> bool:
 def without_ooms(report: Report) -> Report:
     """Return the report without its out-of-memory errors.
 
-    The explanation stands beside it, so that each error is said once.
+    The explanation is shown beside it, so that each error is reported once.
     """
     return replace(report, ooms=(), error=None if ended_by_oom(report) else report.error)
 
@@ -109,7 +109,7 @@ def ground(remedy: Finding) -> str:
 def commands(remedy: Finding) -> str | None:
     """Return the command or the code that applies a remedy.
 
-    nbmem's own command comes first. None where there is neither.
+    nbmem's own command comes first. None if there is neither.
     """
     if remedy.command is not None:
         return " ".join(("%nbmem", remedy.command.name, *remedy.command.arguments))
@@ -119,7 +119,7 @@ def commands(remedy: Finding) -> str | None:
 def aftermath(autopsy: OomReport) -> str | None:
     """Return what the failure left behind, and the command that frees it.
 
-    None where there is no such command.
+    None if there is no such command.
     """
     if autopsy.command is None:
         return None
@@ -176,10 +176,10 @@ def interrupted(*, line: str | None, layer: str | None, grown: int, left: int) -
     """Explain what an interrupted cell (Ctrl-C) leaves on the card.
 
     Args:
-        line: The user's line that ran.
-        layer: The module that ran.
+        line: The user's line that was running.
+        layer: The module that was running.
         grown: Bytes allocated now beyond those before the cell.
-        left: Bytes that only its traceback keeps.
+        left: Bytes that only its traceback holds.
     """
     parts = [f"at {line}" if line else None, f"in {layer}" if layer else None]
     where = one_line(", ".join(part for part in parts if part))

@@ -1,9 +1,9 @@
 """Define one colour for each category, distinct for the colour-blind.
 
-A category has the same colour in every view. The hues are those of Paul Tol's and Okabe and Ito's
-qualitative sets, moved where two of the twelve live categories came too close in simulated
-protanopia or deuteranopia. What no array of the program holds is grey; hatching tells those greys
-apart. A test measures all of it.
+A category has one colour in all views. The hues are from Paul Tol's and Okabe and Ito's qualitative
+sets. They were moved where two of the twelve live categories came too close in simulated protanopia
+or deuteranopia. Memory outside the program's arrays is grey; hatching tells those greys apart. A
+test measures these distances.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ HATCHES: dict[Category, str] = {
 """Colour of the diagonal lines drawn over a category's own colour."""
 
 INK = "#7E7E7E"
-"""Text and lines of a picture that has no background: 4:1 on white and on JupyterLab's black."""
+"""Text and lines of a picture without background: 4:1 on white and on JupyterLab's black."""
 
 PHASE_TINTS: dict[str, str] = {
     "load": "#BFD3BA",
@@ -59,7 +59,7 @@ PHASE_TINTS: dict[str, str] = {
 }
 OTHER_TINT = "#C9C9C9"
 TINT_INK = "#2B2B2B"
-"""Text on a phase's tint, and the ground of the peak's label."""
+"""Text on a phase's tint, and the background of the peak's label."""
 
 
 def swatch_style(category: Category) -> str:
@@ -69,6 +69,6 @@ def swatch_style(category: Category) -> str:
     ground, line = COLOURS[category], HATCHES.get(category)
     if line is None:
         return f"background-color:{ground}"
-    # Only what JupyterLab's sanitizer lets through: no repeating-linear-gradient, no url().
+    # Only what JupyterLab's sanitizer allows: no repeating-linear-gradient, no url().
     stops = f"{line} 0%,{line} 25%,{ground} 25%,{ground} 50%,{line} 50%,{line} 75%,{ground} 75%"
     return f"background-image:linear-gradient(135deg,{stops});background-size:6px 6px"

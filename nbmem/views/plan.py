@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nbmem.report.estimate_results import Option, Plan
 
 _NOTHING = 0.002
-"""A remedy that saves less than this part of the process is no row of the table."""
+"""A remedy that saves less than this part of the process gets no row in the table."""
 
 
 def render_text(plan: Plan) -> str:
@@ -90,7 +90,7 @@ def _saved(option: Option, plan: Plan) -> int:
 def _helpful(plan: Plan) -> list[Option]:
     """Return the unchanged program, and the options that save memory.
 
-    They make the process smaller.
+    Such remedies make the process smaller.
     """
     first, *others = plan.options
     least = max(_NOTHING * _process(first), 1)

@@ -1,6 +1,6 @@
 """Fold the rows of a model's repeated blocks into one.
 
-`blocks.0-5.fc` stands instead of six equal rows.
+`blocks.0-5.fc` replaces six equal rows.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ AMOUNTS = (
 def folded(rows: Iterable[LayerRow]) -> list[LayerRow]:
     """Fold rows that differ only in the number of their block.
 
-    A folded row has the sum of their figures. Only blocks that follow each other are folded. A
-    row stands where its first one stood.
+    A folded row has the sum of their figures. Only consecutive blocks are folded. The row is at the
+    position of its first one.
     """
     found = list(rows)
     depth = max((row.name.count(".") + 1 for row in found), default=0)

@@ -29,13 +29,13 @@ _FEW = 2
 def label(category: Category, *ledgers: Ledger, kind: str = "cuda") -> str:
     """Return the name of a category in some ledgers.
 
-    Where the process is unknown, context includes other processes, and the name says so. One or
+    If the process figure is unknown, context includes other processes, and the name says so. One or
     two other frameworks are called by their own names.
 
     Args:
-        category: Which one.
-        ledgers: Where it stands.
-        kind: The device's, as torch calls it.
+        category: The category.
+        ledgers: The ledgers that it is shown for.
+        kind: The device's kind, as torch calls it.
     """
     if (named := ON_OTHERS.get(kind, {}).get(category)) is not None:
         return named[0]
@@ -80,7 +80,7 @@ def frameworks(shares: Iterable[Share]) -> str:
 def card(device: DeviceInfo) -> str:
     """Return the card's name, with its ordinal and kind if notable.
 
-    It says so if the card is not the first one, is virtual, or shares the host's memory.
+    It includes whether the card is not the first one, is virtual, or shares the host's memory.
     """
     facts = [f"{device.kind}:{device.index}"] * bool(device.index) + ["virtual"] * device.virtual
     facts += ["memory shared with the host"] * device.shared
@@ -148,8 +148,8 @@ def verdict(report: Report) -> str:
 def higher(report: Report) -> str:
     """Return what was higher at another moment than at the peak.
 
-    The peak is that of allocated bytes. Reserved and process bytes are compared, and the place is
-    given. Empty if there is nothing.
+    The peak is that of allocated bytes. Reserved and process bytes are compared with it, and the
+    moment is given. Empty if there is nothing.
     """
     peak, ledger = report.peak, report.ledger_at_peak
     found: dict[str, list[str]] = {}
@@ -192,9 +192,8 @@ def notes(report: Report) -> list[str]:
 def _managed(ledger: Ledger) -> Iterator[str]:
     """Yield what is known of managed memory (cudaMallocManaged).
 
-    It may be on the card or in the host's memory. The driver counts its pages for the card and
-    for no process, as people found who looked: rapidsai/rmm#2259, Syllo/nvtop#213,
-    gpuopenanalytics/pynvml#63.
+    They may be on the card or in the host's memory. The driver counts a framework's pages for the
+    card and for no process: rapidsai/rmm#2259, Syllo/nvtop#213, gpuopenanalytics/pynvml#63.
     """
     managed = ledger.managed
     if managed is None:

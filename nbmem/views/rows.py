@@ -22,7 +22,7 @@ class Amount:
     """A number of bytes in a table.
 
     Attributes:
-        count: Bytes; None where nobody knows.
+        count: Bytes; None if unknown.
     """
 
     count: int | None
@@ -39,11 +39,11 @@ class LedgerRow:
 
     Attributes:
         label: Name of the category or of the sum.
-        meaning: What it holds.
+        meaning: What it includes.
         category: None for a sum of all lines above.
-        peak: At the highest allocated moment.
-        end: After the last event.
-        part: Whether it is a part of the line above that is no category of its own.
+        peak: Bytes at the highest allocated moment.
+        end: Bytes after the last event.
+        part: Whether it is a part of the line above and no category of its own.
     """
 
     label: str
@@ -66,7 +66,7 @@ _ON_HOST = {
     "process": ("process", "resident bytes of this process: what top shows"),
     "card": ("machine", "all of the machine's memory, or of its container's"),
 }
-"""How the sums are called where the card is the host's memory; None for one that says nothing."""
+"""Labels of the sums if the card is the host's memory; None to leave a sum out."""
 
 
 HOST_PARTS = {
@@ -75,16 +75,16 @@ HOST_PARTS = {
     "shared": ("of it shared memory", "resident pages of shared memory: share_memory_, /dev/shm"),
     "cache": ("of it page cache", "files in memory that the kernel gives back when asked"),
 }
-"""Label and meaning of what the host's memory is of."""
+"""Label and meaning of the parts of the host's memory."""
 PARTS_OF = {"active": ("tensors",), "process": ("files", "shared"), "free": ("cache",)}
-"""The sums and the category below which they stand."""
+"""The sums, each with the category that it follows."""
 
 
 def ledger_rows(report: Report) -> list[LedgerRow]:
     """Return the ledger's rows at the peak and at the end.
 
-    Categories that are empty in both are left out. The bytes add up exactly; each figure is
-    written as the same bytes are everywhere else.
+    Categories that are empty in both are left out. The bytes add up exactly, and each figure is
+    written as everywhere else.
     """
     peak, end = report.ledger_at_peak, report.ledger_at_end
     host, kind = report.device.is_host, report.device.kind
@@ -121,7 +121,7 @@ def ledger_rows(report: Report) -> list[LedgerRow]:
 def _parts(names: Iterable[str], peak: Ledger, end: Ledger) -> Iterator[LedgerRow]:
     """Yield the rows for shared or file-backed parts of host memory.
 
-    They stand below the line of which they are a part.
+    Each follows the line of which it is a part.
     """
     for name in names:
         first, last = (getattr(one.machine, name, None) for one in (peak, end))
@@ -176,7 +176,7 @@ class HoldingGroup:
     They are one line of a table.
 
     Attributes:
-        held: What they have in common: `model.layers.*.linear1.weight`, or `state[...]['exp_avg']`.
+        held: Their common name: `model.layers.*.linear1.weight`, or `state[...]['exp_avg']`.
         count: How many there are.
     """
 
@@ -187,7 +187,7 @@ class HoldingGroup:
     def size_of_all(self) -> int:
         """Requested bytes of all of them.
 
-        The ledger counts requested bytes, too: rounding is a line of its own.
+        The ledger counts requested bytes, too: rounding is a separate line.
         """
         return self.held.requested * self.count
 

@@ -20,8 +20,8 @@ class Gap:
 
     Attributes:
         groups: How many steps, or phases.
-        first: The first of the steps; None where there is none among them.
-        last: The last; of phases the same.
+        first: Number of the first step; None if there are no steps among them.
+        last: Number of the last step.
         low: Lowest peak among them.
         high: Highest peak among them.
     """
@@ -59,14 +59,14 @@ def peak_row(report: Report) -> PhaseRow | None:
 _WHOLE = 30
 """Tables up to this many phases are shown whole."""
 _LONG, _HEAD, _TAIL = 20, 8, 4
-"""Of a step of more phases than that, so many of the first and of the last are shown."""
+"""In a step with more phases, how many of the first and of the last are shown."""
 
 
 def shorten(report: Report, *, first: int = 3, last: int = 2) -> list[PhaseRow | Gap]:
     """Choose phases to show: a long loop's first, peak and last steps.
 
-    A step may be long itself, with a loop of its own inside. Of such a step its first phases are
-    shown, the one with the recording's peak, and its last.
+    A step may be long itself, with a loop inside. Then its first phases, the phase of the
+    recording's peak, and its last phases are shown.
     """
     if len(report.phases) <= _WHOLE:
         return list(report.phases)
@@ -94,7 +94,7 @@ def _with_gaps(groups: list[list[PhaseRow]], keep: set[int]) -> Iterator[list[Ph
     """Yield the groups to keep, and gaps for the others."""
     for kept, run in groupby(enumerate(groups), key=lambda item: item[0] in keep):
         stretch = [rows for _, rows in run]
-        # A line that says "1 more left out" saves no room over the step itself.
+        # A line "1 more left out" saves no space over the step itself.
         if kept or len(stretch) == 1:
             yield from stretch
             continue

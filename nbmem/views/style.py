@@ -1,9 +1,9 @@
 """Define inline styles that an untrusted notebook keeps.
 
-It strips `<style>`, and drops every declaration with `var()`. So colours are either those of the
-page (left unset) or a translucent grey, which reads on light and dark alike. Only declarations
-that JupyterLab's sanitizer lets through are used. Each cell of a table carries its style, about a
-hundred bytes in every saved notebook; so long tables are text in lines.
+It strips `<style>`, and drops every declaration with `var()`. So colours are either the page's
+(left unset) or a translucent grey, which is legible on light and dark pages. Only declarations that
+JupyterLab's sanitizer accepts are used. Each cell of a table has its own style, about a hundred
+bytes in every saved notebook; so long tables are lines of text.
 """
 
 from __future__ import annotations

@@ -25,16 +25,16 @@ MOST_HOLDINGS = 8
 _NARROWEST = 72
 _LONGEST_PHASE = 24
 _TIME = 8
-"""Characters of a time, always: a faster run must not move the other columns."""
+"""Characters of a time, always: a faster run must not shift the other columns."""
 
 
 def render_text(report: Report, *, width: int = 100, faults: Faults = UNGUARDED) -> str:
     """Write a report: verdict, ledger, tips, phases, holdings and notes.
 
     Args:
-        report: What to write.
+        report: The report.
         width: Characters in a line; tables need at least 72.
-        faults: Takes what fails and leaves it out; by default it is raised.
+        faults: Collects faults and leaves out what fails; by default a fault is raised.
     """
     width, part = max(width, _NARROWEST), faults.part
     ooms = (
@@ -79,7 +79,7 @@ def _head(report: Report, width: int) -> str:
 def ledger_table(report: Report, width: int) -> str:
     """Write every category at the peak beside the end.
 
-    A line of heads comes first, then `ledger_rows` in order.
+    A line of column titles comes first, then `ledger_rows` in order.
     """
     rows = ledger_rows(report)
     labels = max(len(row.label) + 2 * row.part for row in rows) + 2
@@ -119,7 +119,7 @@ def _has_bar(row: LedgerRow) -> bool:
 def _bar(count: int, scale: int, width: int) -> str:
     if count <= 0 or scale <= 0:
         return ""
-    # A dot for what is there but too small to draw.
+    # A dot for an amount that is too small to draw.
     return "#" * round(width * count / scale) or "."
 
 
@@ -132,7 +132,7 @@ def phases_table(report: Report) -> str:
         return ""
     wanted = peak_row(report)
     table: list[tuple[str, ...]] = [("Phase", "step", "time", "took", "peak", "left", "reserved")]
-    # Lines that stand apart from the columns: by the row of the table that they follow.
+    # Lines outside the columns, by the row of the table that they follow.
     marks: dict[int, str] = {}
     gaps: dict[int, str] = {}
     for row in shorten(report):
@@ -142,7 +142,7 @@ def phases_table(report: Report) -> str:
         if row is wanted:
             marks[len(table)] = "  <- peak"
         table.append(_phase(row))
-    if report.device.is_host:  # there is nothing but tensors to be held
+    if report.device.is_host:  # host memory has no reserved bytes
         table = [row[:-1] for row in table]
     widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
     lines: list[str] = []
@@ -190,7 +190,7 @@ def holdings_table(report: Report, width: int) -> str:
 def _origin(held: Holding, width: int) -> str:
     """Return a holding's name, and its phase and line if they have room.
 
-    The name is clipped where it must be.
+    The name is clipped if necessary.
     """
     name = one_line(held.name or "unnamed")
     shorter = (short_path(name, most) for most in range(48, 36, -1))

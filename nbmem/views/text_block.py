@@ -1,7 +1,7 @@
 """Draw text tables in HTML: monospaced lines with the charts' colours.
 
-Without <style>, which an untrusted notebook loses, every cell of a <table> carries its own: a
-hundred bytes each, in every report that a notebook keeps.
+Untrusted notebooks lose <style>, so every cell of a <table> would need its own style: a hundred
+bytes each, in every saved report.
 """
 
 from __future__ import annotations

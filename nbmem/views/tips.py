@@ -70,7 +70,7 @@ def _finding(finding: Finding, width: int) -> list[str]:
     typed = command(finding)
     code = [] if finding.code is None else finding.code.splitlines()
     if typed is not None and len(code) <= 1:
-        code = [typed]  # the same thing, and it says afterwards what it brought
+        code = [typed]  # an equivalent command, which also reports its effect
     lines += [f"      {one_line(line)}".rstrip() for line in code]
     return lines
 

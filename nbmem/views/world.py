@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MOST_ROWS = 24
 """Lines of a table of ranks; the others are summed up."""
 MOST_DRAWN = 12
-"""Ranks that are drawn over their runs: those with the highest peaks."""
+"""Ranks whose timelines are drawn: those with the highest peaks."""
 
 
 def render_world(world: WorldReport, *, width: int = 100) -> str:
@@ -76,7 +76,7 @@ class RankGroup(NamedTuple):
 
     Attributes:
         name: `rank 0-7`.
-        rows: Theirs.
+        rows: The ranks' rows.
     """
 
     name: str
@@ -116,7 +116,7 @@ def ranks_table(world: WorldReport, width: int) -> str:
 def _visible_columns(world: WorldReport) -> tuple[bool, bool]:
     """Return whether to show hosts, and whether to show mesh places.
 
-    A column is shown where it tells the ranks apart.
+    A column is shown if its values differ between ranks.
     """
     hosts = {row.rank.host for row in world.rows}
     return len(hosts) > 1, any(row.rank.mesh for row in world.rows)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _LONGEST_ERROR, _LONGEST_NAME = 200, 80
 _SOCKET = re.compile(r"\[[\d.:a-f]+\]:\d+|\[\d[\d.]*\]")
-"""Addresses in a message, by which equal errors of several ranks differ."""
+"""Addresses in a message; without them, equal errors of several ranks are equal texts."""
 STATES = {
     "finished": "finished",
     "failed": "failed",
@@ -36,11 +36,11 @@ STATES = {
     "lost": "no end",
 }
 CROWDED = 0.8
-"""Part of a host's memory from which on its ranks may run out of it."""
+"""Part of a host's memory from which its ranks may run out of it."""
 HANGS_NS = 10 * 10**9
-"""A world hangs if no rank has moved for so long."""
+"""Time without progress of any rank after which a world counts as hanging."""
 MOST = 24
-"""Sentences of one kind."""
+"""Maximum number of sentences of one kind."""
 
 
 _DO = {
@@ -97,7 +97,7 @@ def about(world: WorldReport) -> str:
     told = [f"{states.count(state)} {state}" for state in STATES.values() if state in states]
     if world.missing:
         told.append(f"{len(world.missing)} without a file")
-    every = len(world.rows) == world.size  # else there are hosts that nobody has seen
+    every = len(world.rows) == world.size  # else there are hosts without data
     where = f" on {len(hosts)} hosts" if every and len(hosts) > 1 else ""
     title = one_line(world.title) or "untitled"
     return f"{title}, {world.size} ranks{where}, {cards}{virtual}: {', '.join(told)}"

@@ -4,8 +4,8 @@
 
     virtual.activate("H100 80GB")  # or "2xT4" for two cards
 
-From here on `torch.cuda` and NVML answer as the card would, until `deactivate()`. Tensors on it
-have shapes and addresses but no values: see `VirtualGPU.notes` for what cannot be answered.
+From here on `torch.cuda` and NVML behave as with the card, until `deactivate()`. Tensors on it
+have shapes and addresses but no values: `VirtualGPU.notes` lists what cannot be simulated.
 Importing this module does not import torch; activating a card does.
 """
 
@@ -59,14 +59,14 @@ def activate(  # noqa: PLR0913 - what a machine is made of
         name: A card's name, in any case: "H100", "a100-40gb", "RTX 4090"; several cards of one
             machine as "2xT4", of two kinds as "H100, 2xT4", or as a tuple. CUDA_VISIBLE_DEVICES is
             of the real cards and hides none of these.
-        release: The release of torch whose allocator rules hold; None: the running one's.
+        release: The release of torch whose allocator rules apply; None: the running one's.
         conf: Allocator settings; None: PYTORCH_CUDA_ALLOC_CONF of the environment,
             as it is when the program first touches the card.
         other_processes: Bytes that others hold on each card, by PID or in one number.
         defer: Write large tensors on the CPU only when they are read (`virtual/tensors/host`).
         eager: Run compiled functions eagerly: Inductor's plan of a region takes seconds to minutes.
-        keep: Folder of plans of compiled regions, which other activations take over; None to keep
-            none. Torch reads them as pickles, so nobody else may write there.
+        keep: Folder of plans of compiled regions, which other activations reuse; None to save
+            none. Torch reads them as pickles, so only this user may be able to write there.
 
     Returns:
         The first card, cuda:0; `gpus()` has all of them.
@@ -75,7 +75,7 @@ def activate(  # noqa: PLR0913 - what a machine is made of
         UsageError: No such card, or a real CUDA context exists already.
     """
     cards = find_cards(name)
-    importlib.import_module("torch")  # whose warnings the program would see, too
+    importlib.import_module("torch")  # it would issue its warnings in the program, too
     with suppress_warnings():
         from nbmem.virtual.patches.activation import switch_on
 

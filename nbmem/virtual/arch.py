@@ -26,7 +26,7 @@ class Multiprocessor(NamedTuple):
     Attributes:
         threads: Resident threads.
         blocks: Resident blocks.
-        shared_bytes: Shared memory that one block may ask for.
+        shared_bytes: Shared memory that one block may request.
     """
 
     threads: int
@@ -43,10 +43,10 @@ class Arch:
         multiprocessor: How much one of them holds.
         cub: CUB's tiles in the code that torch has for it: a wheel has no code for every
             capability, and a card runs that of the nearest below with the same major number.
-        cublas_workspace: Bytes of a cuBLAS workspace, if the environment does not say.
+        cublas_workspace: Bytes of a cuBLAS workspace, if the environment does not set them.
         data_centre: Whether contexts are taken to grow as the H100's does.
         bfloat16: Whether its tensor cores take bfloat16, and ATen's fused attention half types.
-        cudnn_attention: The widest head for which torch asks cuDNN's attention first; 0: for none.
+        cudnn_attention: The widest head for which torch prefers cuDNN's attention; 0: for none.
             aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: check_prefer_cudnn_attention
     """
 

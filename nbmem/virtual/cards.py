@@ -1,7 +1,7 @@
 """The table of virtual cards: what each driver reports, with sources.
 
-The table is cards.toml. `total_bytes` is what cudaMemGetInfo and `get_device_properties()` answer;
-NVML reports more, since it counts what the driver and ECC keep for themselves.
+The table is cards.toml. `total_bytes` is what cudaMemGetInfo and `get_device_properties()` report;
+NVML reports more, since it counts what the driver and ECC reserve for themselves.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from nbmem.virtual.arch import Arch, Multiprocessor
 
 STACK = 1 * KIB
-"""Local memory that a context keeps for each resident thread: cudaLimitStackSize by default. 216 MiB
-on an A100, as arcs-skku/EMDC_llvm#13 says."""
+"""Local memory of a context for each resident thread: cudaLimitStackSize by default. The source for
+216 MiB on an A100 is arcs-skku/EMDC_llvm#13."""
 CONTEXT_BASE, CONTEXT_PER_STACK = 24 * MIB, 1.87
 """A context is a little and nearly twice its stacks: within 11% of all figures that are published
 for lazily loaded modules (`PUBLISHED`), over stacks of 40 to 282 MiB."""
@@ -27,13 +27,13 @@ H100_CONTEXT = 610 * MIB
 """Process memory that NVML reports for a bare context on an H100 (tests/recordings, `context`): 18%
 above the rule. Hopper and the data-centre Blackwells are taken to grow from this figure."""
 UNOWNED_STEP = 64 * KIB
-"""What the driver counts for no process goes in steps of this."""
+"""Bytes that the driver counts for no process are multiples of this."""
 CONTEXT_BAND = 0.12
 """How far a context that was never recorded may be from the rule, as a part of it."""
 T4_CUBLAS, H100_CUBLAS = 26 * MIB, 66 * MIB
-"""What NVML's figure grows by when a thread makes its first cuBLAS handle: 64 to 68 MiB in the
-recordings, once in the forward thread and once in the engine's; reported for a T4. Other cards lie
-on the line through both, by their stacks."""
+"""Growth of NVML's figure when a thread makes its first cuBLAS handle: 64 to 68 MiB in the
+recordings, once in the forward thread and once in the engine's; reported for a T4. Other cards are
+interpolated on the line through both, by their stacks."""
 T4_CUDNN, H100_CUDNN = 4 * MIB, 10 * MIB
 """What NVML's figure grows by at the first cuDNN handle of a thread: 10 to 12 MiB (deeplabv3, unet, squeezenet)."""
 H100_NCCL = 564 * MIB
@@ -61,7 +61,7 @@ class Card:
         unowned_bytes: Bytes that the driver counts for no process: once if the card is in use, and
             for each context; None where they were not measured.
         aliases: Other names, in lower case.
-        source: Where the totals are from; "estimate" says by which rule.
+        source: The source of the totals; "estimate" includes the rule.
     """
 
     key: str

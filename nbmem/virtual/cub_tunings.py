@@ -1,9 +1,9 @@
 """Tile sizes of CUB's algorithms, by the compiled architecture.
 
 From https://github.com/NVIDIA/cccl/tree/f19d875da0d8bfb2e38c109b2b40522b8abbbbc3/cub/cub/device
-/dispatch/tuning (v3.0.1, what CUDA 13.0 brings). A file there has one policy for each architecture
-that was tuned, and what is compiled for another takes the one below; types and functors that were
-not tuned take a default, which is the same on all (`nbmem.virtual.operators.sorting.cub`).
+/dispatch/tuning (v3.0.1, contained in CUDA 13.0). A file there has one policy for each architecture
+that was tuned. Code for another architecture takes the next lower policy. Types and functors that
+were not tuned take a default, the same on all (`nbmem.virtual.operators.sorting.cub`).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ VOLTA = Cub(
 """sm_70 and sm_75: but for the sort nothing is tuned."""
 
 PASCAL = replace(VOLTA, sweeps=_sweeps((256, 30)), float_keys=(256, 30))
-"""sm_60 and sm_61. torch for CUDA 13 has no code for them to ask how many blocks there are."""
+"""sm_60 and sm_61. torch for CUDA 13 has no code for them, so the number of blocks is unknown."""
 
 AMPERE = replace(
     VOLTA,

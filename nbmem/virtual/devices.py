@@ -1,7 +1,7 @@
 """The devices of the cards: as Python sees them, and as C++ does.
 
-To C++ a virtual tensor lives on `lazy:0`, one of the second card on `lazy:1`; in Python its device
-says `cuda:0` (virtual/patches/tensor_api/tensor_attributes.py). Why: tensors/storages.py.
+In C++ a virtual tensor is on the device `lazy:0`, one of the second card on `lazy:1`. In Python its
+device is `cuda:0` (virtual/patches/tensor_api/tensor_attributes.py). Why: tensors/storages.py.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from torch import _C
 from nbmem.virtual.card_names import MOST
 
 CUDA = tuple(torch.device("cuda", index) for index in range(MOST))
-"""The devices of the cards by ordinal, as Python sees them."""
+"""The devices of the cards by ordinal, in Python."""
 LAZY = tuple(torch.device("lazy", index) for index in range(MOST))
-"""The devices of the cards by ordinal, as C++ sees them."""
+"""The devices of the cards by ordinal, in C++."""
 META = torch.device("meta")
 CPU = torch.device("cpu")
 
 true_device = _C.TensorBase.device.__get__
-"""The device that C++ sees; `tensor.device` is disguised."""
+"""The device in C++; Python's `tensor.device` is patched."""
 
 
 def is_virtual(value: object) -> bool:

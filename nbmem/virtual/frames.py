@@ -25,7 +25,7 @@ def is_own(frame: FrameType) -> bool:
 def line_outside() -> tuple[CodeType, int]:
     """Return the program's code and instruction that called the card."""
     frame = sys._getframe(1)
-    # In inference mode torch._ops takes operators apart between the program and the card.
+    # In inference mode torch._ops decomposes operators between the program and the card.
     while frame.f_back is not None and (is_own(frame) or frame.f_globals.get("__name__") == _OPS):
         frame = frame.f_back
     return frame.f_code, frame.f_lasti
@@ -35,7 +35,7 @@ def without_own(traceback: TracebackType | None) -> TracebackType | None:
     """Return a traceback without the virtual card's frames.
 
     On a real card torch's operators are C++ and have no frames. The removed frames are cleared.
-    Otherwise frames that they called keep them alive, out of reach of traceback.clear_frames.
+    Otherwise frames that they called keep them alive, and traceback.clear_frames cannot clear them.
     """
     traceback = _next_of_program(traceback)
     kept = traceback

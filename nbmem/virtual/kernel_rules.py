@@ -34,12 +34,12 @@ class KernelRules:
             is not the default one). It is called with the operator's arguments, tensors of the card
             among them.
         modules: Host code of compiled modules by their names, function by function:
-            {"mylib_cuda": {"forward": forward}}. While a card is active they stand in for the
-            module, which need not be there. A function that was given no tensor of a card goes to
-            the module itself.
-        replaced: What takes the place of a name in a module of Python, made from what is there:
-            {"mylib.native": {"lib": make}}. It is put in when the module is imported, and what was
-            there is put back with the card's end.
+            {"mylib_cuda": {"forward": forward}}. While a card is active they replace the module,
+            which need not be installed. A call without a tensor of a card goes to the module
+            itself.
+        replaced: Replacements of names in Python modules, made from the original:
+            {"mylib.native": {"lib": make}}. Each is set when the module is imported, and the
+            original is restored when the card is deactivated.
     """
 
     operators: Mapping[str, HostCode] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 A virtual card has no peers, but a pipeline's stages agree on shapes before they begin. Ranks that
 `nbmem run --ranks` starts share a folder. A rank that waits for one that was not started leaves a
-mark there to have it started. Values are any picklable objects.
+marker file there to have it started. Values are any picklable objects.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from nbmem.virtual.card_names import find_cards
 
 CARD = "H100 80GB"
 PER_NODE = 8
-"""Cards of a node where nobody says how many: a DGX's."""
+"""Cards of a node if their number is not given: a DGX's."""
 
 
 class VirtualWorld(NamedTuple):
@@ -30,7 +30,7 @@ def layout(gpu: str, world: int, nodes: int | None = None) -> VirtualWorld:
     """Lay out a world of ranks on machines.
 
     Args:
-        gpu: Name of a card; a machine of several (`8xH100`) says how many a node has.
+        gpu: Name of a card; a machine of several (`8xH100`) sets the number of cards of a node.
         world: Ranks.
         nodes: Machines; None for as many as needed, with 8 cards each.
 

@@ -24,15 +24,15 @@ class NbmemWarning(UserWarning):
 def warn(text: str, level: int) -> None:
     """Warn of a difference to a real card, which is no program error.
 
-    Where warnings are errors the note in the report stands alone, unless a filter is for this
-    category by name.
+    Where warnings are errors only the note in the report remains, unless a filter names this
+    category.
 
     Args:
         text: The note.
         level: The caller's `stacklevel`.
 
     Raises:
-        NbmemWarning: A filter asks for it by name.
+        NbmemWarning: A filter names the category.
     """
     try:
         warnings.warn(text, NbmemWarning, stacklevel=level + 1)

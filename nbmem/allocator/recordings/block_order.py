@@ -15,11 +15,11 @@ class BlockOrder:
     """The order of blocks in segments that an allocator was restored from.
 
     Since 2.12 torch breaks ties by the order in which segments or blocks were made, which a layout
-    does not say. Where the recording takes another block of the same size than the model, both
-    from such segments, the two change places.
+    does not record. If the recording takes another block of equal size than the model, and both
+    are from such segments, the two are swapped in the order.
 
     Attributes:
-        learned: How often two changed places.
+        learned: The number of swaps.
     """
 
     def __init__(self, allocator: CachingAllocator) -> None:
@@ -37,7 +37,7 @@ class BlockOrder:
         The block at `got` was just allocated, and is freed.
 
         Returns:
-            Whether they could change places; the allocation is then to be made again.
+            Whether they were swapped; the allocation is then to be made again.
         """
         chosen = self._allocator.live.get(got)
         if chosen is None or chosen.segment not in self._open or chosen.streams:

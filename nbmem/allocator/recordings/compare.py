@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nbmem.core.session.events import Layout
 
 _CLOSE = 64
-"""Events within which a reading that is known by its time only is looked for."""
+"""Events to each side within which a reading without an event index is searched for."""
 
 
 class Checks:
@@ -83,8 +83,8 @@ def _counters_of(allocator: CachingAllocator) -> dict[str, int]:
 def _place(reading: Reading, followed: MemoryCurves) -> int:
     """Return the index of a reading among the events.
 
-    One that is known by its time can be some events off: torch converts its clock when the history
-    is taken. The nearest place where every counter is the one that was read is the right one.
+    A reading with only a time can be some events off: torch converts its clock when the history
+    is taken. The right index is the nearest at which every counter has the value that was read.
     """
     at = reading.position
     last = len(followed.allocated) - 1
@@ -106,7 +106,7 @@ def layout_difference(recorded: Layout, model: Layout) -> tuple[str, str] | None
 
     The description is two sentence ends, for the recording and for the model.
 
-    Pools of segments are left out: a recording does not say them for all that was given back.
+    Pools of segments are left out: a recording lacks them for segments that were given back.
     """
     ours, theirs = model.segments, recorded.segments
     names = ("addr", "size", "stream", "small", "expandable")

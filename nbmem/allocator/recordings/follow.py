@@ -1,7 +1,7 @@
 """Reconstruct memory over time from recorded events and addresses.
 
-The recorded addresses are taken as the truth, so no search is needed. A block always comes from the
-front of a free piece. So the whole state is two dictionaries of free pieces, by start and by end.
+The recorded addresses are trusted, so no search is needed. A block always comes from the front of a
+free piece. So the whole state is two dictionaries of free pieces, by start and by end.
 Block sizes follow from the split rule.
 """
 
@@ -35,9 +35,9 @@ class Allocations(Columns):
     """Allocations that were live in the window, in order of allocation.
 
     Attributes:
-        born: Event index of its ALLOC; -1 if it was live before the window.
+        allocated_at: Event index of its ALLOC; -1 if it was live before the window.
         freed: Event index of its FREE_REQUESTED; n (the number of events) if never, -1 if before.
-        died: Event index of its FREE_COMPLETED; n if never.
+        completed_at: Event index of its FREE_COMPLETED; n if never.
         addr: Address.
         requested: Requested bytes.
         block: Bytes of the block.
@@ -224,7 +224,7 @@ def _run(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one pass, all name
         except KeyError:  # pieces overlap, since the recording contradicts itself: go on behind it
             pieces.tangled += 1
             del blocks[len(died) :]
-            if action == _ALLOC:  # each has a row, this one nowhere to lie
+            if action == _ALLOC:  # each allocation has a row, this one no segment
                 pieces.orphans.add(len(died))
                 live[addr] = len(died)
                 blocks.append(wanted)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _MOST_SEARCHES = 2000
-"""Contradictions that are looked into; each costs a look at every piece."""
+"""Contradictions that are searched for a cause; each search reads every piece."""
 
 
 class FreeMemory:
@@ -236,9 +236,9 @@ class FreeMemory:
     def repair_allocation(self, event: int, addr: int, piece: int, wanted: int) -> int:
         """Repair the state for an allocation without a sufficient free piece.
 
-        The result is the bytes of its block. Three causes are tried in order. Another block is
-        still live there, so it must have been freed. The address lies in a free piece, or at the
-        end of a block that was taken for larger. Or it is in no segment.
+        The result is the bytes of its block. Three causes are tried in order. A block that is still
+        live at the address must have been freed. The address lies in a free piece, or at the end
+        of a block whose size was overestimated. Or the address is in no segment.
         """
         if piece:
             self.size_at[addr] = piece

@@ -54,8 +54,8 @@ def limit_bounds(
 ) -> tuple[int, int]:
     """Return the bounds of the limit in bytes that a memory fraction sets.
 
-    It is at least the most that was reserved, and less than what an OOM with memory left on the
-    card would have made of it.
+    It is at least the highest reserved bytes. If an OOM left memory on the card, the limit is less
+    than the reserved bytes and the segment of that request.
     """
     events = recording.events
     least = int(followed.reserved.max())

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nbmem.core.session.events import Events, Layout
 
 _USER_OF_STREAMS = -1
-"""Stands for whichever other stream used a block: the recording says only when it was done."""
+"""Stands for any other stream that used a block: a recording has only the time when it was done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class Prediction:
 
     Args:
         start: Every segment and block before the first event.
-        events: The recording, of which only requests and the driver's answers are used.
+        events: The recording, of which only requests and the driver's results are used.
         settings: The allocator's settings.
         release: The release whose rules are tried.
         assumptions: What the recording does not contain.
@@ -246,9 +246,9 @@ class Prediction:
     def _may_be_for(self, size: int, stream: int, *, fails: bool) -> bool:
         """Return whether memory may have been released for a request.
 
-        It was not if a cached block served the request. Nor if more was in use at another time:
-        then the driver had room, and only empty_cache() explains the release. Garbage collection
-        explains it, too: with it on the model itself decides.
+        It was not if a cached block served the request. It was not if more was in use at another
+        time: then the driver had memory, and only empty_cache() explains the release. Garbage
+        collection explains it, too: if it is enabled, the model itself decides.
         """
         allocator = self.allocator
         divisions = allocator.settings.roundup_power2_divisions

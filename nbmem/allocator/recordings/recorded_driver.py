@@ -47,14 +47,14 @@ def describe(event: DriverEvent) -> str:
 class RecordedDriver:
     """A driver that returns what the recorded driver returned next.
 
-    A recording does not show refusals. Where the model asks for memory and the recording first
+    A recording does not contain refusals. If the model requests memory and the recording first
     gives some back, or ends in an OOM, the driver must have refused.
 
     Attributes:
         due: The driver events that the recording shows before the request being replayed.
         fails: Whether that request ended in an OOM.
         refused: Whether the driver has refused since the request began.
-        free_bytes: What is left on the card; only the recording's OOM entries say.
+        free_bytes: Free bytes of the card; only the recording's OOM entries contain them.
     """
 
     __slots__ = ("due", "fails", "free_bytes", "refused")

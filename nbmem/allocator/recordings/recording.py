@@ -55,7 +55,7 @@ class CardRecording:
     """The recording of one card, as a file has it.
 
     Attributes:
-        name: For people.
+        name: A name to show.
         device: CUDA ordinal.
         events: The allocator's actions.
         start: Every segment and block before them; None if not recorded.
@@ -65,7 +65,7 @@ class CardRecording:
         total_bytes: Bytes of the card; None if not recorded.
         stacks: What the events' stacks refer to.
         readings: torch's own counters, in order.
-        notes: What the reader should know, one sentence each.
+        notes: Notes for the reader, one sentence each.
     """
 
     name: str

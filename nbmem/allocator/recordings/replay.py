@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nbmem.core.files.size_limits import Limits
 
 TRIED = (NEWEST, "2.11.0", "2.12.0")
-"""Releases whose rules are tried when a file does not name its own: one for each tie order."""
+"""Releases whose rules are tried when a file does not name one: one for each tie order."""
 _MOST_POOL_GUESSES = 50
 
 
@@ -50,7 +50,7 @@ class ReplayResult:
         peak_reserved: Highest reserved bytes of the model (up to the first difference).
         recorded_peak_allocated: The recording's: torch's own counter where it is in the file.
         recorded_peak_reserved: The recording's.
-        notes: What the reader should know, one sentence each.
+        notes: Notes for the reader, one sentence each.
     """
 
     name: str
@@ -112,8 +112,8 @@ def replay(
 
     Args:
         path: A torch snapshot with history, a trace in JSON, or a saved session.
-        release: The release of torch that recorded it; None: what the file says, else several
-            are tried and the one that agrees longest is reported.
+        release: The release of torch that recorded it. None: the file's release. If the file has
+            none, several are tried, and the one that agrees longest is reported.
         device: Which card; None: the one that held the most.
         limits: How large the file may be; None for the default.
 

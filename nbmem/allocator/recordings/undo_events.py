@@ -32,9 +32,9 @@ def undo_with_notes(
 ) -> tuple[Layout, tuple[str, ...]]:
     """Compute the layout before the first event, with notes on its gaps.
 
-    A block that is live at the end and has no events was live at the start, as it is. One whose
-    first event is a free was live, too, but only its requested bytes are recorded. In the large
-    pool a block may be up to 1 MiB larger than its request needs, which shows only where a
+    A block that is live at the end and has no events was live at the start, unchanged. A block
+    whose first event is a free was live, too, but only its requested bytes are recorded. In the
+    large pool a block may be up to 1 MiB larger than its request needs. That shows only where a
     neighbour begins. Everything else was free; free neighbours are always merged.
 
     Args:
@@ -59,7 +59,7 @@ def undo_with_notes(
     addr, requested, state, stack = addr[inside], requested[inside], state[inside], stack[inside]
     exact, home = exact[inside], home[inside]
     size = np.where(exact > 0, exact, round_sizes(requested, settings.roundup_power2_divisions))
-    # Room up to the next block that lived, or to the end of the segment.
+    # Free bytes up to the next live block, or to the end of the segment.
     limit = np.minimum(np.append(addr[1:], np.int64(2**62)), ends[home])
     unsure = (
         (exact == 0)

@@ -34,8 +34,8 @@ def reconstruct_with_pools(
 ) -> MemoryCurves:
     """Reconstruct memory over time where pools in use release nothing.
 
-    Events do not name a pool, segments do: what lies where such a pool's segments are at the end is
-    taken for the pool's from the first event on.
+    Events do not name a pool, segments do. A pool's segments at the end have addresses. Everything
+    at these addresses is assigned to the pool from the first event on.
 
     Args:
         start: Every segment and block before the first event.

@@ -44,14 +44,14 @@ class FreedMemory:
 def free(*what: str) -> FreedMemory:
     """Free exactly what is named, and measure it.
 
-    As `%nbmem free` in a notebook; in a script the names are those of `__main__`.
+    It is `%nbmem free` in a notebook; in a script the names are those of `__main__`.
 
     Args:
-        what: "cache", "frameworks" (what the pools of CuPy hold and do not use), "traceback", "out"
-            (of IPython), or variables and paths that begin with one:
-            `nbmem.free("checkpoint['model']", "history")`.
+        what: "cache", "frameworks" (unused bytes in the pools of CuPy), "traceback", "out" (of
+            IPython), or variables and paths that begin with one: `nbmem.free("checkpoint['model']",
+            "history")`.
 
     Raises:
-        UsageError: One of them cannot be freed. Nothing was freed then.
+        UsageError: One of them cannot be freed. In that case nothing was freed.
     """
     return FreedMemory(perform(Command(name="free", arguments=what)))

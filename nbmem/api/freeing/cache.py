@@ -22,8 +22,8 @@ def releasable() -> int:
 
     These are whole free segments, and free pages.
 
-    Those of pools that a graph or a MemPool uses stay. Of CUDA's own pool (cudaMallocAsync) no
-    segments are known: what it does not use.
+    Segments of pools that a graph or a MemPool uses are left out. CUDA's own pool (cudaMallocAsync)
+    reports no segments: there it is the pool's unused bytes.
     """
     torch: Any = initialized_torch()
     total = 0

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def shares(notes: list[str]) -> list[Share]:
     """Read what each framework holds of each card that torch uses.
 
-    `notes` takes the reason why one is left out.
+    `notes` gets the reason if one is left out.
     """
     owners = FrameworkQueries(notes.append)
     return [share for device in _devices() for share in owners.read_in_time(device)]

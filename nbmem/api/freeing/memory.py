@@ -1,8 +1,7 @@
 """Measure freed memory by torch's counters, or by what lives.
 
-Cards have counters. Of host memory torch counts nothing: the storages that the
-notebook's names reach are registered. What is gone from the registry afterwards was
-freed.
+Cards have counters. For host memory torch has none: the storages that the notebook's names reach
+are registered. Storages missing from the registry afterwards were freed.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class CardTotals:
 class HostTotals:
     """Totals of memory whose allocator keeps no history.
 
-    Only storages that were looked at count.
+    Only storages that were registered count.
     """
 
     def __init__(self, torch: Any, registry: StorageRegistry) -> None:
@@ -66,7 +65,7 @@ class HostTotals:
     def blocks(self) -> dict[tuple[int, int], int]:
         """Return the bytes of each live storage, by device and address.
 
-        The device is its place in the identities.
+        The device is its index in the identities.
         """
         return self._roll.storages()
 

@@ -26,9 +26,9 @@ def targets(shell: Any | None, names: dict[str, Any], text: str) -> list[Target]
     Each is checked before anything is released.
 
     Args:
-        shell: IPython's, if there is one: what it keeps itself is not the user's.
+        shell: IPython's shell, if there is one: its own references are not the user's.
         names: The notebook's or the program's.
-        text: Paths that begin with one of them.
+        text: Paths that begin with one of the names.
 
     Raises:
         UsageError: One of them cannot be freed.

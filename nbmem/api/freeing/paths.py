@@ -42,8 +42,8 @@ class Path:
     """A path as the user typed it.
 
     Attributes:
-        text: What they typed.
-        root: The name with which it begins.
+        text: Its text.
+        root: The name at its start.
         steps: The rest.
     """
 
@@ -56,7 +56,7 @@ def parse_paths(text: str) -> list[Path]:
     """Read several paths, separated by blanks or commas.
 
     Raises:
-        UsageError: One is no path of names, attributes and plain keys.
+        UsageError: A text is not a path of names, attributes and plain keys.
     """
     rest = _TOKEN.sub("", text).strip(" ,\t")
     if rest:
@@ -99,7 +99,7 @@ def root_of(namespace: Mapping[str, Any], path: Path) -> Any:
     """Return the value of the name with which a path begins.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is no such name.
     """
     if path.root not in namespace:
         near = difflib.get_close_matches(path.root, [n for n in namespace if type(n) is str], n=1)
@@ -112,7 +112,7 @@ def follow(value: Any, path: Path, steps: tuple[PathStep, ...]) -> Any:
     """Follow some steps without running code of the objects on the way.
 
     Raises:
-        UsageError: There is no such attribute or entry, or only the object itself could tell.
+        UsageError: There is no such attribute or entry, or finding it would run the object's code.
     """
     for step in steps:
         found = _attribute(value, step.key) if step.kind == "attribute" else _entry(value, step.key)
@@ -154,7 +154,7 @@ def remove(holder: Any, path: Path) -> list[str]:
     """Remove the last step of a path from its holder.
 
     Raises:
-        UsageError: It cannot be taken out without running code of the object or breaking it.
+        UsageError: It cannot be removed without running code of the object or breaking the object.
     """
     step = path.steps[-1]
     own = attributes_of(holder)

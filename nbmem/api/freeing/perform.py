@@ -23,22 +23,23 @@ if TYPE_CHECKING:
     from nbmem.report.model import Command
 
 MOST_LEFT = 3
-"""Holders that are named where something stays."""
+"""Holders that are named if memory is not freed."""
 
 
 def perform(command: Command) -> list[Freed]:
     """Free what a command names.
 
-    That is `cache`, `frameworks`, `traceback`, `out`, or paths from the notebook's names.
+    The arguments are `cache`, `frameworks`, `traceback`, `out`, or paths from the notebook's names.
 
     Args:
-        command: `free` with its words; as a page, a tip or the user gives it.
+        command: `free` with its arguments, from a page, a tip or the user.
 
     Returns:
         One result for each thing named.
 
     Raises:
-        UsageError: It is no such command, or names what cannot be freed. Nothing was freed then.
+        UsageError: It is not such a command, or an argument cannot be freed. In that case nothing
+        was freed.
     """
     if command.name != "free" or not command.arguments:
         raise UsageError(

@@ -54,7 +54,7 @@ def _release(shell: Any) -> list[str]:
             hidden.pop(alias, None)
         dict.clear(results)
     for name in _NAMES:
-        for store in (names, hidden):  # both, or IPython takes `_` for the user's own from here on
+        for store in (names, hidden):  # both, or IPython treats `_` as the user's own from here on
             if name in store:
                 store[name] = ""
         setattr(shell.displayhook, name, "")

@@ -16,10 +16,11 @@ class Target:
     """An object that can be freed.
 
     Attributes:
-        what: What the user calls it: `checkpoint['model']`.
-        cut: What the heap is without it.
-        reached: The storages that it leads to, as (CUDA ordinal, address), held by others or not.
-        release: Frees it; returns sentences about what else the user should know.
+        what: The user's text: `checkpoint['model']`.
+        cut: The heap without the target.
+        reached: Storages reachable from it, as (CUDA ordinal, address), whether held by others or
+            not.
+        release: Frees it; returns sentences on other things that the user should know.
     """
 
     what: str

@@ -1,12 +1,11 @@
 """`free traceback`: free what failed cells left in Python and IPython.
 
-`sys.last_*` and IPython's own copies are released, and the frames are cleared. A frame
-may still be held by a cycle with its own exception, or by those that IPython's
-formatter leaves behind.
+`sys.last_*` and IPython's own copies are released, and the frames are cleared. A frame may still be
+held by a cycle with its own exception, or by cycles that IPython's formatter leaves.
 
-Before Python 3.13 a frame may also keep a dictionary of its locals, which a debugger or
-that formatter requested. That is cleared, too. So are the cells of an inner function
-that only its finished outer frame still holds: torch runs a module with hooks in one.
+Before Python 3.13 a frame may also hold a dictionary of its locals, which a debugger or IPython's
+formatter requested. That is cleared, too. So are the cells of an inner function that only its
+finished outer frame holds: torch runs a module with hooks in one.
 """
 
 from __future__ import annotations
@@ -114,4 +113,4 @@ def _references(thing: object) -> int:
 
 
 _OF_ONE_HOLDER = next(_references(cell) for cell in (CellType(),))
-"""What `_references` says in a loop over the only holder; Pythons count differently."""
+"""Result of `_references` in a loop over the only holder; it depends on the Python version."""

@@ -1,10 +1,10 @@
 """Memory of torch's tensors besides that of NVIDIA GPUs, as a protocol.
 
-A kind of memory is one class, and an accelerator a line in `ACCELERATORS`. For CUDA devices (and
+A kind of memory is one class, and an accelerator an entry in `ACCELERATORS`. For CUDA devices (and
 ROCm's, which are also torch.cuda's) torch's own allocator has a complete history, see
-capture/torch_memory/cuda_counters.py. With another allocator they are among these kinds: no history
-of them is read. So their ledger is made of what was seen to live
-(capture/tensors/storage_registry.py) and of these readings.
+capture/torch_memory/allocator_history.py. With another allocator they are among these kinds,
+because no history of them is read. So their ledger is built from the observed live storages
+(capture/tensors/storage_registry.py) and from these readings.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class DeviceReading(NamedTuple):
     Attributes:
         allocated: Bytes in torch's live blocks.
         reserved: Bytes that torch's allocator holds.
-        used: Bytes in use by anybody.
+        used: Bytes in use by all processes.
         process: Bytes that this process holds.
-        files: Those of them that are pages of files: code, and what is mapped.
-        shared: Those of them in shared memory.
-        cache: Bytes beside the used ones that the page cache has and would give back.
+        files: Bytes of these that are pages of files: code and mapped files.
+        shared: Bytes of these in shared memory.
+        cache: Bytes beside the used ones that are releasable page cache.
     """
 
     allocated: int | None = None
@@ -64,8 +64,8 @@ class Device(Protocol):
 
         Args:
             torch: The user's torch.
-            index: Which of them.
-            whole: Read also what takes longer than the few microseconds that a change of phase may.
+            index: Index of the device.
+            whole: Also read figures that take longer than the few microseconds of a phase change.
         """
 
     def info(self, torch: Any, index: int) -> DeviceInfo:

@@ -2,8 +2,8 @@
 
 Names are those of torch 2.13.
 
-Their allocators round and keep temporaries, which no tensor that was seen accounts for: what the
-counters hold beyond the tensors is `unknown`, and what they hold beyond that is cache.
+Their allocators round and hold temporaries, which belong to no observed tensor. Counted bytes
+beyond the tensors are `unknown`; held bytes beyond those are cache.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OWN_PROBES = frozenset(("cuda", "xpu", "mps"))
 class _MayBeSilent:
     """An accelerator whose driver may not report the bytes in use.
 
-    That of Intel's integrated GPUs raises.
+    The driver of Intel's integrated GPUs raises.
 
     https://github.com/pytorch/pytorch/issues/194576
     """
@@ -60,8 +60,8 @@ class _MayBeSilent:
 class Xpu(_MayBeSilent):
     """Intel's GPUs: a caching allocator with the statistics of CUDA's.
 
-    Torch 2.13 can write a history of them, too (`torch.xpu.memory._record_memory_history`); it is
-    not read, for there was no such GPU to see one on.
+    Torch 2.13 can also write a history of them (`torch.xpu.memory._record_memory_history`). It is
+    not read, because there was no such GPU to test it on.
     https://github.com/pytorch/pytorch/blob/v2.13.0/torch/xpu/memory.py
     """
 
@@ -79,7 +79,7 @@ class Xpu(_MayBeSilent):
     def read(self, torch: Any, index: int, *, whole: bool) -> DeviceReading:
         """Read the allocator's counters.
 
-        With `whole`, read also the bytes of the GPU that all processes use.
+        With `whole`, also read the bytes of the GPU that all processes use.
         """
         stats = torch.xpu.memory_stats_as_nested_dict(index)
         used = self._used(torch.xpu.mem_get_info, index) if whole else None
@@ -96,8 +96,8 @@ class Xpu(_MayBeSilent):
 class Mps:
     """Apple's GPUs, whose memory is the host's.
 
-    Metal counts for this process the live tensors, the allocator's cache and MPSGraph's own; the
-    latter two are not told apart, so they stand in one line.
+    Metal counts for this process the live tensors, the allocator's cache and MPSGraph's memory. The
+    latter two are not distinguished, so they share one line.
     https://github.com/pytorch/pytorch/blob/v2.13.0/torch/mps/__init__.py
     """
 
@@ -107,7 +107,7 @@ class Mps:
     def in_use(self, torch: Any) -> bool:
         """Return True if any tensor lives on the GPU.
 
-        Nothing else shows that its allocator is in use.
+        No other sign shows that its allocator is in use.
         """
         mps = getattr(torch, "mps", None)
         return bool(mps is not None and mps.is_available() and mps.current_allocated_memory())
@@ -156,7 +156,7 @@ class Accelerator(_MayBeSilent):
     def read(self, torch: Any, index: int, *, whole: bool) -> DeviceReading:
         """Read the allocator's counters.
 
-        With `whole`, read also the bytes that all processes use.
+        With `whole`, also read the bytes that all processes use.
         """
         stats = torch.accelerator.memory_stats(index)
         used = self._used(torch.accelerator.get_memory_info, index) if whole else None

@@ -30,7 +30,7 @@ class AmdProcess(NamedTuple):
     """A process on a GPU, with the fields of NVML's structure."""
 
     pid: Any
-    usedGpuMemory: Any  # noqa: N815 - its name
+    usedGpuMemory: Any  # noqa: N815 - NVML's field name
 
 
 class Amdsmi:
@@ -110,10 +110,10 @@ def is_rocm() -> bool:
 def load() -> Amdsmi:
     """Import amdsmi and wrap it in NVML's functions.
 
-    Call this outside of any time limit.
+    Call this outside any time limit.
 
     Raises:
-        ProbeUnavailableError: It is not installed, or not as a whole.
+        ProbeUnavailableError: It is not installed, or only in part.
     """
     try:
         import amdsmi
@@ -129,9 +129,9 @@ def load() -> Amdsmi:
 def _visible(ordinal: int) -> str:
     """Map torch's ordinal to a GPU's unfiltered index, or to its UUID.
 
-    The UUID is returned where an environment variable selects the GPU by it.
+    The UUID is returned if an environment variable selects the GPU by it.
 
-    ROCr shows HIP some of the cards, numbered anew, and HIP chooses among those.
+    ROCr exposes some of the cards to HIP, renumbered, and HIP selects among those.
     https://rocm.docs.amd.com/en/docs-6.1.2/conceptual/gpu-isolation.html
     """
     card = str(ordinal)

@@ -21,17 +21,16 @@ if TYPE_CHECKING:
 _CGROUP = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60
 FRESH_NS = 1_000_000
-"""So long a figure stands for the moments after it."""
+"""How long a reading is reused."""
 
 
 class Host:
     """The CPU's memory as a `Device`, read from the kernel.
 
-    torch keeps no counters of it.
+    torch has no counters of it.
 
-    Used are the bytes that could not be had: the page cache that the kernel would give back is
-    free, as in `free`'s column `available`. In a container its limit stands for the machine's
-    memory.
+    Used are the bytes that are not available. Page cache that the kernel would release is free, as
+    in `free`'s column `available`. In a container its limit replaces the machine's memory.
     """
 
     kind = "cpu"
@@ -56,7 +55,7 @@ class Host:
     def read(self, _torch: Any, _index: int, *, whole: bool) -> DeviceReading:
         """Read resident bytes of this process, in 2 us.
 
-        With `whole`, read also their parts and the bytes in use by all processes, in 200 us.
+        With `whole`, also read their parts and the bytes in use by all processes, in 200 us.
         """
         read = self._resident()
         if not whole:
@@ -79,7 +78,7 @@ class Host:
     def info(self, torch: Any, index: int) -> DeviceInfo:
         """Return the processor's name and the bytes of memory.
 
-        The bytes are the container's limit where there is one.
+        The bytes are the container's limit if there is one.
         """
         from nbmem.core.session.session import DeviceInfo
 
@@ -106,13 +105,13 @@ class Host:
     def _read_statm(self) -> int | None:
         """Read the resident bytes of this process.
 
-        The file stays open, as opening it takes most of the time. Where it cannot be read, psutil
+        The file stays open, because opening it takes most of the time. If it cannot be read, psutil
         is used.
         """
         if sys.platform != "linux":
             return resident_bytes()
         try:
-            if self._statm is None or self._statm.process != os.getpid():  # a child's is another
+            if self._statm is None or self._statm.process != os.getpid():  # not a child's
                 self._statm = _Statm()
             return int(self._statm.read().split()[1]) * PAGESIZE
         except (OSError, ValueError, IndexError):
@@ -122,7 +121,7 @@ class Host:
 class _Statm:
     """An open `/proc/self/statm` of this process, closed when collected.
 
-    A descriptor and no file: Python would warn of a file that is not closed.
+    It uses a descriptor and no file object, because Python would warn about an unclosed file.
     """
 
     def __init__(self) -> None:
@@ -151,7 +150,7 @@ class _ControlGroup(NamedTuple):
 
     Attributes:
         limit: Bytes that it may use.
-        used: What counts against it and cannot be dropped.
+        used: Bytes that count against it and cannot be dropped.
         cold: Page cache that counts against it and would be dropped.
     """
 

@@ -4,9 +4,9 @@ Figures cover the whole card, this process and the others. NVML counts what nvid
 container it may show host PIDs or no process memory at all; then this process's figure is None,
 never 0.
 
-Drivers, virtual cards and half-installed packages return all kinds of values. A figure that is
-impossible counts as unknown from here on. Any exception means that NVML is unavailable. A call
-that hangs is abandoned (`timeouts.py`), once for the process.
+Drivers, virtual cards and incomplete packages return all kinds of values. An impossible figure
+counts as unknown. Any exception means that NVML is unavailable. A call that hangs is abandoned
+(`timeouts.py`), once for the process.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ Answer = TypeVar("Answer")
 
 _MOST_CARDS = 1024
 _hung: dict[str, Any] = {}
-"""Whose call has hung (pynvml's `nvmlInit`), for the rest of the process: a virtual card is
-another one."""
+"""The function whose call has hung (pynvml's `nvmlInit`), for the rest of the process. A virtual
+card installs another one."""
 
 
 class NvmlProbe:
     """A reader of GPUs by CUDA ordinal; NVML is opened at the first read.
 
     Raises (from every method but `close`):
-        ProbeUnavailableError: NVML or the card cannot be read here, or has not answered in time.
+        ProbeUnavailableError: NVML or the card cannot be read here, or has timed out.
     """
 
     def __init__(self) -> None:
         self._nvml: Any = None
         self._handles: dict[int, Any] = {}
-        self._wddm: dict[int, bool] = {}  # of a card: it stays so until the driver is started anew
+        self._wddm: dict[int, bool] = {}  # by card; constant until the driver restarts
 
     def cards(self) -> tuple[NvmlCard, ...]:
         """Return every working GPU of the machine, visible to torch or not."""
@@ -81,7 +81,7 @@ class NvmlProbe:
     def other_processes(self, ordinal: int) -> dict[int, int]:
         """Return the bytes of other processes on a GPU by PID.
 
-        Processes whose bytes the driver hides are left out.
+        Processes whose bytes the driver hides are omitted.
         """
         load()
         held = call_nvml(lambda: processes_of(self._open(), self._handle(ordinal)), LIMIT_S)
@@ -94,7 +94,7 @@ class NvmlProbe:
             self._handles.clear()
             try:
                 call_nvml(nvml.nvmlShutdown, LIMIT_S)
-            except ProbeUnavailableError:  # nobody reads any more, so nobody misses anything
+            except ProbeUnavailableError:  # there are no further readings, so nothing is lost
                 logger.debug("NVML could not be closed", exc_info=True)
 
     def _cards(self) -> tuple[NvmlCard, ...]:
@@ -107,7 +107,7 @@ class NvmlProbe:
         for index in range(count):
             try:
                 found.append(self._card(index, driver))
-            except Exception as err:  # noqa: BLE001 - a card that is lost hides no other
+            except Exception as err:  # noqa: BLE001 - a lost card hides no other
                 errors.append(err)
         if errors and not found:
             raise errors[0]
@@ -139,7 +139,7 @@ class NvmlProbe:
             doubts["driver"] = format_excess("the driver keeps", found.driver, used)
             driver = 0
         held = processes_of(self._nvml, handle)
-        if not found.shared:  # of the host's bytes most are no process's on the card
+        if not found.shared:  # most of the host's bytes belong to no process on the card
             driver += unattributed_bytes(used - driver, held)
         process = held.pop(os.getpid(), None) or None
         if process is not None and process > used:
@@ -177,7 +177,7 @@ class NvmlProbe:
     def _handle(self, ordinal: int) -> Any:
         """Return NVML's handle for a CUDA ordinal.
 
-        It is found by UUID where torch knows it, because NVML and CUDA order cards differently.
+        It is found by UUID if torch knows it, because NVML and CUDA order cards differently.
         """
         nvml = self._open()
         if ordinal not in self._handles and isinstance(nvml, amd.Amdsmi):
@@ -194,7 +194,7 @@ def load() -> Any:
 
     The import runs outside any time limit: it may take longer, and it calls no driver.
 
-    For AMD's cards the module returned has the same functions.
+    For AMD's cards the returned module has equal functions.
 
     Raises:
         ProbeUnavailableError: The package is not installed, or only in part.
@@ -256,10 +256,10 @@ def call_nvml(
     Args:
         call: The call.
         limit_s: Seconds to wait.
-        unreadable: Makes the error for an exception of NVML's.
+        unreadable: Creates the error for an exception of NVML's.
 
     Raises:
-        ProbeUnavailableError: NVML raises, or has not answered in time, now or before.
+        ProbeUnavailableError: NVML raises, or has timed out, now or before.
     """
     if (why := hung()) is not None:
         raise ProbeUnavailableError(why)
@@ -278,7 +278,7 @@ def _handle_by_uuid(nvml: Any, ordinal: int) -> Any:
         torch: Any = initialized_torch()
         uuid = getattr(torch.cuda.get_device_properties(ordinal), "uuid", None) if torch else None
         return None if uuid is None else nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-    except Exception:  # noqa: BLE001 - a MIG slice has another form of UUID: the index serves
+    except Exception:  # noqa: BLE001 - a MIG slice has another form of UUID: the index is used
         return None
 
 

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 _NOT_SUPPORTED = 3
-"""NVML_ERROR_NOT_SUPPORTED, as the package's errors bear it."""
+"""NVML_ERROR_NOT_SUPPORTED, the `value` of the package's errors."""
 _NO_MEMORY = object()
 _WDDM = 0
 """NVML_DRIVER_WDDM: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html."""
 _FOR_EACH = 16 * MIB
-"""The most that is nobody's for the card and for each process: what was seen, twice."""
+"""Limit of unattributed bytes for the card and for each process: twice the observed bytes."""
 
 
 def memory_of(library: Any, handle: Any) -> Any:
@@ -41,17 +41,16 @@ class CardReading:
     """One reading of the memory of a whole GPU.
 
     Attributes:
-        total: The card's bytes, or the host's where it shares its memory.
+        total: The card's bytes, or the host's if it shares its memory.
         used: Bytes in use by all processes and the driver.
-        driver: Bytes that the driver and the card's firmware keep for themselves, and those
-            that it counts for no process (`unattributed_bytes`). Before release 510 it does
-            not report what it keeps: then that counts as other processes.
-        process: Bytes of this process; None where the driver does not say.
+        driver: Bytes that the driver and the card's firmware reserve, and those that the driver
+            assigns to no process (`unattributed_bytes`). Before release 510 it does not report what
+            it reserves; those bytes then count as other processes.
+        process: Bytes of this process; None if the driver does not report them.
         others: Bytes of other processes by name, where visible.
-        shared: Whether the card has the host's memory, and `total` and `used` are the
-            host's.
-        wddm: Whether Windows manages the memory, and puts into the host's what has no room.
-        doubts: A sentence for each figure that was read and is impossible, by the figure's
+        shared: Whether the card uses the host's memory, and `total` and `used` are the host's.
+        wddm: Whether Windows manages the memory, and moves what does not fit to the host.
+        doubts: A sentence for each impossible figure that was read, by the figure's name.
             name.
     """
 
@@ -72,9 +71,9 @@ class NvmlCard:
     Attributes:
         index: NVML's index.
         name: The driver's name.
-        total: Bytes, the host's where it shares its memory; None where they are unknown.
+        total: Bytes, the host's if it shares its memory; None if unknown.
         driver: Version of the driver.
-        shared: Whether the card has the host's memory.
+        shared: Whether the card uses the host's memory.
     """
 
     index: int
@@ -88,9 +87,9 @@ class CardBytes(NamedTuple):
     """Total, free and reserved bytes of one GPU.
 
     Attributes:
-        total: The whole card, or the host's memory where it shares that.
+        total: The whole card, or the host's memory if it shares that.
         free: Unused bytes.
-        driver: What the driver reports to keep for itself; not validated yet.
+        driver: Bytes that the driver reports as reserved; not validated yet.
         shared: Whether the memory is the host's.
         by_nvml: Whether the figures are from NVML.
     """
@@ -110,11 +109,11 @@ def card_bytes(
     Args:
         library: NVML.
         handle: Its card.
-        name: The card's name; None to ask for it where it is needed.
-        ordinal: The card's CUDA ordinal; None where it is unknown.
+        name: The card's name; None to query it if necessary.
+        ordinal: The card's CUDA ordinal; None if unknown.
 
     Returns:
-        None where no source has them.
+        None if no source has them.
 
     Raises:
         ImpossibleReadingError: The figures are impossible.
@@ -185,16 +184,16 @@ def unattributed_bytes(used: int, held: Mapping[int, int | None]) -> int:
 
     They can be known only while the bytes of every process are visible.
 
-    On an H100 (driver 580.159) they are 3.25 MiB as soon as any process is on the card.
-    Each context adds 5.6 MiB, and 30 GiB of a process's memory add 2 MiB. A process that a
-    container hides has a context, which takes more: then the bytes may be that process's.
+    On an H100 (driver 580.159) they are 3.25 MiB as soon as any process is on the card. Each
+    context adds 5.6 MiB, and 30 GiB of a process's memory add 2 MiB. The context of a process that
+    a container hides takes more, so larger amounts may be that process's.
 
     Args:
         used: Bytes in use, without those that the driver reserves.
         held: Bytes by PID, as `processes_of` reads them.
 
     Returns:
-        0 where a figure is hidden, or where the bytes may be a hidden process's.
+        0 if a figure is hidden, or if the bytes may be a hidden process's.
     """
     known = [size for size in held.values() if size is not None]
     rest = used - sum(known)
@@ -205,5 +204,5 @@ def _listed(library: Any, ask: str, handle: Any) -> list[tuple[Any, int | None]]
     try:
         running = getattr(library, ask)(handle)
         return [(process.pid, whole_bytes(process.usedGpuMemory)) for process in running]
-    except Exception:  # noqa: BLE001 - MIG and some containers refuse; the totals stay
+    except Exception:  # noqa: BLE001 - MIG and some containers refuse; the totals remain
         return []

@@ -1,10 +1,10 @@
 """CUDA devices where torch uses another allocator than its native one.
 
-torch keeps no history of its memory.
+torch has no history of its memory.
 
-`backend:cudaMallocAsync` takes from CUDA's default pool, whose figures torch's counters are. A
-`CUDAPluggableAllocator` counts nothing; where it is RMM's, RMM's own figures stand for the
-counters. The readings of the whole card are those of any card (capture/record/card_sampler.py).
+`backend:cudaMallocAsync` allocates from CUDA's default pool, and torch's counters are that pool's
+figures. A `CUDAPluggableAllocator` counts nothing; if it is RMM's, RMM's own figures replace the
+counters. The whole card is read as for any allocator (capture/record/card_sampler.py).
 https://github.com/pytorch/pytorch/blob/v2.13.0/c10/cuda/CUDAMallocAsyncAllocator.cpp
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/cuda/CUDAPluggableAllocator.cpp
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class OtherAllocator:
     """A CUDA GPU as a `Device`, without an allocator history.
 
-    Its live tensors are those that were seen; further bytes are only counted.
+    Its live tensors are the observed ones; further bytes are only counted.
     """
 
     kind = "cuda"

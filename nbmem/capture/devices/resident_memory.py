@@ -24,8 +24,8 @@ def own_bytes() -> int | None:
     """Return resident bytes that are this process's own, or None.
 
     These cannot be dropped: resident bytes without mapped files. A checkpoint that several
-    processes map counts for none. The system judges by them when it kills for want of memory. None
-    where the system does not report them (not Linux).
+    processes map counts for none of them. The system uses them to decide which process to kill when
+    memory runs out. None if the system does not report them (not Linux).
     """
     parts = resident_parts()
     return None if parts is None else parts.anonymous + parts.shared
@@ -35,8 +35,8 @@ class ResidentParts(NamedTuple):
     """Resident bytes of this process, by the kind of their pages.
 
     Attributes:
-        anonymous: Pages of no file: what it has allocated and written to.
-        files: Pages of files: code, and what is mapped.
+        anonymous: Pages of no file: memory that it has allocated and written to.
+        files: Pages of files: code and mapped files.
         shared: Pages of shared memory.
     """
 
@@ -75,7 +75,7 @@ def process_name(pid: int) -> str:
 def program_name(pid: int) -> str | None:
     """Return the name of a process's program; None if not visible.
 
-    It is not if it is another user's or another container's.
+    It is not visible if it belongs to another user or container.
     """
     try:
         import psutil
@@ -89,10 +89,10 @@ def program_name(pid: int) -> str | None:
 def notebook_of(pid: int) -> str | None:
     """Return the file name of the notebook that a process runs for.
 
-    The process is its kernel, or below that. None if that is not visible.
+    The process is its kernel, or a child of that. None if that is not visible.
 
-    The Jupyter server tells each kernel its session's path when it starts it, so a notebook that
-    was renamed later has its first name here. Only the process's own environment is read.
+    The Jupyter server passes each kernel its session's path at the start. So a notebook that was
+    renamed later has its first name here. Only the process's own environment is read.
     https://github.com/jupyter-server/jupyter_server/blob/v2.21.1/jupyter_server/services/sessions/sessionmanager.py#L316
     """
     try:

@@ -1,6 +1,6 @@
 """Read GPUs that use the host's memory, for which NVML has no bytes.
 
-NVML returns for them, as their users reported:
+For these, NVML returned, as their users reported:
 
 - GB10 (DGX Spark, driver 580): "Not Supported" for both versions of the memory call, processes
   with their bytes: https://github.com/XuehaiPan/nvitop/pull/208,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _NAMES = re.compile(r"\b(GB10|Thor|Orin|Xavier|Tegra|nvgpu)\b")
-"""Names of such cards in NVML and CUDA; gpustat and all-smi know them so, too:
+"""Names of such cards in NVML and CUDA; gpustat and all-smi use them as well:
 https://github.com/wookayin/gpustat/pull/179, https://github.com/lablup/all-smi/pull/146."""
 
 
@@ -33,7 +33,7 @@ class MemoryReading(NamedTuple):
 
     Attributes:
         total: The whole card, or the machine that shares its memory with it.
-        free: Unused bytes; page cache that the kernel would give back is free.
+        free: Unused bytes, including page cache that the kernel would release.
         shared: Whether the memory is the host's.
     """
 
@@ -45,7 +45,7 @@ class MemoryReading(NamedTuple):
 def is_shared(name: str, ordinals: Iterable[int]) -> bool:
     """Return whether a GPU uses the host's memory.
 
-    No CUDA context is made.
+    No CUDA context is created.
 
     Args:
         name: The driver's name.
@@ -72,11 +72,11 @@ def memory_of_host() -> MemoryReading:
 def memory_without_nvml(ordinal: int) -> MemoryReading | None:
     """Read a GPU's memory by cudaMemGetInfo.
 
-    None before torch holds memory of it.
+    None before torch holds memory on it.
 
-    Where the host's memory is shared, cudaMemGetInfo counts page cache as used, which the
-    kernel gives back on demand: https://nvidia.custhelp.com/app/answers/detail/a_id/5728.
-    Then the larger of the two figures is free.
+    If the host's memory is shared, cudaMemGetInfo counts page cache as used, which the kernel
+    releases on demand: https://nvidia.custhelp.com/app/answers/detail/a_id/5728. Then the larger of
+    the two figures is free.
     """
     by_cuda = torch_cuda.card_bytes(ordinal)
     if by_cuda is None:

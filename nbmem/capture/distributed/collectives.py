@@ -1,13 +1,13 @@
 """Observe tensors that FSDP, DTensor and ZeRO hold for collectives.
 
-These are gathered parameters and what is reduced.
+These are gathered parameters and the tensors that are reduced.
 
 They exist only inside a forward or a backward. So they are read at that moment, where FSDP's own
-methods are looked up (see capture/hooks/method_patches.py), from the objects and frames that hold
+methods are looked up (see capture/patches/method_patches.py), from the objects and frames that hold
 them.
 
-Known limit: what a communication that the program has put in place of torch's own
-(`set_custom_reduce_scatter`) writes into is known by its input alone.
+Known limit: a program may replace torch's own communication (`set_custom_reduce_scatter`). The
+output of that is known only by its input.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from nbmem.capture.patches.method_patches import Ended, Lost
 
     Reader = Callable[[Any, Mapping[str, Any]], Iterable[CollectiveTensor]]
-    """Finds what is held, given the object whose method is called and the caller's variables."""
+    """Finds the held tensors, given the object whose method is called and the caller's
+    variables."""
     Part = MethodPatch | NamePatch
 
 _SECOND = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
@@ -42,15 +43,15 @@ _ZERO = "deepspeed.runtime.zero.stage_1_and_2"
 _MAKES_ROOM = ("DefaultAllocMixin", "ProcessGroupAllocMixin", "SymmMemAllocMixin")
 _REDUCES = ("DefaultReduceScatter", "ProcessGroupAllocReduceScatter", "SymmMemReduceScatter")
 _REDUCES_FLAT = ("reduce_scatter_single", "reduce_scatter_tensor")
-"""What FSDP1 calls, since torch 2.13 and before."""
+"""Functions that FSDP1 calls: since torch 2.13, and before."""
 
 
 class Collectives:
     """Patches of FSDP, DTensor and ZeRO that observe their collectives.
 
     Args:
-        held: Called with the tensors that are held, where some may be new.
-        lost: Leaves a note of a fault; nothing more is reported then.
+        held: Called with the held tensors, if some may be new.
+        lost: Records a note about a fault; nothing is reported after that.
     """
 
     def __init__(self, held: Callable[[Iterable[CollectiveTensor]], None], lost: Lost) -> None:
@@ -71,7 +72,7 @@ class Collectives:
     def parts(self) -> list[Part]:
         """Create patches for modules imported since the last call.
 
-        Nothing is patched twice, and nothing before its module is imported.
+        Nothing is patched twice, and no module before its import.
         """
         there = [name for name in self._left if name in sys.modules]
         return [part for name in there for part in self._left.pop(name)()]

@@ -1,12 +1,12 @@
 """Detect what DTensor collectives return, where torch is about to use it.
 
 A redistribution looks up a class of torch's right after the collective, with the result among its
-variables. That look-up is patched (method_patches.py explains how). A result that has the storage
-of the input was not communicated: a shard cut out of a replica is a view.
+variables. That lookup is patched (method_patches.py explains how). A result that shares the input's
+storage was not communicated: a shard of a replica is a view.
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/tensor/_redistribute.py
 
-Known limit: what a loss over shards of the vocabulary reduces, and what a program calls of
-`torch.distributed._functional_collectives` itself, is not seen.
+Known limit: reductions of a loss over vocabulary shards, and the program's own calls of
+`torch.distributed._functional_collectives`, are not observed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 MODULE = "torch.distributed.tensor._redistribute"
 LOOK_UPS = (("dtensor", "DTensor"), ("funcol", "AsyncCollectiveTensor"))
-"""A name in that module, and what is looked up in it: behind an explicit redistribution, and behind
-each collective that is waited for."""
+"""A name in that module, and the name that is looked up in it: after an explicit redistribution,
+and after each collective that is waited for."""
 _PLACEMENTS = "torch.distributed.tensor.placement_types"
 _FUNCTIONAL = "torch.distributed._functional_collectives"
 
@@ -42,7 +42,7 @@ class CollectiveResult(NamedTuple):
 def collective_result(given: Mapping[str, Any]) -> CollectiveResult | None:
     """Return a redistribution's result from its variables, or None.
 
-    None where nothing was communicated.
+    None if nothing was communicated.
     """
     if "new_local_tensor" in given:  # one step of it
         result, source = given["new_local_tensor"], given.get("local_tensor")
@@ -67,7 +67,7 @@ def collective_result(given: Mapping[str, Any]) -> CollectiveResult | None:
 def _kind(current: Any, target: Any) -> str | None:
     """Return the collective that leads from one placement to another.
 
-    None where none is needed.
+    None if none is needed.
     """
     known = vars(sys.modules[_PLACEMENTS])
     replicate, partial = known["Replicate"], known["Partial"]

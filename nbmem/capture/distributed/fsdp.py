@@ -2,7 +2,7 @@
 
 They are found in FSDP's own objects and frames.
 
-Each reader is given the object whose method is called and the caller's variables.
+Each reader receives the object whose method is called and the caller's variables.
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/fsdp/_runtime_utils.py
@@ -30,13 +30,13 @@ class CollectiveTensor(NamedTuple):
     """A tensor that is held for a collective now, and how to name it.
 
     Attributes:
-        tensor: The tensor, for the moment of a call only.
-        category: What it is.
-        of: A sharded parameter that it belongs to, alone or with others of its unit; None where
-            none is known.
-        path: That parameter's path from FSDP's root; empty before FSDP knows it.
-        to: The path from there of what it belongs to: the parameter's own or its unit's.
-        what: What it is, in words that stand behind that name.
+        tensor: The tensor, only for the duration of a call.
+        category: Its category.
+        of: A sharded parameter to which it belongs, alone or with others of its unit; None if none
+            is known.
+        path: That parameter's path from FSDP's root; empty if FSDP does not know it yet.
+        to: The path from there of its owner: the parameter's own or its unit's.
+        what: Its description, a suffix of that name.
     """
 
     tensor: Any
@@ -66,7 +66,7 @@ def unsharded_parameters(group: Any, _given: Mapping[str, Any]) -> Iterator[Coll
 def post_forward_shards(group: Any, _given: Mapping[str, Any]) -> Iterator[CollectiveTensor]:
     """Yield the larger shards of parameters after forward.
 
-    They are kept until backward with `reshard_after_forward=8`.
+    They are retained until backward with `reshard_after_forward=8`.
     """
     for parameter in items_of(_of(group, "fsdp_params")):
         kept = [_of(parameter, "_sharded_post_forward_param_data")]

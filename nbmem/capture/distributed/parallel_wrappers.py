@@ -1,9 +1,10 @@
 """Find the buckets and gathered parameters of DDP, FSDP and ZeRO.
 
-They lie beside a model's own tensors.
+They exist besides a model's own tensors.
 
-DDP shows no bucket, but the model's parameters say how large they are. FSDP swaps a module's
-parameters while they are gathered; its own records tell them from the shards that the rank owns.
+DDP does not expose its buckets, but their size follows from the model's parameters. FSDP replaces a
+module's parameters while they are gathered. Its own records distinguish them from the rank's
+shards.
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/fsdp/_fully_shard/_fsdp_param.py
 and torch/distributed/fsdp/_flat_param.py
 """
@@ -34,19 +35,19 @@ if TYPE_CHECKING:
     from nbmem.capture.tensors.module_tree import ModuleTree
 
 KEPT = "kept after forward"
-"""Behind the name of a parameter of which fewer ranks share a part until backward
+"""Suffix of a parameter's name that is sharded among fewer ranks until backward
 (`reshard_after_forward=8`)."""
 _FSDP = "torch.distributed.fsdp"
 _FACES = ("sharded_param", "_unsharded_param", "_sharded_post_forward_param")
 _VIEWS = "gradient_as_bucket_view"
 FLAT = ("_full_param_padded", "_full_prec_full_param_padded", "_mp_shard")
-"""What FSDP1's flat parameter gathers into, and its shard in the type that is gathered."""
+"""What FSDP1's flat parameter gathers into, and its shard in the dtype that is gathered."""
 
 
 def weights_and_buffers(module: Any, tree: ModuleTree | None = None) -> Sequence[ObservedStorage]:
     """Return a module's weights and buffers, also of FSDP and ZeRO.
 
-    What is gathered counts as communication; the shards count as weights.
+    Gathered parameters count as communication; the shards count as weights.
 
     The names are relative to the module's own.
 
@@ -64,8 +65,8 @@ def weights_and_buffers(module: Any, tree: ModuleTree | None = None) -> Sequence
 def shards_and_gathered(module: Any) -> Iterator[ObservedStorage]:
     """Yield a module's shards of FSDP or ZeRO, and gathered parameters.
 
-    The shards are those that this rank keeps, the gathered parameters those of this moment. ZeRO's
-    gradient shards and send buckets are among them.
+    The shards are those of this rank. The gathered parameters are those that exist now. ZeRO's
+    gradient shards and send buckets are included.
     """
     yield from zero.zero_storages(module)
     for root, parameter in _parameters(module):
@@ -90,7 +91,7 @@ def shards_and_gathered(module: Any) -> Iterator[ObservedStorage]:
 def is_sharded(module: Any) -> bool:
     """Return True if FSDP or ZeRO shards any of a module's parameters.
 
-    This takes a walk through the module.
+    This walks through the module.
     """
     if zero.is_cut(module) or any(True for _ in _parameters(module)):
         return True
@@ -110,7 +111,7 @@ def _handles(module: Any) -> Iterator[tuple[str, Any]]:
 def fsdp2_substitutes(module: Any) -> Iterator[list[Any]]:
     """Yield the tensors that FSDP2 substitutes for each parameter.
 
-    One list for each parameter, with its shard first.
+    Yields one list for each parameter, with its shard first.
     """
     for _, parameter in _parameters(module):
         told = attributes_of(parameter) or {}
@@ -155,7 +156,7 @@ def _parameters(module: Any) -> Iterator[tuple[str, Any]]:
 def _states() -> dict[int, Any]:
     """Return FSDP2's states by module id; empty if no module is sharded.
 
-    The dictionary is iterated: a look-up in it would call the modules' own `__hash__`.
+    The dictionary is iterated, because a lookup in it would call the modules' own `__hash__`.
     """
     if _FSDP not in sys.modules:
         return {}
@@ -169,7 +170,7 @@ def _states() -> dict[int, Any]:
 def items_of(value: Any) -> list[Any]:
     """Return the items of a list or tuple; none for any other value.
 
-    Instances of subclasses count, too, such as named tuples.
+    Instances of subclasses count as well, such as named tuples.
     """
     return list(value) if is_a(type(value), list) or is_a(type(value), tuple) else []
 
@@ -177,7 +178,7 @@ def items_of(value: Any) -> list[Any]:
 def _list(thing: Any, *names: str) -> list[Any]:
     """Return the first of these attributes that is set, as a list.
 
-    Empty if none is.
+    Empty if none is set.
     """
     told = attributes_of(thing) or {}
     found: Any = next((told[name] for name in names if told.get(name) is not None), [])
@@ -193,8 +194,8 @@ def _observed(tensor: Any, category: Category, name: str) -> Iterator[ObservedSt
 def ddp_buckets(module: Any) -> Iterator[ObservedStorage]:
     """Yield the size of DDP's gradient buckets, per device and dtype.
 
-    Their address is 0. Yields nothing where gradients are views of the buckets: a bucket is a
-    gradient's storage then.
+    Their address is 0. Yields nothing if gradients are views of the buckets, because a bucket is
+    then a gradient's storage.
     """
     if (attributes_of(module) or {}).get(_VIEWS) is not False:
         return

@@ -1,6 +1,6 @@
 """Read this process's rank from the environment and torch.distributed.
 
-The environment is torchrun's. No other rank is queried: this process knows already what is read
+The environment is torchrun's. No other rank is queried: this process already has all that is read
 here.
 """
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MESH, _UNNAMED = "mesh_", "default"
-"""Before a dimension's name, in the description of its process group; and the name of a dimension
-that is the whole world.
+"""Prefix of a dimension's name, in the description of its process group; and the name of a
+dimension that is the whole world.
 https://github.com/pytorch/pytorch/blob/v2.11.0/torch/distributed/device_mesh.py"""
 
 
@@ -69,9 +69,9 @@ def groups_now() -> int:
 def card_now() -> str | None:
     """Return an identifier of the GPU that this process uses most.
 
-    It is the UUID, or without one the index. It tells the card from others of its host.
+    It is the UUID, or otherwise the index. It identifies the card on its host.
 
-    None before it holds memory of any. The current device is not used: each thread has its
+    None before it holds memory on any. The current device is not used, because each thread has its
     own.
     """
     torch: Any = initialized_torch()
@@ -105,14 +105,14 @@ def _rank(
 def _machine_bytes() -> int | None:
     try:
         return total_bytes()
-    except Exception:  # noqa: BLE001 - a missing psutil, a hidden /proc: not known, and no fault
+    except Exception:  # noqa: BLE001 - a missing psutil, a hidden /proc: unknown, and no fault
         return None
 
 
 def _mesh(groups: Mapping[Any, Mapping[int, int]], number: int) -> dict[str, Coordinate]:
     """Return this rank's coordinate in each named mesh dimension.
 
-    A mesh of one dimension has no group of its own: it is the world, and is left out.
+    A mesh of one dimension has no group of its own: it is the world, and is omitted.
     """
     mesh: dict[str, Coordinate] = {}
     for group, inside in groups.items():
@@ -128,7 +128,7 @@ def _mesh(groups: Mapping[Any, Mapping[int, int]], number: int) -> dict[str, Coo
 def _run() -> str | None:
     """Return an identifier of this start of the program, or None.
 
-    An elastic agent that starts it again makes another one.
+    If an elastic agent restarts it, the identifier changes.
     """
     asked = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
     found = [os.environ[name] for name in asked if os.environ.get(name)]

@@ -2,8 +2,8 @@
 
 They are read from ZeRO's own attributes.
 
-ZeRO-3 leaves each parameter an empty placeholder, with its shard as `ds_tensor`. The placeholder
-is filled while the parameter is gathered. Gradients' shards are one flat buffer of its optimizer.
+ZeRO-3 leaves each parameter an empty placeholder, with its shard as `ds_tensor`. The placeholder is
+filled while the parameter is gathered. Gradients' shards are one flat buffer of its optimizer.
 Gradients are sent from buckets of `reduce_bucket_size` elements, however small the model is.
 https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/zero/partition_parameters.py
 and stage_1_and_2.py, stage3.py beside it
@@ -68,7 +68,7 @@ def is_cut(module: Any) -> bool:
 def buckets(optimizer: Any) -> Iterator[Any]:
     """Yield the buffers from which a ZeRO optimizer sends gradients.
 
-    For each type there are one or two.
+    There are one or two for each dtype.
     """
     kept = (attributes_of(optimizer) or {}).get("ipg_buckets")
     for _, bucket in entries_of(kept) if is_a(type(kept), dict) else ():

@@ -1,8 +1,8 @@
 """Other frameworks of this process that allocate GPU memory.
 
-Each has a file here, and a line in `OWNERS`. A framework is queried only if the user has imported
-it, in a thread of nbmem's own, for what it counts itself. No list of its arrays is walked, so a
-query takes microseconds.
+Each has a file here, and an entry in `OWNERS`. A framework is queried only if the user has imported
+it. The query runs in a thread of nbmem's own and reads the framework's own counters. No list of its
+arrays is walked, so a query takes microseconds.
 """
 
 from __future__ import annotations

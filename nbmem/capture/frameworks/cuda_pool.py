@@ -1,8 +1,8 @@
 """CUDA's default memory pool, read where cuda-python is imported.
 
-cudaMallocAsync takes from this pool. It belongs to no framework: what takes from it here is a
-program of the user's, or a library that does not report. Where CuPy's asynchronous pool or torch's
-cudaMallocAsync backend takes from it, its bytes are counted there, and not again.
+cudaMallocAsync allocates from this pool. It belongs to no framework: its users here are the user's
+program, or a library that does not report its memory. If CuPy's asynchronous pool or torch's
+cudaMallocAsync backend allocates from it, its bytes are counted there, and not again.
 
 https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__MEMORY__POOLS.html
 """
@@ -22,8 +22,8 @@ _RUNTIME = "cuda.bindings.runtime"
 def read(device: int) -> FrameworkReading | None:
     """Read what the pool reserves and uses on a GPU, or return None.
 
-    None before CUDA is initialized, where torch does not use its native allocator, where CuPy
-    counts the pool, and where there is none.
+    None before CUDA is initialized, if torch does not use its native allocator, if CuPy counts the
+    pool, and if there is no pool.
     """
     if initialized_torch() is None or allocator_backend() != "native":
         return None

@@ -1,9 +1,9 @@
 """CuPy: the memory pools of its arrays, by its own counters.
 
 Known limits: memory of `malloc_managed` and of an allocator without a pool is in no counter. An
-allocator that takes from RMM or from torch holds nothing itself, so that no byte is counted twice.
-A `MemoryAsyncPool` takes from CUDA's own pool, and its figures are that pool's: where torch takes
-from there, too, they are in torch's counters.
+allocator that allocates from RMM or from torch holds nothing itself, so that no byte is counted
+twice. A `MemoryAsyncPool` allocates from CUDA's own pool, and its figures are that pool's. If torch
+also allocates from it, they are in torch's counters.
 https://github.com/cupy/cupy/blob/v14.2.0/cupy/cuda/memory.pyx
 """
 
@@ -41,7 +41,7 @@ def _takes_from_cudas(pool: Any) -> bool:
 def _torchs(pool: Any) -> bool:
     """Return True if torch's counters include a pool's bytes.
 
-    Its cudaMallocAsync backend takes from the same pool.
+    Its cudaMallocAsync backend allocates from that pool as well.
     """
     return _takes_from_cudas(pool) and allocator_backend() == "cudaMallocAsync"
 
@@ -49,9 +49,9 @@ def _torchs(pool: Any) -> bool:
 def read(device: int) -> FrameworkReading | None:
     """Read CuPy's pools on a GPU.
 
-    A pool answers for the device that is current in the thread.
+    A pool returns the figures of the thread's current device.
 
-    None without a driver, as beside a virtual card.
+    None without a driver, as with a virtual card.
     """
     cupy: Any = sys.modules["cupy"]
     if not cupy.is_available():

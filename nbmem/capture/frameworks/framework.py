@@ -19,7 +19,7 @@ class FrameworkReading:
 
     Attributes:
         held: Bytes of the card that it holds from the driver.
-        used: Those of them that are in use; None where it does not say.
+        used: Bytes of these that are in use; None if it does not report them.
         managed: Bytes of managed memory beside them (cudaMallocManaged), on the card or not.
     """
 
@@ -34,11 +34,11 @@ class Framework:
 
     Attributes:
         name: Its key in files and in JSON, one of core.session.frameworks.LABELS.
-        modules: It is queried only if all of these are imported already: nbmem imports none.
-        read: Reads its memory of one GPU, by CUDA ordinal; None where it has not used that GPU. It
+        modules: It is queried only if all of these are already imported: nbmem imports none.
+        read: Reads its memory of one GPU, by CUDA ordinal; None if it has not used that GPU. It
             must create no context and start no framework: torch has a context on that GPU.
-        give_back: Frees what it holds of a GPU and does not use, which the user requested by name;
-            None where it has no such call.
+        give_back: Frees unused memory that it holds of a GPU, at the user's explicit request; None
+            if it has no such call.
     """
 
     name: str

@@ -1,10 +1,10 @@
 """JAX: its memory pool on a GPU.
 
-By default 75% to 90% of the GPU are taken at the first array.
+By default 75% to 90% of the GPU are reserved at the first array.
 
-`memory_stats()` counts what arrays and programs use (`bytes_in_use`) and, since 2024, what the pool
-took from the driver (`pool_bytes`); an older one without that is known to hold what it
-uses. Its own `devices()` would start it on every card, so its started backends are read.
+`memory_stats()` counts bytes that arrays and programs use (`bytes_in_use`) and, since 2024, bytes
+that the pool took from the driver (`pool_bytes`). For an older release the held bytes are the used
+bytes. Its own `devices()` would start it on every card, so its started backends are read.
 https://github.com/jax-ml/jax/blob/jax-v0.10.2/jaxlib/py_device.cc
 """
 

@@ -1,9 +1,9 @@
 """Numba: its device arrays, and those that wait to be freed.
 
-It frees those with the next ten.
+It frees those ten at a time.
 
-Its context keeps each allocation with its size, and beside them the bytes that
-wait to be freed. Neither exists before a program has used the GPU.
+Its context has each allocation with its size, and also the bytes that wait to be freed. Neither
+exists before a program has used the GPU.
 https://github.com/NVIDIA/numba-cuda/blob/v0.30.4/numba_cuda/numba/cuda/cudadrv/driver.py
 """
 
@@ -28,9 +28,9 @@ def read(device: int) -> FrameworkReading | None:
         kind = type(memory)
         if issubclass(kind, driver.ManagedMemory):
             managed += memory.size
-        elif not issubclass(kind, driver.MappedMemory):  # that is the host's
+        elif not issubclass(kind, driver.MappedMemory):  # those are the host's
             used += memory.size
-    waiting = manager.deallocations._size  # noqa: SLF001 - no other way
+    waiting = manager.deallocations._size  # noqa: SLF001 - no other source
     return FrameworkReading(held=used + int(waiting), used=used, managed=managed)
 
 
@@ -39,7 +39,7 @@ def _manager(device: int) -> Any:
 
     nbmem must never create a context.
     """
-    # Other attributes of the driver, and numba.cuda.gpus, start it when they are asked for.
+    # Reading other attributes of the driver, or numba.cuda.gpus, starts it.
     known = vars(sys.modules[_DRIVER].driver).get("devices", {}).get(device)
     context = getattr(known, "primary_context", None)
     return getattr(context, "memory_manager", None)

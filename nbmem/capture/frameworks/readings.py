@@ -1,6 +1,6 @@
 """Query other frameworks for their GPU memory, and check the answers.
 
-One that has failed is not queried again.
+A framework that has failed is not queried again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nbmem.capture.frameworks import Framework, FrameworkReading
 
 _hung: set[str] = set()
-"""Owners that did not answer, for the rest of the process."""
+"""Frameworks that hung, for the rest of the process."""
 
 
 class FrameworkQueries:
@@ -28,7 +28,7 @@ class FrameworkQueries:
     Only loaded frameworks are queried.
 
     Args:
-        note: Called with one sentence for what is left out.
+        note: Called with one sentence for each omitted framework.
         owners: The frameworks.
 
     Attributes:
@@ -43,7 +43,7 @@ class FrameworkQueries:
     def read(self, device: int) -> tuple[Share, ...]:
         """Return what each framework holds of a GPU, by CUDA ordinal.
 
-        Those that hold nothing are left out.
+        Frameworks that hold nothing are omitted.
         """
         asked = [owner for owner in self._owners if owner.name not in _hung]
         shares = (self._query(owner, device) for owner in asked)
@@ -52,8 +52,8 @@ class FrameworkQueries:
     def read_in_time(self, device: int) -> tuple[Share, ...]:
         """Read within a time limit; empty if a framework hangs.
 
-        For a thread that must not wait. A framework that hangs is not queried again, and the
-        others' figures of this reading are lost.
+        For a thread that must not wait. A framework that hangs is not queried again, and the other
+        frameworks' figures of this reading are lost.
         """
         try:
             return call_with_timeout(lambda: self.read(device), LIMIT_S)
@@ -77,7 +77,7 @@ class FrameworkQueries:
     def disable_hanging(self) -> str | None:
         """Stop querying the framework that hangs; return a note, or None.
 
-        None if no framework is being queried. In this process it is not queried again.
+        None if no framework is being queried. The framework is not queried again in this process.
         """
         name = self.asking
         if name is None:
@@ -95,12 +95,12 @@ class FrameworkQueries:
             self.asking = owner.name
             try:
                 return _share(owner.name, owner.read(device))
-            except ImpossibleReadingError:  # it may have given memory back between two figures
+            except ImpossibleReadingError:  # it may have released memory between two figures
                 return _share(owner.name, owner.read(device))
         except ImpossibleReadingError as err:
             self._leave_out(owner.name, str(err))
-        except BaseException as err:  # noqa: BLE001 - a library may raise SystemExit, too; no
-            self._leave_out(owner.name, error_of(err))  # Ctrl-C comes into a thread of nbmem's
+        except BaseException as err:  # noqa: BLE001 - a library may even raise SystemExit; no
+            self._leave_out(owner.name, error_of(err))  # Ctrl-C reaches a thread of nbmem's
         finally:
             self.asking = None
         return None

@@ -1,11 +1,11 @@
 """RMM: the memory resource of a GPU and its upstream resources.
 
-Only those that count are read.
+Only resources that count bytes are read.
 
-Of a chain `Statistics(Pool(Cuda))` the first that counts says what is in use, a pool what is held.
-Without either nothing is known: RMM keeps no figures of its own. What comes from a managed resource
-is told apart, since it may be on the card or in the host's memory. Where torch takes its memory
-from RMM (`rmm.allocators.torch`), RMM's figures are torch's, and are counted there alone.
+In a chain `Statistics(Pool(Cuda))` the first counting resource gives the bytes in use, a pool the
+bytes held. Without either nothing is known, because RMM has no figures of its own. Bytes of a
+managed resource are separate, since they may be on the card or in the host's memory. If torch
+allocates from RMM (`rmm.allocators.torch`), RMM's figures are torch's, and are counted only there.
 https://github.com/rapidsai/rmm/tree/main/python/rmm/rmm/pylibrmm/memory_resource
 """
 
@@ -27,7 +27,7 @@ _MANAGED = {"ManagedMemoryResource", "SamHeadroomMemoryResource"}
 def read(device: int) -> FrameworkReading | None:
     """Read a GPU's memory resource; None if no part of it counts.
 
-    Where torch takes its memory from RMM, only managed bytes are reported here; None without any.
+    If torch allocates from RMM, only managed bytes are reported here; None without any.
     """
     reading = _read(device)
     if reading is None or not _is_torchs():
@@ -38,8 +38,8 @@ def read(device: int) -> FrameworkReading | None:
 def torch_bytes(device: int) -> tuple[int, int] | None:
     """Return used and held bytes of a GPU where torch allocates from RMM.
 
-    None where it does not, and where RMM does not count. Never raises, as it is called in the
-    cell's own thread.
+    None if it does not, and if RMM does not count. Never raises, because it is called in the cell's
+    own thread.
     """
     try:
         reading = _read(device) if OWNER.is_loaded and _is_torchs() else None
@@ -47,7 +47,7 @@ def torch_bytes(device: int) -> tuple[int, int] | None:
             return None
         held = whole_bytes(reading.managed or reading.held)
         used = held if reading.used is None or reading.managed else whole_bytes(reading.used)
-    except Exception as err:  # noqa: BLE001 - of another version, or broken
+    except Exception as err:  # noqa: BLE001 - another version, or broken
         reraise_if_from_signal(err)
         return None
     return None if held is None or used is None or used > held else (used, held)
@@ -85,7 +85,7 @@ def _counted(kind: str, resource: Any) -> Any:
     """Return the bytes in use by a counting adaptor; None for any other."""
     if kind == "StatisticsResourceAdaptor":
         counts = resource.allocation_counts
-        # Before release 24.04 it was a dictionary.
+        # Before release 24.04 this was a dictionary.
         return counts["current_bytes"] if type(counts) is dict else counts.current_bytes
     if kind in {"TrackingResourceAdaptor", "LimitingResourceAdaptor"}:
         return resource.get_allocated_bytes()

@@ -1,7 +1,7 @@
 """TensorFlow: the bytes of a GPU that its tensors use.
 
-It does not say what its arena holds (by default nearly the whole card, from the first operation
-on), so what it is known to hold is what it uses, and the rest of the arena stays with the context.
+It does not report the bytes of its arena (by default nearly the whole card, from the first
+operation on). So its held bytes are its used bytes, and the rest of the arena counts as context.
 https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/framework/config.py
 """
 

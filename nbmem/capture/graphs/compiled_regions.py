@@ -2,11 +2,10 @@
 
 These are the tensors that a region saves and the buffers that it allocates.
 
-A region is one node of the graph. Its wrappers' texts (wrapper.py) say what each
-storage is made from; the node's edges say which parameter each argument is. What is
-made from a module's parameter is of that module. Anything else comes after the module
-of its first input, as in an eager graph (saved.py). Where the text names the module
-itself, that is it.
+A region is one node of the graph. Its wrappers' texts (inductor_wrapper.py) show what each storage
+is computed from; the node's edges show which parameter each argument is. A storage computed from a
+module's parameter belongs to that module. Any other storage follows the module of its first input,
+as in an eager graph (saved_tensors.py). If the text names the module, that name is used.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ if TYPE_CHECKING:
     from nbmem.capture.graphs.wrapper_buffers import Buffer, CompiledGraph
 
 NODE = "CompiledFunctionBackward"
-"""A compiled region is one node, which takes the parameters of all its modules."""
+"""Name of a compiled region's node, which takes the parameters of all its modules."""
 NOWHERE = 0
-"""Address of what nobody has seen."""
+"""Address of a storage that was not observed."""
 SMALLEST = 64 * 1024
-"""Bytes of a buffer that is worth a name."""
+"""Bytes from which a buffer is named."""
 _DEEPEST = 64
-"""Steps back that the module before a buffer is looked for."""
+"""Steps back in the search for the module before a buffer."""
 _MOST_OBJECTS = 64
 _TEXTS = 256
 
@@ -48,10 +47,10 @@ class StorageOrigin(NamedTuple):
     """The place in the program where a region's storage comes from.
 
     Attributes:
-        module: The module that it is of, or that it comes after; None if none is known.
-        own: Whether it is of the module.
-        operator: ATen's operator that makes it.
-        line: `net.py:12`; empty if it is unknown.
+        module: The module that the storage belongs to, or that it follows; None if none is known.
+        own: Whether it belongs to the module.
+        operator: ATen's operator that computes it.
+        line: `net.py:12`; empty if unknown.
     """
 
     module: ModulePath | None
@@ -79,9 +78,9 @@ class Region:
 
     Args:
         forward: The parsed wrapper of its forward.
-        backward: The parsed wrapper of its backward; None where it is not compiled yet.
+        backward: The parsed wrapper of its backward; None if it is not compiled yet.
         modules: The module of each argument of the forward, in order.
-        first_saved: Which of the forward's results is the first that is saved for backward.
+        first_saved: Index of the forward's first result that is saved for backward.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class Region:
         self._sources = {s for b in _values(forward) for s in b.sources}
         self._roots = self._find_roots()
         self._storages = {b.name: b for b in forward.buffers}
-        # The backward is given what was saved, under names of its own.
+        # The backward receives the saved tensors under names of its own.
         self._given: dict[str, Buffer] = {}
         if backward is not None:
             for name, storage in zip(backward.arguments, self._saved, strict=False):
@@ -120,8 +119,8 @@ class Region:
     def saved(self, index: int) -> StorageOrigin | int | None:
         """Return the origin of a saved tensor, or the index of its argument.
 
-        The index is set if the tensor is an argument of the region. None where the wrapper does
-        not tell.
+        The index is returned if the tensor is an argument of the region. None if the wrapper does
+        not show the origin.
         """
         storage = self._saved[index] if index < len(self._saved) else None
         if storage in self._forward.arguments:
@@ -159,7 +158,7 @@ class Region:
     def _is_forwards(self, buffer: Buffer) -> bool:
         """Return whether a buffer of the backward is recomputed.
 
-        It is if the forward computed it, too.
+        It is recomputed if the forward computed it as well.
         """
         if buffer.told is not None and buffer.told.direction:
             return buffer.told.direction == "forward"
@@ -179,7 +178,7 @@ class Region:
     def _behind(self, buffer: Buffer, deep: int = 0) -> tuple[ModulePath | None, bool]:
         """Return the module of a buffer's parameter, else of its first input.
 
-        Also returns whether the buffer is made from the module's parameter itself.
+        Also returns whether the buffer is computed directly from the module's parameter.
         """
         for name in buffer.reads:
             if name in self._of_argument:
@@ -219,7 +218,7 @@ class Region:
 def region_of(node: Any, modules: Sequence[ModulePath | None]) -> Region | None:
     """Return the compiled region of a graph node, or None.
 
-    None for any other node, and where the text of its wrapper is missing.
+    None for any other node, or if its wrapper's text is missing.
 
     Args:
         node: A node of a graph.
@@ -236,7 +235,7 @@ def region_of(node: Any, modules: Sequence[ModulePath | None]) -> Region | None:
             return None
         later = None if backward is None else _read(backward)
         return Region(wrapper, later, modules, parts["metadata"].num_forward)
-    except Exception as err:  # noqa: BLE001 - another release's regions keep their one name
+    except Exception as err:  # noqa: BLE001 - other releases' regions keep one name
         reraise_if_from_signal(err)
         return None
 
@@ -252,7 +251,7 @@ def _read(file: str) -> CompiledGraph | None:
 def _text_of(compiled: Any) -> str | None:
     """Find the file of a compiled graph's wrapper without calling anything.
 
-    A wrapper's `call` is reached through closures and Inductor's object of the graph.
+    A wrapper's `call` is reached through closures and Inductor's graph object.
     """
     seen: set[int] = set()
     queue = [compiled]

@@ -1,11 +1,10 @@
 """Predict which gradients a backward will make, in the engine's order.
 
-Gradients are named after the results of forward that they belong to.
+Gradients are named after the results of forward to which they belong.
 
-Every node of a graph knows the shapes of its forward's results (`_input_metadata`), the engine runs
-the node that was made last first, and a node makes one gradient for each result that it was given.
-Nothing is run or hooked: reading compares this list with what was allocated
-(report/ledger/gradients.py).
+Every node of a graph has the shapes of its forward's results (`_input_metadata`). The engine runs
+the latest node first, and a node computes one gradient for each of its inputs. Nothing is run or
+hooked: the reader compares this list with the allocations (report/ledger/gradients.py).
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
 
 _RESULTS = Category.OUTPUT_GRADIENTS
 NOWHERE = 0
-"""Address of what is yet to be made."""
+"""Address of a tensor that is not allocated yet."""
 SMALLEST = 64 * 1024
-"""Bytes of a gradient that is worth a name."""
+"""Bytes from which a gradient is named."""
 _HANDS_ON = frozenset(
     (
         "Add",
@@ -58,17 +57,17 @@ _HANDS_ON = frozenset(
         "Unbind",
     )
 )
-"""Nodes that hand on the gradient that they get, or a view of it: they make none."""
+"""Nodes that pass on their gradient, or a view of it: they allocate none."""
 
 
 def expected_gradients(walk: GraphWalk) -> Iterator[ObservedStorage]:
     """Yield the gradients that a graph's backward will make, in order.
 
-    They have the address `NOWHERE` yet.
+    They have the address `NOWHERE`.
 
-    Those of parameters are GRADIENTS, `added to` the parameter's: a parameter that is used twice
-    gets two. Those of results are OUTPUT_GRADIENTS, named after the module that made the result.
-    `gradient in` either is a sum that may be made in place.
+    Those of parameters are GRADIENTS, `added to` the parameter's gradient: a parameter that is used
+    twice gets two. Those of results are OUTPUT_GRADIENTS, named after the module that computed the
+    result. `gradient in` either is a sum that may be computed in place.
     """
     nodes = walk.nodes
     inward = Counter(id(after) for node in nodes for after, _ in node.next_functions)
@@ -85,7 +84,7 @@ def expected_gradients(walk: GraphWalk) -> Iterator[ObservedStorage]:
             if makes:
                 yield from _gradient(walk, after, index, GRADIENT_OF)
             result = id(after), index
-            if result in reached:  # the engine adds what has come twice
+            if result in reached:  # the engine sums repeated ones
                 yield from _gradient(walk, after, index, GRADIENT_IN)
             reached.add(result)
             inward[id(after)] -= 1
@@ -119,8 +118,8 @@ def _added(walk: GraphWalk, node: Any, before: str, dtype: str) -> tuple[str, st
     Returns the name, its prefix and the owner. These are empty, empty and None if the module is not
     known.
 
-    Alone it becomes the gradient, or is freed when it was added. It has the parameter's shape; its
-    dtype is that of a cast.
+    A single one becomes the gradient; others are freed after they were added. It has the
+    parameter's shape; its dtype is that of a cast.
     """
     leaf = node if is_leaf(node) else walk.leaf_behind(node)
     module, own = walk.module_of_leaf(leaf), _result(leaf, 0)

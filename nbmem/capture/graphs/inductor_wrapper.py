@@ -1,10 +1,10 @@
 """Parse Inductor's wrapper code to identify the buffers in it.
 
-The text is that of the wrapper whose kernels a compiled region runs. Its code says in which order
-buffers are taken, their forms, which kernel writes each and from what; a comment before each kernel
-names ATen's operators. It is the same on a real card and a virtual one, in a process that compiled
-and in one that found the graph in a cache. Where nbmem plans a graph itself, further comments say
-which module's operator each buffer is (core/session/buffer_annotations.py).
+The text is the wrapper that runs a compiled region's kernels. Its code gives the order in which
+buffers are allocated, their forms, and which kernel writes each from what. A comment before each
+kernel names ATen's operators. The text is equal on a real and a virtual card, and in a process that
+compiled the graph or found it in a cache. If nbmem plans a graph itself, further comments name the
+module's operator of each buffer (core/session/buffer_annotations.py).
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor/codegen/wrapper.py
 """
 
@@ -50,7 +50,7 @@ _VIEWS = frozenset(
         "view",
     )
 )
-"""Operators that make nothing: a kernel is of its others."""
+"""Operators that compute nothing; a kernel is named after its other operators."""
 _MOST_OPERATORS = 4
 
 
@@ -63,7 +63,7 @@ def read_wrapper(text: str) -> CompiledGraph | None:
         tree = ast.parse(text)
         return _TextReader(text).read(head[1], tree)
     except (SyntaxError, ValueError, RecursionError, LookupError, AttributeError) as err:
-        reraise_if_from_signal(err)  # another release's text
+        reraise_if_from_signal(err)  # text of another release
         return None
 
 
@@ -75,7 +75,7 @@ class _TextReader:
         told = (parse_annotation(line) for line in self._lines)
         self._told = {one.buffer: one for one in told if one is not None}
         self._dtypes = {name: dtype for name, _, dtype in _FORM.findall(text)}
-        self._root: dict[str, str] = {}  # whose storage each name is
+        self._root: dict[str, str] = {}  # the storage that each name refers to
         self._buffers: dict[str, Buffer] = {}
         self._last: dict[str, Buffer] = {}
         self._unwritten: set[str] = set()
@@ -88,7 +88,7 @@ class _TextReader:
             for node in ast.walk(tree)
             if isinstance(node, ast.FunctionDef) and _FUNCTION.match(node.name)
         ]
-        # What is called comes first, in the text as when it runs; `call` has the arguments.
+        # Called functions come first, in the text as at runtime; `call` has the arguments.
         for function in sorted(functions, key=lambda one: (one.name == "call", one.lineno)):
             for statement in _flat(function.body):
                 self._statement(statement, outer=function.name == "call")
@@ -124,7 +124,7 @@ class _TextReader:
             self._arguments = tuple(name for name in self._arguments if name != value.id)
         elif isinstance(value, ast.Subscript) and isinstance(value.value, ast.Name):
             whole = self._buffers.get(value.value.id)
-            if whole is not None:  # one of several results of a kernel of ATen's
+            if whole is not None:  # one of several results of an ATen kernel
                 self._take(whole._replace(name=targets[0], shape=(), dtype=""))
         else:
             self._rename(targets[0], value)
@@ -221,8 +221,7 @@ class _TextReader:
 
         Source nodes are the operators' names in the program's graph.
 
-        A kernel of ATen's is one operator; before a fused one a comment names all that it is
-        fused of.
+        An ATen kernel is one operator. A comment before a fused kernel names all of its operators.
         """
         operators, sources = "", ()
         for comment in reversed(self._lines[max(0, line - 4) : line]):

@@ -1,12 +1,13 @@
 """Name the tensors that a graph saved for backward after their modules.
 
-The graph is read when a backward begins, while all of them are alive. A node that takes a
-parameter belongs to the parameter's module; any other comes after the module that its first input
-comes from. The graph itself says both, so no module has to be hooked.
+The graph is read when a backward begins, while all of these tensors are alive. A node that takes a
+parameter belongs to the parameter's module. Any other node follows the module that its first input
+comes from. The graph contains both facts, so no module has to be hooked.
 
 One graph of each kind of forward is read (2 ms for GPT-2), through `SavedTensor.data`, which runs
-no hook. The ledger names all that allocate alike. What checkpointing computes again, and a
-forward that failed before any of its kind had a backward, stay unnamed.
+no hook. The ledger applies the names to all forwards with the same allocations. Tensors that
+checkpointing recomputes stay unnamed. So do those of a forward that failed before any backward of
+its kind.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 MAX_NODES = 50_000
-"""A graph is read up to so many nodes: about 0.1 s."""
+"""Nodes of a graph that are read: about 0.1 s."""
 _LOOKUP = "Embedding"
-"""So the nodes of `embedding` and `embedding_bag` begin, and no other."""
+"""Prefix of the node names of `embedding` and `embedding_bag`, and of no others."""
 _BACKWARD = re.compile(r"Backward\d*$")
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])")
 
@@ -38,9 +39,9 @@ class ModulePath(NamedTuple):
     """A module as its parameters identify it.
 
     Attributes:
-        owner: The object that knows the outermost module's name.
+        owner: The object that provides the outermost module's name.
         path: The module's path in it: `.layer1.0.conv1`, or empty.
-        parameter: The path of the parameter that it was found by: `.layer1.0.conv1.weight`.
+        parameter: The path of the parameter that identified it: `.layer1.0.conv1.weight`.
     """
 
     owner: Any
@@ -54,8 +55,8 @@ class ModuleOf(Protocol):
     def __call__(self, parameter: Any, *, lookup: bool) -> ModulePath | None:
         """Return the module that takes a parameter; None if unknown.
 
-        With `lookup` it is the module that looks rows up in it, else one that uses it for
-        anything else.
+        With `lookup`, returns the module that looks up rows in the parameter, else one that uses it
+        otherwise.
 
         An embedding and a head may share one parameter.
         """
@@ -84,12 +85,12 @@ def why_unreadable() -> str | None:
 def saved_tensors(walk: GraphWalk) -> Iterator[SavedStorage]:
     """Yield the storages that a graph has saved, each once.
 
-    No tensor is held.
+    No tensor is retained.
     """
     parameters = {addr for node in walk.nodes if (addr := walk.parameter_addr(node))}
     taken: set[int] = set()
 
-    # A tensor that several have saved is named by a module's own node, else by the earliest.
+    # A tensor saved by several nodes is named by a module's own node, or else by the earliest one.
     def rank(node: Any) -> tuple[bool, int]:
         return walk.module_at(node) is None, sequence_nr_of(node)
 
@@ -116,9 +117,9 @@ class GraphWalk:
 
     Attributes:
         roots: The nodes of the outputs.
-        nodes: Nodes behind the outputs; while they are kept, each has one id.
-        named: What `saved_tensors` has found: node, which of its saved tensors, name, owner.
-        graphs: Reads them.
+        nodes: Nodes behind the outputs. While they are retained, each has one id.
+        named: What `saved_tensors` has found: node, index of the saved tensor, name, owner.
+        graphs: The reader of the nodes.
     """
 
     def __init__(self, outputs: Iterable[Any], module_of: ModuleOf) -> None:
@@ -164,7 +165,7 @@ class GraphWalk:
     def place_of_saved(self, node: Any, index: int) -> StorageOrigin | None:
         """Return the origin of a tensor that a compiled region saved, or None.
 
-        An argument that another region made has its origin there.
+        An argument that another region computed has its origin there.
         """
         region = self.region_at(node)
         place = None if region is None else region.saved(index)
@@ -206,7 +207,7 @@ class GraphWalk:
 
         Args:
             node: The node.
-            index: Which of its results.
+            index: The index of the result.
         """
         region = self.region_at(node)
         place = None if region is None else region.result(index)
@@ -229,8 +230,8 @@ class GraphWalk:
     def module_at(self, node: Any) -> ModulePath | None:
         """Return the module of which a node takes a parameter, or None.
 
-        The parameter may be cast or transposed. For a compiled region it is the module around
-        all whose parameters the region takes.
+        The parameter may be cast or transposed. For a compiled region, it is the innermost module
+        that contains all modules whose parameters the region takes.
         """
         if id(node) not in self._own:
             lookup = node.name().startswith(_LOOKUP)
@@ -244,7 +245,7 @@ class GraphWalk:
     def leaf_behind(self, node: Any) -> Any:
         """Return the leaf of the only parameter that a node's result is made of.
 
-        None if the result is made of more than one, or if no module has the parameter.
+        None if the result has more than one such parameter, or if no module has the parameter.
         """
         way = []
         while id(node) not in self._leaf:
@@ -284,7 +285,7 @@ class GraphWalk:
 def planned_buffers(walk: GraphWalk) -> Iterator[ObservedStorage]:
     """Yield the buffers of a graph's compiled regions in order.
 
-    First those of the forwards, then those of the backwards, the latest region first.
+    Buffers of the forwards come first, then those of the backwards, the latest region first.
     """
     nodes = [node for node in walk.nodes if walk.region_at(node) is not None]
     for direction in (Category.ACTIVATIONS, Category.TEMPORARIES):
@@ -310,7 +311,7 @@ def _shape(tensor: Any) -> tuple[int, ...]:
 def _around(modules: list[ModulePath]) -> ModulePath | None:
     """Return the innermost module that contains all modules given.
 
-    None without any, or where they belong to different models.
+    None for an empty list, or if the modules belong to different models.
     """
     if not modules or any(module.owner is not modules[0].owner for module in modules):
         return None

@@ -15,20 +15,20 @@ _ITEM = {
     "float64": 8, "int64": 8, "complex64": 8, "complex128": 16, "float32": 4, "int32": 4,
     "uint32": 4, "uint64": 8, "bfloat16": 2, "float16": 2, "int16": 2, "uint16": 2,
 }  # fmt: skip
-"""Bytes of an element; one for any other type."""
+"""Bytes of an element; one for any other dtype."""
 
 
 class Buffer(NamedTuple):
     """A buffer that a compiled graph allocates.
 
     Attributes:
-        name: Inductor's name of what it is first.
+        name: Inductor's name of its first value.
         shape: Its shape, as code: numbers and the graph's symbols; empty if the text has none.
-        dtype: Its type; empty if the text has none.
-        operators: ATen's operators that make it, `native_dropout_add`; empty if unknown.
-        reads: What it is made from: the graph's arguments and other buffers, in order.
-        sources: What the program's graph calls that, in its own words: `h_1`.
-        told: What nbmem's annotation in the code says of it; None without one.
+        dtype: Its dtype; empty if the text has none.
+        operators: ATen's operators that compute it, `native_dropout_add`; empty if unknown.
+        reads: Its inputs: the graph's arguments and other buffers, in order.
+        sources: Names of its value in the program's graph: `h_1`.
+        told: nbmem's annotation of it in the code; None without one.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Buffer(NamedTuple):
     def form(self, symbols: Mapping[str, int]) -> tuple[str, int] | None:
         """Return shape and dtype as text, and the bytes, or None.
 
-        None where the dtype or a symbol of the shape is not known.
+        None if the dtype or a symbol of the shape is unknown.
         """
         shape = [evaluated(extent, symbols) for extent in self.shape]
         if not self.dtype or any(extent is None for extent in shape):
@@ -56,10 +56,10 @@ class CompiledGraph(NamedTuple):
 
     Attributes:
         kind: forward, backward or inference.
-        arguments: The names of what it is given, in order, without its symbols.
-        buffers: What it takes, in order.
-        results: Which storage each result is, or None for what is no tensor.
-        last: What each storage is at the end, where it is not what it was first.
+        arguments: The names of its inputs, in order, without its symbols.
+        buffers: The buffers that it allocates, in order.
+        results: The storage of each result, or None for a result that is no tensor.
+        last: The last value of each storage, if it differs from the first.
     """
 
     kind: str
@@ -72,7 +72,7 @@ class CompiledGraph(NamedTuple):
 def evaluated(code: str, symbols: Mapping[str, int]) -> int | None:
     """Evaluate an extent; None if it cannot be evaluated.
 
-    That is so for an unknown symbol, and for code that is no integer arithmetic.
+    These are unknown symbols, and code that is not integer arithmetic.
     """
     try:
         return _value(ast.parse(code, mode="eval").body, symbols)

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from nbmem.core.session.holders import HeldStorage, Holder
 
 PAUSE_S = 0.001
-"""Who goes on later than this has let something else run between two pieces."""
+"""If a walk resumes after a longer pause, other code has run between two pieces."""
 _STRIDE = 32
-"""Tensors between two moments at which the caller may stop it."""
+"""Tensors between two points at which the caller may stop the walk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,9 @@ class Walk:
 
     Attributes:
         by_device: The storages of each card by its CUDA ordinal, largest first.
-        complete: Whether the walk came to its end; else holders are missing, and storages.
-        hindered: Names of other threads that may have been using tensors, which ended the
-            walk.
-        deep: Whether a graph went further than it was followed (graphs.py).
+        complete: Whether the walk finished; else some holders and storages are missing.
+        hindered: Names of other threads that may have been using tensors, which ended the walk.
+        deep: Whether a graph was longer than is followed (autograd_graphs.py).
     """
 
     by_device: dict[int, tuple[HeldStorage, ...]] = field(default_factory=dict)
@@ -53,11 +52,11 @@ class Walk:
 class Cut:
     """The places and references that a walk passes over.
 
-    The walk then tells what releasing them would free.
+    The walk then shows what releasing them would free.
 
     Attributes:
-        place: Returns whether to leave a place out.
-        edges: References to pass over, as the ids of their two ends.
+        place: Returns whether to skip a place.
+        edges: References to skip, as the ids of their two ends.
     """
 
     place: Callable[[Place], bool] = lambda _: False
@@ -76,10 +75,10 @@ def walk(
 
     Args:
         namespace: The notebook's names.
-        cut: What to pass over, or None.
-        met: Called with the tensors that were reached; must not keep them.
-        budget_s: The most seconds of this thread's own CPU time; None for no limit.
-        go_on: Called about every 6 ms; False ends the walk; must not run the user's code.
+        cut: What to skip, or None.
+        met: Called with the tensors that were reached; must not retain them.
+        budget_s: Limit of this thread's own CPU time in seconds; None for no limit.
+        go_on: Called about every 6 ms. False ends the walk. It must not run the user's code.
     """
     torch = _torch()
     if torch is None:
@@ -100,18 +99,18 @@ def walk_in_pieces(
 ) -> Generator[float, None, Walk]:
     """Walk as `walk()` does, in pieces of about 6 ms.
 
-    The user's code may run between two pieces. Before a step that cannot be divided the
-    generator yields its seconds, and else 0. Closing the generator ends the walk and releases
-    all that it held. A tensor without any holder found is left out: it may have been put
-    somewhere between two pieces.
+    The user's code may run between two pieces. The generator yields the duration in seconds of a
+    step that cannot be divided, before that step, and otherwise 0. Closing the generator ends the
+    walk and releases everything that it held. A tensor without a known holder is omitted, because
+    it may have been moved between two pieces.
 
     Args:
         namespace: As for `walk`.
         cut: As for `walk`.
         met: As for `walk`.
-        budget_s: As for `walk`; what the caller does between the pieces does not count.
-        in_use: The cards' blocks; all live objects are searched where these may hold a
-            tensor that no place reaches. None to search always.
+        budget_s: As for `walk`; the caller's time between the pieces does not count.
+        in_use: The cards' blocks. All live objects are searched only if these may hold a tensor
+            that no place reaches. None to search always.
 
     Returns:
         The result, as the value of StopIteration.
@@ -121,8 +120,8 @@ def walk_in_pieces(
         return Walk()
     look = _WalkInProgress(torch, namespace, cut or Cut(), met, in_use)
     pieces = IncrementalWork(torch, look.steps(), budget_s)
-    # Closed by name: in some releases (Python 3.12.0, 3.13.0) a generator that is closed outside of
-    # a `try` keeps its locals, and a walk that ended early would keep what it had met.
+    # Closed explicitly: in some releases (Python 3.12.0, 3.13.0) a generator that is closed outside
+    # of a `try` retains its locals. A walk that ended early would then retain what it had found.
     with closing(pieces.one_by_one()) as work:
         for coming in work:
             left = CLOCK.monotonic()
@@ -187,7 +186,7 @@ class _WalkInProgress:
     """One walk in progress; the steps hold objects, the result only text.
 
     Attributes:
-        alone: Whether no code but the walk's own has run in this thread since it began.
+        alone: Whether only the walk's own code has run in this thread since it began.
     """
 
     def __init__(
@@ -257,7 +256,7 @@ class _WalkInProgress:
         lost = {key: tensor for key, tensor in found.items() if key not in reach.tensors}
         del found
         for i, key in enumerate(list(lost)):
-            # What a view was made of lives on unseen: it gives the view no other shape.
+            # A view's base may be alive without a holder; it must not replace the view's shape.
             if not self._seen.add(key, lost[key], but=self._holders):
                 del lost[key]
             if not i % _STRIDE:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nbmem.capture.tensors.tensor_storages import Storage
 
 MAX_STORAGES = 20_000
-"""Only the largest so many get the names of their holders."""
+"""Number of the largest storages whose holders are named."""
 
 
 class TensorStorages:
@@ -53,7 +53,7 @@ class TensorStorages:
     def targets(self) -> set[int]:
         """Return the ids of the tensors on the largest storages.
 
-        The holders of these are wanted.
+        The holders of these are needed.
         """
         order = sorted(self._best, key=lambda at: -self._best[at].size)
         wanted = set(order[:MAX_STORAGES])
@@ -84,7 +84,7 @@ class TensorStorages:
 def _best_of_each_root(holders: Sequence[Holder]) -> tuple[Holder, ...]:
     """Return the best holder of each root.
 
-    It is the one of the kind that says most, then the one with the shortest path.
+    It is the one of the most informative kind, then the one with the shortest path.
     """
     best: dict[str, Holder] = {}
     for holder in sorted(holders, key=_rank):

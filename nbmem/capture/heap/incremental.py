@@ -1,15 +1,17 @@
 """Do long work in short pieces, between which other code may run.
 
-Nothing stays switched off between two pieces.
+Nothing stays disabled between two pieces.
 
-Between pieces the caller may run other code, the user's too (a front end's event loop does). So
-the garbage collector and torch's functions of subclasses are off only inside a piece. Whatever
-ends the work, an interrupt in its middle included, leaves no frame that holds the work's objects.
+Between pieces the caller may run other code, including the user's (a front end's event loop does).
+So the garbage collector and torch's functions of subclasses are disabled only inside a piece.
+However the work ends, even by an interrupt, no frame remains that holds the work's objects.
 
-An object is held once its id is noted. A dictionary's key is named only where the key was seen. A
-cycle is judged in one go. Nothing counts as unseen: it may have been put where the walk had been.
-An exception's frames are emptied, for they hold half the heap. Classes are told apart by `id()`:
-a metaclass may have an `__eq__`.
+- An object is held once its id is recorded.
+- A dictionary's key is named only where the key was found.
+- A cycle is judged at once.
+- Nothing counts as unseen: it may have been moved to an object that the walk had visited.
+- An exception's frames are cleared, because they hold half the heap.
+- Classes are distinguished by `id()`, because a metaclass may have an `__eq__`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
 PIECE_S = 0.006
-"""A piece ends with the first step beyond so many seconds of this thread's own. A step is a call
+"""A piece ends with the first step beyond this many seconds of this thread's time. A step is a call
 into C on at most a thousand objects, or on one of any size."""
 _OURS = ("nbmem.capture.heap.", "nbmem.capture.interpreter.", "nbmem.capture.tensors.")
 
@@ -35,13 +37,13 @@ class IncrementalWork:
 
     Args:
         torch: The user's torch.
-        steps: The work, as short steps. Before a long step it yields about how many seconds
-            that will take.
-        budget_s: The most seconds of this thread's own CPU time; None for no limit.
-        go_on: Called after each piece; False stops the work. None goes on to the end.
+        steps: The work, as short steps. Before a long step it yields about how many seconds that
+            will take.
+        budget_s: Limit of this thread's own CPU time in seconds; None for no limit.
+        go_on: Called after each piece; False stops the work. None continues to the end.
 
     Attributes:
-        ended: Whether the work came to its end.
+        ended: Whether the work was completed.
         hindered: Names of the threads that ended it, because they may be using tensors.
     """
 
@@ -82,14 +84,14 @@ class IncrementalWork:
     def _piece(self) -> bool:
         """Do one piece; return False if it was the last.
 
-        None is done while another thread may be using tensors: autograd writes gradients and
-        graphs without the interpreter's lock, and a read beside it can be of freed memory.
+        No piece runs while another thread may be using tensors. Autograd writes gradients and
+        graphs without the interpreter's lock, so a concurrent read can access freed memory.
         """
         self.hindered = threads_using_tensors()
         if self.hindered:
             return False
         try:
-            # A walk makes some million short-lived objects.
+            # A walk creates some million short-lived objects.
             without_collector(self._until_piece_ended)
         except BaseException as error:
             clear_walk_frames(error)
@@ -123,7 +125,7 @@ def clear_walk_frames(error: BaseException) -> None:
         while traceback is not None:
             frame = traceback.tb_frame
             if str(frame.f_globals.get("__name__")).startswith(_OURS):
-                with contextlib.suppress(RuntimeError):  # it still runs: one of the callers'
+                with contextlib.suppress(RuntimeError):  # it is still running: one of the callers'
                     frame.clear()
             traceback = traceback.tb_next
         at = at.__context__

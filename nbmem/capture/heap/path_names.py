@@ -57,9 +57,10 @@ class _Line(NamedTuple):
     Attributes:
         text: The start of the path.
         end: The end of the path.
-        inner: The kind of object it leads through, if that says more than the place.
+        inner: The kind of object that the path leads through, if it is more specific than the
+            place.
         dotted: The dictionary at its end, if its keys are written as attributes.
-        in_graph: Whether it has entered a graph; what follows is not written.
+        in_graph: Whether the path has entered a graph; further steps are not written.
     """
 
     text: str
@@ -90,8 +91,8 @@ class PathWriter:
 
         Args:
             place: The place at its start.
-            way: The objects along it, the place's own first, the tensor last. From one place
-                there is one path to each object.
+            way: The objects along the path, the place's own first, the tensor last. There is one
+                path from a place to each object.
         """
         if place is not self._place:
             self._place = place
@@ -122,7 +123,7 @@ class PathWriter:
         inner = HolderKind.DATALOADER if of_parent is _Trait.LOADER else line.inner
         name = _captured(parent, child, after) if of_parent is _Trait.CAPTURES else None
         if name is not None:
-            # A dictionary that was met before stays dotted: it may be the parent of this one.
+            # A dictionary that was visited before stays dotted: it may be the parent of this one.
             return _Line(
                 *_restart_at_capture(parent, name, line.text, line.end, inner), dotted=line.dotted
             )
@@ -175,7 +176,7 @@ class PathWriter:
     def _of_tensor(self, parent: Any, child: Any) -> str:
         """Return the text of the step from a tensor to its gradient or its part.
 
-        A sparse tensor leads to its dense parts, too.
+        A sparse tensor also leads to its dense parts.
         """
         for name, part in parts_of_sparse(self._torch, parent):
             if locate_storage(self._torch, part) == locate_storage(self._torch, child):
@@ -233,7 +234,7 @@ def _is_loader(kind: type) -> bool:
 def _captured(parent: Any, child: Any, after: Sequence[Any]) -> str | None:
     """Return the variable by which a function or frame holds an object.
 
-    It may also be a generator or a coroutine. None if there is no such variable.
+    Generators and coroutines hold variables as well. None if there is no such variable.
     """
     kind = type(parent)
     if kind is FunctionType:
@@ -255,7 +256,7 @@ def _restart_at_capture(
 ) -> tuple[str, str, HolderKind | None]:
     """Start a path anew at a captured variable.
 
-    Returns its text, what ends it, and the kind of holder.
+    Returns its text, its suffix and the kind of holder.
     """
     if type(parent) is FrameType:
         end = end or f"{IN_TRACEBACK}{text}"
@@ -273,7 +274,7 @@ def _attribute(name: object) -> str:
 def _key(key: object) -> str:
     """Return a key as it is typed, or `[...]`.
 
-    The latter stands for a key whose text would run code of the key itself.
+    `[...]` replaces a key whose text would run the key's own code.
     """
     if id(type(key)) in _TYPED and is_writable(key):
         return f"[{key!r}]"

@@ -1,6 +1,6 @@
 """Find the shortest paths from places to tensors, searching backwards.
 
-Only the few objects that lead to the tensors are held.
+Only the few objects that lead to the tensors are retained.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ if TYPE_CHECKING:
     from nbmem.capture.heap.reachability import ForwardWalk
 
 MAX_EDGES = 3_000_000
-"""References that are looked at on the way back, about half a gigabyte of them; what lies behind is
-left out, and the walk is not complete."""
+"""References that are read backwards, about half a gigabyte of them. Those beyond are omitted, and
+the walk is incomplete."""
 MAX_STEPS = 5_000_000
-"""Steps forward from all places together: more only where hundreds of names share a large graph."""
+"""Steps forward from all places together: exceeded only if hundreds of names share a large
+graph."""
 TRIES = 4
-"""After so many questions in vain whether a piece refers to some objects it is read anyway."""
+"""After this many checks for references to some objects without a match, a piece is read anyway."""
 STRIDE = 512
-"""Objects between two moments at which the caller may stop it."""
+"""Objects between two points at which the caller may stop the search."""
 
 
 class HeapPaths:
@@ -130,8 +131,8 @@ class HeapPaths:
         """Yield the shortest path from one object to each tensor that it reaches.
 
         Yields:
-            The tensor's id, and the objects along the path, both ends included; None now and
-            then.
+            The tensor's id, and the objects along the path, including start and end; None from time
+            to time.
         """
         begin = id(start)
         if begin not in self._objects:

@@ -1,14 +1,13 @@
 """Find everything that a set of objects reaches, each object once.
 
-A million objects are too many for a loop in Python. So they are put into pieces of a thousand,
-which are read at C's speed, and of a piece only this is noted: which pieces it refers to. Which
-object refers to which is read later, and only of the pieces that lead to a tensor (paths.py).
-Where few objects wait (a linked list has one at a time) a piece is read one by one while it
-grows.
+A million objects are too many for a loop in Python. So they are grouped into pieces of a thousand,
+which are read at C's speed. For each piece only the pieces to which it refers are recorded. Which
+object refers to which is read later, and only for the pieces that lead to a tensor (paths.py). If
+few objects wait (a linked list has one at a time), a piece is read object by object while it grows.
 
-`gc.get_referrers` for each tensor would go through the whole heap each time. Pieces that hold
-only data are not even noted; noting what each piece saw again made a graph of 400,000 objects
-take 12 s.
+`gc.get_referrers` for each tensor would walk the whole heap each time. Pieces that contain only
+data are not even recorded. Recording all that each piece refers to, repeatedly, made a graph of
+400,000 objects take 12 s.
 """
 
 from __future__ import annotations
@@ -29,18 +28,19 @@ if TYPE_CHECKING:
 
 
 PIECE = 1024
-"""Objects that are asked together."""
+"""Objects that are read together."""
 FEW = 24
-"""So many waiting objects, and fewer, are quicker one by one."""
+"""Up to this many waiting objects are read faster one by one."""
 AT_ONCE = 16 * PIECE
-"""About so many references are asked for in one step; of one large object they all are."""
+"""About this many references are read in one step; those of one large object are read at once."""
 DEPTH = 3
-"""Levels of containers inside rows of data that are looked through without being noted."""
+"""Levels of containers inside rows of data that are read without being recorded."""
 TRIES = 2
-"""So often rows of the same classes may turn out to be no data before it is not asked again."""
+"""How often rows of the same classes may contain more than data before they are not checked
+again."""
 APART = 32
-"""A piece that has so many objects gets none of what the next one leads to: rows of data shall not
-lie beside the layers of a model, or each of them would be asked for the way to a tensor."""
+"""A piece with this many objects takes no objects found by the next one. Rows of data must not be
+beside a model's layers, or each of them would be searched for paths to a tensor."""
 BARRED = -1
 _NEW = -2
 _PLAIN = Kind.PLAIN
@@ -51,16 +51,16 @@ _NO_TENSORS = {Kind.PLAIN, Kind.BARRED}
 class ForwardWalk:
     """A forward walk that holds each object it has noted.
 
-    So an id keeps its meaning.
+    So an id remains valid.
 
     Args:
         torch: The user's torch.
         barred: Objects that are not entered: the notebook's and the modules' dictionaries.
-        cut: References that are passed over, as the ids of their two ends.
+        cut: References that are skipped, as the ids of their two ends.
 
     Attributes:
         tensors: The tensors and storages that were reached, by id.
-        graphs: Reads the graphs that are reached.
+        graphs: The reader of the graphs that are reached.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class ForwardWalk:
     ) -> Generator[None, None, int]:
         """Read a piece's objects one by one; return how many are done.
 
-        Objects that join it meanwhile are read, too.
+        Objects that join it meanwhile are read as well.
         """
         referents, is_tracked, where_is = gc.get_referents, gc.is_tracked, self._piece_of.get
         kinds, links, cut = self._kinds.known, self._links, self._cut
@@ -249,7 +249,7 @@ class ForwardWalk:
 
         A thousand rows of data are an example.
 
-        They are not even noted, for noting takes the most time.
+        They are not even recorded, because recording takes the most time.
         """
         kinds = frozenset(map(id, map(type, part)))
         if self._no_data[kinds] >= TRIES:
@@ -273,7 +273,7 @@ class ForwardWalk:
         by_id = dict(zip(map(id, inner), inner, strict=True))
         known = self._piece_of.keys() & by_id.keys()
         if any(self._piece_of[key] != BARRED for key in known):
-            return False  # a way to what was seen before is worth noting
+            return False  # a path to known objects must be recorded
         return self._is_data([by_id[k] for k in by_id if k not in known], depth + 1)
 
     def _enter(self, thing: Any, kind: Kind) -> bool:

@@ -1,9 +1,8 @@
 """Find what keeps alive the tensors that no place reaches.
 
-Reference cycles do, and libraries. For these tensors the heap is searched backwards, one level at
-a time, among the objects that were not reached. What is found then is judged as the garbage
-collector would: an object whose references all come from inside is alive only because it has not
-been collected yet.
+These are reference cycles and libraries. For these tensors the heap is searched backwards, level by
+level, among the objects that were not reached. The objects found are judged as the garbage
+collector would: an object that only others of them refer to is merely not collected yet.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ if TYPE_CHECKING:
     from nbmem.capture.heap.reachability import ForwardWalk
 
 BUDGET_S = 0.25
-"""After so many seconds of this thread's own the search ends; what it has not found is `unseen`."""
+"""Limit of the search in seconds of this thread's time; holders not found by then are `unseen`."""
 ALL_S = 0.03
-"""So long `all_tensors` takes among 300,000 objects."""
+"""Seconds that `all_tensors` takes among 300,000 objects."""
 FEW = 32
-"""Up to so many objects `gc.get_referrers` beats a search of ours."""
+"""Up to this many objects `gc.get_referrers` is faster than our search."""
 MAX_LEVELS = 12
 MAX_MEMBERS = 20_000
 
 _PLUMBING = frozenset(map(id, (dict, list, tuple, set, CellType, FunctionType, MethodType)))
-"""Types that say nothing about a cycle, by id: a class may compare itself with others."""
+"""Types that do not describe a cycle, by id: a class may compare itself with others."""
 CYCLE = "a reference cycle"
 UNSEEN = "something that Python cannot see"
 
@@ -44,7 +43,7 @@ def all_tensors(torch: Any) -> dict[int, Any]:
     """Return every tensor that has a Python object, by id.
 
     An object refers to its class, so the collector finds the tensors in one call. That takes a
-    tenth of a microsecond for each object that is alive; no other step of a walk cannot be
+    tenth of a microsecond for each live object. It is the only step of a walk that cannot be
     divided.
     """
     kinds = {id(torch.Tensor): torch.Tensor}
@@ -65,9 +64,9 @@ def holders_of_lost(
     Args:
         reach: What was reached.
         lost: The tensors, by id.
-        say_unseen: Returns whether no other code has run meanwhile. If some has, one of
-            these tensors may have been put where the walk had been before. Then a tensor
-            whose holder is not found is left out.
+        say_unseen: Returns whether no other code has run meanwhile. Other code may have moved one
+            of these tensors to an object that the walk had already visited. Then a tensor without a
+            known holder is omitted.
     """
     back = _Backwards(reach, lost)
     yield from back.search()
@@ -135,7 +134,7 @@ class _Backwards:
     def _referrers(self, level: set[int]) -> Iterator[list[Any]]:
         """Yield lists of the objects that refer to some members.
 
-        For a few members Python's own search is quicker.
+        For a few members Python's own search is faster.
         """
         if len(level) <= FEW:
             wanted = [self._members[self._place[key]] for key in level]
@@ -154,8 +153,7 @@ class _Backwards:
     def _ends_at(self, thing: Any, hits: set[int]) -> bool:
         """Return whether the path back ends here; if so, record the holder.
 
-        It ends at a module's globals, a class, a frame, or an object of a package such as
-        IPython.
+        It ends at a module's globals, a class, a frame, or an object of a package such as IPython.
         """
         module = self._globals_of.get(id(thing))
         kind = HolderKind.MODULE
@@ -182,9 +180,9 @@ class _Backwards:
 
         References are counted as the garbage collector does.
 
-        Counted in one go, whatever the search has seen before. A member that has got another
-        holder since, or has one that the search did not reach, has more references than those
-        from inside.
+        They are counted at once, regardless of what the search found before. A member has more
+        references than those from inside if it has another holder: a new one, or one that the
+        search did not reach.
         """
         inside: Counter[int] = Counter()
         onward = {}
@@ -197,7 +195,7 @@ class _Backwards:
         ours = sys.getrefcount(box[0])
         alive = deque(self._ends)
         for key, i in self._place.items():
-            mine = ours + (i < self._tensors)  # `lost` holds the tensors once more
+            mine = ours + (i < self._tensors)  # `lost` holds the tensors as well
             if sys.getrefcount(self._members[i]) > mine + inside[key]:
                 alive.append(key)
         living: set[int] = set()
@@ -243,11 +241,11 @@ class _Backwards:
 def _without_modules(things: list[Any]) -> list[Any]:
     """Leave out modules, whose referents must not be read.
 
-    Their globals are what counts, and are read by themselves.
+    Their globals matter, and are read directly.
 
-    A module of C may show the collector what must not be held. Python 3.12's `_asyncio` shows
-    its list of freed futures. Once they have been held they are in it twice, and the next
-    collection loops for ever.
+    A C module may expose objects to the collector that must not be held. Python 3.12's `_asyncio`
+    exposes its list of freed futures. Once held, they are in it twice, and the next collection
+    loops forever.
     https://github.com/python/cpython/blob/v3.12.1/Modules/_asynciomodule.c#L3596
     """
     return [thing for thing in things if type(thing) is not ModuleType]

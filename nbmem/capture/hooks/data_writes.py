@@ -1,9 +1,9 @@
 """Count writes through `p.data`, which torch counts nowhere.
 
 `p.data.add_(...)` and `p.data -= step` are such writes. `p.data` is another tensor on the same
-memory, whose version counter counts for itself alone, and it is gone at once. So the attribute is
-patched (see capture/hooks/method_patches.py). The bytecode behind the look-up tells whether the
-tensor is written to at once. Writing to it later, or in a function that is given it, is not seen.
+memory. Its version counter is separate, and it is freed immediately. So the attribute is patched
+(see capture/patches/method_patches.py). The bytecode after the lookup shows whether the tensor is
+written to immediately. Later writes, or writes in a function that receives it, are not detected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _DYNAMO = "torch._dynamo.variables.tensor"
 _counts: dict[int, tuple[weakref.ref[Any], int]] = {}
-"""How often each living tensor that needs a gradient was written to through its data, by its id."""
+"""How often each live tensor that needs a gradient was written to through its data, by its id."""
 
 
 def data_writes_of(tensor: object) -> int:
@@ -42,9 +42,9 @@ def _count(tensor: Any) -> None:
 class DataPatch:
     """A patch of `Tensor.data` that counts writes through it.
 
-    Only a write right behind the look-up counts.
+    Only a write directly after the lookup counts.
 
-    Its `__set__` is that of the C++ class, so that no frame of nbmem's precedes an error of that.
+    Its `__set__` is that of the C++ class, so that no frame of nbmem's precedes its errors.
     """
 
     def __init__(self, owner: Any, original: Any, lost: Lost) -> None:

@@ -1,12 +1,12 @@
 """Observe out-of-memory errors when the allocation request fails.
 
-Errors that the program catches are observed, too. torch calls an observer before it raises. What
-is kept of the moment is texts and figures: a frame or a tensor kept here would be the very leak
-that an out-of-memory error is known for.
+Errors that the program catches are observed as well. torch calls an observer before it raises. Only
+texts and figures are retained: a retained frame or tensor would be the very leak for which
+out-of-memory errors are known.
 
-The exception itself may be caught, replaced or raised in a thread. The observer is called before
-it, where the line and the layer still run. Its place in the events is the allocator's own OOM
-entry.
+The exception itself may be caught, replaced or raised in a thread. The observer is called earlier,
+while the line and the layer are still running. Its position in the events is the allocator's own
+OOM entry.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
 _ENGINE = "_engine_run_backward"
 _CALLS = ("_call_impl", "_wrapped_call_impl")
 _NEAR = 2
-"""Steps from a node of backward to the parameters that its layer owns (through a transpose)."""
+"""Steps from a backward node to the parameters that its layer owns (through a transpose)."""
 
 _listeners: list[tuple[Tell, Mapping[str, Any], Lost]] = []
 _attached: WeakSet[Any] = WeakSet()
-"""Functions that an observer was given to. torch has no way to take one out: the same one stays,
-once for each process or virtual card, and holds nobody who listens."""
+"""Functions to which an observer was attached. torch cannot detach one. It stays attached once per
+process or virtual card, and retains no listener."""
 
 
 def listen(
@@ -91,7 +91,7 @@ def place_of(error: BaseException, namespace: Mapping[str, Any]) -> tuple[Stack,
     """Return an exception's stack, innermost first, and the running layer.
 
     Args:
-        error: The exception; nothing of it is kept.
+        error: The exception; nothing of it is retained.
         namespace: The notebook's names, to name the layer by.
     """
     frames: list[FrameType] = []
@@ -121,7 +121,7 @@ def _lost(part: str, err: Exception) -> None:
 def _attach() -> None:
     attach = _attach_function()
     if attach is None or attach in _attached or allocator_backend() != "native":
-        return  # no other allocator has an observer, and they raise
+        return  # other allocators have no observer, and raise
     _attached.add(attach)
     attach(_refused)
 
@@ -173,7 +173,7 @@ def _stack_of(frames: Iterable[FrameType]) -> Stack:
 def _frames(*, in_engine: bool) -> list[FrameType]:
     """Return the Python frames of the request, innermost first.
 
-    Backward runs in a thread of autograd's own, whose caller waits in another one.
+    Backward runs in autograd's own thread, while its caller waits in another one.
     """
     frames = [frame for frame in _outwards(caller()) if not is_ours(frame)]
     if in_engine and not any(frame.f_code.co_name == _ENGINE for frame in frames):
@@ -193,8 +193,8 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 def _modules(frames: Iterable[FrameType]) -> Iterator[Any]:
     """Yield the modules that are being called, innermost first.
 
-    Only frames of torch's own are read, whose locals are the call's arguments: on Python
-    before 3.13 the locals of a frame, once read, are kept until it ends.
+    Only frames of torch's own are read, whose locals are the call's arguments. Before Python 3.13
+    the locals of a frame, once read, are retained until it ends.
     """
     for frame in frames:
         if frame.f_code.co_name in _CALLS:
@@ -220,8 +220,8 @@ def _layer_of_call(modules: list[Any], namespace: Mapping[str, Any]) -> str | No
 def _progress(modules: list[Any]) -> float | None:
     """Return the fraction of its layers that the outermost module reached.
 
-    It is right if the layers are called in their order. None without modules, and where the
-    innermost module is not one of the layers.
+    It is correct if the layers are called in their order. None without modules, or if the innermost
+    module is not one of the layers.
     """
     if not modules:
         return None
@@ -233,9 +233,9 @@ def _progress(modules: list[Any]) -> float | None:
 def _layer_of_node(node: Any, namespace: Mapping[str, Any]) -> str | None:
     """Return the module that owns the parameters near a backward node.
 
-    None where there are no parameters, or no module owns them.
+    None if there are no parameters, or if no module owns them.
 
-    Its saved tensors are not read: that could run a checkpoint's forward again.
+    Its saved tensors are not read, because that could run a checkpoint's forward again.
     """
     parameters = list(_parameters_near(node, _NEAR))
     for root, outer in modules_in(namespace) if parameters else ():

@@ -1,9 +1,9 @@
 """Report forward, backward and optimizer steps from inside torch.
 
-Nothing in the user's code changes, and nothing of theirs is held. torch has hooks for some of
-this, but they have side effects: one in a module is pickled with it and refused by a scripted
-one. A global one takes every module inside off torch's fast path and adds a frame to its
-tracebacks. So what torch itself looks up is patched (method_patches.py explains how):
+Nothing in the user's code changes, and none of its objects is retained. torch has hooks for some of
+this, but they have side effects. A hook in a module is pickled with it and refused by a scripted
+module. A global hook takes every module inside off torch's fast path and adds a frame to its
+tracebacks. So attributes that torch itself looks up are patched (method_patches.py explains how):
 
 - `Module._call_impl`, which `Module.__call__` calls: only the outermost call is reported, and the
   hundreds inside it cost 0.2 us each;
@@ -87,7 +87,7 @@ class TrainingHooks:
 
     Args:
         listener: Receives the events.
-        lost: Records a fault in here; nothing is reported from then on.
+        lost: Records a fault in the hooks; nothing is reported after that.
         late: Called before each outermost call; returns further patches to install.
         of_host: Called before each outermost call; returns whether the host's memory is
             recorded.
@@ -113,7 +113,7 @@ class TrainingHooks:
     def install(self) -> None:
         """Install the patches and start reporting.
 
-        Needs torch; parts that this torch lacks are left out.
+        Needs torch; parts that this torch lacks are omitted.
         """
         torch: Any = import_torch()
         if torch is None or self._lent:
@@ -179,7 +179,7 @@ class TrainingHooks:
     def _is_inactive(self) -> bool:
         """Return whether events are ignored now.
 
-        They are after the end, after a fault, and in a child that was forked meanwhile.
+        They are after the end, after a fault, and in a process that was forked meanwhile.
         """
         return not self._listening or os.getpid() != self._pid
 

@@ -1,14 +1,14 @@
 """Find other threads that may be using tensors, by their stacks.
 
-Autograd and torch's operators work without the interpreter's lock: what another thread is doing
-to a tensor may be half done whenever nbmem reads. So nothing of another thread's is read while
-that thread may be at work. Its frames show whether it is, and reading them touches nothing of
+Autograd and torch's operators work without the interpreter's lock. So another thread's change to a
+tensor may be incomplete whenever nbmem reads. Nothing of another thread's is therefore read while
+that thread may be active. Its frames show whether it is, and reading them accesses nothing of
 torch's.
 
-The tensors that a thread uses cannot be known from outside: its frames reach the notebook's
-names, and a graph those of others. So the rule is coarse. A thread is at work while the user's
-code or torch is on its stack, unless it waits in Python's library or sleeps. What its own calls
-showed, in its own thread, has names all the same.
+The tensors that a thread uses cannot be known from outside: its frames reach the notebook's names,
+and a graph those of others. So the rule is coarse. A thread is active while the user's code or
+torch is on its stack, unless it waits in Python's library or sleeps. What its own calls reported,
+in its own thread, still has names.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _INFRASTRUCTURE = frozenset(
         *("zmq", "_pydev_bundle", "_pydevd_bundle", "pydevd"),
     )
 )
-"""What keeps threads of its own in a kernel; editors bring some of it from folders of theirs."""
+"""Packages with threads of their own in a kernel; editors load some from folders of their own."""
 _WAITING = frozenset(
     (
         *("wait", "wait_for", "join", "get", "acquire", "result", "select", "poll", "accept"),
@@ -44,7 +44,7 @@ _WAITING = frozenset(
     )
 )
 """Functions of threading, queue, concurrent, selectors, socket, subprocess and multiprocessing in
-which a thread waits for another, or for the outside."""
+which a thread waits for another one, or for external input."""
 _SLEEP = re.compile(r"\bsleep\s*\(")
 
 

@@ -1,9 +1,8 @@
 """Classify classes for the heap walk without calling their metaclass.
 
-A class is an object of the user's, too: its metaclass may have `__eq__`, `__hash__` and
-`__getattribute__`. So classes are told apart by `id()`, and what one is follows from
-its real bases. Code that keeps such an id keeps the class, or the id could come to mean
-another one.
+A class may be an object of the user's: its metaclass may have `__eq__`, `__hash__` and
+`__getattribute__`. So classes are distinguished by `id()`, and their kinds follow from their real
+bases. Code that stores such an id must retain the class, or the id could refer to another one.
 """
 
 from __future__ import annotations

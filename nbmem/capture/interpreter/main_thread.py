@@ -1,7 +1,7 @@
 """Read the main thread's stack from another thread, without its frames.
 
-A frame that Python hands out keeps its function's locals alive, and with them tensors that would
-then be freed in the wrong thread. faulthandler writes the stack from C, and makes no object.
+A frame object keeps its function's locals alive, and with them tensors that would then be freed in
+the wrong thread. faulthandler writes the stack from C, and creates no object.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 from nbmem.core.session.events import Frame, Stack
 
 MOST = 60
-"""Frames that are kept, the innermost."""
+"""Limit of frames, the innermost."""
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 _MOST_BYTES = 1 << 20
 _WRAPPERS = {"wrapper", "_wrapped_call_impl", "_call_impl", "decorate_context", "inner", "_fn"}
-"""Functions that only call what they are named after."""
+"""Functions that only call another function."""
 _HOMES = tuple({*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))})
 _PACKAGE = str(Path(__file__).parents[2])
 
@@ -36,9 +36,9 @@ class MainThread:
     def place(self) -> Stack:
         """Return the program's innermost line and the library call it is in.
 
-        The library call comes first. Without a line of the program it is the innermost frame.
+        The library call comes first. Without a line of the program the innermost frame is returned.
 
-        Empty where the stack is unknown.
+        Empty if the stack is unknown.
         """
         stack = self._stack()
         own = next((i for i, frame in enumerate(stack) if not is_foreign(frame.file)), None)

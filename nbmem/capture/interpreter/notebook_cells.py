@@ -49,8 +49,8 @@ def number_cell_files(stacks: Iterable[Stack]) -> tuple[Stack, ...]:
 
     The names have IPython's older form, `<ipython-input-7-cell>`.
 
-    A cell that was run again unchanged has the number of its latest run. What IPython does not know
-    stays as it is: a cell that ran before it was reset, an IPython before 8.
+    A cell that was run again unchanged has the number of its latest run. Files that IPython does
+    not know are unchanged: a cell that ran before it was reset, an IPython before 8.
     """
     numbers = numbers_of_cells()
     if not numbers:
@@ -71,11 +71,12 @@ def number_cell_files(stacks: Iterable[Stack]) -> tuple[Stack, ...]:
 def files_of_cells(stacks: Iterable[Stack]) -> dict[str, str]:
     """Map names of `number_cell_files` to files that cells were compiled as.
 
-    A magic's cell and the code in it have the same number; what is within was compiled behind it.
-    So has what a front end ran without history: only files in which a line of the stacks is count.
+    A magic's cell and the code inside it have one number, and the code inside was compiled later. A
+    front end may also run code with that number without history. So only files that occur in the
+    stacks count.
 
     Args:
-        stacks: As they were before `with_cells`.
+        stacks: The stacks before `number_cell_files`.
     """
     ran = {frame.file for stack in stacks for frame in stack}
     numbers = numbers_of_cells().items()
@@ -90,8 +91,8 @@ def lines_of(file: str, files: Mapping[str, str]) -> list[str]:
     """Read the lines of a frame's file; empty if the file is gone.
 
     Args:
-        file: The file, as `with_cells` names it.
-        files: Of cells, by `files_of_cells`.
+        file: The file, as `number_cell_files` names it.
+        files: Files of cells, from `files_of_cells`.
     """
     return [line.rstrip("\r\n") for line in linecache.getlines(files.get(file, file))]
 

@@ -1,7 +1,7 @@
 """Read what an object holds, bypassing all that a class can override.
 
-No frame of nbmem's own may stay in a variable: `sys._current_frames()` holds the caller's, and kept
-in a local it makes a cycle that keeps all that a walk has touched.
+No frame of nbmem's own may remain in a variable: `sys._current_frames()` holds the caller's. In a
+local it creates a cycle that keeps everything alive that a walk has visited.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MODULE_NAMESPACE: Any = vars(ModuleType)["__dict__"]
 _MOST_BITS = 1_000
 _TRIES = 8
 _OWN_STORE = 3
-"""References to a frame's dictionary of locals that nobody else keeps: its frame's, ours, the
+"""References to a frame's dictionary of locals that no other code holds: the frame's, ours, the
 argument of getrefcount."""
 
 
@@ -72,9 +72,9 @@ def first_of(container: Callable[[], Iterable[T]], most: int | None = None) -> l
 
     With None all members are returned.
 
-    One call of C's goes through a container without letting others run, but between the
-    making of an iterator and that call they may: Python raises an error for a change, and
-    the read starts anew.
+    One C call iterates a container without letting other threads run. They may run between the
+    creation of an iterator and that call. Python then raises an error for a change, and the read is
+    repeated.
     """
     for _ in range(_TRIES):
         try:
@@ -87,7 +87,7 @@ def first_of(container: Callable[[], Iterable[T]], most: int | None = None) -> l
 def entries_of(kept: Any, most: int | None = None) -> list[tuple[Any, Any]]:
     """Return the first entries of a dictionary, safe against other threads.
 
-    What the dictionary's class overrides is bypassed.
+    Methods that the dictionary's class overrides are bypassed.
     """
     return first_of(partial(dict.items, kept), most)
 
@@ -95,7 +95,7 @@ def entries_of(kept: Any, most: int | None = None) -> list[tuple[Any, Any]]:
 class Members:
     """A reader of attributes and slots that remembers the layout of classes.
 
-    The classes are held, or an id could come to mean another one.
+    The classes are retained, or an id could refer to another one.
     """
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ def _slot_values(thing: object, slots: list[tuple[str, Any]]) -> Iterator[tuple[
     for name, slot in slots:
         try:
             yield name, slot.__get__(thing)
-        except AttributeError:  # nothing in it
+        except AttributeError:  # an empty slot
             continue
 
 
@@ -168,8 +168,8 @@ def locals_of(frame: FrameType) -> dict[str, Any]:
 
     Empty for any other frame.
 
-    Before Python 3.13 `f_locals` makes a dictionary that the frame keeps, and with it every
-    tensor in it, beyond a `traceback.clear_frames`. So what was not there before is emptied
+    Before Python 3.13 `f_locals` creates a dictionary that the frame retains, and every tensor in
+    it, even after `traceback.clear_frames`. So entries that were not there before are removed
     again.
     """
     if not is_optimized(frame):
@@ -180,7 +180,7 @@ def locals_of(frame: FrameType) -> dict[str, Any]:
     own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
     for held in gc.get_referents(frame):
         if type(held) is dict and held and held.keys() <= own:
-            return {**held}  # an earlier look's: reading f_locals anew might let go of something
+            return {**held}  # from an earlier read: a new one might free something
     store = frame.f_locals
     found = {name: store[name] for name in own if name in store}
     if sys.getrefcount(store) <= _OWN_STORE:

@@ -2,7 +2,7 @@
 
 These are numbers, texts, and tuples of those.
 
-A notebook's names are mostly such: IPython adds two for each cell.
+Most of a notebook's names are such values: IPython adds two for each cell.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ K = TypeVar("K")
 
 _ATOMS = frozenset(map(id, (int, float, complex, bool, str, bytes, type(None))))
 _FEW = 16
-"""Items of a tuple that are looked at."""
+"""Items of a tuple that are checked."""
 _ATTRIBUTES_AT: Any = type.__dict__["__dictoffset__"]
 _derives = type.__subclasscheck__
 _name_of, _value_of = itemgetter(0), itemgetter(1)
@@ -53,8 +53,8 @@ def entries_with_tensors(entries: Iterable[tuple[K, Any]]) -> list[tuple[K, Any]
 def user_names(namespace: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Return a notebook's names and values, without IPython's own.
 
-    IPython has a copy of what it put there (`_5`, `_i5`, `In`): `%who` finds the user's
-    names in this way, too. Its results are reached by the one name `Out`.
+    IPython has a copy of the names that it added (`_5`, `_i5`, `In`): `%who` also finds the user's
+    names like this. Its results are reached only by the name `Out`.
     """
     entries = list(namespace.items())
     shell: Any = running_shell()
@@ -69,6 +69,6 @@ def user_names(namespace: Mapping[str, Any]) -> list[tuple[str, Any]]:
 def leading_names(namespace: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Return a notebook's names whose values may lead to a tensor.
 
-    IPython's own names are left out.
+    IPython's own names are omitted.
     """
     return entries_with_tensors(user_names(namespace))

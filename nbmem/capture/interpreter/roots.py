@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 OUT = "Out"
-"""The root of all that IPython keeps of results: `%nbmem free out` lets go of it together."""
+"""The root of all results that IPython retains: `%nbmem free out` releases them together."""
 _RESULTS = ("_", "__", "___")
 _LONGEST = 20
-"""Characters of a name with a cell's number."""
+"""Limit of characters of a name with a cell's number."""
 _OF_HISTORY = frozenset((*_RESULTS, "In", "Out", "_oh", "_ih", "_dh"))
 VALUE = "the statement's value"
-"""Stands among the notebook's names for what a traced statement returns and nobody holds yet."""
+"""Name among the notebook's names for the result of a traced statement that has no variable."""
 _NOT_USERS = (*FOREIGN, "asyncio", "threading", "runpy", "nbclient", "concurrent", "pytest")
 
 
@@ -41,8 +41,8 @@ class Place:
     """One object at which a heap walk starts.
 
     Attributes:
-        kind: What keeps it there.
-        root: The name of what would have to be released.
+        kind: What keeps the object alive there.
+        root: The name of what must be released.
         label: The start of the path.
         suffix: The end of the path ("in the traceback of In [7]"), or "".
         thing: The object.
@@ -72,7 +72,7 @@ def places(namespace: Mapping[str, Any]) -> Iterator[Place]:
 def barred_dictionaries(namespace: Mapping[str, Any]) -> Iterator[object]:
     """Yield the dictionaries that a heap walk must not enter.
 
-    Their names are starting points of their own, or lead to no tensor of the notebook.
+    Their values are starting points of their own, or contain no tensor of the notebook.
     """
     yield namespace
     for module in list(sys.modules.values()):
@@ -198,8 +198,8 @@ def _frames() -> Iterator[Place]:
 def _innermost(mine: int) -> list[tuple[int, FrameType]]:
     """Return the innermost frame of each thread, without nbmem's own.
 
-    No frame of nbmem's may be in a variable when it ends. That would be a cycle, which
-    keeps all that the walk holds.
+    nbmem's own frames must not be in a variable when this function ends. That would be a reference
+    cycle, which keeps alive everything that the walk holds.
     """
     frames = sys._current_frames()  # noqa: SLF001 - the documented way
     frames.pop(mine, None)
@@ -217,7 +217,7 @@ def module_of(frame: FrameType) -> str:
 
 def _modules(namespace: Mapping[str, Any]) -> Iterator[Place]:
     """Yield the globals of the user's own modules."""
-    # A module may have two names, as a script has; what is looked at may be a copy of a shell's.
+    # A module such as a script may have two names. The namespace may be a copy of the shell's.
     begun = {id(namespace), id(getattr(running_shell(), "user_ns", None))}
     for name, module in list(sys.modules.items()):
         if _is_users_module(module):

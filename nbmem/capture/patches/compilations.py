@@ -1,9 +1,9 @@
 """Keep torch.compile away from nbmem's own code and patches.
 
-Below a compiled function Dynamo inspects each Python frame before it runs, nbmem's included. It
-made an endless loop of one. What Dynamo follows by itself, attribute by attribute, must be torch's
-own: where it finds a patch, it breaks the graph or gives up the function for good. So Dynamo skips
-nbmem's code, and patches are removed while something is compiled.
+Inside a compiled function Dynamo inspects each Python frame before it runs, nbmem's included. This
+once caused an endless loop. Attributes that Dynamo traces must be torch's own: if it finds a patch,
+it breaks the graph or gives up the function permanently. So Dynamo skips nbmem's code, and patches
+are removed while something is compiled.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CALLBACKS = "torch._dynamo.callback"
 def skip_in_dynamo(*functions: Callable[..., Any]) -> None:
     """Have Dynamo skip these functions and those marked with `entry`.
 
-    They run as they are, with all that they call. Does nothing before torch 2.7.
+    They run unchanged, with all functions that they call. Does nothing before torch 2.7.
     """
     torch: Any = loaded_torch()
     dynamo = getattr(getattr(torch, "_C", None), "_dynamo", None)
@@ -50,8 +50,8 @@ class Compilations:
 
     Args:
         begins: Called in the thread that compiles.
-        ended: Called in whichever thread was the last.
-        lost: Leaves a note of a fault.
+        ended: Called in the thread that compiled last.
+        lost: Records a note about a fault.
     """
 
     def __init__(self, begins: Callable[[], None], ended: Callable[[], None], lost: Lost) -> None:
@@ -96,7 +96,7 @@ class Compilations:
     def _cleared(self) -> None:
         """Clear Dynamo's callbacks, then register nbmem's again.
 
-        `torch._dynamo.reset` calls this in place of the handler's own `clear`.
+        `torch._dynamo.reset` calls this instead of the handler's own `clear`.
         """
         self._as_before()
         if self._on:
@@ -123,7 +123,7 @@ class Compilations:
     def find_spec(self, name: str, *_path_and_target: Any) -> None:
         """Register the callbacks when a module of Dynamo's is imported.
 
-        Python calls this for each import, as for any finder in `sys.meta_path`. Finds no module
+        Python calls this for each import, as for any finder in `sys.meta_path`. It finds no module
         itself.
         """
         if name.startswith("torch._dynamo.") and self._on and self._attach():
@@ -133,7 +133,7 @@ class Compilations:
 def _handler() -> Any | None:
     """Return Dynamo's callback handler, or None.
 
-    None before Dynamo is imported, and where it has no such handler.
+    None before Dynamo is imported, and if it has no such handler.
     """
     handler = getattr(sys.modules.get(_CALLBACKS), "callback_handler", None)
     there = hasattr(handler, "start_callbacks") and hasattr(handler, "end_callbacks")

@@ -1,19 +1,19 @@
 """Patch attributes of torch's classes, to observe calls through them.
 
-A hook of torch's own would stand in the user's modules (where `torch.save(self)` pickles it), and a
-wrapper would stand in every traceback. So an attribute of a class is replaced by a descriptor, for
-as long as it is needed. The descriptor sees the look-up just before the call, and returns torch's
-own method. Where the end of the call matters, it returns an `ObservedCall`: the interpreter drops
-that as soon as the call has returned or raised. No frame of nbmem's lies between torch and itself,
-in no traceback.
+A hook of torch's own would remain in the user's modules (where `torch.save(self)` pickles it), and
+a wrapper would appear in every traceback. So an attribute of a class is replaced by a descriptor,
+as long as necessary. The descriptor observes the lookup just before the call, and returns torch's
+own method. If the end of the call matters, it returns an `ObservedCall`. The interpreter drops that
+object as soon as the call has returned or raised. No traceback contains a frame of nbmem's between
+torch's frames.
 
-A look-up on the class, not on an instance just before a call, gets the original. An attribute that
-other code has replaced since is left as it is.
+A lookup on the class, instead of on an instance just before a call, gets the original. An attribute
+that other code has replaced since is not changed.
 
-A hook in a module would also be refused by a scripted one, and a global hook takes all modules off
-torch's fast path. Python calls signal handlers where functions begin, also where a finalizer
-begins, which loses what is raised before its first `try`. So the end of a call is reported by a
-generator, which resumes inside of its `try`.
+A scripted module would also refuse a hook, and a global hook takes all modules off torch's fast
+path. Python calls signal handlers where functions begin, including finalizers. An exception raised
+there, before the first `try`, is lost. So the end of a call is reported by a generator, which
+resumes inside its `try`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ObservedCall(functools.partial):  # type: ignore[type-arg]
     It adds no frame of nbmem's.
 
     Attributes:
-        tell: Reports the end. Called when the interpreter drops this object, without a function
+        tell: Reports the end. Called when the interpreter drops this object, without a function in
             between.
     """
 
@@ -58,7 +58,7 @@ class CallState(threading.local):
     Nested calls are not reported.
 
     Attributes:
-        busy: Whether a call was reported whose end was not.
+        busy: Whether a call was reported whose end was not reported yet.
     """
 
     busy = False
@@ -72,10 +72,10 @@ class MethodPatch:
     Args:
         owner: The class.
         name: The method's name.
-        begins: Called with the object and the calling frame before the call. Returns what to call
-            at its end, or None.
-        lost: Leaves a note of a fault.
-        by: The only code whose calls are of interest; None for every look-up that a call follows.
+        begins: Called with the object and the calling frame before the call. Returns a function to
+            call at its end, or None.
+        lost: Records a note about a fault.
+        by: The only code whose calls are reported; None for every lookup that a call follows.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class MethodPatch:
         method = self._original.__get__(thing, kind)
         if thing is None or self._inside.busy:  # the many calls inside a model's cost 0.2 us each
             return method
-        return self._patched(thing, method, sys._getframe(1))  # noqa: SLF001 - the frame that looks it up
+        return self._patched(thing, method, sys._getframe(1))  # noqa: SLF001 - the frame of the lookup
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the original, for calls through the class's dictionary."""
@@ -115,10 +115,10 @@ class MethodPatch:
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        return type(self._original)  # unittest.mock asks what it shall stand in for
+        return type(self._original)  # unittest.mock reads the class that it replaces
 
     def __getattr__(self, name: str) -> Any:
-        # Dynamo's guards ask what stands in the class's dictionary for `__defaults__` and the like.
+        # Dynamo's guards read `__defaults__` and the like from the class dictionary's entry.
         return getattr(object.__getattribute__(self, "_original"), name)
 
     def _as_before(self, _thing: Any, method: Any, _frame: FrameType) -> Any:
@@ -126,7 +126,7 @@ class MethodPatch:
 
     @entry("the phases from here on", otherwise=_as_before)
     def _patched(self, thing: Any, method: Any, frame: FrameType) -> Any:
-        if not self._is_lent:  # a patch of the user's own was taken out later than we were
+        if not self._is_lent:  # a patch of the user's own was removed after ours
             self.revert()
             return method
         code = frame.f_code
@@ -136,7 +136,7 @@ class MethodPatch:
         if told is None:
             return method
         call = observe_call(method, told, self.lost, self._inside)
-        self._inside.busy = True  # last: an interrupt before it ends the call, and so puts it right
+        self._inside.busy = True  # last: an earlier interrupt ends the call
         return call
 
 
@@ -147,8 +147,8 @@ class AttributePatch:
         owner: The class, which has no such attribute itself.
         name: The attribute's name.
         read: Called with the object and the reading frame.
-        by: File and function of the code whose readings are of interest.
-        lost: Leaves a note of a fault.
+        by: File and function of the code whose reads are reported.
+        lost: Records a note about a fault.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ def observe_call(
     Args:
         method: The method to call.
         ended: Called at the end of the call.
-        lost: Leaves a note of a fault.
+        lost: Records a note about a fault.
         inside: The flag to clear at the end of the call.
     """
     call, end = ObservedCall(method), report_end(ended, lost, inside or CallState())
@@ -221,15 +221,15 @@ def observe_call(
 def report_end(ended: Ended, lost: Lost, inside: CallState) -> Iterator[None]:
     """Report the end of a call when resumed, and never raise.
 
-    What a finalizer raises is lost. That is also true of a signal handler, which Python calls where
-    a function begins: before its first `try`. A generator resumes inside of its own.
+    Exceptions raised in a finalizer are lost. That includes a signal handler's, which Python calls
+    where a function begins: before its first `try`. A generator resumes inside its own `try`.
     """
-    again = []  # lets go of what it has at the generator's end: it is delivered in torch's frame
+    again = []  # released at the generator's end: delivered in torch's frame
     try:
         yield
     except GeneratorExit:
         return
-    except BaseException as err:  # noqa: BLE001 - of a signal, just now
+    except BaseException as err:  # noqa: BLE001 - from a signal, just now
         again.append(handle_exception(err, "the end of a phase", lost))
     inside.busy = False
     try:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nbmem.capture.processes.jupyter_servers import Kernel
 
 LONGEST = 80
-"""Characters of a command."""
+"""Maximum characters of a command."""
 _KERNEL = re.compile(r"kernel-([0-9a-f]{8}-[0-9a-f-]{27})\.json")
 _MOST_CARDS = 1_024
 
@@ -40,7 +40,7 @@ def cards_now(*, kernels: Mapping[str, Kernel] | None = None) -> tuple[OccupiedC
         kernels: The kernels of the user's Jupyter servers, by id; None to query them.
 
     Raises:
-        ProbeUnavailableError: NVML cannot be read here, or has not answered in time.
+        ProbeUnavailableError: NVML cannot be read here, or has timed out.
     """
     known = jupyter_servers.kernels() if kernels is None else kernels
     library = nvml.load()
@@ -104,8 +104,8 @@ def describe_process(pid: int, used: int | None, kernels: Mapping[str, Kernel]) 
     """Describe one process on a GPU, as far as this user may see it.
 
     Args:
-        pid: The driver's number for it.
-        used: Its bytes there; None where they are hidden.
+        pid: The process ID from the driver.
+        used: Its bytes there; None if they are hidden.
         kernels: The kernels of this user's servers.
     """
     import psutil

@@ -1,8 +1,8 @@
 """Ask another of the user's Jupyter kernels to free its cached memory.
 
 The request goes through Jupyter's own client. It runs nbmem's own command and nothing else, between
-two of that kernel's cells, as a front end would run it. The connection's key lies in a file that
-only this user may read.
+two of that kernel's cells, as a front end would run it. The connection's key is in a file that only
+this user can read.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ PATIENCE_S = 10.0
 _FILE = re.compile(r"kernel-[0-9a-f-]{36}\.json$")
 _ASK = "get_ipython().run_line_magic('nbmem', 'free cache')"
 _MOST = 4_096
-"""Characters of an answer."""
+"""Maximum characters of a reply."""
 
 
 def free_cache(pid: int) -> str | None:
     """Have a kernel free its cached memory; return its answer or None.
 
-    None if the kernel did not answer.
+    None if the kernel did not reply.
 
     Args:
         pid: The kernel's process. The caller has checked that it is the user's own.
@@ -34,7 +34,7 @@ def free_cache(pid: int) -> str | None:
     try:
         path = _connection(pid)
         return None if path is None else _answer(path)
-    except Exception as err:  # noqa: BLE001 - it ended meanwhile, or Jupyter's client is not here
+    except Exception as err:  # noqa: BLE001 - it has ended, or Jupyter's client is missing
         reraise_if_from_signal(err)
         return None
 
@@ -42,7 +42,7 @@ def free_cache(pid: int) -> str | None:
 def _connection(pid: int) -> Path | None:
     """Return a kernel's connection file; None if it has none.
 
-    None also unless the file is this user's, and only this user may write it.
+    Also None unless the file belongs to this user and only this user can write it.
     """
     import psutil
 
@@ -72,7 +72,7 @@ def _answer(path: Path) -> str | None:
     client.load_connection_file()
     client.start_channels(hb=False)
     try:
-        client.wait_for_ready(timeout=PATIENCE_S)  # else what it says first may be missed
+        client.wait_for_ready(timeout=PATIENCE_S)  # else its first output may be missed
         reply = client.execute_interactive(
             _ASK, store_history=False, allow_stdin=False, timeout=PATIENCE_S, output_hook=hear
         )

@@ -1,10 +1,9 @@
 """Query this user's Jupyter servers for their kernels.
 
-They tell the current path of a kernel's notebook, and whether the kernel is busy or
-idle.
+They report the current path of a kernel's notebook, and whether the kernel is busy or idle.
 
-A server writes its address and token into a file of the user's, which `jupyter server list`
-reads, too. No other server is queried, and none on another machine.
+A server writes its address and token into a file of the user's, which `jupyter server list` also
+reads. No other server is queried, and none on another machine.
 https://github.com/jupyter-server/jupyter_server/blob/v2.21.1/jupyter_server/serverapp.py#L3247
 """
 
@@ -19,9 +18,9 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 TIMEOUT_S = 1.0
-"""A server that takes longer is passed over."""
+"""A server that takes longer is skipped."""
 END_S = 30.0
-"""So long a kernel's end may take: its server waits for it, five seconds before it is killed."""
+"""Limit for a kernel's shutdown: its server waits for it, five seconds before it is killed."""
 _MOST_BYTES = 1 << 20
 
 
@@ -30,7 +29,7 @@ class Kernel(NamedTuple):
 
     Attributes:
         id: Jupyter's id.
-        notebook: Path of the notebook, as its server's files have it.
+        notebook: Path of the notebook, relative to its server's root.
         busy: Whether it runs a cell.
         server: The server that can shut it down.
     """
@@ -60,7 +59,7 @@ def shut_down(kernel: Kernel) -> bool:
     """Shut a kernel down through its server; return whether it succeeded."""
     try:
         _request(kernel.server, f"api/kernels/{kernel.id}", "DELETE", END_S)
-    except Exception:  # noqa: BLE001 - it said no, or is gone
+    except Exception:  # noqa: BLE001 - refused, or it has ended
         return False
     return True
 
@@ -75,14 +74,14 @@ def _server_in(path: Path) -> Server | None:
         mine = not hasattr(os, "getuid") or path.stat().st_uid == os.getuid()
         raw = json.loads(path.read_bytes()[:_MOST_BYTES]) if mine else {}
         return Server(str(raw["url"]), str(raw.get("token") or ""))
-    except Exception:  # noqa: BLE001 - a file of anything
+    except Exception:  # noqa: BLE001 - any file content
         return None
 
 
 def _runtime() -> Path:
     """Return the folder of Jupyter's runtime files.
 
-    It is that of `jupyter_runtime_dir()`; without jupyter_core the default on Linux.
+    It is that of `jupyter_runtime_dir()`; without jupyter_core, Linux's default.
     """
     try:
         from jupyter_core.paths import jupyter_runtime_dir
@@ -117,7 +116,7 @@ def _kernels_of(server: Server) -> list[Kernel]:
             )
             for session in sessions
         ]
-    except Exception:  # noqa: BLE001 - it is gone, or asks for more than a token
+    except Exception:  # noqa: BLE001 - it has ended, or requires more than a token
         return []
 
 

@@ -21,8 +21,8 @@ MOST_NAMES = 10_000
 """Names of the notebook, or of one object, that are read."""
 MOST_FOUND = 64
 _OF_SETTINGS = ("__main__", "argparse", "types")
-"""Modules of classes whose objects are taken for settings: the user's own, and Python's plain ones.
-A DataLoader has a `batch_size`, too, but refuses another."""
+"""Modules of classes whose objects count as settings: the user's own, and Python's plain ones. A
+DataLoader also has a `batch_size`, but it cannot be changed."""
 
 
 def batch_sizes(namespace: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -1,8 +1,7 @@
 """Collect facts about modules, optimizers and settings for the tips.
 
-They are plain data. Nothing here runs the user's code: attributes are read from the
-dictionaries of instances and classes where a property could be the user's. No object of
-the user's is held.
+They are plain data. Nothing here runs the user's code: attributes are read from the dictionaries of
+instances and classes if a property could be the user's. No object of the user's is retained.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from nbmem.capture.tensors.module_tree import ModuleTree
 
 MOST_BLOCKS = 16
-"""Lists of equal blocks that are described of one module."""
+"""Lists of equal blocks that are described for one module."""
 FEWEST_BLOCKS = 2
 _IN_PLACE = ("ReLU", "LeakyReLU", "ELU")
 """Modules whose backward needs their result and not their input."""
@@ -47,9 +46,10 @@ class CallFacts(NamedTuple):
 
     Attributes:
         training: Whether the module was in training mode.
-        grad: Whether a graph was made: gradients were on, and a weight or an input wanted one.
-        autocast: The type that autocast takes; None where it was off.
-        rows: Rows of the batch; None where none was seen.
+        grad: Whether a graph was recorded: gradients were on, and a weight or an input required
+            one.
+        autocast: The dtype that autocast uses; None if it was off.
+        rows: Rows of the batch; None if unknown.
     """
 
     training: bool
@@ -80,7 +80,7 @@ def module_facts(module: Any, tree: ModuleTree) -> dict[str, Any]:
 
     Args:
         module: The module.
-        tree: Its tree as it is now.
+        tree: Its current tree.
     """
     registry = active_registry()
     key = "facts", None if registry is None else registry.kind
@@ -188,7 +188,7 @@ def _autocast(torch: Any) -> str | None:
 def _rows(torch: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
     """Return the first dimension of the first tensor given.
 
-    As a rule these are the rows of a batch. None where there is no such tensor.
+    These are usually the rows of a batch. None if there is no such tensor.
     """
     with without_torch_function():
         return _first_rows(torch, args, kwargs)
@@ -242,9 +242,9 @@ def pinned_bytes(stats: Mapping[str, Any]) -> dict[str, int | None] | None:
 
     None if it has other counters.
 
-    Torch renamed them after 2.9: held bytes were "reserved", used bytes "allocated". Until 2.11
-    a block that comes back lowers the bytes in use by minus one. Then the number of blocks
-    tells whether all are in use, or none; between the two the bytes in use are None.
+    Torch renamed them after 2.9: held bytes were "reserved", used bytes "allocated". Until 2.11 a
+    block that is returned lowers the bytes in use by minus one. Then the number of blocks shows
+    whether all are in use, or none; between the two the bytes in use are None.
     """
     names = ("segment", "reserved_bytes", "allocation", "allocated_bytes")
     if "reserved_bytes" not in stats:

@@ -1,7 +1,8 @@
 """Read the whole card ten times a second during a cell, in a thread.
 
-Ten a second cost nothing measurable on an H100's host, a hundred doubled a CPU-bound step. The
-first reading and the last are that thread's, too: a driver that hangs then hangs it, and no cell.
+Ten readings a second cost nothing measurable on an H100's host; a hundred doubled a CPU-bound step.
+The first and the last reading also run in that thread: a driver that hangs then blocks it, and no
+cell.
 """
 
 from __future__ import annotations
@@ -32,22 +33,22 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 0.1
 MAX_SAMPLES = 36_000
-"""One hour at ten a second; then every second reading is thrown away and the pace is halved."""
+"""One hour at ten a second. Then every second reading is dropped and the rate is halved."""
 RETRIES = 3
-"""The reserved bytes must be the same before and after a reading of the card."""
+"""Attempts to read a card while the reserved bytes remain constant."""
 _SMALLER = 8
-"""torch may count a card larger than NVML does by one part in so many, not by more."""
+"""torch may report a larger card than NVML by at most one part in this many."""
 
 
 class Sampler:
     """Reads NVML (or cudaMemGetInfo) for every card whose memory torch holds.
 
-    The other libraries of this process are queried beside it for what they hold of that card.
+    The other libraries of this process are also queried for the memory that they hold on that card.
 
-    `start` and `stop` may be called in any order, as often as one likes, from any thread.
+    `start` and `stop` may be called in any order, any number of times, from any thread.
 
     Args:
-        device: The one card to read; None for all.
+        device: The only card to read; None for all.
         note: Called with one sentence if a source is not available.
         also: Called at each reading; reads further counters.
     """
@@ -79,12 +80,12 @@ class Sampler:
         """Start the thread, and wait for its first reading."""
         if self._thread is not None or self._stop.is_set():
             return
-        if (why := nvml.hung()) is not None:  # nor would cudaMemGetInfo answer
+        if (why := nvml.hung()) is not None:  # cudaMemGetInfo would hang as well
             self._add_note(why)
             return
-        with suppress(ProbeUnavailableError):  # said by the first reading
+        with suppress(ProbeUnavailableError):  # noted by the first reading
             nvml.load()
-        resident_memory.resident_bytes()  # imports psutil, for which no limit shall run, either
+        resident_memory.resident_bytes()  # imports psutil, also without a time limit
         self._thread = threading.Thread(target=self._run, name="nbmem sampler", daemon=True)
         self._thread.start()
         if not (self._first.wait(LIMIT_S) or self._first.wait(GRACE_S)):
@@ -145,9 +146,9 @@ class Sampler:
             used, process = self._used(index, reserved, doubts)
             if reserved == _reserved(index):
                 break
-        else:  # the cell takes memory too fast just now; the next reading will do
+        else:  # the cell allocates too fast now; the next reading is used
             return
-        for figure, sentence in doubts.items():  # not before: what was freed meanwhile is no doubt
+        for figure, sentence in doubts.items():  # not before: memory freed meanwhile is no doubt
             self._doubt(figure, sentence)
         rows = self._rows.setdefault(index, [])
         t_ns = CLOCK.time_ns()
@@ -162,7 +163,7 @@ class Sampler:
     def _used(self, index: int, reserved: int, doubts: dict[str, str]) -> tuple[int, int]:
         """Return the bytes of a card in use, and those of this process.
 
-        Each is NOT_KNOWN where it is not available or impossible.
+        Each is NOT_KNOWN if it is not available or impossible.
         """
         if self._nvml is not None:
             try:
@@ -181,7 +182,7 @@ class Sampler:
     ) -> tuple[int, int]:
         """Return the card's and this process's bytes of a plausible reading.
 
-        The reading must agree with what torch knows of the card.
+        The reading must agree with torch's figures for the card.
 
         Raises:
             ImpossibleReadingError: The card's size or its bytes in use contradict torch's figures.
@@ -227,7 +228,7 @@ class Sampler:
     def card_bytes(self, device: int) -> tuple[int, int] | None:
         """Return a card's size by NVML and the driver's bytes, or None.
 
-        None stands for a card that NVML has not described.
+        None if NVML has not described the card.
         """
         return self._cards.get(device)
 
@@ -238,7 +239,7 @@ class Sampler:
     def other_processes(self, device: int) -> dict[str, int]:
         """Return the bytes of other processes on a card, by name.
 
-        They are read now, or were read at the end. Invisible processes are left out.
+        They are read now, or were read at the end. Invisible processes are omitted.
         """
         if self._stop.is_set():
             return self._others.get(device, {})
@@ -274,7 +275,7 @@ def _reserved(index: int) -> int:
 def _least_total(index: int, reserved: int) -> int:
     """Return the least number of bytes that a card can have.
 
-    That is what torch holds of it, and about what CUDA reports of it.
+    It is what torch holds of it, and about what CUDA reports.
     """
     torch = torch_cuda.initialized_torch()
     if torch is None:

@@ -1,6 +1,6 @@
 """Compute what every cell changed, from counters read before and after.
 
-This is cheap enough to leave on.
+This is cheap enough to be always on.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DeltaReader:
     def before_torch(self, begun_ns: int) -> None:
         """Register the start of a cell that imported torch itself.
 
-        It found nothing on a card.
+        There was nothing on a card before.
         """
         self._before.append((begun_ns, _Totals(0, 0, {}), None))
 
@@ -57,7 +57,7 @@ class DeltaReader:
         """Return what the innermost cell changed.
 
         Args:
-            label: What the cell is called.
+            label: The cell's name.
             error: The exception that ended it, or None.
             execution_count: The number in `In [n]`, if it has one.
 
@@ -101,20 +101,20 @@ class DeltaReader:
 
         Args:
             rows: The rows to append to.
-            trace: A traced cell's `api.Trace`, which knows of its tensors; None for an untraced
+            trace: A traced cell's `api.Trace`, which contains its tensors; None for an untraced
                 cell.
         """
         delta, self._of_host = self._of_host, None
         if delta is None:
             return
         tensors = None
-        with suppress(Exception):  # said already, where the report was to be shown
+        with suppress(Exception):  # already noted where the report was shown
             if trace is not None and (made := trace.report()).device.is_host:
                 tensors = made.ledger_at_end.allocated - made.ledger_at_start.allocated
         rows.append(replace(delta, tensors=tensors))
 
     def _resident(self) -> int | None:
-        with suppress(Exception):  # a courtesy, as below
+        with suppress(Exception):  # optional, as below
             return self._host.read(None, 0, whole=False).process
         return None
 
@@ -134,7 +134,7 @@ def _readings() -> list[tuple[int, Counters]]:
     """Read the counters of the cards from which torch holds memory."""
     try:
         cards = [(i, read_counters(i)) for i in range(device_count())]
-    except Exception as err:  # noqa: BLE001 - a delta is a courtesy: nobody must notice its absence
+    except Exception as err:  # noqa: BLE001 - a delta is optional: its absence must not matter
         reraise_if_from_signal(err)
         return []
     return [(i, c) for i, c in cards if c is not None and c.reserved]
@@ -143,7 +143,7 @@ def _readings() -> list[tuple[int, Counters]]:
 class _Totals(NamedTuple):
     """Allocated and reserved bytes, summed over all cards.
 
-    `cards` has each card's allocated bytes and the peak that torch counts.
+    `cards` has each card's allocated bytes and torch's peak counter.
     """
 
     allocated: int

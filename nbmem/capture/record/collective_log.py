@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class CollectiveLog:
     """Records storages held by FSDP, with a counter sample for each report.
 
-    The reports come from probes.collectives.Collectives.
+    The reports come from distributed.collectives.Collectives.
 
     Args:
         hook_events: Admits one thread at a time.
@@ -56,7 +56,7 @@ class CollectiveLog:
                 storages.setdefault(seen[:2], []).append((seen, held))
         for shown in storages.values():
             seen, held = shown[0]
-            if len(shown) > 1:  # one storage for several parameters: it has no form of its own
+            if len(shown) > 1:  # one storage for several parameters: without a form of its own
                 seen = seen._replace(name=f" {held.what}")
                 held = held._replace(to=common_path([one.to for _, one in shown]))
             yield seen._replace(of=ShardedName(held, self._identities))
@@ -65,11 +65,11 @@ class CollectiveLog:
 class ShardedName:
     """A name for storage of a sharded parameter, resolved at the end.
 
-    The parameter is not kept alive. FSDP knows a path from its own root, and the recording the
-    module around that by the end only.
+    The parameter is not kept alive. FSDP knows a path from its own root. The module that contains
+    the root is known only at the end of the recording.
 
     Args:
-        held: What is named.
+        held: The tensor to name.
         identities: Finds the module that has the parameter.
     """
 

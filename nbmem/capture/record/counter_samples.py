@@ -1,10 +1,10 @@
 """Take counter samples, each of which fixes a place in the history.
 
-The allocator counts what it writes into its history, so a sample gives a place in it exactly.
-Clocks could not: the history's is in microseconds, and another thread may be in between.
+The allocator counts its history's entries, so a sample gives an exact position in the history.
+Clocks cannot: the history's is in microseconds, and another thread may run in between.
 
-The sum of six counters is the index of the next entry. Where the user has reset the accumulated
-counters the clock serves instead, and a note says so.
+The sum of six counters is the index of the next entry. If the user has reset the accumulated
+counters, the clock is used instead, and a note is left.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 _NAMES = Counters._fields
 _ACTIONS, _RESERVED = _NAMES.index("actions"), _NAMES.index("reserved")
 _WIDTH = 1 + len(_NAMES)
-"""Numbers of a reading: its mark and its counters. They take 64 bytes, objects took 460."""
+"""Numbers of a reading: its sample and its counters. They take 64 bytes; objects took 460."""
 MAX_MARKS = 4_000_000
 """Readings of one recording, 256 MiB for each card: half a million steps of a training loop. Later
-ones are left out, but for the last (a note says so)."""
+ones except the last are omitted (with a note)."""
 
 
 class CounterLog:
     """Takes counter samples of every card that torch uses.
 
     Args:
-        device: The one card to read; None for all.
+        device: The only card to read; None for all.
 
     Attributes:
-        taken: Called at once with each sample's index; for a storage registry, which has counters
-            of its own.
+        taken: Called immediately with each sample's index. A storage registry has counters of its
+            own.
     """
 
     def __init__(self, device: int | None) -> None:
@@ -50,7 +50,7 @@ class CounterLog:
         self.taken: Callable[[int], object] = int
         self.t_ns: array[int] = array("q")
         self._read: dict[int, array[int]] = {}  # by card, _WIDTH numbers for each reading
-        self._lock = threading.RLock()  # turns are told, and blocks begin, in any thread
+        self._lock = threading.RLock()  # events are reported, and blocks begin, in any thread
 
     @property
     def full(self) -> bool:
@@ -64,7 +64,7 @@ class CounterLog:
         """
         count = device_count()
         watched = range(count) if self._device is None else (self._device,)
-        with self._lock:  # around the readings, too: a later mark must not hold an earlier one
+        with self._lock:  # readings included: samples must stay in order
             mark = len(self.t_ns)
             for index in watched:
                 counters = read_counters(index) if index < count else None
@@ -86,7 +86,7 @@ class CounterLog:
             if not read:
                 return None
             rows = len(read) // _WIDTH
-            row = mark - read[0]  # unless the card was away in between
+            row = mark - read[0]  # unless the card was not read in between
             if not (0 <= row < rows and read[row * _WIDTH] == mark):
                 row = bisect_left(range(rows), mark, key=lambda i: read[i * _WIDTH])
                 if row == rows or read[row * _WIDTH] != mark:
@@ -97,7 +97,7 @@ class CounterLog:
     def devices(self) -> tuple[int, ...]:
         """List the cards from which torch held or took memory.
 
-        The time from the first sample on counts.
+        The time from the first sample counts.
         """
         used = []
         for index in sorted(self._read):
@@ -134,7 +134,7 @@ class CounterLog:
     def before_first(self, device: int) -> int:
         """Return the history's length at the first sample.
 
-        Returns 0 where CUDA was initialized after it.
+        Returns 0 if CUDA was initialized after it.
         """
         reading = self._at(device, 0)
         return reading.actions if reading is not None else 0
@@ -147,7 +147,7 @@ class CounterLog:
     def were_reset(self, device: int) -> bool:
         """Return True if the accumulated counters were reset.
 
-        The user's reset_accumulated_memory_stats() makes places in the history unknown.
+        The user's reset_accumulated_memory_stats() makes positions in the history unknown.
         """
         return bool((np.diff(self._table(device)[:, 1 + _ACTIONS]) < 0).any())
 

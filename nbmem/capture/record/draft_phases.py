@@ -26,8 +26,8 @@ class DraftPhase:
     key: int = 0
     step: int | None = None
     parent: int | None = None
-    looked_at: bool = False  # a forward whose result no backward has asked for
-    goes_on: bool = False  # an optimizer's step that calls a closure and is not over yet
+    looked_at: bool = False  # a forward whose result no backward has used
+    goes_on: bool = False  # an optimizer's step that calls a closure and has not ended
 
 
 def on_card(
@@ -35,12 +35,12 @@ def on_card(
 ) -> Sequence[HookEvent]:
     """Drop hook events that were over before the card held anything.
 
-    The host ran them. They are calls, and passes whose backward is over: one on the card takes
-    memory, zero_grad() may take none.
+    The host ran them. They are calls, and passes whose backward has ended: a backward on the card
+    allocates memory, zero_grad() may allocate none.
 
     Args:
         hook_events: The hook events, in order.
-        position: Where a counter sample lies in the card's events.
+        position: Returns the position of a counter sample in the card's events.
     """
     calls = ("forward", "inference")
     over = [i for i, t in enumerate(hook_events) if t.kind in _UPDATES and not t.begins]
@@ -57,7 +57,7 @@ def on_card(
 def following(hook_events: Sequence[HookEvent]) -> list[HookEvent | None]:
     """Return for each hook event the phase that begins there or next.
 
-    Events of zero_grad() and of recomputations are passed over; None where nothing follows.
+    Events of zero_grad() and of recomputations are skipped; None if nothing follows.
     """
     found: list[HookEvent | None] = []
     begun = None

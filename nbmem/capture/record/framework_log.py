@@ -1,6 +1,6 @@
 """Log what other frameworks of this process held while a cell ran.
 
-Impossible readings are left out.
+Impossible readings are omitted.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 MAX_ROWS = 36_000
-"""Of a card; then every second reading is thrown away, as of the card itself."""
+"""Rows of a card; at this number every second reading is dropped, as for the card itself."""
 STRIKES = 3
-"""Readings in a row that cannot be so: one may only have been made in the middle of a change."""
+"""Consecutive impossible readings: a single one may have been taken during a change."""
 
 
 class FrameworkLog:
     """Queries other frameworks beside each reading of a card.
 
-    Only changes are kept.
+    Only changes are stored.
 
     Args:
-        note: Called with one sentence for what is left out.
+        note: Called with one sentence for each omitted framework.
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:
@@ -50,14 +50,14 @@ class FrameworkLog:
     def add(self, device: int, t_ns: int, said: tuple[Share, ...], most: int | None) -> None:
         """Store a reading of all frameworks.
 
-        A share that exceeds `most` is replaced by the last possible one, or left out. After STRIKES
+        A share that exceeds `most` is replaced by the last possible one, or omitted. After STRIKES
         such readings in a row its framework is reported as doubtful.
 
         Args:
             device: CUDA ordinal.
-            t_ns: When the card was read beside it, nanoseconds since the epoch.
+            t_ns: When the card was read with it, nanoseconds since the epoch.
             said: What the frameworks reported.
-            most: Bytes that they can hold together; None where unknown.
+            most: Bytes that they can hold together; None if unknown.
         """
         rows = self._rows.setdefault(device, [])
         last = rows[-1][1] if rows else {}
@@ -86,8 +86,8 @@ class FrameworkLog:
     def readings(self, device: int, names: dict[str, int]) -> FrameworkReadings:
         """Return one card's rows.
 
-        `names` collects their texts, text to index. A framework that no longer holds anything has a
-        row that says so.
+        `names` collects their texts and maps them to indices. A framework that no longer holds
+        anything has a row of zeros.
         """
         rows: list[tuple[int, ...]] = []
         last: dict[str, Share] = {}

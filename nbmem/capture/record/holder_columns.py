@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from nbmem.core.session.holders import HeldStorage
 
 MATTERS = MIB
-"""The heap is looked at where at least so much lives that is no weight, buffer, gradient or
-optimizer state: those have their names already, and the look costs up to half a second."""
+"""The heap is walked if at least this many live bytes are no weight, buffer, gradient or optimizer
+state. Those already have names, and the walk takes up to half a second."""
 
 
 def matters(marks: CounterLog, identities: TensorLabelLog, storage_log: StorageLog) -> bool:
@@ -35,7 +35,7 @@ def matters(marks: CounterLog, identities: TensorLabelLog, storage_log: StorageL
 def columns(storages: Sequence[HeldStorage], names: dict[str, int]) -> Holders:
     """Return the held storages of one card as columns.
 
-    `names` collects their texts, text to index.
+    `names` collects their texts and maps them to indices.
     """
     rows = [(held, holder) for held in storages for holder in held.holders]
 

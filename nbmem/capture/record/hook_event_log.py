@@ -1,7 +1,7 @@
 """Log the training hooks' events with as few counter samples as needed.
 
-An event of the history names no thread. Where several train at the same time there are no phases,
-and a note says so (loops.py).
+An event of the history contains no thread. If several threads train simultaneously there are no
+phases, and a note is left (training_threads.py).
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
     from nbmem.capture.record.tensor_labels import TensorLabelLog
 
 MAX_TURNS = 1_000_000
-"""Turns of one recording, 25 MiB: then the older half goes, and a note says so."""
+"""Hook events of one recording, 25 MiB. Then the older half is dropped, and a note is left."""
 PATIENCE_S = 1
-"""How long a thread waits to be heard; then it is passed over. A turn takes microseconds."""
+"""How long a thread waits to report an event; then the event is skipped. One takes microseconds."""
 
 
 class HookEventLog:
     """Logs hook events of all training loops, with a sample per phase change.
 
-    It implements probes.training.Listener. Each thread has a loop of its own, and reports its own
-    tensors only. One is handled at a time, so that no thread starts the engine while another's
+    It implements training_hooks.Listener. Each thread has a loop of its own, and reports only its
+    own tensors. One thread is handled at a time, so that none starts the engine while another's
     gradients are read. Modules that are called one after another inside one forward cost no sample.
 
     Args:
         marks: Takes the counter samples.
-        identities: Records weights, gradients, state and inputs where they are known to be.
+        identities: Records weights, gradients, state and inputs.
         program: Counts how modules were called.
 
     Attributes:
         hook_events: The latest hook events of every thread, in order.
         dropped: Number of hook events dropped before them.
         stepped: Called when an optimizer steps.
-        unheard: Hook events that came while another thread was handled for too long.
+        unheard: Hook events that were skipped while another thread was handled for too long.
     """
 
     def __init__(self, marks: CounterLog, identities: TensorLabelLog, program: ProgramLog) -> None:
@@ -70,7 +70,7 @@ class HookEventLog:
     def step_now(self) -> int | None:
         """Return the step of what runs now, or None before the loop.
 
-        In a loop of several optimizers it is a guess until the first pass is over.
+        In a loop with several optimizers it is a guess until the first pass has ended.
         """
         if not self.hook_events or self._last is None:
             return None
@@ -93,8 +93,8 @@ class HookEventLog:
     def alone(self) -> Iterator[bool]:
         """Keep every thread from beginning to train while the block runs.
 
-        Yields False if that takes too long. A thread that tries to begin waits `PATIENCE_S` at
-        most, so the block must be short.
+        Yields False if that takes too long. A thread that tries to begin waits at most
+        `PATIENCE_S`, so the block must be short.
         """
         ours = self._lock.acquire(timeout=PATIENCE_S)
         try:
@@ -125,7 +125,7 @@ class HookEventLog:
             return None
         loop: TrainingLoop | None = getattr(self._mine, "loop", None)
         if loop is None and in_engine():
-            # A thread of the engine's computes for the thread that waits for it.
+            # An engine thread computes for the thread that waits for it.
             waiting = [loop for loop in self._loops if loop.busy == "backward"]
             return waiting[0] if len(waiting) == 1 else None
         return self._mine_or_new()
@@ -150,8 +150,8 @@ class HookEventLog:
         """Return the counter samples of forwards that no backward has used.
 
         Args:
-            failed: Whether an error ended the run. Then a forward may have lacked its backward for
-                that reason, and is left out.
+            failed: Whether an error ended the run. That may explain a missing backward, so such a
+                forward is omitted.
         """
         logs = [loop.asked for loop in self._loops]
         return set().union(
@@ -203,7 +203,7 @@ class HookEventLog:
             if other is not loop and other.ident in living
         }
 
-    # --- told by the hooks
+    # --- called by the hooks
 
     def in_forward(self) -> bool:
         """Return True if this thread is in a forward without a backward so far."""
@@ -213,7 +213,7 @@ class HookEventLog:
     def forward_begins(self, module: Any, *, grad: bool, in_backward: bool) -> None:
         """Register a module's call.
 
-        A phase begins, unless one of its kind goes on.
+        A phase begins, unless one of its kind is running.
         """
         with self._handling() as loop:
             if loop is None:
@@ -224,9 +224,9 @@ class HookEventLog:
             loop.busy, loop.called_at, updated = "forward", None, self._updated(loop)
             kind: Kind = "forward" if grad else "inference"
             if self._identities.storage_log.is_over():
-                loop.phase = None  # a forward on the host, which this is no part of
+                loop.phase = None  # a forward on the host, to which this does not belong
             if loop.phase == "forward" and (not grad or id(module) != loop.root):
-                return  # a part of the forward that runs: a criterion, a second network, a teacher
+                return  # a part of the running forward: a criterion, a second network, a teacher
             if loop.phase == kind and id(module) != loop.root:
                 return
             loop.root, loop.phase, loop.ahead = id(module), kind, loop.is_ahead()
@@ -282,7 +282,7 @@ class HookEventLog:
         with self._handling() as loop:
             if loop is None:
                 return
-            if loop.busy == "backward":  # a hook of the engine's: its state is seen at the end
+            if loop.busy == "backward":  # a hook of the engine's: its state is read at the end
                 self._record(loop, "optimizer", begins=True, key=id(optimizer))
                 return
             loop.phase = "optimizer"

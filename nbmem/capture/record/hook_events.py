@@ -17,7 +17,7 @@ class HookEvent(NamedTuple):
         begins: Whether it begins.
         mark: Index of the counter sample taken then.
         key: Id of the module or the optimizer.
-        closure: Whether an optimizer's step begins inside which forward and backward run.
+        closure: Whether an optimizer's step begins that runs forward and backward inside.
         thread: Number of the loop; for a recomputation, of the one that waits for the engine.
         updated: Whether the weights were updated by hand just before.
         computed: Whether a graph grew between the thread's last hook event and this one.

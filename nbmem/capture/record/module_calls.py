@@ -32,10 +32,10 @@ def calls_of(
     Args:
         hook_events: The hook events.
         name_of: The name of a module or an optimizer, by the key of its hook events.
-        names: Collects the texts, text to index.
+        names: Collects the texts and maps them to indices.
 
     Returns:
-        For each call the counter sample at its beginning (NOT_KNOWN where none was taken), that at
+        For each call the counter sample at its beginning (NOT_KNOWN if none was taken), the one at
         its end, and the index of its name; shape (calls, 3). At most the latest MAX_CALLS.
     """
     begun: dict[tuple[int, bool, int], int] = {}

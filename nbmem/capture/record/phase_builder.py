@@ -1,15 +1,15 @@
 """Build phases from hook events and from what lies between them.
 
-The hooks report a module's call, not the loss behind it; a step, not the batch before it. What lies
-between two hook events belongs to a phase, too:
+The hooks report a module's call, but not the loss after it. They report a step, but not the batch
+before it. What lies between two hook events also belongs to a phase:
 
-- A stretch before a forward is `input`. Where a forward or nothing went before, it begins with the
+- A gap before a forward is `input`. If a forward or nothing preceded it, `input` begins with the
   first tensor that the model was then given.
-- A stretch between backward and an optimizer's step belongs to `optimizer` (unscaling, clipping).
-  So does an update that is written by hand.
-- A stretch before a backward for which no module was called is its `forward`.
-- Where a new model's weights are allocated is `load`.
-- Everything else belongs to the phase that it follows.
+- A gap between backward and an optimizer's step belongs to `optimizer` (unscaling, clipping). So
+  does an update that is written by hand.
+- A gap before a backward for which no module was called is the `forward` of that backward.
+- The allocation of a new model's weights is `load`.
+- Everything else belongs to the preceding phase.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     """A position in the main card's events, and its time."""
 
 SEED_GRADIENT = 8
-"""Bytes, at most, of the ones that backward() begins with; torch makes them before its engine."""
+"""Limit of bytes of the ones with which backward() begins; torch allocates them before its
+engine."""
 _CALLS = ("forward", "inference")
 _OPENS_CLOSURE = ("forward", "zero_grad")
 _COUNTED = ("optimizer", "forward")  # by changes, by nodes: they may have allocated nothing
@@ -45,8 +46,8 @@ class PhaseBuilder:
     Args:
         events: The main card's events.
         marks: Its counter samples.
-        gaps: Infers what was done between two positions in them.
-        seeds: Whether the gradient of ones with which a backward begins is among the events.
+        gaps: Infers what ran between two positions in the events.
+        seeds: Whether the events include the gradient of ones with which a backward begins.
     """
 
     def __init__(
@@ -60,11 +61,11 @@ class PhaseBuilder:
         self._done: list[DraftPhase] = []
         self._nested: list[DraftPhase] = []
         self._open: DraftPhase | None = None
-        self._left = 0  # mark at which the open forward's module returned
-        self._gap = 0  # mark at which the last phase ended
+        self._left = 0  # sample at which the open forward's module returned
+        self._gap = 0  # sample at which the last phase ended
         self._around: int | None = None  # key of the optimizer inside whose step the pass runs
-        self._called: set[int] = set()  # keys of the modules that were called until now
-        self._next: HookEvent | None = None  # what begins now, or behind zero_grad()
+        self._called: set[int] = set()  # keys of the modules called so far
+        self._next: HookEvent | None = None  # what begins now, or after zero_grad()
 
     def build(
         self,
@@ -79,7 +80,7 @@ class PhaseBuilder:
 
         Args:
             hook_events: The hook events.
-            updated: Whether weights were updated by hand behind the last of them.
+            updated: Whether weights were updated by hand after the last of them.
             looked_at: Counter samples of forwards that no backward has used.
         """
         self._looked_at = looked_at
@@ -98,7 +99,7 @@ class PhaseBuilder:
         self._done = joined(self._done)
         return with_nested(self._done, self._nested)
 
-    # --- turns
+    # --- hook events
 
     def _begin(self, hook_event: HookEvent) -> None:
         running = self._open
@@ -114,7 +115,7 @@ class PhaseBuilder:
             and running.first == self._position(hook_event.mark)
         ):
             self._open, self._gap = None, hook_event.mark  # nothing was done before the closure
-        elif running is not None:  # its end was never told: an optimizer's step that raised
+        elif running is not None:  # without an end event: an optimizer's step that raised
             self._close(hook_event.mark)
         self._open = DraftPhase(hook_event.kind, *self._bridge(hook_event), key=hook_event.key)
         self._open.looked_at = hook_event.mark in self._looked_at
@@ -163,7 +164,7 @@ class PhaseBuilder:
             update = self._gaps.update(start, end if others is None else others[0])
             if update is None and hook_event.updated and before == "backward":
                 update = self._gaps.until_input(start, end)
-            if update is not None:  # behind an optimizer that of an average, a target network
+            if update is not None:  # after an optimizer: an average, a target network
                 pieces, at = [("optimizer" if before == "backward" else None, start)], update
         if before and self._follows("backward") and hook_event.kind in ("zero_grad", "backward"):
             computed = (
@@ -177,7 +178,7 @@ class PhaseBuilder:
         elif weights is not None:
             at = weights[1]
         elif before and hook_event.kind in _CALLS:
-            given = self._gaps.any_allocated(at, end)  # else something was only let go of
+            given = self._gaps.any_allocated(at, end)  # otherwise memory was only freed
             return [*pieces, ("input" if given else None, at)]
         birth = self._gaps.first_input(at, end)
         if not pieces:
@@ -198,14 +199,14 @@ class PhaseBuilder:
     def _follows(self, *kinds: str) -> bool:
         """Return True if the phase that begins now is of one of these kinds.
 
-        Behind zero_grad() the next phase counts.
+        After zero_grad() the next phase counts.
         """
         return self._next is not None and self._next.kind in kinds
 
     def _leave_forward(self, running: DraftPhase, hook_event: HookEvent) -> None:
         """Close a forward or inference where the next phase begins.
 
-        If another call follows, the next input or new weights end it before.
+        If another call follows, the next input or new weights end the phase earlier.
         """
         start, end, cut = self._position(self._left), self._position(hook_event.mark), None
         if hook_event.kind in _CALLS or (hook_event.kind == "zero_grad" and self._follows(*_CALLS)):
@@ -229,7 +230,7 @@ class PhaseBuilder:
     def _take_prefetched(self, running: DraftPhase, start: int, end: int) -> None:
         """Cut the next batch out of a forward.
 
-        It is fetched while the card computes this batch's forward.
+        The batch is fetched while the card computes this batch's forward.
         """
         batch = self._gaps.inputs(start, end)
         if batch is None:
@@ -250,7 +251,7 @@ class PhaseBuilder:
             self._close(hook_event.mark)
 
     def _end_of_closure(self, hook_event: HookEvent) -> None:
-        if self._open is not None and self._open.name == "optimizer":  # it was never called
+        if self._open is not None and self._open.name == "optimizer":  # without a closure call
             self._close(hook_event.mark)
         else:
             if self._open is not None:
@@ -261,7 +262,7 @@ class PhaseBuilder:
     def _back_to_optimizer(self, mark: int, *, goes_on: bool) -> None:
         """Add an optimizer phase from the last phase's end to a sample.
 
-        What follows a backward inside of an optimizer's step belongs to the optimizer.
+        What follows a backward inside an optimizer's step belongs to the optimizer.
         """
         key = self._around or 0
         self._open = DraftPhase("optimizer", *self._place(self._gap), key=key, goes_on=goes_on)
@@ -270,7 +271,7 @@ class PhaseBuilder:
     def _nest(self, hook_event: HookEvent) -> None:
         """Nest what the autograd engine calls in its backward.
 
-        That is a recomputation, or a step in a hook.
+        This is a recomputation, or an optimizer's step in a hook.
         """
         if hook_event.begins:
             self._nested.append(DraftPhase(hook_event.kind, *self._place(hook_event.mark)))
@@ -333,7 +334,7 @@ class PhaseBuilder:
         return int(times[min(position, len(times) - 1)]) if len(times) else 0
 
     def _close(self, mark: int, *, shift: bool = False) -> None:
-        assert self._open is not None  # noqa: S101 - callers have just looked
+        assert self._open is not None  # noqa: S101 - checked by the callers
         position, t_ns = self._before_seed(mark) if shift else self._place(mark)
         self._close_at(self._open, position, t_ns)
         self._gap = mark

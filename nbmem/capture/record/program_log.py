@@ -32,12 +32,12 @@ class ProgramLog:
         """Return the facts known at the end, as JSON.
 
         `calls` has one entry for each kind of call, in the order of the first: module, training,
-        grad, autocast, rows, count. `modules` and `optimizers` are those that still live, by name.
-        `batches` are the notebook's numbers that are called one. A call of a part of a module
-        counts as a use of the module.
+        grad, autocast, rows, count. `modules` and `optimizers` are those that are still alive, by
+        name. `batches` are the notebook's numbers with a batch size's name. A call of a part of a
+        module counts as a use of the module.
 
         Args:
-            identities: Finds the modules and optimizers that live.
+            identities: Finds the live modules and optimizers.
             namespace: The notebook's names.
         """
         modules = identities.live_modules()

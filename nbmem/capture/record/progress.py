@@ -1,8 +1,9 @@
 """Report a traced loop's progress and known bytes to another thread.
 
-That thread reads no tensor: autograd writes gradients without the interpreter's lock. The training
-hooks see storages in the user's own thread, and what they saw last is added up here. So each figure
-is that of the last change of phase, and none is there before a loop's first forward has ended.
+That thread reads no tensor, because autograd writes gradients without the interpreter's lock. The
+training hooks observe storages in the user's own thread, and their last observations are summed
+here. So each figure is from the last change of phase. There is none before a loop's first forward
+has ended.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from nbmem.capture.record.tracked_objects import OptimizerParameter, TrackedObject
 
 Storages = dict[tuple[int, int], int]
-"""(card, address) -> bytes; a device whose torch keeps no history is below 0, as on the roll."""
+"""(card, address) -> bytes; a device without a history has a negative index, as in the registry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +32,8 @@ class LoopProgress:
 
     Attributes:
         phase: The phase of the thread that was active last; None between phases.
-        step: Step of what runs; None before the loop. In a loop of several optimizers it is a guess
-            until the first pass is over.
+        step: Step of what runs; None before the loop. In a loop with several optimizers it is a
+            guess until the first pass has ended.
         known: Bytes by (CUDA ordinal, category of OF_TRAINING), as they were observed last.
         freed: Bytes of the known gradients that zero_grad() has freed since, by CUDA ordinal.
     """
@@ -46,7 +47,7 @@ class LoopProgress:
 class ProgressLog:
     """Sums what one recorder's logs have observed so far.
 
-    The logs only grow, and each entry is whole when it is there, so another thread may read them.
+    The logs only grow, and each entry is complete once added, so another thread may read them.
 
     Args:
         hook_events: The hook events.
@@ -123,7 +124,7 @@ class ProgressLog:
     def _forget_uncounted(self) -> None:
         """Drop gradients on devices without counters.
 
-        What zero_grad() has left of them is not known.
+        How much of them remains after zero_grad() is unknown.
         """
         mark, storages = self._gradients
         self._gradients = mark, {place: n for place, n in storages.items() if place[0] >= 0}

@@ -1,9 +1,8 @@
 """Write a rank's journal during recording: one line each second.
 
-A thread of its own reads counters and what the hooks have added up, and touches no tensor. A line
-takes a millisecond of it. It delays no rank and needs nothing from any other. It is there for the
-process that will not come to its end: one that is killed, or hangs in a collective that others
-never call.
+A separate thread reads counters and the hooks' sums, and accesses no tensor. A line takes a
+millisecond. It delays no rank and needs nothing from any other. It is for a process that will not
+finish: one that is killed, or hangs in a collective that others never call.
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ if TYPE_CHECKING:
     from nbmem.core.session.session import DeviceInfo
 
 INTERVAL_NS = 10**9
-"""Between two lines: what a killed process loses at most."""
+"""Interval between two lines: the most that a killed process loses."""
 _LOOK_S = 0.05
-"""Between two looks for the process group, some microseconds each."""
+"""Interval between two checks for the process group, some microseconds each."""
 _SOON_NS = 50_000_000
-"""Before the second line; then twice as long each time, up to the interval."""
+"""Interval before the second line; it doubles each time, up to INTERVAL_NS."""
 _PATIENCE_S = 2.0
-"""Waited for the thread at the end."""
+"""How long to wait for the thread at the end."""
 
 
 class JournalWriter:
     """Writes the journal from `start` to `stop`, once the rank is known.
 
     Args:
-        folder: Where the world's files lie.
+        folder: The folder of the world's files.
         name: The script's name.
         recorder: The recorder whose progress is written.
 
@@ -73,8 +72,8 @@ class JournalWriter:
         """Stop the thread and close the journal.
 
         Args:
-            saved: Whether the session's file is whole, so that the journal is removed.
-            rank: How the rank ended, for a journal that stays.
+            saved: Whether the session's file is complete, so that the journal is removed.
+            rank: How the rank ended, for a journal that remains.
             error: The exception that ended it, as text; or None.
         """
         self._stop.set()

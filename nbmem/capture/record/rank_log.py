@@ -1,6 +1,6 @@
 """Find out which rank a recording belongs to.
 
-This is done while it runs, since a program may leave its process group.
+This is done while the program runs, since it may leave its process group.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ if TYPE_CHECKING:
     from nbmem.core.session.ranks import Rank
 
 _EXITS = {"SystemExit", "SystemExit: 0", "SystemExit: None"}
-"""Exceptions with which a program says that all is well."""
+"""Exceptions with which a program reports success."""
 
 
 class RankLog:
     """Rank of this process, as it was found last.
 
-    What torch.distributed reports counts more than the environment, which a program may ignore.
+    What torch.distributed reports takes precedence over the environment, which a program may
+    ignore.
 
     Attributes:
-        rank: None as long as nothing says that there is one.
+        rank: None while there is no sign of a rank.
     """
 
     def __init__(self) -> None:
@@ -48,7 +49,7 @@ class RankLog:
         found = rank_by_torch(self._started_ns)
         if found is not None:
             before = self.rank
-            # A group that is being taken down has lost its mesh before its rank.
+            # A group that is being destroyed has lost its mesh before its rank.
             kept = before.mesh if before is not None and not found.mesh else found.mesh
             self.rank, self._by_torch = replace(found, mesh=kept), True
         elif not self._by_torch:

@@ -1,8 +1,8 @@
 """Record one stretch of the user's run and build a Session from it.
 
-Every hook is listed before it is installed, and `close` removes all of them whatever happens
-meanwhile. Only then is what was recorded evaluated. A fault costs the part in which it was, and
-leaves a note.
+Every hook is listed before it is installed, and `close` removes all of them in any case. What was
+recorded is evaluated only then. A fault loses only the part in which it occurred, and leaves a
+note.
 """
 
 from __future__ import annotations
@@ -50,34 +50,36 @@ if TYPE_CHECKING:
 logger = logging.getLogger("nbmem")
 
 MAX_EVENTS = 1_000_000
-"""The history's ring; older events are dropped, counted and noted."""
+"""Size of the history's ring buffer; older events are dropped, counted and noted."""
 MAX_REFUSALS = 1_000
-"""Out-of-memory errors of which line and layer are kept, the latest: a search makes many."""
+"""Out-of-memory errors whose line and layer are recorded, the latest ones: a search causes many."""
 RETRIES = 3
-"""A fault in closing itself must not leave the rest in: it is gone on with, so often."""
+"""How often `close` is retried after a fault, so that the rest is removed as well."""
 MAX_NOTES = 100
-"""Sentences that are kept; the same one only once."""
+"""Sentences that are retained; equal ones only once."""
 
 
 class Recorder:
     """Records from `start` to `close`.
 
     Args:
-        device: The one card to trace; None for every card that torch uses.
+        device: The only card to trace; None for every card that torch uses.
         stacks: Take a Python stack at each allocation.
-        namespace: The notebook's names (`names`), read at both ends only; None for none.
+        namespace: The notebook's names (`names`), read only at the start and the end; None for
+            none.
         virtual: Whether a virtual GPU is active (for the session's device info).
         chosen: Whether the user selected the virtual GPU. Then the host's memory is not recorded,
-            whether or not the card is used.
+            even if the card is not used.
         limits: Called at the end; returns sentences on what the card could not do as a real one
             would.
-        max_events: Size of the history's ring.
+        max_events: Size of the history's ring buffer.
 
     Attributes:
         chosen: The argument of that name.
-        to_release: Installed parts that are still to be removed, each with its release function.
-        began_ns, ended_ns: The user's time, without nbmem's own at both ends; None before.
-        interrupted: Whether Ctrl-C came while nbmem itself was at work; the caller delivers it.
+        to_release: Installed parts that must still be removed, each with its release function.
+        began_ns, ended_ns: The user's time, without nbmem's own at the start and the end; None
+            before.
+        interrupted: Whether Ctrl-C came during nbmem's own work; the caller delivers it.
     """
 
     def __init__(  # noqa: PLR0913 - each an option of its own, by name
@@ -127,12 +129,12 @@ class Recorder:
         self.to_release: list[tuple[str, Callable[[], None]]] = []
         self._open_blocks: list[tuple[str, int]] = []
 
-    # --- what is put in, and taken out
+    # --- installation and removal
 
     def start(self) -> None:
         """Start the recording.
 
-        A fault leaves a note. An interrupt is delivered, with everything removed again.
+        A fault leaves a note. An interrupt is delivered after everything has been removed.
         """
         try:
             self._put_in("the memory history", self.history.start, self.history.stop)
@@ -161,7 +163,7 @@ class Recorder:
     def ended_by(self, error: BaseException | None) -> None:
         """Register names of modules in the functions that an error has ended.
 
-        No call has shown them. Nothing is held.
+        No call has shown these modules. Nothing is retained.
         """
         if error is not None:
             with self._kept("the names at the error"):
@@ -170,7 +172,7 @@ class Recorder:
     def close(self) -> None:
         """Take the last readings and remove whatever was installed.
 
-        It never raises, and one call is enough.
+        It never raises. One call is sufficient.
         """
         self.ended_ns = self.ended_ns or CLOCK.time_ns()
         for _ in range(RETRIES):
@@ -178,7 +180,7 @@ class Recorder:
                 with hold_signals() as held:
                     self._close()
                 self.interrupted |= held.came
-            except BaseException as err:  # noqa: BLE001 - whatever it is, the rest goes out
+            except BaseException as err:  # noqa: BLE001 - in any case the rest must be removed
                 with contextlib.suppress(BaseException):
                     self._lost("the end of the recording", err)
             else:
@@ -212,7 +214,7 @@ class Recorder:
                 try:
                     release()
                     break
-                except BaseException as err:  # noqa: BLE001 - a fault may pass
+                except BaseException as err:  # noqa: BLE001 - a fault may be temporary
                     self._lost(part, err)
             self.to_release.pop()
 
@@ -228,14 +230,14 @@ class Recorder:
         if self._deafen is not None:
             self._deafen()
 
-    # --- what is looked at when nothing is recorded any more
+    # --- what is read after the recording has ended
 
     def record_names_and_holders(self) -> Iterator[float | None]:
         """Record the notebook's names and the holders of memory, in pieces.
 
-        Any piece may be the last one. Between two of them the user's code may run on, but none that
-        uses tensors: the caller stops before that. Yields the seconds of a piece that will be long,
-        else None.
+        Any piece may be the last one. The user's code may run between two pieces, unless it uses
+        tensors: the caller stops before that. Yields the seconds of a piece that will be long, else
+        None.
         """
         with self._kept("the names at the end"):
             yield from self._see_everything("ended")
@@ -271,12 +273,12 @@ class Recorder:
     def freeze(self, name: str, error: str | None = None, notes: Sequence[str] = ()) -> Session:
         """Return what was recorded as a session.
 
-        It never raises; `close` comes before.
+        It never raises. `close` must have been called before.
 
         Args:
             name: Label of the recording.
             error: The exception that ended it, as text; None if it ended well.
-            notes: What to say beside the recorder's own notes.
+            notes: Further notes after the recorder's own.
         """
         with hold_signals() as held:
             if self.hook_events.dropped or self.marks.full:
@@ -301,7 +303,7 @@ class Recorder:
         It never raises.
         """
         at_end = None
-        with self.hook_events.alone():  # or others would tell what no mark is there for yet
+        with self.hook_events.alone():  # other threads would report events without a sample
             with self.guard("the memory history"):
                 self.marks.take()
                 at_end = self.history.take() if self.history.recording else None
@@ -343,11 +345,11 @@ class Recorder:
     def guard(self, part: str) -> Iterator[None]:
         """Turn a fault of nbmem's in the block into a note; interrupts pass.
 
-        The user's cell never sees such a fault.
+        The user's cell never receives such a fault.
         """
         try:
             yield
-        except Exception as err:  # noqa: BLE001 - a guest's manners
+        except Exception as err:  # noqa: BLE001 - the user's cell must not fail
             reraise_if_from_signal(err)
             self._lost(part, err)
             clear_handled_tracebacks(err)
@@ -356,13 +358,13 @@ class Recorder:
     def _kept(self, part: str) -> Iterator[None]:
         """Turn a fault or an interrupt in the block into a note.
 
-        An interrupt costs this part alone, and is delivered at the end.
+        An interrupt loses only this part, and is delivered at the end.
         """
         try:
             yield
         except GeneratorExit:
             raise
-        except BaseException as err:  # noqa: BLE001 - what follows must be done
+        except BaseException as err:  # noqa: BLE001 - the following parts must run
             self._lost(part, err)
             clear_handled_tracebacks(err)
 
@@ -395,7 +397,7 @@ class Recorder:
     def _alone(self, when: str) -> Iterator[bool]:
         """Yield whether tensors may be read in the block.
 
-        No other thread may be using any, nor begin to.
+        No other thread may be using tensors, or begin to use them.
         """
         with (
             self.hook_events.alone() as alone,

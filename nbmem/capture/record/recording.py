@@ -21,7 +21,7 @@ LEFT = (
     "Who holds what was not looked for to the end, since you would have waited; `%nbmem top` does."
 )
 _running: list[Recording] = []
-"""Recordings in progress, outermost first: only that one has a recorder of its own."""
+"""Recordings in progress, outermost first. Only the outermost has a recorder of its own."""
 
 
 class Recording:
@@ -31,10 +31,10 @@ class Recording:
         name: Label of the recording.
 
     Attributes:
-        session: What was recorded; None before `freeze`, and for one inside another.
-        outer: The recording in which it lies, or None.
-        faults: Why there is nothing, one sentence each.
-        interrupted: Whether Ctrl-C came while nbmem itself was at work, and is to be delivered.
+        session: What was recorded; None before `freeze`, and for a recording inside another.
+        outer: The recording that contains it, or None.
+        faults: Reasons for a missing session, one sentence each.
+        interrupted: Whether Ctrl-C came during nbmem's own work, and must be delivered.
     """
 
     def __init__(self, name: str) -> None:
@@ -56,7 +56,7 @@ class Recording:
         """Start the recording; never raise.
 
         Args:
-            make: Makes the recorder, where no recording runs yet.
+            make: Creates the recorder, if no recording is running.
         """
         with hold_signals() as held:
             if _running:
@@ -76,7 +76,7 @@ class Recording:
         self.close()
         if self.outer is None:
             self.recorder = None
-        self.interrupted = False  # it is delivered now, and not at the end again
+        self.interrupted = False  # it is delivered now, and not again at the end
         if not self.faults:
             self.faults.append("It was interrupted as it began, so nothing was recorded.")
 
@@ -88,7 +88,7 @@ class Recording:
     def _release(self, error: BaseException | None = None) -> None:
         """Remove whatever was installed, where `close` has failed.
 
-        The function is a fallback of `close`; no code here calls it directly.
+        It is a fallback of `close`; no code here calls it directly.
         """
         if self.outer is None and self.recorder is not None:
             for _, release in reversed(self.recorder.to_release):
@@ -105,11 +105,11 @@ class Recording:
         It never raises.
 
         Args:
-            error: The exception that ended the run. Its text is kept, and what its functions call
-                modules.
+            error: The exception that ended the run. Its text is retained, and its functions' names
+                for modules.
         """
         while self.runs:
-            last = _running[-1]  # one inside that was never stopped ends here, too
+            last = _running[-1]  # an inner recording that was never stopped ends here as well
             if last.recorder is not None and last.outer is not None:
                 last.recorder.end_block()
             elif last.recorder is not None:
@@ -122,7 +122,7 @@ class Recording:
     def record_names_and_holders(self, enough: Callable[[float], bool] | None = None) -> bool:
         """Record the notebook's names and the holders of memory, after `close`.
 
-        It never raises. No code that uses tensors may run before it is over or abandoned.
+        It never raises. No code that uses tensors may run before it has ended or was abandoned.
 
         Args:
             enough: Called after each piece of some milliseconds, with the seconds of the next piece
@@ -130,7 +130,7 @@ class Recording:
                 can continue it. None continues to the end.
 
         Returns:
-            True if it is over.
+            True if it has ended.
         """
         if self.recorder is None or self.outer is not None:
             return True
@@ -167,14 +167,14 @@ class Recording:
             self._looking.close()  # type: ignore[attr-defined]
         self._looking = None
         if not self.runs and self.recorder is not None:
-            self.recorder.names = {}  # the collector may be slow to come
+            self.recorder.names = {}  # the collector may run late
             self.recorder.storage_log.end()
             self.recorder = None
 
     def take_interrupt(self) -> None:
         """Remember that Ctrl-C came.
 
-        The caller delivers it when all is done.
+        The caller delivers it at the end.
         """
         self.interrupted = True
 
@@ -201,7 +201,7 @@ def running() -> Recording | None:
 def _text_of(error: BaseException | None) -> str | None:
     """Return an exception as text, whatever its `__str__` does.
 
-    That may even exit; then nbmem's own description of the error is returned.
+    It may even exit; then nbmem's own description of the error is returned.
     """
     from nbmem.core.session.oom import error_text
 
@@ -214,8 +214,8 @@ def _text_of(error: BaseException | None) -> str | None:
 def users_time(*, begins: bool) -> None:
     """Register when the code that is recorded begins or ends.
 
-    It is for callers of nbmem that have more to do at that end. Inside another recording the call
-    has no effect: the time is the outer one's.
+    It is for callers in nbmem that do more work at that end. Inside another recording the call has
+    no effect, because the outer recording's time is used.
     """
     if len(_running) == 1 and (recorder := _running[0].recorder) is not None:
         if begins and recorder.began_ns is not None:

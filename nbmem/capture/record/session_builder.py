@@ -1,7 +1,7 @@
 """Build a Session from a finished recording.
 
-Events are cut to the recording, and everything else is placed in them. Phases are bounded here for
-a session, in analysis/shown.py for what is drawn.
+Events are cut to the recording, and everything else is placed among them. Phases of a session are
+limited here, and drawn phases in analysis/visible_phases.py.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from nbmem.core.session.session import StorageLabels
 
 MAX_PHASES = 200_000
-"""Phases of a recording, the latest; a million events in a loop of twenty for each step are as
-many. One takes about 300 bytes here and in a file."""
+"""Phases of a recording; the latest are retained. A million events in a loop of twenty events a
+step make as many. A phase takes about 300 bytes, here and in a file."""
 
 
 def build_session(
@@ -49,7 +49,7 @@ def build_session(
 ) -> Session:
     """Build the session of a recording; never raise.
 
-    A part that cannot be placed is left out and noted.
+    A part that cannot be placed is omitted and noted.
     """
     names: dict[str, int] = {}
     stacks: list[Stack] = []
@@ -106,7 +106,7 @@ def _device(
     stacks: list[Stack],
 ) -> DeviceTrace:
     history = device_history(at_end, index)
-    # Snapshots (nbmem's own at the start among them) are written down, but move no byte.
+    # Snapshots, including nbmem's own at the start, are in the history but change no memory.
     taken = history.events[np.flatnonzero(history.events.action != Action.SNAPSHOT)]
     events, entries_before, lost = _cut(recorder, index, taken)
     marks = recorder.marks.place(index, events, entries_before)
@@ -134,8 +134,8 @@ def _cut(recorder: Recorder, index: int, events: Events) -> tuple[Events, int | 
     """Cut a card's history to the events of the recording.
 
     Returns:
-        Its events, the history's length before them (None if only the clock can tell), and how many
-        events of the recording were lost before them.
+        Its events, the history's length before them (None if only the clock can tell), and the
+        number of the recording's events that were lost before them.
     """
     if recorder.marks.were_reset(index):
         recorder.note(
@@ -169,7 +169,7 @@ def _start(recorder: Recorder, index: int) -> Layout:
 def _with_stacks(events: Events, history: DeviceHistory, stacks: list[Stack]) -> Events:
     """Return events whose stacks index the session's list of stacks.
 
-    The card's stacks are appended to that list, behind those of other cards.
+    The card's stacks are appended to that list, after those of other cards.
     """
     offset = len(stacks)
     stacks.extend(history.stacks)
@@ -184,8 +184,8 @@ def _spans(
 ) -> tuple[Span, ...]:
     """Return the spans of the cell, its phases and the user's blocks.
 
-    Each has a range of events on every card. Phases are those of the fullest card. All are cut to
-    the cell's time.
+    Each has a range of events on every card. Phases are those of the fullest card. All spans are
+    cut to the cell's time.
     """
     t_ns = recorder.marks.t_ns
     if not t_ns:
@@ -233,8 +233,8 @@ def _phases(
 ) -> tuple[list[DraftPhase], int]:
     """Build the phases, and return them with the index of their card.
 
-    That is the card whose events have them. There are no phases where several threads trained at
-    once.
+    It is the card whose events the phases are built from. There are no phases if several threads
+    trained at once.
     """
     main = fullest(devices)
     device = devices[main]
@@ -262,7 +262,7 @@ def _phases(
 def _input_and_weight_positions(events: Events, identities: StorageLabels) -> ObservedAllocations:
     """Return the positions at which observed inputs and weights were made.
 
-    Tensors that are older than the recording are left out.
+    Tensors that were allocated before the recording are omitted.
     """
     return ObservedAllocations(
         inputs=_allocated_positions(events, identities, Category.INPUTS),
@@ -282,7 +282,7 @@ def _allocated_positions(
     keys = place * width + allocs
     order = np.argsort(keys)
     at = np.minimum(np.searchsorted(addrs, identities.addr[wanted]), len(addrs) - 1)
-    # The last allocation at the address before it was seen.
+    # The last allocation at the address before the tensor was observed.
     index = np.searchsorted(keys[order], at * width + identities.position[wanted]) - 1
     row = allocs[order[np.maximum(index, 0)]]
     found = (index >= 0) & (events.addr[row] == identities.addr[wanted])
@@ -292,7 +292,7 @@ def _allocated_positions(
 def _bounded(recorder: Recorder, stretches: list[DraftPhase], *, lost: bool) -> list[DraftPhase]:
     """Drop phases whose events were lost, and the earliest beyond a limit.
 
-    Steps are numbered before, so those that are kept have the numbers they had.
+    Steps are numbered before, so the remaining phases retain their step numbers.
     """
     there = [i for i, one in enumerate(stretches) if not lost or one.last > 0]
     outer = [i for i in there if stretches[i].parent is None][-MAX_PHASES:]
@@ -319,7 +319,7 @@ def _places(
 ) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
     """Return the phases' first and last events on every card.
 
-    They are exact on the main card, and by time on the others.
+    They are exact on the main card, and found by time on the others.
     """
     begins = np.array([one.t0_ns for one in stretches], np.int64)
     ends = np.array([one.t1_ns for one in stretches], np.int64)

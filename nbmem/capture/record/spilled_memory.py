@@ -1,8 +1,8 @@
 """Account for a card's memory that the driver has moved to the host.
 
-Under Windows' driver model WDDM the driver does so since release 531 instead of running out of
-memory: https://nvidia.custhelp.com/app/answers/detail/a_id/5490. WSL does, too:
-https://github.com/microsoft/WSL/issues/11050. A pool of managed memory does it anywhere.
+Under Windows' driver model WDDM the driver does so since release 531, to avoid an out-of-memory
+error: https://nvidia.custhelp.com/app/answers/detail/a_id/5490. WSL does, too:
+https://github.com/microsoft/WSL/issues/11050. A pool of managed memory does so on any system.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def card_of(recorder: Recorder, index: int, most_reserved: int) -> DeviceInfo:
     """Describe a recorded card, with what the host held for it.
 
     Args:
-        recorder: What has recorded it.
+        recorder: The recorder of the session.
         index: CUDA ordinal.
-        most_reserved: The most that torch held of it.
+        most_reserved: Highest bytes that torch held on it.
     """
     sampler = recorder.sampler
     by_nvml, wddm = sampler.card_bytes(index), sampler.is_wddm(index)
@@ -37,12 +37,12 @@ def card_of(recorder: Recorder, index: int, most_reserved: int) -> DeviceInfo:
 def with_spilled(info: DeviceInfo, most_reserved: int, samples: CardSamples) -> DeviceInfo:
     """Add the bytes that the host held for a card to its description.
 
-    The ledger then has room for all that torch held. Torch's reserved bytes are more than the card
-    has for it, or more than is in use of the card.
+    The ledger then has room for all that torch held. Torch's reserved bytes exceed those that the
+    card has for it, or those that are in use on the card.
 
     Args:
         info: The card, with the bytes that it has itself.
-        most_reserved: The most that torch held of it.
+        most_reserved: Highest bytes that torch held on it.
         samples: Readings of the whole card.
     """
     read = samples[np.flatnonzero(samples.used != NOT_KNOWN)]

@@ -1,8 +1,9 @@
 """Convert a storage registry to the events of a device's recording.
 
-Each storage is a segment of its own. It is taken at the counter sample where it was first observed
-and given back at the one where it was found gone. The sums at every sample are those of the
-tensors, to the byte. What a device's own counters hold beyond them is one unnamed block, and cache.
+Each storage is a segment of its own. The segment is allocated at the counter sample where the
+storage was first observed, and freed at the one where it was found freed. The sums at every sample
+are those of the tensors, to the byte. What a device's own counters count beyond them is one unnamed
+block and cache.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 UNNAMED, CACHED = BEYOND, 2 * BEYOND
-"""Addresses, where no tensor lies, of what counters hold beyond the tensors that were seen."""
+"""Addresses without tensors, for what counters count beyond the observed tensors."""
 _OF_BLOCKS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 _BIRTH = (Action.SEGMENT_ALLOC, Action.ALLOC)
 _DEATH = (Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.SEGMENT_FREE)
@@ -37,7 +38,7 @@ _DEATH = (Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.SEGMENT_FREE)
 def traces_without_history(recorder: Recorder, names: dict[str, int]) -> list[DeviceTrace]:
     """Build the recordings of devices without an allocator history.
 
-    These are the host or another device, where no CUDA card was used.
+    These are the host or another device, if no CUDA card was used.
     """
     devices: list[DeviceTrace] = []
     with recorder.guard("the memory where no card is"):
@@ -116,7 +117,8 @@ def _sized(recorder: Recorder, info: DeviceInfo, most: int) -> DeviceInfo:
 def _beside(samples: CardSamples, t_ns: Ints, reserved: Ints) -> CardSamples:
     """Fit readings of a whole card to the reserved bytes known at their time.
 
-    The process's bytes are at least those, and the card's bytes in use at least the process's.
+    The process's bytes are at least the reserved bytes, and the card's used bytes at least the
+    process's.
     """
     mark = np.maximum(np.searchsorted(t_ns, samples.t_ns, side="right") - 1, 0)
     held = reserved[mark] if len(reserved) else samples.reserved
@@ -139,7 +141,7 @@ class _Lifetimes(NamedTuple):
 def _lifetimes_of(registry: StorageRegistry, index: int, marks: int) -> _Lifetimes:
     """Return the lifetimes of one device's storages.
 
-    A storage that lives at the end goes behind the last counter sample.
+    A storage that is alive at the end is freed after the last counter sample.
     """
     columns = [
         np.array(column, np.int64) for column in registry.columns[: len(_Lifetimes._fields) + 1]
@@ -187,7 +189,7 @@ def _sums(stays: _Lifetimes, marks: int) -> Ints:
 def _events(stays: _Lifetimes, t_ns: Ints) -> tuple[Events, Ints]:
     """Convert stretches to events, and place the counter samples in them.
 
-    At each sample frees come before allocations.
+    At each sample, frees precede allocations.
     """
     parts = []
     dies, born = stays.gone < len(t_ns), stays.first > 0
@@ -217,7 +219,7 @@ def _events(stays: _Lifetimes, t_ns: Ints) -> tuple[Events, Ints]:
 def _machine(registry: StorageRegistry, read: Ints, t_ns: Ints) -> MachineReadings:
     """Return the parts of the host's memory over time.
 
-    The kernel reports files, shared memory and cache. Tensors in shared memory are added up at each
+    The kernel reports files, shared memory and cache. Tensors in shared memory are summed at each
     counter sample.
     """
     shared = np.array(registry.columns.shared, np.int64) == 1
@@ -257,7 +259,7 @@ def _layout(stays: _Lifetimes, there: NDArray[np.bool_]) -> Layout:
             expandable=code,
             pool=none,
         ),
-        blocks=Blocks(  # what is cached lies behind all others
+        blocks=Blocks(  # cached memory comes after all other blocks
             addr=stays.addr[rows],
             size=stays.size[rows],
             requested=stays.size[rows],
@@ -270,7 +272,7 @@ def _layout(stays: _Lifetimes, there: NDArray[np.bool_]) -> Layout:
 def _samples(read: Ints, reserved: Ints) -> CardSamples:
     """Convert counter readings to samples of the whole device.
 
-    Between two readings of the whole machine, the use by others is that of the latest one.
+    Between two readings of the whole machine, other processes use as much as in the latest reading.
     """
     t_ns, mark, _, _, used, process, *_ = read.T
     whole = np.flatnonzero((used != NOT_KNOWN) & (process != NOT_KNOWN))

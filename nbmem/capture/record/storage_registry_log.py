@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 MAX_READINGS = 400_000
-"""Readings of a device; then every second one goes."""
+"""Readings of a device; at this number every second one is dropped."""
 
 
 def _ignore(_part: str, _err: Exception) -> None:
@@ -67,7 +67,7 @@ class StorageLog:
     def begin(self) -> None:
         """Create a registry, unless torch holds memory of CUDA cards.
 
-        Their history tells more.
+        Their history is more detailed.
         """
         self._torch = loaded_torch()
         if self._torch is not None and torch_with_memory() is None:
@@ -82,7 +82,7 @@ class StorageLog:
     def ask_all(self) -> None:
         """Check every storage for being alive at the next counter sample.
 
-        The last sample is exact by this.
+        This makes the last sample exact.
         """
         if self.registry is not None:
             self.registry.check_all_next()
@@ -90,17 +90,17 @@ class StorageLog:
     def at_mark(self, mark: int) -> None:
         """Update the registry and read the counters at a counter sample.
 
-        Only what takes microseconds is done.
+        Only operations of some microseconds are allowed here.
         """
         if self.registry is None:
             return
         try:
             self._at_mark(mark, self.registry)
-        except Exception as err:  # noqa: BLE001 - a guest's manners
+        except Exception as err:  # noqa: BLE001 - the user's cell must not fail
             self._give_up(err)
 
     def _at_mark(self, mark: int, registry: StorageRegistry) -> None:
-        if torch_with_memory() is not None:  # what the cards hold is what matters from here on
+        if torch_with_memory() is not None:  # from here on only the cards' memory matters
             self.end()
             registry.over = True
             self.registry, self.over_at = None, mark
@@ -128,7 +128,7 @@ class StorageLog:
     def _read(self, registry: StorageRegistry, *, whole: bool) -> None:
         for index in range(registry.device.count(self._torch)):
             read = registry.device.read(self._torch, index, whole=whole)
-            if read is not self._last:  # the marks of a small step are no news
+            if read is not self._last:  # samples within a small step repeat it
                 self._add(index, read)
             self._last = read
 
@@ -151,7 +151,7 @@ class StorageLog:
     def is_over(self) -> bool:
         """Return True if a card was used since the registry's last update.
 
-        What the registry shows is past, then.
+        The registry's contents are then outdated.
         """
         return self.registry is not None and torch_with_memory() is not None
 
@@ -163,8 +163,8 @@ class StorageLog:
     def without_additions(self) -> Iterator[None]:
         """Recognize registered storages in the block without adding new ones.
 
-        Since when a storage exists that only the end shows is unknown. Counted, it would make the
-        end the peak.
+        It is unknown when a storage was allocated that is first observed at the end. If it were
+        counted, the end would be the peak.
         """
         if (registry := self.registry) is None:
             yield
@@ -180,8 +180,8 @@ class StorageLog:
     def dating_back_to(self, mark: int | None) -> Iterator[None]:
         """Date storages first observed in the block back to an earlier sample.
 
-        A call's inputs existed before it, for example. Where the sample is known, storages that
-        only the end shows are registered, too.
+        A call's inputs existed before it, for example. If the sample is known, storages that are
+        first observed at the end are registered as well.
         """
         if (registry := self.registry) is None or mark is None:
             yield
@@ -195,7 +195,7 @@ class StorageLog:
     def add_parameters_of(self, owner: Any) -> None:
         """Register the parameters of a module or optimizer, once for each owner.
 
-        It is for owners that are used before any module is called. A call's inputs are registered
+        This is for owners that are used before any module is called. A call's inputs are registered
         by the call.
         """
         if self.registry is not None and id(owner) not in self._owners:

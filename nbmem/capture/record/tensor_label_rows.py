@@ -27,7 +27,7 @@ class Batch(NamedTuple):
     Attributes:
         mark: The counter sample at which they were observed.
         seen: The storages.
-        owner: The module or optimizer in which they were found; None where each has its own.
+        owner: The module or optimizer in which they were found; None if each has its own.
     """
 
     mark: int
@@ -43,7 +43,7 @@ class IdentityRows:
     """Batches of storages in the order in which they were observed.
 
     Attributes:
-        batches: The batches; other threads may read them while some are added.
+        batches: The batches; other threads may read them while batches are added.
         count: Number of storages in all of them.
     """
 
@@ -54,7 +54,7 @@ class IdentityRows:
     def add(self, mark: int, seen: Sequence[ObservedStorage], owner: Owner = None) -> Batch:
         """Add a batch and return it.
 
-        An empty one is returned but not stored.
+        An empty batch is returned but not stored.
         """
         batch = Batch(mark, seen, owner)
         if seen:
@@ -77,7 +77,7 @@ class IdentityRows:
             marks: The card's counter samples.
             names: Collects the names: text to index.
         """
-        known: dict[tuple[int, int], _Columns] = {}  # a model's are the same at both ends
+        known: dict[tuple[int, int], _Columns] = {}  # a model's are equal at start and end
         parts = []
         for mark, seen, owner in self.batches:
             key = id(seen), id(owner)

@@ -1,6 +1,6 @@
 """Record which storage is which tensor, as observed at counter samples.
 
-Observations are collected while the cell runs and placed later.
+Observations are collected while the cell runs and placed among the events later.
 """
 
 from __future__ import annotations
@@ -64,37 +64,38 @@ if TYPE_CHECKING:
     from nbmem.capture.tensors.module_tree import ModuleTree
 
 MAX_ROWS = 300_000
-"""Beyond this many, births and lifetimes decide alone (a note says so)."""
+"""Limit of observations. Later tensors are distinguished by allocation and lifetime (with a
+note)."""
 MAX_WALKS = 8
-"""Times that a state is seen which is another at each step: the later steps are like those."""
+"""How often a state that changes in each step is recorded; later steps are like those."""
 _LAYERS = "calls of layers"
 MAX_FORWARDS = 256
-"""Kinds of forwards whose graphs are read: with varying lengths each step is a kind of its own."""
+"""Kinds of forwards whose graphs are read. With varying lengths each step is another kind."""
 MAX_PATTERNS = 4
-"""Graphs of one module that others are compared with."""
+"""Graphs of one module with which others are compared."""
 MOST_ASKED = 256
-"""Parameters of an idle model that are asked for a gradient after each backward."""
+"""Parameters of an idle model that are checked for a gradient after each backward."""
 MOST_DESCRIBED = 500
-"""Modules of which class, size and switches are told."""
+"""Modules whose class, size and switches are described."""
 STEP = 1_000
-"""Tensors that are seen in one go: a few milliseconds."""
+"""Tensors that are recorded at once: a few milliseconds."""
 
 
 class TensorLabelLog:
     """Records modules, optimizers and tensors without holding any of them.
 
-    Gradients are a thread's own: read are those of parameters that the modules and optimizers of
-    this very thread's loop have shown. What the notebook names counts as the home thread's, which
-    runs the cells, until another has shown it.
+    Gradients are read for each thread: those of parameters that its loop's modules and optimizers
+    have used. Objects that the notebook names belong to the home thread, which runs the cells,
+    until another thread uses them.
 
     Attributes:
         full: Whether observations were left out.
         rows: What was observed.
         last_gradients: The gradients observed last.
-        unread: Why graphs are not read any more; None while they are.
-        deep: Whether a graph had more nodes in a row than are followed.
-        storage_log: Keeps the storage registry for memory that is on no CUDA card.
-        time_budget: How many graphs may be read there, where no history tells what they keep alive.
+        unread: Why graphs are no longer read; None while they are.
+        deep: Whether a graph had a longer chain of nodes than is followed.
+        storage_log: Holds the storage registry for memory that is on no CUDA card.
+        time_budget: Limits how many graphs are read where no allocator history covers the memory.
     """
 
     def __init__(self) -> None:
@@ -103,8 +104,8 @@ class TensorLabelLog:
         self._optimizers: dict[int, TrackedObject] = {}
         self._locals = LocalNames()
         self._around = SearchedModules()
-        self._parameters: dict[int, Parameter] = {}  # as far as somebody has asked
-        self._trees: dict[int, tuple[TrackedObject, ModuleTree]] = {}  # of what the notebook names
+        self._parameters: dict[int, Parameter] = {}  # those that were looked up
+        self._trees: dict[int, tuple[TrackedObject, ModuleTree]] = {}  # of named modules
         self._shown: dict[int, ThreadObjects] = {}  # by loop
         self._home: int | None = None  # the home thread's loop, if it trains
         self._named: set[int] = set()
@@ -138,7 +139,7 @@ class TensorLabelLog:
     ) -> None:
         """Record the module and the inputs of a call that has ended.
 
-        Layers that a program calls one by one inside one forward are recorded while it is cheap.
+        Layers that a program calls one by one inside a forward are recorded within the time budget.
         """
         if id(module) == loop.root:
             self._record_call(mark, module, args, kwargs, loop)
@@ -162,7 +163,7 @@ class TensorLabelLog:
     def begins(self, mark: int, module: Any, loop: TrainingLoop) -> None:
         """Record a module's tensors at its first call, before it runs.
 
-        The call may put other memory in their place.
+        The call may replace their memory.
         """
         if id(module) not in self._walked:
             self._add(mark, weights_and_buffers(module), get_tracked(self._modules, module))
@@ -171,7 +172,7 @@ class TensorLabelLog:
     def module(self, mark: int, module: Any, loop: int) -> None:
         """Record a module's weights and buffers, unless they have not moved.
 
-        The module and its parameters count as this loop's from here on.
+        From then on the module and its parameters belong to this loop.
         """
         walked = self._walked.get(id(module))
         moved = walked is None or not walked.holds()
@@ -184,7 +185,7 @@ class TensorLabelLog:
             self._add(mark, ddp_buckets(module), known)
             (self._sharded.add if is_sharded(module) else self._sharded.discard)(id(module))
         elif id(module) in self._sharded:
-            # What FSDP gathers is another's memory in each step, if at the same address.
+            # What FSDP gathers is new memory in each step, even at the same address.
             self._add(mark, shards_and_gathered(module), known)
         shown = self._shown[loop]
         if moved or id(module) not in shown.owners:
@@ -195,7 +196,7 @@ class TensorLabelLog:
     def record_transient(self, mark: int, seen: Iterable[tensors.ObservedStorage]) -> None:
         """Record short-lived storages within a phase, many times a step.
 
-        They may fill half of the room for observations.
+        They may fill half of MAX_ROWS.
         """
         if self.rows.count < MAX_ROWS // 2:
             self._extend(mark, seen, None)
@@ -203,8 +204,8 @@ class TensorLabelLog:
     def inputs(self, mark: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Record a call's inputs, and the names of tensors in its callers.
 
-        The callers' variables are read at each new call site, and elsewhere only within the time
-        budget.
+        The callers' variables are read at each new call site. Elsewhere they are read only within
+        the time budget.
         """
         self._add(mark, tensors.inputs_of_call(args, kwargs))
         if self._sites.is_new():
@@ -219,16 +220,16 @@ class TensorLabelLog:
     ) -> list[Any]:
         """Record the gradients of a thread's parameters.
 
-        It runs once a backward, so it must be quick.
+        It runs once for each backward, so it must be fast.
 
         Args:
             mark: The counter sample at the backward's end.
-            loop: The loop to which it belongs.
-            others: Loops of other living threads, and whether each is inside of something now.
-            at_end: Whether it is a cell's start or end, where every named model is read.
+            loop: The loop to which the backward belongs.
+            others: Loops of other live threads, and whether each is inside a call now.
+            at_end: Whether this is a cell's start or end, where every named model is read.
 
         Returns:
-            A few of the parameters, which shall not be held.
+            A few of the parameters, which must not be retained.
         """
         if not self._room():
             return []
@@ -265,8 +266,8 @@ class TensorLabelLog:
         """Find parameters with gradients in named models that no call has used.
 
         Args:
-            others: Loops of other threads, whose parameters are left alone.
-            few: Ask a few of each model, and all only where one of these has a gradient.
+            others: Loops of other threads, whose parameters are skipped.
+            few: Check a few parameters of each model, and all only if one of these has a gradient.
         """
         found: set[int] = set()
         for known, tree in self._trees.values():
@@ -305,13 +306,13 @@ class TensorLabelLog:
 
         Args:
             mark: The counter sample at the backward's beginning, or at the recording's end.
-            outputs: Tensors with the graph behind them, or edges of it.
-            forward: A key that forwards share that allocate alike: their names are carried over
-                when the recording is read (ledger/alike.py). None reads the graph anyway.
+            outputs: Tensors with a graph, or edges of a graph.
+            forward: A key shared by forwards with the same allocations. Their names are transferred
+                when the recording is read (ledger/repeated_steps.py). None always reads the graph.
         """
         if self.unread is not None or not self._room():
             return
-        # Where there is no history, each graph tells what it keeps alive.
+        # Without an allocator history, each graph shows what it keeps alive.
         if active_registry() is not None:
             with self.time_budget.spend(forward) as granted:
                 if granted and not self._read_by_pattern(mark, outputs, forward):
@@ -337,7 +338,7 @@ class TensorLabelLog:
                 if found is not None:
                     self.rows.add(mark, [_of(seen, owner) for seen, owner in found])
                     return True
-        except Exception as err:  # noqa: BLE001 - as below, where it is read whole
+        except Exception as err:  # noqa: BLE001 - as for a graph that is read whole, below
             reraise_if_from_signal(err)
         return False
 
@@ -370,7 +371,7 @@ class TensorLabelLog:
             self._learn_pattern(kind, graph)
             coming = list(expected_gradients(graph) if forward else ())
             coming += planned_buffers(graph) if forward and active_registry() is None else ()
-        except Exception as err:  # noqa: BLE001 - a graph of a kind that nobody has met yet
+        except Exception as err:  # noqa: BLE001 - an unknown kind of graph
             reraise_if_from_signal(err)
             self.unread = repr(err)
         else:
@@ -381,7 +382,7 @@ class TensorLabelLog:
     def _variables(self, mark: int, made: Callable[[Any], None] | None = None) -> None:
         """Record the tensors in variables of this thread's running functions.
 
-        These names end with their function.
+        These names end with their function's name.
         """
         if self._room():
             others = OtherOptimizers(self._states)
@@ -399,8 +400,8 @@ class TensorLabelLog:
     def _earlier_graphs(self, mark: int, kept: list[Any]) -> None:
         """Record what graphs of the loop's variables keep alive.
 
-        No backward may ever run them: a GAN that samples pictures without no_grad has such. Where
-        several threads train a graph may be another's, and none is read.
+        A backward may never run for these graphs, as for a GAN that samples images without no_grad.
+        If several threads train, a graph may belong to another one, so none is read.
         """
         if kept and len(self._shown) == 1 and self._earlier < MAX_WALKS:
             self._earlier += 1
@@ -409,7 +410,8 @@ class TensorLabelLog:
     def _variables_at_a_price(self, mark: int, made: Callable[[Any], None] | None = None) -> None:
         """Record the variables' tensors if the time budget allows it.
 
-        It happens in steps like others, too, where no history shows what a list has gained.
+        This includes steps like earlier ones, where no allocator history shows what a list has
+        gained.
         """
         with self.time_budget.spend("variables") as granted:
             if granted:
@@ -418,8 +420,8 @@ class TensorLabelLog:
     def _record_unused_forward(self, mark: int, loop: TrainingLoop) -> None:
         """Record what graphs keep of a forward that no backward has followed.
 
-        It applies where no history is kept. The graphs are those that this loop's variables hold: a
-        sum of losses, a list of results.
+        It applies where there is no allocator history. The graphs are those that this loop's
+        variables hold, such as a sum of losses or a list of results.
         """
         if loop.waits_since is None or active_registry() is None or len(self._shown) > 1:
             return
@@ -431,7 +433,7 @@ class TensorLabelLog:
     def _owner_of(self, parameter: Any) -> tuple[TrackedObject | OptimizerParameter, str] | None:
         """Return the owner of a parameter, and the path there; None if unknown.
 
-        The owner is a module, else the parameter's place in an optimizer.
+        The owner is a module, or else the parameter's place in an optimizer.
         """
         known = self._parameters.get(id(parameter))
         if known is None or known.ref() is not parameter:
@@ -456,7 +458,7 @@ class TensorLabelLog:
     ) -> tuple[TrackedObject | OptimizerParameter, str] | None:
         """Return the module or variable that has a parameter, and the path.
 
-        Returns None where only an optimizer has it.
+        Returns None if only an optimizer has the parameter.
         """
         found = self._owner_of(parameter)
         place = None if found is None else found[0]
@@ -465,7 +467,7 @@ class TensorLabelLog:
     def _set_path(self, way: str, module: Any) -> None:
         """Register the path that leads to a module used by some call.
 
-        A module of which only parts were called counts, too.
+        This includes a module of which only parts were called.
         """
         known = self._modules.get(id(module))
         if known is None or known.ref() is not module:
@@ -485,7 +487,7 @@ class TensorLabelLog:
     def _set_variable(self, name: str, tensor: Any) -> None:
         """Register the variable that holds a parameter that no module has.
 
-        Of several names the shortest is kept.
+        The shortest of several names is used.
         """
         known = self._parameters.get(id(tensor))
         if (
@@ -498,7 +500,7 @@ class TensorLabelLog:
     def path_by(self, key: int, ref: weakref.ref[Any]) -> str | None:
         """Return a parameter's module and path, by its id and weak reference.
 
-        It works even once the parameter is gone; None if it is unknown.
+        It also works once the parameter is freed. Returns None if it is unknown.
         """
         self._owner_of(ref())
         known = self._parameters.get(key)
@@ -559,7 +561,7 @@ class TensorLabelLog:
     def _learn_places(self, known: TrackedObject, module: Any, tree: ModuleTree) -> None:
         """Register a module's known parts, and the module that contains it.
 
-        A program may call parts by themselves.
+        A program may call parts directly.
         """
         for part, path in self._known_inside(tree):
             if path:
@@ -600,7 +602,7 @@ class TensorLabelLog:
     def state(self, mark: int, optimizer: Any) -> None:
         """Record an optimizer's state, unless it has not changed place.
 
-        A state that is replaced at each step is recorded MAX_WALKS times at most.
+        A state that is replaced in each step is recorded at most MAX_WALKS times.
         """
         footprint = state_footprint(optimizer)
         before, walks = self._states.get(id(optimizer), ((), 0))
@@ -613,7 +615,7 @@ class TensorLabelLog:
     def name(self, namespace: Mapping[str, Any]) -> None:
         """Register the notebook's names for modules and optimizers.
 
-        No tensor is touched. Of two names for one object (`best = model`) the first one is its own.
+        No tensor is accessed. If an object has two names (`best = model`), the first one is used.
         """
         told: set[int] = set()
         for name, module in tensors.modules_in(namespace):
@@ -631,7 +633,7 @@ class TensorLabelLog:
     def failed(self, error: BaseException) -> None:
         """Register names of modules in functions that an error has ended.
 
-        No tensor is touched.
+        No tensor is accessed.
         """
         frames.report_modules(frames.traceback_variables(error), self._learn_at_error)
 
@@ -645,9 +647,8 @@ class TensorLabelLog:
     ) -> Iterator[None]:
         """Record all that the notebook names or that was tracked, in steps.
 
-        It runs at a cell's start and end. There may be many steps, and they may run only where no
-        other thread may be using tensors, which the caller knows. `name` must have been called
-        before.
+        It runs at a cell's start and end, in possibly many steps. The caller must make sure that no
+        other thread uses tensors during a step. `name` must have been called before.
 
         Args:
             mark: The counter sample at the cell's start or end.
@@ -669,7 +670,7 @@ class TensorLabelLog:
             )
             found = parameters_of_optimizer(optimizer, self._owner_of)
             yield from self._add_in_steps(mark, found, known)
-        for module, known in live_objects(self._modules):  # last: a module's name says most
+        for module, known in live_objects(self._modules):  # last: the most specific names
             if known.inside is not None and _is_covered_by(module, known.inside[0]):
                 continue
             yield from self._add_in_steps(
@@ -681,15 +682,15 @@ class TensorLabelLog:
         self, mark: int, seen: Iterator[tensors.ObservedStorage], owner: TrackedObject | None
     ) -> Iterator[None]:
         while part := list(islice(seen, STEP)):
-            if self.rows.count < 2 * MAX_ROWS:  # those of the end have room of their own
+            if self.rows.count < 2 * MAX_ROWS:  # those at the end have a limit of their own
                 self._extend(mark, part, owner)
             yield
 
     def training_bytes(self, mark: int) -> dict[int, int]:
         """Return the bytes per card of training tensors seen since a sample.
 
-        These are weights, buffers, gradients and optimizer state. Those of models in use count:
-        where one was called, another may be a forgotten copy.
+        These are weights, buffers, gradients and optimizer state. If a module was called, only
+        models in use count: another one may be a forgotten copy.
         """
         sizes: dict[int, dict[int, int]] = {}
         called = (self._modules[key] for key in self._walked if key in self._modules)
@@ -707,7 +708,7 @@ class TensorLabelLog:
     def _in_use(self, owner: Any, used: Collection[int]) -> bool:
         """Return True if a module was called or contains one that was.
 
-        Returns True for all other owners as well, and if no module was called.
+        Also returns True for all other owners, and if no module was called.
         """
         return not self._walked or id(owner) in used or not modules.is_module(owner.ref())
 
@@ -748,7 +749,7 @@ class TensorLabelLog:
     def backwards_unread(self) -> int:
         """Return the number of backward passes whose graphs were not read.
 
-        They were too quick for the time budget.
+        They were too fast for the time budget.
         """
         return sum(n for kind, n in self.time_budget.refused.items() if isinstance(kind, tuple))
 
@@ -764,7 +765,7 @@ class TensorLabelLog:
         The names are what a user can type. At most MOST_DESCRIBED are listed, outermost ones first.
         """
         found = live_objects(self._modules)
-        if len(found) > MOST_DESCRIBED:  # layers that are called one by one: what they lie in
+        if len(found) > MOST_DESCRIBED:  # layers called one by one: prefer what contains them
             outer = [one for one in found if one[1].inside is None]
             found = [*outer, *(one for one in found if one[1].inside is not None)][:MOST_DESCRIBED]
         return [(module, known.typed, known.tree or tree_of(module)) for module, known in found]
@@ -784,7 +785,7 @@ def _of(
 ) -> tensors.ObservedStorage:
     """Return an observed tensor with an owner.
 
-    An owner that it already has stays.
+    An existing owner is not replaced.
     """
     return seen if owner is None or seen.of is not None else seen._replace(of=owner)
 
@@ -808,7 +809,7 @@ def _is_covered_by(module: Any, outer: TrackedObject) -> bool:
 def _named_after_all(gradients: list[tensors.ObservedStorage]) -> list[tensors.ObservedStorage]:
     """Rename gradients that share a storage after all their parameters.
 
-    Other gradients are returned as they are.
+    Other gradients are returned unchanged.
     """
     paths: dict[tuple[int, int], list[str]] = {}
     for seen in gradients:

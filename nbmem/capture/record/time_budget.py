@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
 GRACE_S = 0.1
-"""So much they may take in any case: in a short cell nobody notices."""
+"""Seconds that scans may always take: not noticeable in a short cell."""
 SHARE = 0.02
-"""Part of the time since the first look that all looks together may take."""
+"""Fraction of the time since the first scan that all scans together may take."""
 ALWAYS = 3
-"""The first looks at things of a kind, whatever they cost."""
+"""First scans of a kind that are always granted."""
 
 
 class TimeBudget:
     """A time budget for scans that are repeated during a recording.
 
-    Scans are granted as long as they are cheap: a network of small layers has an expensive graph.
-    Their time is this thread's time on a processor, so a busy machine does not cost names.
+    Scans are granted while they are cheap: a network of small layers has an expensive graph. Their
+    time is this thread's CPU time, so a busy machine does not lose names.
 
     Attributes:
         refused: How many scans of each kind were not granted.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nbmem.capture.tensors.module_tree import ModuleTree, TensorPlace
 
 ASKED = 8
-"""Parameters whose state tells whether an optimizer's is another."""
+"""Number of parameters whose state is compared to detect a replaced optimizer state."""
 
 
 class TrackedObject:
@@ -22,13 +22,13 @@ class TrackedObject:
 
     Attributes:
         ref: Weak reference to the module or optimizer.
-        called: The notebook's name for it; None if it has none.
-        way: The path by which the notebook's objects lead to it (`learn.model`); None without one.
-        local: Its name in a running function (the `student` of `main()`). None without one, or
-            where others had that name, too.
-        inside: The module in which it was found, and its path there; None if it was in none.
-        tree: The tree of its parts at the last walk; None of an optimizer.
-        learned: The tree all of whose parameters are known; None before a call.
+        called: The notebook's name for the object; None if it has none.
+        way: The path from the notebook's names to the object (`learn.model`); None without one.
+        local: The object's name in a running function (the `student` of `main()`). None without
+            one, or if several objects had that name.
+        inside: The module that contains the object, and the path there; None if none is known.
+        tree: The module tree at the last walk; None for an optimizer.
+        learned: The tree whose parameters are all registered; None before a call.
     """
 
     __slots__ = ("_kind", "called", "inside", "learned", "local", "ref", "tree", "way")
@@ -47,7 +47,7 @@ class TrackedObject:
     def name(self) -> str:
         """Best name known so far.
 
-        If need be it is that in a running function, or the class's.
+        If necessary, this is a local name in a running function, or the class's name.
         """
         if self.called is None and self.inside is not None:
             outer, path = self.inside
@@ -85,7 +85,7 @@ class TrackedObject:
         """
         known = self.inside[0] if self.inside is not None else None
         if outer.is_within(self):
-            return  # a module that is in itself
+            return  # a module that contains itself
         if known is None or known.ref() is None or outer.named >= known.named:
             self.inside = outer, path
 
@@ -104,26 +104,26 @@ class TrackedObject:
 class LocalNames:
     """Names that running functions give to modules and optimizers.
 
-    A name counts only as long as one object alone has it. A loop's variable is many layers' in
-    turn: then it is the name of none. Two functions may give two objects the same name
-    (`test(model)` is given an average): the outer one's has the name. A path through a library's
-    private attributes (`trainer._connector.model`) is taken where there is no other.
+    A name counts only while a single object has it. A loop variable that refers to many layers in
+    turn names none of them. Two functions may give two objects the same name (`test(model)` gets an
+    average): the outer function's object has the name. A path through a library's private
+    attributes (`trainer._connector.model`) is used only if there is no other.
     """
 
     def __init__(self) -> None:
         self._of: dict[tuple[str, str], TrackedObject | None] = {}
         self._has: dict[str, TrackedObject] = {}
-        self._told: dict[str, str] = {}  # way to the function that called it so
+        self._told: dict[str, str] = {}  # path to the function that uses it
 
     def set_name(self, way: str, known: TrackedObject, where: str = "") -> None:
         """Register a name of an object in a running function.
 
-        Of several functions' names the outermost one's is registered last and stays.
+        If several functions name an object, the outermost one's name is registered last and stays.
 
         Args:
-            way: The path that leads to it (`agent.policy`).
+            way: The path to the object (`agent.policy`).
             known: The object with that name.
-            where: The function in which it has the name.
+            where: The function in which the object has the name.
         """
         first = self._of.setdefault((where, way), known)
         if first is None or (first is not known and first.ref() is not None):
@@ -132,7 +132,7 @@ class LocalNames:
                     one.local = None
             self._of[where, way] = None
             return
-        self._of[where, way] = known  # the net of the fold before is gone
+        self._of[where, way] = known  # the previous object, such as an earlier fold's net, is freed
         if self._has_better(known, way, where):
             return
         self._told[way] = where
@@ -145,7 +145,7 @@ class LocalNames:
     def _has_better(self, known: TrackedObject, way: str, where: str) -> bool:
         """Return True if an object's present local name is the better one.
 
-        A less private name is better, and in one function a shorter one.
+        A name with fewer private attributes is better. In one function a shorter one is.
         """
         before = known.local
         if before is None or self._has.get(before) is not known:
@@ -164,7 +164,7 @@ def _private(way: str) -> int:
 class SearchedModules:
     """Modules that were searched for parts that had been called.
 
-    Each is searched once for a given number of known modules.
+    Each module is searched once for each number of tracked modules.
     """
 
     def __init__(self) -> None:
@@ -175,7 +175,7 @@ class SearchedModules:
 
         Args:
             module: The module.
-            called: Number of modules that are known.
+            called: Number of tracked modules.
         """
         before = self._looked.get(id(module))
         self._looked[id(module)] = called
@@ -185,10 +185,10 @@ class SearchedModules:
 class OptimizerParameter:
     """A parameter of an optimizer that no known module has.
 
-    Examples are a picture that is optimized and a latent code.
+    Examples are an optimized image and a latent code.
 
     Attributes:
-        called: The variable that holds it; None while none is known.
+        called: The variable that holds the parameter; None while unknown.
     """
 
     __slots__ = ("_index", "_optimizer", "called")
@@ -218,11 +218,12 @@ class Parameter:
 
     Attributes:
         ref: Weak reference to the parameter.
-        place: Where it is registered, the first of these places.
-        owner: The module that has it, or its place in an optimizer.
-        tied: The path in a module of the other kind, where an embedding shares it with a head.
-        form: Shape and dtype, once its gradient has been read.
-        gradient: Its gradient as it was read last.
+        place: The first place where the parameter is registered.
+        owner: The module that has the parameter, or its place in an optimizer.
+        tied: The path in a module of the other kind, if an embedding and a head share the
+            parameter.
+        form: Shape and dtype, once the gradient has been read.
+        gradient: The gradient as last read.
     """
 
     __slots__ = ("form", "gradient", "owner", "place", "ref", "tied")
@@ -245,7 +246,7 @@ class Parameter:
     def module_at(self, *, lookup: bool) -> str:
         """Return the path of a module that uses the parameter.
 
-        With `lookup` one that looks rows up in it is preferred, else one that does not.
+        With `lookup`, a module that looks up rows in the parameter is preferred, else another one.
         """
         path = self.tied if self.tied and lookup != self.place.lookup else self.path
         return path.rsplit(".", 2 if self.place.listed else 1)[0]
@@ -258,7 +259,7 @@ class Parameter:
     def is_better_than(self, other: Parameter | None) -> bool:
         """Return True if this place is at least as good as another one.
 
-        Any place is better than none, or than that of a parameter that is gone.
+        Any place is better than none, or than the place of a freed parameter.
         """
         if other is None or other.ref() is None:
             return True
@@ -268,8 +269,12 @@ class Parameter:
     def worth(self) -> tuple[bool, bool, bool, int]:
         """Sort key of the places known for one parameter; higher is better.
 
-        A module counts more than an optimizer, then an owner that the notebook names, one with a
-        name of its own, and a longer path.
+        These are preferred, in this order:
+
+        - a module to an optimizer,
+        - an owner that the notebook names,
+        - an owner with a name of its own,
+        - a longer path.
         """
         called = self.owner.called is not None
         return not self.in_group, self.owner.named, called, self.place.path.count(".")
@@ -279,7 +284,7 @@ class ThreadObjects:
     """Objects that one thread's own calls have used.
 
     Attributes:
-        owners: Ids of its modules and optimizers.
+        owners: Ids of the thread's modules and optimizers.
         parameters: Ids of their parameters.
     """
 
@@ -293,7 +298,7 @@ class ThreadObjects:
 class Footprint:
     """Addresses of a module's first and last parameters at its last walk.
 
-    They show without a new walk whether the parameters have moved.
+    They show without another walk whether the parameters have moved.
     """
 
     __slots__ = ("_ends",)
@@ -309,7 +314,7 @@ class Footprint:
     def holds(self) -> bool:
         """Return True if these parameters are still the module's and unmoved.
 
-        Other parameters may have been put in their place for a while.
+        Other parameters may have replaced them temporarily.
         """
         return all(_is_in(p(), inner(), place) for p, inner, place in self._ends)
 

@@ -15,13 +15,13 @@ class TrainingLoop:
     """Progress of one thread's training loop.
 
     Attributes:
-        number: Distinguishes loops; identifiers of threads are reused when one has ended.
+        number: Distinguishes loops; a thread's identifier may be reused once it has ended.
         ident: Its thread's identifier.
         name: Its thread's name.
-        phase: What runs now; None between phases.
+        phase: The current phase; None between phases.
         step: Number of completed passes.
-        busy: What the thread is inside of: a forward, the engine, a step. Other threads leave its
-            tensors alone meanwhile.
+        busy: What the thread is inside of: a forward, the engine, a step. Other threads do not
+            access its tensors meanwhile.
     """
 
     def __init__(self, number: int) -> None:
@@ -32,24 +32,24 @@ class TrainingLoop:
         self.step = 0
         self.busy: str | None = None
         self.root = 0
-        self.graph_from = 0  # mark at which the graph of the next backward began
-        self.called_at: int | None = None  # mark of the last module's call, if one was taken
-        self.waits_since: int | None = None  # mark of a forward's end that no backward followed
+        self.graph_from = 0  # sample at which the graph of the next backward began
+        self.called_at: int | None = None  # sample of the last module's call, if one was taken
+        self.waits_since: int | None = None  # sample of a forward's end without a backward
         self.stepped: set[int] = set()
         self.usual = 1  # optimizers of a pass
-        self.calls: Counter[str] = Counter()  # what began, by its kind
-        self.cleared = 0  # how often gradients went that had been computed
-        self.computed = False  # whether there are such
-        self.ahead = False  # whether a pass has begun whose optimizer has not stepped yet
-        self.weights = WeightWatch()  # as they were when the last backward was over
-        self.asked = UsedForwards()  # which forwards a backward has run
+        self.calls: Counter[str] = Counter()  # beginnings by kind
+        self.cleared = 0  # how often computed gradients were cleared
+        self.computed = False  # whether there are computed gradients
+        self.ahead = False  # whether a pass has begun without an optimizer step
+        self.weights = WeightWatch()  # as they were at the end of the last backward
+        self.asked = UsedForwards()  # which forwards a backward has used
         self.inside = False  # whether the pass runs inside its optimizer's step
-        self._nodes: int | None = None  # how many nodes of graphs were made until its last turn
+        self._nodes: int | None = None  # number of graph nodes created until its last event
 
     def now(self) -> int:
         """Return the number of the current pass.
 
-        Passes are counted by optimizers, without them by gradients, else by calls.
+        Passes are counted by optimizers, otherwise by gradients, otherwise by calls.
         """
         if self.stepped:
             return self.step + self.ahead
@@ -60,7 +60,7 @@ class TrainingLoop:
     def clears(self) -> None:
         """Count a clearing of computed gradients.
 
-        Where no optimizer steps, that ends a pass.
+        If no optimizer steps, this ends a pass.
         """
         self.cleared += self.computed
         self.computed = False
@@ -81,7 +81,7 @@ class TrainingLoop:
     def has_computed(self) -> bool:
         """Return True if any graph has grown since the last call.
 
-        Operations outside of modules count, too.
+        Operations outside of modules count as well.
         """
         before, self._nodes = self._nodes, next_number(loaded_torch())
         return before is not None and self._nodes is not None and self._nodes > before

@@ -1,6 +1,6 @@
 """Choose the threads whose hook events make the phases.
 
-Events of a recording do not say which thread caused them.
+Events of a recording do not contain the thread that caused them.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _CALLS = ("forward", "inference")
 def one_loop(hook_events: Sequence[HookEvent]) -> tuple[Sequence[HookEvent] | None, set[int]]:
     """Select the hook events from which phases can be built.
 
-    Threads that trained one after the other make one loop. Those that only computed a part of
-    another thread's forward (DataParallel's) make none of their own. Where several trained at the
-    same time, an event between their hook events may be of any of them.
+    Threads that trained one after another make one loop. Threads that only computed a part of
+    another thread's forward (DataParallel's) make no loop. If several trained simultaneously, an
+    event between their hook events may belong to any of them.
 
     Args:
         hook_events: The hook events of all threads, in order.
 
     Returns:
-        The hook events (None where no phase can be built), and the threads that trained at the same
-        time.
+        The hook events (None if no phase can be built), and the threads that trained
+        simultaneously.
     """
     by_thread: dict[int, list[HookEvent]] = defaultdict(list)
     for hook_event in hook_events:
@@ -47,7 +47,7 @@ def trained_together(threads: Collection[int], names: Mapping[int, str]) -> str:
 
     Args:
         threads: The numbers of their loops.
-        names: The threads' names by these.
+        names: The threads' names by these numbers.
     """
     named = ", ".join(sorted(repr(names.get(thread, str(thread))) for thread in threads))
     return (
@@ -61,7 +61,7 @@ def _helps(
 ) -> bool:
     """Return True if a thread only called modules for another thread.
 
-    All of its calls lie inside a forward of that thread.
+    All of its calls are inside a forward of that thread.
     """
     if any(hook_event.kind not in _CALLS for hook_event in own):
         return False

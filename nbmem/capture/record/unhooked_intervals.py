@@ -1,7 +1,7 @@
 """Infer what ran between two hook events from the allocations there.
 
-What was allocated there and how long it lived tells. An update is most of the gradients' sizes
-again with nothing else left. What takes memory before the first forward is `load`.
+The allocations there and their lifetimes show what ran. An update allocates most of the gradients'
+sizes again and leaves nothing else. What takes memory before the first forward is `load`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class UnhookedIntervals:
     def learn(self, first: int, last: int) -> None:
         """Learn the sizes of gradients from what a backward left allocated.
 
-        Those that are also sizes of weights count; if there are none, all do.
+        Only sizes that are also sizes of weights count; if there are none, all count.
         """
         rows = self._rows(first, last)
         left = set(self._events.size[rows[self._freed[rows] >= last]].tolist())
@@ -79,7 +79,7 @@ class UnhookedIntervals:
     def inputs(self, start: int, end: int) -> tuple[int, int] | None:
         """Return the range in which module inputs are allocated, or None.
 
-        It reaches from the first such allocation to behind the last one.
+        It reaches from the first such allocation to after the last one.
         """
         first = self.first_input(start, end)
         if first is None:
@@ -100,12 +100,12 @@ class UnhookedIntervals:
             last: Where it ends.
 
         Returns:
-            The position; None where the gap does not have all of the other's allocations, in order.
+            The position; None if the gap does not contain all of the other's allocations, in order.
         """
         wanted = self._events.size[self._rows(first, last)].tolist()
         found = None
         for row in self._rows(start, end)[::-1].tolist():
-            if wanted and self._events.size[row] == wanted[-1]:  # the rest: made once, workspaces
+            if wanted and self._events.size[row] == wanted[-1]:  # others are made once
                 found = row
                 wanted.pop()
         return None if wanted or found is None else self._with_its_memory(found)
@@ -113,7 +113,7 @@ class UnhookedIntervals:
     def weights(self, start: int, end: int) -> tuple[int, int] | None:
         """Return the range in which module weights are allocated, or None.
 
-        It reaches from the first such allocation to behind the last one. Buffers count as weights.
+        It reaches from the first such allocation to after the last one. Buffers count as weights.
         """
         first, last = bisect_left(self._made, start), bisect_left(self._made, end)
         if first == last:
@@ -133,8 +133,8 @@ class UnhookedIntervals:
     def update(self, start: int, end: int) -> int | None:
         """Return the end of a weight update that begins at a position, or None.
 
-        Tensors as large as gradients are allocated, most sizes of them, and what has another size
-        does not stay. The next batch ends it.
+        It allocates tensors of most gradients' sizes, and tensors of other sizes do not remain. The
+        next batch ends it.
         """
         end = self.until_input(start, end)
         rows = self._rows(start, end)
@@ -170,7 +170,7 @@ def with_its_memory(events: Events, birth: int) -> int:
 def _deaths(events: Events) -> Ints:
     """Return for each allocation the position at which it was freed.
 
-    The number of events stands for one that was never freed.
+    The number of events is the position of allocations that were never freed.
     """
     freed = np.full(len(events), len(events), np.int64)
     rows = np.flatnonzero(np.isin(events.action, (Action.ALLOC, Action.FREE_REQUESTED)))

@@ -1,8 +1,8 @@
 """Track the forwards whose graphs a backward has used.
 
 An evaluation with gradients on is a forward like any other until the next backward's graph shows
-that nothing of it lies there. A graph is read once for each sequence of forwards that are alike
-(which modules, how many nodes each made). A step that does what another did has its answer.
+that it contains none of its nodes. A graph is read once for each sequence of similar forwards
+(their modules, the number of nodes of each). The result applies to all steps with that sequence.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MOST_ROWS = 256
-"""Rows of forwards whose answers are remembered; of further ones all count as asked for."""
+"""Sequences of forwards whose results are remembered; in others all forwards count as used."""
 MOST_WAITING = 4_096
-"""Forwards that wait for a backward (a cell that is called for each word); then none is told."""
+"""Forwards that wait for a backward (a cell called for each word); beyond this, all are dropped."""
 PATIENCE = 8
-"""Backwards that a forward waits for its own: a GAN's picture waits for its critic's steps."""
+"""Backwards that a forward waits for its own: a GAN's image waits for its critic's steps."""
 
 
 @dataclass(slots=True)
 class _PendingForward:
     """A forward that no backward has used yet.
 
-    It has its counter sample, its module, the sequence numbers of its nodes, and a count of the
+    It contains its counter sample, its module, the sequence numbers of its nodes, and the number of
     backwards that did not use it.
     """
 
@@ -54,8 +54,8 @@ class UsedForwards:
         self.never: set[int] = set()
         self._waiting: list[_PendingForward] = []
         self._rows: dict[tuple[tuple[int, int], ...], frozenset[int]] = {}
-        self._most = 0  # forwards that one backward has asked for
-        self._longest = 0  # backwards of others that one has waited for its own
+        self._most = 0  # forwards that one backward has used
+        self._longest = 0  # backwards that a forward waited for its own
 
     def begins(self, mark: int, root: int) -> None:
         """Register a forward that begins, and complete the one before it."""
@@ -92,10 +92,10 @@ class UsedForwards:
     def waiting(self, *, failed: bool) -> set[int]:
         """Return the counter samples of forwards that no backward will use.
 
-        Forwards that made no nodes of a graph are left out. After an error the latest forwards are
-        left out, too, since their backward may have been still to come. These are as many as ever
-        waited at once for a backward that came. If no backward has used any forward by then, none
-        is returned.
+        Forwards that created no graph nodes are omitted. After an error the latest forwards are
+        also omitted, since their backward may have been about to come. Their number is the most
+        that ever waited at once for a backward that came. If no backward has used any forward by
+        then, none is returned.
         """
         number = next_number(loaded_torch())
         if number is not None:
@@ -116,14 +116,14 @@ class UsedForwards:
     def _read(self, outputs: Iterable[Any]) -> frozenset[int]:
         """Return the indices of the forwards whose nodes lie in a graph.
 
-        All are returned where that cannot be determined.
+        All are returned if that cannot be determined.
         """
         every = frozenset(range(len(self._waiting)))
         if len(every) < 2 or len(self._rows) >= MOST_ROWS:
             return every
         try:
             numbers = numbers_behind(loaded_torch(), outputs, MAX_NODES)
-        except Exception as err:  # noqa: BLE001 - a graph of a kind that nobody has met yet
+        except Exception as err:  # noqa: BLE001 - an unknown kind of graph
             reraise_if_from_signal(err)
             return every
         if numbers is None:

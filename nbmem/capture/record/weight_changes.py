@@ -1,8 +1,8 @@
 """Detect weights that were changed by hand, or given gradients.
 
-torch counts what is done to a tensor in place, for autograd's sake, so `p.add_(...)` and
-`torch._foreach_add_` under no_grad() show though they allocate nothing. A change of `p.data` does
-not: that is another tensor on the same memory, which counts for itself; nbmem counts those.
+torch counts in-place changes of a tensor for autograd. So `p.add_(...)` and `torch._foreach_add_`
+under no_grad() are detected although they allocate nothing. A change of `p.data` is not: that is
+another tensor on the same memory, with a counter of its own. nbmem counts those changes.
 https://docs.pytorch.org/docs/2.13/notes/autograd.html#in-place-correctness-checks
 
 A program that computes gradients with torch.func, or clips those of every sample, assigns `p.grad`.
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     Place = int | tuple[int, int, int] | None
-    """Where a gradient's data lie, or its storage; None where there is none."""
+    """Address of a gradient's data, or its storage; None without one."""
     Changes = tuple[int, int] | None
-    """How often a tensor was changed itself and through its data; None where nobody counts."""
+    """How often a tensor was changed directly and through its data; None if not counted."""
 
 ASKED = 8
-"""Weights that are asked, which takes a few microseconds."""
+"""Weights that are checked, which takes a few microseconds."""
 
 
 class WeightWatch:
     """A sample of one loop's weights, as its last backward left them.
 
-    The weights are not held.
+    The weights are not retained.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class WeightWatch:
     def given(self) -> bool:
         """Return True if a gradient was replaced since they were stored.
 
-        Returns True if no weight is stored, too.
+        Also returns True if no weight is stored.
         """
         now = [(ref(), place) for ref, place in self._gradients]
         return not now or any(w is not None and _gradient(w) != place for w, place in now)

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from nbmem.capture.tensors.storage_registry import StorageRegistry
 
 _followed: list[StorageRegistry] = []
-"""The roll on which what is looked at just now is written, if any."""
+"""The registries to which observed storages are added; the last one is active."""
 
 
 def active_registry() -> StorageRegistry | None:
     """Return the active storage registry, or None.
 
-    None also if it has ended since the running hook was called.
+    Also None if it has ended since the running hook was called.
     """
     return _followed[-1] if _followed and not _followed[-1].over else None
 
@@ -26,7 +26,7 @@ def active_registry() -> StorageRegistry | None:
 class _Following:
     """A context manager that makes a storage registry the active one.
 
-    A class, as it is entered at each hook event.
+    It is a class, because it is entered at each hook event.
     """
 
     __slots__ = ("_roll",)
@@ -54,11 +54,11 @@ def activate_registry(registry: StorageRegistry | None) -> AbstractContextManage
 class existing_since:  # noqa: N801 - a context manager, read as the function that it would be
     """A context that dates storages back to a graph node's creation.
 
-    Storages that are read inside existed when the node was made: the node has saved them or has
-    made them. A class, as it is entered at each node and each tensor of a graph.
+    Storages that are read inside existed when the node was created: the node has saved or computed
+    them. It is a class, because it is entered at each node and each tensor of a graph.
 
     Args:
-        node: The node; with None storages are dated by the moment of the read.
+        node: The node; with None storages are dated to the moment of the read.
     """
 
     __slots__ = ("_before", "_node", "_roll")

@@ -1,8 +1,8 @@
 """Read the references of tensors and graph nodes that Python's GC misses.
 
-Read here are the `data` of torch's saved tensors, which torch 2.11 has and 2.9 has not.
-They never run an unpack hook: under checkpointing or `save_on_cpu` it is what the pack hook
-returned. The `_saved_*` attributes beside them would recompute or copy back, and are left alone.
+The `data` of torch's saved tensors is read, which torch 2.11 has and 2.9 has not. It never runs an
+unpack hook: under checkpointing or `save_on_cpu` it is what the pack hook returned. The `_saved_*`
+attributes beside it would recompute or copy back, and are not read.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 DEEPEST = 8_000
-"""Nodes in a row that are looked at. In torch 2.13 the Python object of a node lives as long as the
-node, and a graph of which Python has seen 38,000 in a row is freed by a recursion (8 MiB of stack:
-THPCppFunction_dealloc, ~Node), which ends the process. What nobody has seen, a loop frees:
-https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/function.cpp"""
+"""Longest chain of nodes that is followed. In torch 2.13 a node's Python object lives as long as
+the node. Where a chain of 38,000 nodes has Python objects, it is freed by a recursion that ends the
+process (8 MiB of stack: THPCppFunction_dealloc, ~Node). Nodes without Python objects are freed by a
+loop: https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/function.cpp"""
 _RAW = "_raw_saved_"
 
 
@@ -34,15 +34,15 @@ class Graphs:
         torch: The user's torch.
 
     Attributes:
-        deep: Whether a graph went further than it is followed.
+        deep: Whether a graph was longer than is followed.
     """
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._tensor = torch.Tensor
         self._saved: dict[int, tuple[type, tuple[Any, ...]]] = {}
-        self._before: dict[int, list[Any]] = {}  # holds the nodes, so that an id means one
-        self._height: dict[int, int] = {}  # nodes in a row, from one on
+        self._before: dict[int, list[Any]] = {}  # retains the nodes, so that ids are unique
+        self._height: dict[int, int] = {}  # length of the chain from each node
         self._tallest = 0
         self.deep = False
 
@@ -55,7 +55,7 @@ class Graphs:
     def of_tensor(self, tensor: Any) -> list[Any]:
         """Return a tensor's gradient and its graph's node.
 
-        The gradient is read of leaves and of tensors that retain it.
+        The gradient is read for leaves and for tensors that retain it.
         """
         kind = self._tensor
         found = []
@@ -63,11 +63,11 @@ class Graphs:
             node = kind.grad_fn.__get__(tensor)
             if node is not None:
                 found.append(node)
-            if node is None or kind.retains_grad.__get__(tensor):  # else asking for it warns
+            if node is None or kind.retains_grad.__get__(tensor):  # otherwise reading it warns
                 gradient = kind.grad.__get__(tensor)
                 if gradient is not None:
                     found.append(gradient)
-        except Exception as err:  # noqa: BLE001 - a wrapper that answers nothing
+        except Exception as err:  # noqa: BLE001 - a wrapper without attributes
             reraise_if_from_signal(err)
         return found
 
@@ -78,7 +78,7 @@ class Graphs:
     def of_node(self, node: Any) -> list[Any]:
         """Return the next nodes of a node and the tensors that it has saved.
 
-        Further than `DEEPEST` no graph is followed.
+        No graph is followed further than `DEEPEST`.
         """
         return [*self.before(node), *self.saved_by(node)]
 
@@ -91,11 +91,11 @@ class Graphs:
     def behind(self, roots: Iterable[Any], most: int | None = None) -> list[Any]:
         """Return the given nodes and all before them, the latest first.
 
-        Nodes that an earlier call returned are left out.
+        Nodes that an earlier call returned are omitted.
 
         Args:
-            roots: The nodes to begin at.
-            most: The most nodes to go through; None for all.
+            roots: The nodes at which to begin.
+            most: Maximum number of nodes; None for all.
         """
         count = itertools.count()
         queue = [(-sequence_nr_of(node), next(count), node) for node in roots]
@@ -114,7 +114,7 @@ class Graphs:
                 ends = self.deep = True
             edges = () if ends else node.next_functions
             self._before[id(node)] = before = [one for one, _ in edges if one is not None]
-            for one in before:  # made earlier, so it comes up when all that lead to it have
+            for one in before:  # created earlier, so it is popped after all nodes that lead to it
                 if id(one) not in self._before:
                     depth[id(one)] = max(depth.get(id(one), 0), here + 1)
                     heapq.heappush(queue, (-sequence_nr_of(one), next(count), one))

@@ -1,7 +1,7 @@
 """Read the variables of functions that run a training loop.
 
 They are read in the loop's own thread, while it runs. A loop in a function has no names left when
-the cell ends. So they are read while it waits for torch, a few times for each call site.
+the cell ends. So they are read while the loop waits for torch, a few times for each call site.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 MAX_SITES, LOOKS = 64, 3
 """Places in the code at which variables are read, and how often at each."""
 CALLERS = 3
-"""Frames that tell a place: an agent's method is called to play and to learn, and holds another."""
+"""Frames that identify a place: an agent's method plays and learns, with other tensors."""
 MOST, OUTER = 12, 4
-"""Functions whose variables are read, the innermost, and the program's own behind a library's."""
+"""Functions whose variables are read: the innermost, and the program's own outside a library's."""
 _NOT_THE_LOOPS = frozenset(
     (*FOREIGN, "torch", "nbmem", "asyncio", "threading", "runpy", "nbclient")
 )
@@ -58,7 +58,7 @@ def caller_variables() -> list[tuple[str, Mapping[str, Any]]]:
     """List the variables of the calling functions, innermost first.
 
     Each has the suffix for its names: ` of train()`, or an empty text for a module's globals. A
-    library's trainer may be called through dozens of its own functions. Those are skipped then.
+    library's trainer may be called through dozens of its own functions. Those are then skipped.
     """
     found: list[tuple[str, Mapping[str, Any]]] = []
     for frame in _outwards():
@@ -110,8 +110,8 @@ def with_place(told: Callable[[str, Any], None], where: str, way: str, module: A
 def _outwards() -> Iterator[FrameType]:
     """Yield this thread's frames outside of torch and nbmem.
 
-    The innermost comes first. Frames of other libraries that run no loop are skipped, too. Keeps
-    none of nbmem's frames.
+    The innermost comes first. Frames of other libraries that run no loop are skipped as well. None
+    of nbmem's frames is retained.
     """
     frame: FrameType | None = sys._getframe().f_back  # noqa: SLF001 - the documented way
     while frame is not None:

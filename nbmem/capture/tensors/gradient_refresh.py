@@ -1,6 +1,6 @@
 """Re-read the gradients of known parameters, once per backward.
 
-The fast path serves gradients of which only the address is new.
+The fast path is for gradients of which only the address is new.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 def gradient_reader() -> Look | None:
     """Return a function that re-reads a known parameter's gradient.
 
-    Switch off functions of subclasses (`__torch_function__`) around its calls. The parameters must
-    be this thread's own.
+    Disable functions of subclasses (`__torch_function__`) around its calls. The parameters must be
+    this thread's own.
 
     Returns:
-        A function of a parameter and its last gradient. It returns that gradient with its present
+        A function of a parameter and its last gradient. It returns that gradient with its current
         address, or None if a full read is needed (another device or size, a subclass, sparse,
-        none). None instead of a function before torch is imported, and while the active storage
-        registry is of another device than the host.
+        none). Returns None instead of a function before torch is imported, and while the active
+        storage registry is of another device than the host.
     """
     torch: Any = loaded_torch()
     registry = active_registry()
@@ -51,10 +51,10 @@ def gradient_reader() -> Look | None:
                 return None
             addr: int = storage.data_ptr()
             if registry is not None:
-                if gradient.grad_fn is not None:  # which may tell since when it is there
+                if gradient.grad_fn is not None:  # its node may show since when it exists
                     return None
                 registry.register(0, storage, addr, last.size, gradient)
-        except Exception as err:  # noqa: BLE001 - sparse, or a wrapper that answers nothing
+        except Exception as err:  # noqa: BLE001 - sparse, or a wrapper without attributes
             reraise_if_from_signal(err)
             return None
         return last if addr == last.addr else last._replace(addr=addr)

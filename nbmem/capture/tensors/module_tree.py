@@ -1,10 +1,10 @@
 """Read the parts of a module in one walk, cached until one changes.
 
-A notebook has models of thousands of modules that most cells do not touch. Whether such a model is
-unchanged is known from the identities of its members and the addresses of their data. That takes
-some microseconds for each module; a walk takes fifty. A tree holds weak references to modules
-alone, and is dropped once its module is gone. It has none to tensors: torch refuses to swap a
-tensor that has a weak reference (`torch.utils.swap_tensors`).
+A notebook has models of thousands of modules that most cells do not use. The identities of its
+members and the addresses of their data show whether such a model is unchanged. That takes some
+microseconds for each module; a walk takes fifty. A tree holds weak references to modules only, and
+is dropped once its module is freed. It has none to tensors, because torch refuses to swap a tensor
+that has a weak reference (`torch.utils.swap_tensors`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 MOST_MODULES = 20_000
-"""Modules in all trees that are remembered, 2.4 kB each with two parameters: 45 MiB. Of what goes
-beyond them the tree is made anew each time."""
+"""Modules in all cached trees, 2.4 kB each with two parameters: 45 MiB. Trees beyond this limit are
+rebuilt each time."""
 _PARTS = ("_parameters", "_buffers", "_modules")
 
 
@@ -38,10 +38,10 @@ class TensorPlace(NamedTuple):
 
     Attributes:
         path: The path from the tree's module to the tensor.
-        ref: Called, it returns the tensor, or None if that is there no more; it holds nothing.
-        inner: Which of the tree's modules registers it.
-        lookup: Whether that one looks rows up in it (an embedding).
-        listed: Whether that one only lists it, for the module that it lies in.
+        ref: Returns the tensor when called, or None if it is no longer there. It retains nothing.
+        inner: Index of the tree's module that registers it.
+        lookup: Whether that module looks up rows in it (an embedding).
+        listed: Whether that module only lists it for the module that contains the list.
     """
 
     path: str
@@ -74,14 +74,14 @@ class ModuleTree:
     It knows where parameters and buffers are registered.
 
     Attributes:
-        ref: The module, not held.
+        ref: A weak reference to the module.
         paths: The path of each module inside, by its id.
         parameters: Where parameters are registered: a tied one at each of its places.
-        buffers: The same of buffers.
-        places: Of each parameter the first of its places, by its id.
-        tied: The path in a module of the other kind, where an embedding shares a parameter with a
-            head, by its id.
-        remembered: What others have worked out from this tree, by what it is called.
+        buffers: Where buffers are registered, likewise.
+        places: The first place of each parameter, by its id.
+        tied: The path in a module of the other kind, if an embedding and a head share a parameter,
+            by its id.
+        remembered: What other code has derived from this tree, by a key.
     """
 
     __slots__ = (
@@ -144,7 +144,7 @@ class ModuleTree:
     def all_with_gradient(self, keys: Collection[int]) -> list[Any]:
         """Return the parameters of these ids that have a gradient, in bulk.
 
-        For ids of most of the parameters: half a microsecond each.
+        For most of the parameters' ids. It takes half a microsecond each.
         """
         if not self.is_plain:
             return self.with_gradient(keys)
@@ -166,7 +166,7 @@ class ModuleTree:
     def tensors(self) -> Iterator[Any]:
         """Yield each living parameter and buffer.
 
-        A tied one comes at each of its places.
+        A tied one is repeated at each of its places.
         """
         for place in (*self.parameters, *self.buffers):
             if (tensor := place.ref()) is not None:
@@ -218,7 +218,7 @@ class _TreeCache:
     def __init__(self) -> None:
         self._trees: dict[int, ModuleTree] = {}
         self._refs: dict[int, _Ref] = {}
-        self._gone: list[_Ref] = []  # nothing of ours is called where a module ends
+        self._gone: list[_Ref] = []  # no code of ours runs when a module is freed
         self._count = 0
 
     def get(self, module: Any) -> ModuleTree | None:
@@ -270,8 +270,8 @@ def _places(found: Sequence[tuple[str, Any]], part: str, *, lasts: bool) -> Iter
     Args:
         found: Modules with their paths.
         part: The name of their dictionaries.
-        lasts: Whether the tree is remembered. Else there may be tensors of a scripted module among
-            them, which torch makes anew at each read.
+        lasts: Whether the tree is cached. Otherwise there may be tensors of a scripted module,
+            which torch recreates at each read.
     """
     torch: Any = loaded_torch()
     kind = torch.Tensor
@@ -299,8 +299,8 @@ def _each_once(places: Sequence[TensorPlace]) -> Iterator[tuple[str, Any]]:
 def _state(inner: Sequence[Any]) -> list[Any] | None:
     """Return what changes with any member of these modules, or None.
 
-    Of each dictionary its length and its keys; of each member its identity; of each tensor its form
-    and its storage. None if a change cannot be detected.
+    It contains the length and keys of each dictionary, the identity of each member, and the form
+    and storage of each tensor. None if a change cannot be detected.
     """
     torch: Any = loaded_torch()
     plain, parameter = torch.Tensor, torch.nn.Parameter
@@ -308,13 +308,13 @@ def _state(inner: Sequence[Any]) -> list[Any] | None:
     try:
         parts = [own(one).get(part) for one in inner for part in _PARTS]
         if any((kind := type(kept)) is not dict and kind is not OrderedDict for kept in parts):
-            return None  # a scripted module's, or the program's own
+            return None  # of a scripted module, or the program's own class
         members = list(chain.from_iterable(map(dict.values, parts)))
         kinds = list(map(type, members))
         by_id = dict(zip(map(id, kinds), kinds, strict=True))
         others = [kind for kind in by_id.values() if not (kind is parameter or kind is plain)]
         if any(issubclass(kind, plain) for kind in others):
-            return None  # what a wrapper is made of may change inside it
+            return None  # a wrapper's inner tensors may change
         tensors = [one for one in members if (kind := type(one)) is parameter or kind is plain]
         state: list[Any] = [*map(dict.__len__, parts), *chain.from_iterable(parts)]
         state += map(id, members)

@@ -1,10 +1,11 @@
 """Read parts of modules and optimizers without running user code.
 
-`named_parameters()`, `modules()`, `state` and `param_groups` may be overridden, and what a user
-wrote there may be slow, raise or exit. What torch keeps in the instance's own dictionary cannot.
-Module instances are told apart by identity: `__eq__` and `__hash__` are the user's, too.
+`named_parameters()`, `modules()`, `state` and `param_groups` may be overridden, and the user's
+versions may be slow, raise or exit. Reading torch's entries in the instance's own dictionary
+cannot. Module instances are distinguished by identity, because `__eq__` and `__hash__` are the
+user's, too.
 
-Classes are read with `type()`, as `isinstance` reads `__class__`, and tensors are read through
+Classes are read with `type()`, because `isinstance` reads `__class__`. Tensors are read through
 torch's getters in C.
 """
 
@@ -83,7 +84,7 @@ def named_modules(module: Any) -> Iterator[tuple[str, Any]]:
 def path_of(module: Any, outer: Any, likely: str) -> str | None:
     """Return a module's path inside another; None if it is not inside.
 
-    The likely path is tried first: a model of thousands of parts is not walked for each of them.
+    The likely path is tried first, so that a large model is not walked for each of its parts.
     """
     inner = outer
     for name in likely.split("."):
@@ -102,7 +103,7 @@ def children_of(module: Any) -> Iterator[tuple[str, Any]]:
 def tensors_inside(module: Any) -> Iterator[Any]:
     """Yield parameters and buffers of a module and its submodules.
 
-    They come without paths, each as soon as it is found. Callers need only the first ones, at each
+    They come without paths, each as soon as it is found. Callers need only the first ones, in each
     call of a model.
     """
     seen = set()
@@ -142,7 +143,7 @@ def is_embedding(module: object) -> bool:
 def is_parameter_list(module: object) -> bool:
     """Return True for a module that only lists parameters.
 
-    The module that has it computes with them.
+    The module that contains it computes with them.
     """
     torch: Any = loaded_torch()
     return issubclass(type(module), torch.nn.ParameterList | torch.nn.ParameterDict)
@@ -161,7 +162,7 @@ def is_training(module: Any) -> bool:
 def own_attributes(module: Any) -> dict[str, Any]:
     """Return a module's own dictionary.
 
-    Every torch module has it in the same place.
+    Every torch module has it in the same slot.
     """
     torch: Any = loaded_torch()
     found: dict[str, Any] = vars(torch.nn.Module)["__dict__"].__get__(module)
@@ -191,7 +192,7 @@ def parameters_behind(owner: Any) -> Iterator[Any]:
 def states(optimizer: Any) -> list[tuple[Any, dict[Any, Any]]]:
     """Return an optimizer's state of each of its parameters.
 
-    Only states that are dictionaries.
+    Only states that are dictionaries are returned.
     """
     return [(p, s) for p, s in all_states(optimizer) if issubclass(type(s), dict)]
 
@@ -205,7 +206,7 @@ def all_states(optimizer: Any) -> list[tuple[Any, Any]]:
 def items_of(module: Any, part: str) -> list[tuple[str, Any]]:
     """Return one of a module's dictionaries (`_modules`) as names and values.
 
-    Scripted modules have torch's own class in its place.
+    Scripted modules have torch's own class instead.
     """
     found: Any = own_attributes(module).get(part)
     if type(found) is dict and not found:

@@ -1,8 +1,8 @@
 """Find the state that optimizers keep for parameters.
 
 It covers torch's optimizers and classes that do not derive from them. Such a class counts as an
-optimizer by what it has, not by its name: a method `step`, parameters that it holds itself (a
-trainer holds a module), and tensors of their shapes.
+optimizer by its contents, not by its name. It has a method `step`, holds parameters itself (a
+trainer holds a module), and has tensors of their shapes.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
 
 MAX_ITEMS = 20_000
-"""Values that are looked at in one optimizer; Adam has three for each parameter."""
+"""Values of one optimizer that are visited; Adam has three for each parameter."""
 MAX_OTHERS = 16
-"""Objects of one look at a person's names that may be optimizers."""
+"""Objects that may be optimizers, in one scan of the user's names."""
 _KEPT_APART = ("state", "param_groups")
 
 
@@ -152,7 +152,7 @@ def _of_another(
 ) -> Iterator[ObservedStorage]:
     """Yield an object's tensors that have the shape of its own parameters.
 
-    What it keeps by parameter is yielded again under the name of the parameter.
+    Entries keyed by a parameter are yielded again under the name of the parameter.
     """
     torch: Any = loaded_torch()
     found = list(reachable_tensors([(name, thing)], Budget(MAX_ITEMS)))
@@ -161,7 +161,7 @@ def _of_another(
     for path, tensor in found if shapes else ():
         if shape_of(torch, tensor) in shapes:
             yield from _state(path, tensor, None)
-    for parameter, state in _entries_by_tensor(thing) if shapes else ():  # these names say more
+    for parameter, state in _entries_by_tensor(thing) if shapes else ():  # more specific names
         owner, path = named(parameter) or (None, "")
         if owner is not None and is_a(type(state), dict):
             yield from _of_parameter(parameter, state, owner, path)

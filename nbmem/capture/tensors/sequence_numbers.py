@@ -1,9 +1,9 @@
 """Date autograd nodes by sequence number, relative to counter samples.
 
-torch numbers the nodes of a thread consecutively. So a number tells between which two samples a
-node was made, and that its tensors existed by the second one.
+torch numbers the nodes of a thread consecutively. So a number shows between which two samples a
+node was created, and that its tensors existed at the second one.
 
-Known limit: a node that another thread has made is taken for one of this thread's.
+Known limit: a node that another thread has created counts as one of this thread's.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from bisect import bisect_right
 from typing import Any
 
 MOST_MARKS = 8_192
-"""Marks of a thread, the latest: those between which graphs were made that are still alive. At
-most half of them go at once; of older nodes it is then known that they were there by the first."""
+"""Samples of a thread, the latest: those between which graphs that are still alive were created. At
+most half of them are dropped at once. Older nodes are then known to exist by the first one."""
 
 
 def sequence_nr_of(node: Any) -> int:
@@ -39,8 +39,7 @@ class SequenceNumbers:
     """Sequence numbers that each thread had reached at counter samples.
 
     Args:
-        torch: The user's torch. If it does not expose the next number, every answer is
-            None.
+        torch: The user's torch. If it does not expose the next number, every result is None.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -61,10 +60,10 @@ class SequenceNumbers:
     def first_sample_after(self, number: int) -> int | None:
         """Return the first sample by which a node existed.
 
-        None if it is younger than all samples of this thread.
+        None if it was created after all samples of this thread.
         """
         marks, numbers = self._columns()
-        at = bisect_right(numbers, number)  # the next number is larger than those that were given
+        at = bisect_right(numbers, number)  # the next number is larger than assigned ones
         return marks[at] if at < len(marks) else None
 
     def _columns(self) -> tuple[array[int], array[int]]:

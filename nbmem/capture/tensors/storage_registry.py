@@ -1,13 +1,13 @@
 """Track storages that no allocator history covers, by weak reference.
 
-Each storage that the probes read is registered, from when it was first seen until it was found
-freed. A weak reference of torch's own tells later whether it is still alive. It keeps 100 bytes
+Each storage that nbmem reads is registered from its first observation until it was found freed. A
+weak reference of torch's own shows later whether the storage is still alive. It retains 100 bytes
 of torch's and none of the data, and may be checked in any thread.
 
-While a tensor that shows a storage is alive, so is the storage. Each is therefore guarded by a
-weak reference to its tensor, and at a counter sample only those are checked whose tensor is gone.
-What that cannot see (`p.data = other`, `set_()`) is found by checking all, in `SHARE` of the time
-and at both ends.
+While a tensor of a storage is alive, so is the storage. Each storage is therefore guarded by a weak
+reference to its tensor. A counter sample checks only storages whose tensor is freed. Changes that
+this misses (`p.data = other`, `set_()`) are found by checking all storages, in `SHARE` of the time
+and at the start and the end.
 """
 
 from __future__ import annotations
@@ -30,27 +30,25 @@ if TYPE_CHECKING:
     from nbmem.capture.tensors.module_tree import ModuleTree
 
 MAX_MET = 200_000
-"""Storages of one recording, 15 MiB. Later ones are not followed (a note says so)."""
+"""Storages of one recording, 15 MiB. Later ones are not followed (with a note)."""
 SHARE = 0.02
-"""Part of the time that asking every storage may take."""
+"""Fraction of the time that checking every storage may take."""
 FEW = 256
-"""Storages that are asked at every mark, all of them: ten microseconds."""
+"""Up to this many storages are all checked at every counter sample: ten microseconds."""
 ALIVE = -1
-"""The mark at which a storage was found gone that never was."""
+"""The value of `gone` for a storage that was never found freed."""
 
 
 class StorageColumns(NamedTuple):
     """The registered storages as columns, in the order of registration.
 
     Attributes:
-        device: Its index.
+        device: Index of its device.
         addr: Address.
         size: Bytes.
         first: The counter sample at which it is first known to have been alive.
-        gone: The counter sample at which it was first found freed; ALIVE where it never
-            was.
-        shared: Whether other processes can map it, too (`share_memory_`, a mapped file): 1
-            or 0.
+        gone: The counter sample at which it was first found freed; ALIVE if it never was.
+        shared: Whether other processes can map it as well (`share_memory_`, a mapped file): 1 or 0.
     """
 
     device: array[int]
@@ -64,21 +62,21 @@ class StorageColumns(NamedTuple):
 class StorageRegistry:
     """A registry of the storages in one kind of memory; holds none of them.
 
-    A model's storages come by the thousand in each traced cell. So what is kept of one are
-    numbers in columns and dictionaries: objects of its own would make Python's collector run.
+    A model's storages come by the thousand in each traced cell. They are therefore stored as
+    numbers in columns and dictionaries: separate objects would trigger Python's collector.
 
     Args:
         torch: The user's torch.
         device: The kind of memory.
 
     Attributes:
-        kind: torch's name for it.
-        since: The counter sample by which what is registered next existed already.
-        numbers: Tells by which counter sample a graph's node existed.
+        kind: torch's name for this kind of memory.
+        since: The counter sample at which storages that are registered next already existed.
+        numbers: Returns the counter sample by which a graph's node existed.
         grows: Whether new storages are registered.
-        full: Whether later storages were left out.
-        over: Whether a card is used by now: then storages are read on the card.
-        living: Bytes of the registered storages that are alive, by index of the device.
+        full: Whether later storages were omitted.
+        over: Whether a card is in use. Then storages are read on the card.
+        live_bytes: Bytes of the registered storages that are alive, by index of the device.
         trees: Trees of modules whose tensors were registered, by id.
     """
 
@@ -97,19 +95,19 @@ class StorageRegistry:
         self._torch = torch
         self._storages = torch.UntypedStorage
         self._refs: list[int] = []  # torch's weak reference to the storage of each row
-        self._lent = bytearray()  # whether that is a tree's, and not ours to free
+        self._lent = bytearray()  # whether the reference is a tree's, and not ours to free
         self._owner: list[int] = []  # its identity
-        self._handed_on: dict[int, tuple[int, int]] = {}  # where the owner lies, if not there
+        self._handed_on: dict[int, tuple[int, int]] = {}  # where the owner is, if elsewhere
         self._of_trees: list[tuple[ModuleTree, range]] = []
-        self._more: dict[int, dict[int, tuple[int, int, int]]] = {}  # others on the same memory
+        self._more: dict[int, dict[int, tuple[int, int, int]]] = {}  # other storages in that memory
         self._rows: dict[int, int] = {}  # by storage
-        self._at: dict[int, int] = {}  # by device and address, of what lives
+        self._at: dict[int, int] = {}  # live rows by device and address
         self._sorted: list[int] = []
-        self._asked: dict[int, None] = {}  # rows that no tensor is known to keep
+        self._asked: dict[int, None] = {}  # rows whose tensor is unknown or freed
         self._guards: dict[int, _Guard] = {}
-        self._unguarded: list[_Guard] = []  # whose tensors have gone
+        self._unguarded: list[_Guard] = []  # guards whose tensors are freed
         self._all_due = 0.0
-        self._lock = threading.RLock()  # marks are taken in any thread
+        self._lock = threading.RLock()  # samples are taken in any thread
 
     def register(
         self, index: int, storage: Any, addr: int, size: int, tensor: Any = None
@@ -118,18 +116,18 @@ class StorageRegistry:
 
         The identity is -1, -2, ... for the devices 0, 1, ... .
 
-        Two storages may share memory (numpy's): the first one is counted, for as long as one of
-        them is alive.
+        Two storages may share memory (numpy's). The first one is counted while either of them is
+        alive.
 
         Args:
             index: The device's index.
             storage: The storage.
             addr: Its address.
             size: Its bytes.
-            tensor: A tensor that shows it; None where only the storage is known.
+            tensor: A tensor of the storage; None if only the storage is known.
         """
         with self._lock:
-            identity = storage._cdata  # noqa: SLF001 - unique while a weak reference is kept
+            identity = storage._cdata  # noqa: SLF001 - unique while a weak reference exists
             row = self._rows.get(identity)
             if row is None or self._place_of(row, identity) != (addr, size):
                 if row is not None:
@@ -144,7 +142,7 @@ class StorageRegistry:
     def register_tree(self, tree: ModuleTree) -> None:
         """Register the storages of a module tree that lie in this memory.
 
-        While its module is alive, they are checked only when all storages are.
+        While its module is alive, they are checked only together with all storages.
         """
         if self.trees.get(id(tree)) is tree:
             return
@@ -164,8 +162,8 @@ class StorageRegistry:
     def _put_all(self, new: TreeStorages) -> bool:
         """Add a row for each storage of a tree, or none; return whether it did.
 
-        Nothing is added if one of them is registered already or overlaps another storage. Nor
-        is it if the registry takes no new storages, or would be full.
+        Nothing is added if one of them is registered already or overlaps another storage. Nor is
+        anything added if the registry takes no new storages or would be full.
         """
         columns, count = self.columns, len(new)
         begun = len(columns.addr)
@@ -272,7 +270,7 @@ class StorageRegistry:
     def sweep(self, mark: int) -> None:
         """Find the storages that are gone at a counter sample.
 
-        What is registered from now on was first seen at this sample.
+        Storages that are registered from now on were first observed at this sample.
         """
         self.numbers.record_sample(mark)
         with self._lock:
@@ -318,7 +316,7 @@ class StorageRegistry:
     def _replace_owner(self, row: int) -> None:
         """Track another storage on the same memory in place of the owner.
 
-        The owner is gone, or was resized.
+        The owner was freed or resized.
         """
         del self._rows[self._owner[row]]
         if not self._lent[row]:
@@ -364,7 +362,7 @@ class StorageRegistry:
 class _Guard(weakref.ref[Any]):
     """A weak reference to a tensor that shows a row's storage.
 
-    As long as the tensor is alive, so is the storage.
+    While the tensor is alive, so is the storage.
     """
 
     __slots__ = ("row",)

@@ -1,8 +1,8 @@
 """Find tensors reachable from values, with their paths.
 
-A path is as a user would type it, and the time is bounded. Containers, attributes, slots and
-closures are read as they are stored: no property, `__getattr__` or `__iter__` of a user's runs.
-Deeper objects are found at the end of a recording, by the heap walk (capture/heap/).
+A path is written as a user would type it, and the time is bounded. Containers, attributes, slots
+and closures are read as they are stored: no property, `__getattr__` or `__iter__` of a user's class
+runs. Deeper objects are found at the end of a recording, by the heap walk (capture/heap/).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 MAX_ITEMS = 10_000
-"""So many values of a notebook are looked at, about 10 ms."""
+"""Values of a notebook that are visited, about 10 ms."""
 MAX_DEPTH = 4
-"""... and so deep: `data._store._mapping['x']`, a leaf, is 3."""
+"""Depth to which they are visited: `data._store._mapping['x']`, a leaf, is 3."""
 MAX_OF_ONE = 4_096
-"""Items of one container."""
+"""Items of one container that are visited."""
 _AT_A_GLANCE = 16
-"""Numbers and texts that are passed over in the time of one value."""
+"""Numbers and texts that are skipped in the time of visiting one value."""
 _SEQUENCES: tuple[Any, ...] = (list, tuple, deque)
 _PARTS_OF_MODULE = frozenset(("_parameters", "_buffers", "_modules"))
 
@@ -56,7 +56,7 @@ class Budget:
     def shares(self, count: int) -> Iterator[Budget]:
         """Yield a budget for each of `count` walks, one after another.
 
-        Half of the whole is reserved in equal parts for later walks. A walk's unused part goes to
+        Half of the budget is reserved in equal parts for later walks. A walk's unused part goes to
         the next ones.
         """
         kept = self.left // (2 * max(count, 1))
@@ -75,19 +75,19 @@ def reachable_tensors(
 ) -> Iterator[Named]:
     """Yield tensors reachable from values, shortest paths first.
 
-    Modules' parameters and buffers and the insides of optimizers are left out: they have names of
-    their own.
+    Modules' parameters and buffers and the contents of optimizers are omitted, because they have
+    names of their own.
 
     Args:
         named: Names and values.
         budget: How many values are visited; None for `MAX_ITEMS`.
-        met: Called with path and object for each that has attributes; must not keep it.
-        module: Called with path and module for each module found; must not keep it.
+        met: Called with path and object for each that has attributes; must not retain it.
+        module: Called with path and module for each module found; must not retain it.
     """
     budget = budget or Budget()
     members = Members()
     queue = deque((name, value, 0) for name, value in entries_with_tensors(named))
-    entered: dict[int, Any] = {}  # held, or an id could come to mean another object
+    entered: dict[int, Any] = {}  # retained, or an id could refer to another object
     while queue and budget.left > 0:
         budget.left -= 1
         name, value, depth = queue.popleft()
@@ -129,7 +129,7 @@ def _is_globals(kept: dict[Any, Any]) -> bool:
 
     Its names are paths of their own.
 
-    A Triton kernel keeps its function's namespace as an attribute.
+    A Triton kernel has its function's namespace as an attribute.
     """
     return "__builtins__" in kept
 
@@ -138,7 +138,7 @@ def _attributes(name: str, value: Any, members: Members) -> list[Named]:
     kind = type(value)
     if is_a(kind, type) or is_a(kind, ModuleType) or is_optimizer(value):
         return []
-    if value is running_shell():  # Colab's own class of it is of no package that is FOREIGN
+    if value is running_shell():  # Colab's own class of it is in no FOREIGN package
         return []
     module = namespace_of(kind).get("__module__")
     if type(module) is str and module.partition(".")[0] in FOREIGN:
@@ -157,7 +157,7 @@ def _attributes(name: str, value: Any, members: Members) -> list[Named]:
 def _content(cell: CellType) -> list[Any]:
     try:
         return [cell.cell_contents]
-    except ValueError:  # nothing in it yet
+    except ValueError:  # an empty cell
         return []
 
 

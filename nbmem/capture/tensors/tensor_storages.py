@@ -29,7 +29,7 @@ class Storage(NamedTuple):
         device: CUDA ordinal.
         addr: Address.
         size: Bytes.
-        span: Bytes of the tensor that shows it; the widest gives the form.
+        span: Bytes of the tensor that shows it; the widest tensor gives the form.
         form: Shape and dtype: `(64, 3, 7, 7) float32`, with `, a view` if it shows only a part.
     """
 
@@ -46,14 +46,12 @@ def locate_storage(torch: Any, tensor: Any) -> tuple[int, int, int] | None:
     None if it is on no card or has no storage of its own.
 
     Args:
-        torch: The user's torch; functions of subclasses must be switched off around the
-            call.
+        torch: The user's torch; functions of subclasses must be disabled around the call.
         tensor: A tensor of any class, or an untyped storage.
 
     Returns:
-        CUDA ordinal, address, bytes. Where a storage registry is active, its devices
-        replace the cards. They are counted -1, -2, so that they are not mistaken for a
-        card.
+        CUDA ordinal, address, bytes. If a storage registry is active, its devices replace the
+        cards. They have the numbers -1, -2 and so on, so that they are not mistaken for a card.
     """
     storages, own = torch.UntypedStorage, type(tensor) is torch.UntypedStorage
     if not own and type(tensor) is not torch.nn.Parameter:
@@ -72,7 +70,7 @@ def locate_storage(torch: Any, tensor: Any) -> tuple[int, int, int] | None:
                 return registry.register(place[0], storage, addr, size, None if own else tensor)
             with existing_since(made_by):
                 place = registry.register(place[0], storage, addr, size, tensor)
-    except Exception as err:  # noqa: BLE001 - sparse, a wrapper subclass, freed: nothing to look at
+    except Exception as err:  # noqa: BLE001 - sparse, a wrapper subclass, freed: no storage
         reraise_if_from_signal(err)
         return None
     return place if addr and size else None
@@ -81,9 +79,9 @@ def locate_storage(torch: Any, tensor: Any) -> tuple[int, int, int] | None:
 def data_of(torch: Any, tensor: Any) -> int | None:
     """Return the address of a plain tensor's data, or None.
 
-    None of a subclass, and where it cannot be read.
+    None for a subclass, and if it cannot be read.
 
-    Quicker than `locate_storage`, and nothing is registered.
+    Faster than `locate_storage`, and nothing is registered.
     """
     if type(tensor) is not torch.Tensor:
         return None
@@ -100,8 +98,7 @@ def parts_of_sparse(torch: Any, tensor: Any) -> list[tuple[str, Any]]:
     Empty for any other tensor.
 
     Args:
-        torch: The user's torch; functions of subclasses must be switched off around the
-            call.
+        torch: The user's torch; functions of subclasses must be disabled around the call.
         tensor: A tensor of any layout.
     """
     kind: Any = torch.Tensor
@@ -121,7 +118,7 @@ def parts_of_sparse(torch: Any, tensor: Any) -> list[tuple[str, Any]]:
         else:
             return []
         return [(f"{name}()", getattr(kind, name)(tensor)) for name in names]
-    except Exception as err:  # noqa: BLE001 - a wrapper that answers nothing
+    except Exception as err:  # noqa: BLE001 - a wrapper without attributes
         reraise_if_from_signal(err)
         return []
 
@@ -130,10 +127,9 @@ def parts_of(torch: Any, tensor: Any, *, values: bool) -> list[tuple[str, Any]]:
     """Return the parts of a sparse tensor or a wrapper, by name.
 
     Args:
-        torch: The user's torch; functions of subclasses must be switched off around the
-            call.
+        torch: The user's torch; functions of subclasses must be disabled around the call.
         tensor: A tensor of any class.
-        values: Of a sparse one return only the values.
+        values: For a sparse tensor return only the values.
     """
     parts = parts_of_sparse(torch, tensor)
     return (parts[-1:] if values else parts) or parts_of_wrapper(torch, tensor)
@@ -144,8 +140,8 @@ def parts_of_wrapper(torch: Any, tensor: Any) -> list[tuple[str, Any]]:
 
     Empty for any other tensor.
 
-    Quantized weights and an 8-bit optimizer's state are such: `weight.qdata`,
-    `weight.scale`. No code of the class itself runs.
+    Examples are quantized weights and an 8-bit optimizer's state: `weight.qdata`, `weight.scale`.
+    No code of the class itself runs.
 
     Args:
         torch: The user's torch.
@@ -161,7 +157,7 @@ def parts_of_wrapper(torch: Any, tensor: Any) -> list[tuple[str, Any]]:
 def unwrapped(torch: Any, tensor: Any) -> Any:
     """Return the tensor inside torch.func wrappers, or any other one itself.
 
-    `grad` and `vmap` wrap what they are given once for each level, and a wrapper has no storage:
+    `grad` and `vmap` wrap their inputs once for each level, and a wrapper has no storage:
     https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/functorch/init.cpp
     """
     functorch: Any = getattr(torch._C, "_functorch", None)  # noqa: SLF001 - since torch 2.0
@@ -193,14 +189,12 @@ def storage_of(torch: Any, tensor: Any) -> Storage | None:
 def form_of(torch: Any, tensor: Any, size: int = 0) -> str:
     """Return a tensor's shape and dtype: `(64, 3, 7, 7) float32`.
 
-    Of a class with a `__torch_dispatch__` of its own, it is the name of the class.
+    For a class with its own `__torch_dispatch__`, it is the name of the class.
 
     Args:
-        torch: The user's torch; functions of subclasses must be switched off around the
-            call.
+        torch: The user's torch; functions of subclasses must be disabled around the call.
         tensor: A tensor of any class, or an untyped storage.
-        size: Bytes of its storage: a tensor that shows only a part of them is marked as a
-            view.
+        size: Bytes of its storage: a tensor that shows only a part of them is marked as a view.
     """
     return _span_and_form(torch, tensor, size)[1]
 
@@ -217,14 +211,14 @@ def _span_and_form(torch: Any, tensor: Any, size: int) -> tuple[int, str]:
     if type(tensor) is torch.UntypedStorage:
         return 0, f"({size},) bytes"
     tensor = unwrapped(torch, tensor)
-    if dispatches(torch, type(tensor)):  # its shape may be answered by the user's own code
+    if dispatches(torch, type(tensor)):  # the user's own code may compute its shape
         return 0, name_of(type(tensor))
     shape = tuple(torch.Tensor.shape.__get__(tensor))
     dtype = torch.Tensor.dtype.__get__(tensor)
     span = dtype.itemsize
     for length in shape:
         span *= int(length)
-    view = VIEW if span < size else ""  # the bytes beside the name are the whole storage's
+    view = VIEW if span < size else ""  # the bytes beside the name are those of the storage
     return span, f"{shape} {str(dtype).removeprefix('torch.')}{view}"
 
 

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     Member = Callable[[Any], object | None]
 
 MAX_OF_CALL = 256
-"""Values that are looked at in what one call of a module is given; this happens at every step."""
+"""Values that are visited in the arguments of one module call; this happens in every step."""
 MAX_OF_LOOP = 1_000
-"""Values that are looked at in the variables of all functions that run, innermost first: 3 ms."""
+"""Values that are visited in the variables of all running functions, innermost first: 3 ms."""
 
 
 class ObservedStorage(NamedTuple):
@@ -51,11 +51,11 @@ class ObservedStorage(NamedTuple):
         addr: Address of the storage.
         size: Bytes of the storage.
         category: Its category.
-        name: Its name and form; if it belongs to a module or an optimizer, what follows the
+        name: Its name and form. If it belongs to a module or an optimizer, the part after the
             owner's name.
-        before: What precedes the name of that module or optimizer.
-        of: The object with whose name it begins, if that is not the one in which it was
-            found: an optimizer's state is named after the parameter.
+        before: The prefix of the name of that module or optimizer.
+        of: The object with whose name it begins, if it was found in another one: an optimizer's
+            state is named after the parameter.
     """
 
     device: int
@@ -79,7 +79,7 @@ def observe(
     None if it is on no card or has no storage.
 
     Args:
-        tensor: Any tensor; it is not held.
+        tensor: Any tensor; it is not retained.
         category: Its category.
         name: Its name.
         form: Add shape and dtype to the name.
@@ -100,8 +100,8 @@ def observe_parts(
 
     A sparse tensor or a wrapper without a storage of its own has parts.
 
-    Of a sparse gradient only the values are taken: the indices of an embedding's are the
-    batch looked up.
+    Only the values of a sparse gradient are yielded: the indices of an embedding's are the batch
+    that was looked up.
     """
     seen = observe(tensor, category, name)
     if seen is not None:
@@ -129,7 +129,7 @@ def without_torch_function() -> AbstractContextManager[Any]:
 def gradient_of(tensor: Any) -> Any | None:
     """Return a leaf's gradient; None if it has none.
 
-    None for any tensor that is no leaf. The tensor must be this thread's own.
+    None for any tensor that is not a leaf. The tensor must be this thread's own.
     """
     return _read(tensor, "grad") if _read(tensor, "is_leaf") else None
 
@@ -172,7 +172,7 @@ def _read(tensor: Any, attribute: str, otherwise: Any = None) -> Any:
     torch: Any = loaded_torch()
     try:
         return getattr(torch.Tensor, attribute).__get__(tensor)
-    except Exception as err:  # noqa: BLE001 - a wrapper that answers nothing
+    except Exception as err:  # noqa: BLE001 - a wrapper without attributes
         reraise_if_from_signal(err)
         return otherwise
 
@@ -211,7 +211,7 @@ def _of_tree(tree: ModuleTree) -> Iterator[ObservedStorage]:
 def by_storage(found: Iterable[ObservedStorage | None]) -> Iterator[ObservedStorage]:
     """Merge tensors that share a storage under their common name.
 
-    The weights of a recurrent layer share one.
+    The weights of a recurrent layer share one storage.
     """
     together: dict[tuple[int, int], list[ObservedStorage]] = {}
     for seen in found:
@@ -236,7 +236,7 @@ def gradients_of_module(module: Any) -> Iterator[ObservedStorage]:
 def inputs_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[ObservedStorage]:
     """Yield the tensors given to a module call that no graph computed.
 
-    Parameters are left out.
+    Parameters are omitted.
     """
     for name, tensor in _given(args, kwargs):
         if not is_made(tensor) and not is_parameter(tensor):
@@ -253,14 +253,17 @@ def is_on_host(
 ) -> bool:
     """Return whether a module call involves no tracked tensor.
 
-    Then it is no phase: the module is given no tracked tensor and owns none.
+    Then it is no phase: the module receives no tracked tensor and owns none.
 
-    Examples are transforms of data sets, a blur with a kernel of its own, and a model that
-    measures its strides before it is moved. Code that offloads a model replaces its `forward`,
-    to move what it is given; such a module does not count. A criterion on the host counts: it
-    owns nothing, and a graph computed what it is given. But where no forward was begun
-    (`in_forward`), that is a layer of a model on the host, and does not count. Where the host
-    itself is recorded (`of_host`), only a module that owns nothing counts: transforms again.
+    Examples are transforms of data sets, a blur with a kernel of its own, and a model that measures
+    its strides before it is moved. These cases differ:
+
+    - A module whose `forward` was replaced does not count: offloading code does that, to move the
+      inputs.
+    - A criterion on the host counts: it owns nothing, and a graph computed its inputs. But if no
+      forward has begun (`in_forward`), it is a layer of a model on the host, and does not count.
+    - If the host itself is recorded (`of_host`), only a module that owns nothing counts, such as a
+      transform.
     """
     moves, owns = "forward" in own_attributes(module), False
     for tensor in tensors_inside(module):
@@ -277,7 +280,7 @@ def _given(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[s
     """Yield the tensors that a call is given, each with its name there."""
     named = [*((f"args[{i}]", a) for i, a in enumerate(args)), *kwargs.items()]
     plain: Any = cast("Any", loaded_torch()).Tensor
-    if all(type(value) is plain for _, value in named):  # as of most calls
+    if all(type(value) is plain for _, value in named):  # as in most calls
         return iter(named[:MAX_OF_CALL])
     return reachable_tensors(named, Budget(MAX_OF_CALL))
 
@@ -292,8 +295,8 @@ class NameCallbacks(NamedTuple):
     """Callbacks for a search through the notebook's names.
 
     Attributes:
-        met: As for `leaves`.
-        member: Returns whether a module has a tensor; its gradient has a better name then.
+        met: As for `reachable_tensors`.
+        member: Returns the module that has a tensor; its gradient then has a better name.
         call: Called with each name and its tensor.
         module: Called with each path to a module.
         made: Called with every tensor that has a graph.
@@ -322,7 +325,7 @@ def in_frames(
 ) -> Iterator[ObservedStorage]:
     """Yield the tensors that the variables of running functions lead to.
 
-    A name is such as `local x of train()`.
+    A name is, for example, `local x of train()`.
 
     Args:
         frames: The suffix of the names (` of train()`), and the variables; innermost first.
@@ -340,7 +343,7 @@ def in_frames(
         if led is not None and share.left <= 0:  # a library's trainer leads to thousands
             for name, module in modules_in(variables):
                 led(f"{before}{name}", module)
-    # What comes last stays: what shows all of a storage, of that the innermost and shortest.
+    # The last name is used: views come before whole storages, outer and longer names before others.
     every = chain.from_iterable(map(reversed, reversed(found)))
     yield from sorted(every, key=lambda one: not one.name.endswith(VIEW))
 
@@ -372,7 +375,7 @@ def optimizers_in(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _user_entries(names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the entries that may be the user's own.
 
-    Of IPython's names for a result only `Out` is kept.
+    Of IPython's names for a result only `Out` is used.
     """
     results = names.get("Out")
     aliases = {"_oh", "_", "__", "___"} if type(results) is dict else set()

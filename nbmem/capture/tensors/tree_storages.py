@@ -19,7 +19,7 @@ _kinds: dict[Any, str] = {}
 def kind_of(device: Any) -> str:
     """Return a device's type, from a cache.
 
-    torch makes a new text of it each time, which takes a microsecond.
+    torch creates a new string each time, which takes a microsecond.
     """
     kind = _kinds.get(device)
     if kind is None:
@@ -30,7 +30,7 @@ def kind_of(device: Any) -> str:
 def key_of(index: int, addr: int) -> int:
     """Return one number for a device index and an address.
 
-    The numbers are in the order of both.
+    The numbers sort by index, then by address.
     """
     return index << _ADDRESS_BITS | addr
 
@@ -42,7 +42,7 @@ def storages_of(
 
     Args:
         torch: The user's torch.
-        tree: A tree all of whose tensors are of torch's own classes.
+        tree: A tree whose tensors are all of torch's own classes.
         kind: torch's name for the memory.
 
     Yields:
@@ -67,10 +67,10 @@ class TreeStorages:
         kind: torch's name for the memory.
 
     Attributes:
-        keys: `key_of` each, ascending.
+        keys: The `key_of` of each, ascending.
         device, addr, size: The index of its device, its address, its bytes.
         shared: Whether other processes can map it: 1 or 0.
-        identities: Numbers that tell storages apart while one of `refs` is kept.
+        identities: Numbers that identify storages while one of `refs` exists.
         refs: torch's weak references.
         are_apart: Whether no two of them share memory.
     """

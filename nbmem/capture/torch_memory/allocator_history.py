@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 class HistoryProbe:
     """A recording of torch's memory history.
 
-    If the user records it already, nbmem joins: it changes no setting and leaves it on. If the user
-    turns it on meanwhile, it is theirs from then on; if they turn it off, nbmem goes on. What torch
-    forgets by that is kept.
+    If the user already records it, nbmem joins: it changes no setting and leaves it on. If the user
+    turns it on meanwhile, it is theirs from then on. If the user turns it off, nbmem continues. The
+    entries that torch drops by that are retained.
 
     Args:
-        max_entries: Size of the ring that torch keeps (always bounded).
-        stacks: Take a Python stack at each allocation (13% of a CPU-bound step on an H100 host;
-            without stacks 4%).
-        lost: Leaves a note of a fault during a call of torch's own code.
+        max_entries: Size of torch's ring buffer (always bounded).
+        stacks: Take a Python stack at each allocation (13% of a CPU-bound step on an H100 host; 4%
+            without stacks).
+        lost: Records a note about a fault during a call of torch's own code.
     """
 
     def __init__(self, *, max_entries: int, stacks: bool, lost: Lost) -> None:
@@ -42,13 +42,13 @@ class HistoryProbe:
         self._cancel: Callable[[], None] | None = None
         self._calling = False
         self._watch: FunctionPatch | None = None
-        self._earlier: dict[int, list[Any]] = {}  # by card, what torch has forgotten since
+        self._earlier: dict[int, list[Any]] = {}  # by card, entries that torch has dropped
 
     def start(self) -> None:
         """Record at once, or from when the user's code initializes CUDA.
 
         Raises:
-            ProbeUnavailableError: torch is not there, or has no CUDA and no history.
+            ProbeUnavailableError: torch is missing, or has no CUDA and no history.
         """
         torch: Any = import_torch()
         if torch is None:
@@ -68,7 +68,7 @@ class HistoryProbe:
     def _begin(self) -> None:
         if (
             allocator_backend() != "native"
-        ):  # a roll is kept, see capture/devices/other_allocators.py
+        ):  # the registry is used, see capture/devices/other_allocators.py
             return
         torch: Any = initialized_torch() or import_torch()
         enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)  # noqa: SLF001
@@ -88,8 +88,8 @@ class HistoryProbe:
     def _users_call(self, enabled: Any = None, *_args: Any, **_: Any) -> Callable[[], None] | None:
         """Handle the user's own call that turns the history on or off.
 
-        If it turns the history on, nbmem will not turn it off any more. If it turns it off, nbmem
-        turns it on again. Returns what to call afterwards; None for nbmem's own calls.
+        If it turns the history on, nbmem no longer turns it off. If it turns it off, nbmem turns it
+        on again. Returns a function to call afterwards; None for nbmem's own calls.
         """
         if self._calling or not self._on:
             return None
@@ -128,8 +128,8 @@ class HistoryProbe:
     def take(self) -> dict[str, Any] | None:
         """Take torch's memory snapshot; None without the native allocator.
 
-        None also before CUDA is initialized. It has the segments and the history of every device,
-        with what torch has cleared meanwhile.
+        Also None before CUDA is initialized. It has the segments and the history of every device,
+        with entries that torch has cleared meanwhile.
         """
         found = self._snapshot()
         if found is not None and self._earlier:

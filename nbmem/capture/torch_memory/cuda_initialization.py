@@ -1,7 +1,7 @@
 """Call back when the user's code initializes CUDA.
 
-All callbacks share one call in torch's queue. torch keeps a queued call for the life of the
-process. So that call holds no callback, and it is removed when no callback waits any more.
+All callbacks share one call in torch's queue. torch retains a queued call for the life of the
+process. So that call holds no callback, and it is removed when no callback is waiting.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _waiting: dict[object, Callable[[], None]] = {}
 def on_cuda_initialized(callback: Callable[[], None]) -> Callable[[], None]:
     """Register a callback for the end of CUDA's initialization.
 
-    It is called at once if CUDA is initialized already.
+    It is called immediately if CUDA is initialized already.
 
-    This initializes nothing: nbmem must not be the one to create a context.
+    This initializes nothing, because nbmem must not create a context.
 
     Args:
         callback: Called once, in the thread that initializes; must not raise.

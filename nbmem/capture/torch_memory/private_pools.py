@@ -34,7 +34,7 @@ def pools_in_use(among: Iterable[int]) -> tuple[int, ...]:
 def users_of(among: Iterable[int], names: Mapping[str, Any]) -> dict[int, str]:
     """Describe the users of each private pool: `a CUDA graph (step)`.
 
-    Unused pools are left out.
+    Unused pools are omitted.
 
     torch releases a pool's free segments once the pool has no user any more: no captured graph,
     no MemPool (`release_cached_blocks` in
@@ -42,9 +42,9 @@ def users_of(among: Iterable[int], names: Mapping[str, Any]) -> dict[int, str]:
     report the users, but both are objects of Python, which can list those that are alive.
 
     Args:
-        among: The numbers of pools that hold memory, as in `Segments.pool`; without any
-            beside the default pool's, nothing is searched.
-        names: The notebook's names, for those that have one.
+        among: The numbers of pools that hold memory, as in `Segments.pool`; if there is only the
+            default pool's, nothing is searched.
+        names: The notebook's names, for the users that have one.
     """
     there = set(among) - {0}
     torch: Any = initialized_torch()
@@ -54,7 +54,7 @@ def users_of(among: Iterable[int], names: Mapping[str, Any]) -> dict[int, str]:
     kinds = {k: t for k in _USERS if isinstance(t := getattr(torch.cuda, k, None), type)}
     for kind, one in kinds.items():
         for thing in instances(with_subclasses(one)):
-            with suppress(Exception):  # a graph that holds no capture says so by an error
+            with suppress(Exception):  # a graph without a capture raises an error
                 number = pool_number(thing.pool() if hasattr(thing, "pool") else thing.id)
                 if number in there:
                     found.setdefault(number, {}).setdefault(kind, []).append(thing)

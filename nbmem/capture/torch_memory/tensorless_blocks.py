@@ -3,9 +3,9 @@
 These are cuBLAS's workspaces and the memory of other libraries.
 
 Tensors that no place reaches are searched among all live objects, which takes longer the older a
-notebook is. The allocator tells whether there can be any. There is none if each block in use is
-one that a place reaches, or one in which an earlier search has found no tensor. The latter does
-not count if it was allocated anew since.
+notebook is. The allocator shows whether there can be any. There is none if each block in use is
+reached by a place, or contained no tensor in an earlier search. The latter does not count if the
+block was allocated again since.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Block = tuple[int, int]  # CUDA ordinal and address
 
 MAX_BLOCKS = 10_000
-"""Blocks without a tensor that are remembered; where there are more, each look searches."""
+"""Blocks without a tensor that are remembered; if there are more, each walk searches."""
 
 
 class TensorlessBlocks:
@@ -75,7 +75,7 @@ class BlocksInUse:
     """The blocks in use at the end of a recording.
 
     Args:
-        known: What is remembered of such blocks.
+        known: What is known about such blocks.
         snapshot: torch's snapshot at the end, with the history.
     """
 
@@ -115,4 +115,4 @@ def _allocated() -> dict[int, int]:
 
 
 KNOWN_BLOCKS = TensorlessBlocks()
-"""Blocks of this process's cards that no tensor of Python's shows."""
+"""Blocks of this process's cards without a tensor in Python."""

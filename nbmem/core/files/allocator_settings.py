@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _LAST_NUMBER = 1 << 64
 _MOST_SETTINGS = 100
 _LONGEST = 600
-"""Characters of PYTORCH_CUDA_ALLOC_CONF: errors say the whole of it."""
+"""Characters of PYTORCH_CUDA_ALLOC_CONF: errors quote all of it."""
 _SETTINGS: dict[str, tuple[type, ...]] = {
     "PYTORCH_CUDA_ALLOC_CONF": (str,),
     "max_split_size": (int,),
@@ -20,7 +20,7 @@ _SETTINGS: dict[str, tuple[type, ...]] = {
     "expandable_segments": (bool, int),
     "roundup_power2_divisions": (dict,),
 }
-"""Those that are read, by their types in torch; others are kept and not read."""
+"""Settings that are read, by their types in torch; others are retained and not read."""
 _DIVISIONS = {0, *(1 << bits for bits in range(7))}
 
 
@@ -29,7 +29,7 @@ def plain_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
 
     Values are texts and numbers, and the divisions, which are a dict of numbers.
 
-    What the allocator's rules take for granted is left out where it is something else.
+    A setting on which the allocator's rules rely is omitted if it has another type.
     """
     found: dict[str, Any] = {}
     for key, value in list(raw.items())[:_MOST_SETTINGS]:

@@ -1,7 +1,7 @@
 """Read a session's zip archive without trusting its directory.
 
 zipfile reads whatever size an entry states, and lets entries overlap or share one name. Here the
-entries are validated first. Then each is read to the length that was stated, and no further.
+entries are validated first. Then each is read up to its stated length, and no further.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _LOCAL_HEADER = 30
 _ENCRYPTED = 0x1 | 0x40 | 0x2000
 _PACKINGS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _JSON_ALWAYS, _JSON_RATIO = 4 * MIB, 100
-"""As for whole files in limits.py; JSON takes more memory than bytes."""
+"""As for whole files in size_limits.py; JSON takes more memory than bytes."""
 _NODES_FREE, _BYTES_FOR_ONE = 100_000, 4
-"""Lists and objects that any JSON may have, and the bytes that pay for each further one."""
+"""Lists and objects that any JSON may have, and the bytes that justify each further one."""
 _COLUMN = re.compile(
     rb"\x93NUMPY\x01\x00..\{'descr': '(\|u1|<i8)', 'fortran_order': False, "
     rb"'shape': \((\d{1,12}),\), \} *\n",
@@ -46,7 +46,7 @@ _DTYPES = {b"|u1": np.uint8, b"<i8": np.int64}
 class _Directory(io.BufferedReader):
     """A file reader that bounds reads while zipfile parses the directory.
 
-    zipfile reads a directory in one piece, of any size.
+    zipfile reads a directory at once, of any size.
     """
 
     bounded = True
@@ -68,7 +68,7 @@ class Archive:
 
     Args:
         file: The file, open; it is closed with the archive.
-        limits: How much is read of it.
+        limits: Maximum sizes.
     """
 
     def __init__(self, file: BinaryIO, limits: Limits) -> None:
@@ -156,14 +156,14 @@ def plain_json(data: bytes, what: str, limits: Limits) -> Any:
     """Parse untrusted JSON; NaN and infinities become None.
 
     Args:
-        data: In UTF-8.
-        what: What to call it in a message.
-        limits: How much may be in it.
+        data: The text in UTF-8.
+        what: Its name in a message.
+        limits: Maximum sizes.
 
     Raises:
         FileFormatError: It has too many lists and objects.
-        ValueError: It is none.
-        RecursionError: They lie too deep in each other.
+        ValueError: It is not JSON.
+        RecursionError: It is nested too deeply.
     """
     nodes = data.count(b"[") + data.count(b"{")
     if nodes > min(limits.tree, _NODES_FREE + len(data) // _BYTES_FOR_ONE):

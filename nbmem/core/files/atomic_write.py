@@ -24,15 +24,15 @@ _CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
     """Open a new file that replaces `path` when the block ends.
 
-    Until then it lies beside `path` under a name of its own. It is removed if the block raises.
-    Where `path` is a link, the file that it leads to is replaced. A path that is no regular file
-    (`/dev/stdout`) is written to directly.
+    Until then it has a temporary name in the same folder. It is removed if the block raises. If
+    `path` is a link, its target is replaced. A path that is no regular file (`/dev/stdout`) is
+    written to directly.
 
     Args:
         path: The file; `~` is the home folder.
 
     Raises:
-        NotWrittenError: It cannot be written; whatever was there before is still there.
+        NotWrittenError: It cannot be written; a previous file is unchanged.
     """
     given = expand_home(path)
     try:
@@ -65,7 +65,7 @@ def new_folder(path: str | Path) -> Path:
     Every rank may create it.
 
     Raises:
-        NotWrittenError: It cannot be made.
+        NotWrittenError: It cannot be created.
     """
     folder = expand_home(path)
     try:
@@ -86,7 +86,7 @@ def write_text(path: str | Path, text: str) -> Path:
         The file.
 
     Raises:
-        NotWrittenError: It cannot be written; whatever was there before is still there.
+        NotWrittenError: It cannot be written; a previous file is unchanged.
     """
     with atomic_write(path) as file:
         file.write(text.encode("utf-8", "replace"))
@@ -103,7 +103,7 @@ def write_json(path: str | Path, form: dict[str, Any]) -> Path:
 
 def _create_temporary(target: Path) -> tuple[Path, IO[bytes]]:
     """Create a temporary file in the target's folder, with its permissions."""
-    # O_EXCL follows no link and takes no file that somebody has put there.
+    # O_EXCL follows no link and opens no existing file.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     partial = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.part")
     handle = os.open(partial, flags, 0o666)

@@ -1,8 +1,8 @@
 """Encode and decode a session's JSON: stacks, spans, refusals and cards.
 
-The keys are the format's, whatever the attributes are called.
+The keys are the format's, independent of the attributes' names.
 
-Every message is the middle of a sentence: the reader puts the file before it.
+Every message is the middle of a sentence: the reader adds the file's name as a prefix.
 """
 
 from __future__ import annotations

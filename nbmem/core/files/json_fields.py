@@ -1,6 +1,6 @@
 """Read fields of a session's JSON, each with its type checked.
 
-Every message is the middle of a sentence: the reader puts the file before it.
+Every message is the middle of a sentence: the reader adds the file's name as a prefix.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _DEPTH = 8
-"""Lists and objects in each other, in facts."""
+"""Nesting depth of lists and objects in facts."""
 MOST = 1 << 62
 
 Kind = Union[str, tuple["Kind", ...], dict[str, "Kind"]]  # noqa: UP007 - the names are texts
 """`int`, `bool`, `str`, `int?` (or None), `[int]`, `[[int]]`; an object by its keys; (object,) is a
-list of such. Keys with `?` may be missing."""
+list of such objects. Keys with `?` may be missing."""
 
 _CALL: Kind = {
     "module": "str?",
@@ -70,7 +70,7 @@ FACTS: Kind = {
     "pools?": ({"pool": "str", "users": "str"},),
     "threads?": "int",
 }
-"""What the recorder writes and the tips and the ledger read; other keys are let pass."""
+"""Facts that the recorder writes, and the tips and the ledger read; other keys are accepted."""
 _OF_EACH_PARAMETER = ("parameters", "shapes", "with_gradient")
 
 
@@ -78,8 +78,8 @@ class Fields:
     """A JSON object whose fields are read by their expected types.
 
     Args:
-        raw: What the file has there.
-        what: What it is, for messages: "a span".
+        raw: The value in the file.
+        what: Its description in messages: "a span".
     """
 
     def __init__(self, raw: Any, what: str) -> None:

@@ -1,8 +1,8 @@
 """Status file by which a kernel reports its memory to `nbmem gpus`.
 
-The file is small and belongs to the user; it is removed when the kernel ends. It lies in a folder
-that only this user may enter, is replaced as a whole, and no other user may read it. A file is
-ignored if its process is gone, or if another process has its ID by now.
+The file is small, belongs to the user and is removed when the kernel ends. It is in a folder that
+only this user can access. The file is replaced as a whole, and no other user may read it. A file is
+ignored if its process has ended, or if another process has its ID now.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from nbmem.core.gpu_processes import KernelStatus
 from nbmem.core.session.tensor_names import printable_text
 
 MAX_BYTES = 64 * 1024
-"""Larger files are not ours."""
+"""Larger files were not written by nbmem."""
 _MOST = 1 << 62
 _SAME_S = 2.0
-"""By how much two clocks may differ on when a process began."""
+"""Accepted difference between two clocks for a process's start time."""
 
 
 def status_folder() -> Path | None:
@@ -85,7 +85,7 @@ def read_status(pid: int, *, began: float) -> KernelStatus | None:
 
     Args:
         pid: The process.
-        began: When it began, seconds since the epoch: another may have had its number.
+        began: When it began, seconds since the epoch; detects a reused process ID.
     """
     place = status_folder()
     if place is None:
@@ -95,7 +95,7 @@ def read_status(pid: int, *, began: float) -> KernelStatus | None:
             raw = json.loads(file.read(MAX_BYTES))
         same = raw["pid"] == pid and abs(float(raw["began"]) - began) <= _SAME_S
         return _status_of(raw) if same else None
-    except Exception:  # noqa: BLE001 - a file of anything
+    except Exception:  # noqa: BLE001 - any file content
         return None
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nbmem.core.session.session import Session
 
 MOST_FILES = 100_000
-"""Files of a folder that are looked at, in the order of their names."""
+"""Files of a folder that are read, in the order of their names."""
 SESSION_SUFFIX = ".nbmem"
 _PLAIN = re.compile(r"[^A-Za-z0-9-]+")
 
@@ -34,10 +34,10 @@ class RankFile:
 
     Attributes:
         path: The file.
-        rank: Whose it is.
-        found: Its session; or its journal, where it came to no end.
-        silent_s: Seconds since something was written.
-        lives: Whether its process is still there; None where that is another machine's.
+        rank: Its rank.
+        found: Its session; or its journal, if the rank did not finish.
+        silent_s: Seconds since the last write.
+        lives: Whether its process is still running; None if that is on another machine.
     """
 
     path: Path
@@ -66,12 +66,12 @@ def _stem(rank: Rank) -> str:
 def rank_files(path: str | Path, limits: Limits | None = None) -> Iterator[RankFile | str]:
     """Yield the rank files in a folder, or a sentence for each other file.
 
-    Sessions without a rank and files of other programs are named and left alone. A journal whose
-    session is there, too, was about to be removed, and is not read.
+    Sessions without a rank and files of other programs are named and ignored. A journal whose
+    session also exists was about to be removed, and is not read.
 
     Args:
         path: The folder.
-        limits: How large a file may be.
+        limits: Maximum size of a file.
 
     Raises:
         UsageError: There is no such folder, or it cannot be read.
@@ -114,7 +114,7 @@ def journal_file(path: Path, journal: Journal) -> RankFile:
     """Describe a journal and whether its process still runs.
 
     Raises:
-        OSError: The file is gone.
+        OSError: The file was removed.
     """
     silent = max(0.0, time.time() - path.stat().st_mtime)
     return RankFile(path, journal.rank, journal, silent, _is_running(journal.rank))

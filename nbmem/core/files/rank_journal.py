@@ -1,9 +1,9 @@
 """A rank's journal: its memory as one line of JSON each second.
 
-A killed process loses no more than its last second. The first line has the rank, each other one
-what was held at that moment. A process may die within a line, so a last line without its end is
-ignored. When the session's own file is whole the journal is removed: it has nothing that the
-session lacks.
+A killed process loses at most its last second. The first line contains the rank, each other one the
+memory at that moment. A process may end within a line, so an incomplete last line is ignored. When
+the session's own file is complete, the journal is removed: it contains nothing that the session
+lacks.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class CardState:
         index: CUDA ordinal.
         allocated: Bytes in live blocks.
         reserved: Bytes held from the driver.
-        peak: Highest allocated bytes until then, as torch's own counter has it.
-        known: Bytes by the key of their category, as far as hooks had seen them.
+        peak: Highest allocated bytes until then, from torch's own counter.
+        known: Bytes by the key of their category, as far as hooks had observed them.
     """
 
     index: int
@@ -55,11 +55,11 @@ class Entry:
 
     Attributes:
         t_ns: When, nanoseconds since the epoch.
-        phase, step: What the training loop was at; None outside of one.
+        phase, step: Phase and step of the training loop; None outside of one.
         cards: The cards that it used.
-        own: Bytes of the host's memory that were its own; None where nobody could say.
-        place: The line of the program that the main thread was at, and before it the function of a
-            library that it waited for, if it did; empty where nobody saw it.
+        own: Bytes of the host's memory that were its own; None if unknown.
+        place: The line of the program that the main thread executed. Before it, the library
+            function that it waited for, if any. Empty if unknown.
     """
 
     t_ns: int
@@ -75,11 +75,11 @@ class Journal:
     """The data that a rank wrote while it ran.
 
     Attributes:
-        rank: Whose it is; with how it ended, if it said so.
+        rank: Its rank, and how it ended, if recorded.
         name: The script's name.
         devices: Its cards, as far as it had used them.
         entries: The moments, in order.
-        refusals: Requests that could not be served, in order.
+        refusals: Requests that failed, in order.
         error: The exception that ended it, or None.
     """
 
@@ -94,13 +94,13 @@ class Journal:
 class JournalFile:
     """A journal file opened for writing.
 
-    Each line is written to the kernel whole, at once.
+    Each line is written to the kernel as a whole, immediately.
 
     Args:
-        path: The file; it must not be there yet.
+        path: The file; it must not exist yet.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be created.
     """
 
     def __init__(self, path: Path) -> None:

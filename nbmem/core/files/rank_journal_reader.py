@@ -1,6 +1,6 @@
 """Read a rank's journal, whole or incrementally while it grows.
 
-A process may die within a line, so a last line without its end is ignored.
+A process may end within a line, so an incomplete last line is ignored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _MOST_FRAMES = 2
 _MOST_STEPS = 1 << 40
 _AT_ONCE = 1 << 20
-"""Bytes of one look at a journal that grows by some hundred a second, and of one line at most."""
+"""Bytes of one read of a journal that grows by some hundred a second, and limit of one line."""
 
 
 def read_journal(path: str | Path, limits: Limits | None = None) -> Journal:
@@ -59,10 +59,10 @@ class JournalTail:
     def latest(self) -> Journal | None:
         """Read the new lines; return the journal with its latest entry alone.
 
-        The result is None before the first line is whole.
+        The result is None before the first line is complete.
 
         Raises:
-            OSError: It is gone: its session is whole, or somebody took it away.
+            OSError: It was removed: its session is complete, or a user removed it.
             FileFormatError: It is no journal.
         """
         with self._path.open("rb") as file:
@@ -79,7 +79,7 @@ class _JournalLines:
 
     Args:
         path: The file, for messages.
-        limits: How large a line may be.
+        limits: Maximum size of a line.
     """
 
     def __init__(self, path: str | Path, limits: Limits) -> None:

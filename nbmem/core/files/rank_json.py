@@ -1,6 +1,6 @@
 """Encode and decode the rank of a session as JSON.
 
-Every message is the middle of a sentence: the reader puts the file before it.
+Every message is the middle of a sentence: the reader adds the file's name as a prefix.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ def read_recording(path: str | Path, max_size: int | str | None = None) -> Sessi
 
     Args:
         path: The file.
-        max_size: How large it may be: bytes, or text such as "4GiB"; None for the default.
+        max_size: Maximum size: bytes, or text such as "4GiB"; None for the default.
 
     Raises:
-        UsageError: There is no such file, or the limit is none.
+        UsageError: There is no such file, or the limit is not valid.
         FileFormatError: It is too large, truncated, hostile or of another kind.
     """
     limits = Limits.of(max_size)

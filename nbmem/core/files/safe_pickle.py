@@ -1,8 +1,8 @@
 """Load untrusted pickles: check every opcode before anything is built.
 
-Python's unpickler trusts what a file states: nine bytes can make it take gigabytes, and forty
-nested tuples as a key of a dict keep it busy for ever. A snapshot of torch's needs few opcodes:
-containers, texts, numbers, pairs of numbers, and references to what came before. One regular
+Python's unpickler trusts a file's contents. Nine bytes can make it allocate gigabytes, and forty
+nested tuples as a dict's key can keep it busy forever. A snapshot of torch's needs few opcodes:
+containers, texts, numbers, pairs of numbers, and references to earlier objects. One regular
 expression matches all of them (100 MB in a second) and stops at the first other opcode.
 """
 
@@ -20,13 +20,13 @@ from nbmem.core.runtime.garbage_collector import without_collector
 _LONGEST_TEXT = 1 << 20
 """Bytes of one text; paths and names are shorter."""
 _MOST_WIDE = 1_000
-"""Integers of more than 64 bits: torch's settings have a few. Many could be equal by their hash."""
+"""Integers of more than 64 bits: torch's settings have a few. Many could have equal hashes."""
 _WIDE = 11
 """Bytes of an opcode with an integer of 65 to 72 bits."""
 _CONTAINERS_FREE, _BYTES_FOR_ONE = 100_000, 4
-"""Containers that any file may have, and the bytes that pay for each further one.
+"""Containers that any file may have, and the bytes that justify each further one.
 
-An empty list is one byte in the file and 70 in memory; in real files 9 to 12 bytes come to one.
+An empty list is one byte in the file and 70 in memory; real files have 9 to 12 bytes for each.
 """
 _CONTAINERS = b"]}\x86"
 
@@ -52,21 +52,22 @@ _LONG = rb"\x8a(?:%b)" % b"|".join(  # the lengths of addresses and times first
     rb"\x%02x.{%d}" % (size, size) for size in (6, 7, 8, 5, 4, 3, 2, 1, 0)
 )
 _PLAIN = rb"[](}aseu0N\x88\x89\x94)]"
-"""Lists, dicts and constants; 0x94 puts something into the memo."""
+"""Lists, dicts and constants; 0x94 stores an object in the memo."""
 _KNOWN = re.compile(
     rb"(?s)(?:"
     + b"|".join(
         (
-            # From the memo: a key, with its value as a rule. Without this row it is half as fast.
+            # From the memo: a key, usually with its value. Without this row the match takes twice
+            # as long.
             rb"h.(?:h.|%b|J.{4}|K.(?!%b\x86)|j.{4})?+(?:h.)*+%b*+" % (_LONG, _INT, _PLAIN),
             _PLAIN + rb"++",
             rb"(?:j.{4})++",
-            _PAIR,  # the one kind of tuple: a pool's id
+            _PAIR,  # the only kind of tuple: a pool's id
             _INT,
             _LONG,
             rb"\x8c" + _texts(),
             rb"q.",
-            rb"r..[\x00-\x0f]\x00",  # a place in the memo below a million
+            rb"r..[\x00-\x0f]\x00",  # a memo index below a million
             rb"X(?=.\x00\x00\x00)" + _texts(rb"\x00\x00\x00"),
             rb"G.{8}",
             rb"\x95.{8}",  # a frame
@@ -76,10 +77,10 @@ _KNOWN = re.compile(
     + rb")++"
 )
 _LENGTHS = {"h": 2, "j": 5, "K": 2, "M": 3, "J": 5, "q": 2, "r": 5, "G": 9, "\x95": 9, "\x80": 2}
-"""Bytes of an opcode with what belongs to it; texts and long integers state theirs."""
+"""Bytes of an opcode with its argument; texts and long integers state their own."""
 _STOP = b"."
 _RAISES = b"cPQi\x93"
-"""Opcodes at which the unpickler below raises: what stands behind them is not reached."""
+"""Opcodes at which the unpickler below raises; what follows them is not reached."""
 _short = Repr()
 _short.maxstring = _short.maxother = 80
 
@@ -87,7 +88,7 @@ _short.maxstring = _short.maxother = 80
 class _PlainUnpickler(pickle.Unpickler):
     """An unpickler for containers, texts and numbers.
 
-    Whatever would have to be imported is refused.
+    Anything that would have to be imported is refused.
     """
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
@@ -108,7 +109,7 @@ def load_plain(data: bytes) -> Any:
     """Load a pickle of containers, texts and numbers.
 
     Raises:
-        FileFormatError: It wants code, or has opcodes or sizes that no snapshot of torch's has.
+        FileFormatError: It needs code, or has opcodes or sizes that no snapshot of torch's has.
         Exception: It is broken: a broken pickle can raise almost anything.
     """
     _check_opcodes(data)
@@ -165,7 +166,7 @@ def _length(data: bytes, at: int) -> int:
 def _count_containers(data: bytes, end: int) -> None:
     """Refuse more containers than the file's length justifies.
 
-    Bytes of numbers and texts that look like containers count, too.
+    Bytes of numbers and texts that look like containers are also counted.
     """
     allowed, step = _CONTAINERS_FREE + end // _BYTES_FOR_ONE, 1 << 20
     found = 0

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from nbmem.core.session.ranks import Rank
 
 FORMAT = 2
-"""Raised when a reader of the older format could no longer read the file."""
+"""Increased when a reader of the older format could no longer read the file."""
 _READ = (1, 2)
 """Formats that are read. Format 1 wrote each stack with all its frames into the JSON."""
 
@@ -71,7 +71,7 @@ def save_session(
     Args:
         session: What was recorded.
         path: The file.
-        beside: Further entries of the archive by name, for other readers; here none is read.
+        beside: Further entries of the archive by name, for other readers; none is read here.
 
     Returns:
         The path, with `.nbmem` added if it had no suffix.
@@ -112,10 +112,10 @@ def open_session(path: str | Path, limits: Limits | None = None) -> Session:
 
     Args:
         path: The file.
-        limits: How large it may be; None for the default.
+        limits: Maximum sizes; None for the default.
 
     Raises:
-        UsageError: The file is missing, or no file.
+        UsageError: The file is missing, or not a file.
         FileFormatError: It is too large, truncated, hostile, no session, or of a newer format.
     """
     limits = limits or Limits()

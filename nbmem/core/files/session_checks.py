@@ -1,6 +1,6 @@
 """Validate a session from a file before its indices are used.
 
-Every message is the middle of a sentence: the reader puts the file before it.
+Every message is the middle of a sentence: the reader adds the file's name as a prefix.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from nbmem.core.session.session import DeviceTrace, Session
 
 MOST_BYTES = 1 << 50
-"""Of a card, a block or a reading: a PiB."""
+"""Limit for a card, a block or a reading: a PiB."""
 LAST_NS = 1 << 62
 """Nanoseconds since the epoch: the year 2116."""
 MOST_OWNERS = 100
-"""Libraries that hold memory of one card."""
+"""Libraries that hold memory on one card."""
 _HIGHEST = 1 << 62
-"""Addresses."""
+"""Highest address."""
 _DEPTH = 100
-"""Spans that lie in each other: cells, phases, blocks of the user's."""
+"""Nesting depth of spans: cells, phases, blocks of the user's."""
 _SUM = float(1 << 62)
 """Bytes of all events together, so that sums of them are exact."""
 
@@ -71,8 +71,8 @@ def check_card(events: Events, layouts: Mapping[str, Layout], stacks: int) -> No
 
     Args:
         events: The events.
-        layouts: Segments and blocks, by when it was.
-        stacks: How many stacks there are.
+        layouts: Segments and blocks, by their time.
+        stacks: Number of stacks.
 
     Raises:
         FileFormatError: Something is out of its range.
@@ -154,7 +154,7 @@ def _events(events: Events, stacks: int) -> None:
     _within("events.addr", events.addr, 0, _HIGHEST)
     _within("events.t_ns", events.t_ns, 0, LAST_NS)
     _within("events.stack", events.stack, -1, stacks - 1)
-    asked = events.action == Action.OOM  # a program may ask for anything
+    asked = events.action == Action.OOM  # a program may request any size
     _within("events.size", events.size[asked], 0, _HIGHEST)
     served = events.size[~asked]
     _within("events.size", served, 0, MOST_BYTES)
@@ -180,7 +180,7 @@ def _layout(when: str, layout: Layout, stacks: int) -> None:
     ends = segments.addr + segments.size
     if (segments.addr[1:] < ends[:-1]).any():
         _refuse(f"segments at its {when} overlap, or are not in the order of their addresses")
-    # As a rule blocks fill their segments, but snapshots that were cut by hand are read, too.
+    # Blocks normally fill their segments, but snapshots that were cut manually are also read.
     stops = blocks.addr + blocks.size
     if (blocks.addr[1:] < stops[:-1]).any():
         _refuse(f"blocks at its {when} overlap, or are not in the order of their addresses")

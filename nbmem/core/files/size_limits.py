@@ -11,16 +11,17 @@ from nbmem.core.errors import UsageError
 from nbmem.core.units import GIB, MIB, format_bytes, parse_bytes
 
 DEFAULT_SIZE = GIB
-"""Bytes of a file, packed and unpacked, that are read unless more is asked for."""
+"""Bytes of a file, packed and unpacked, that are read by default."""
 HOW_TO_RAISE = "If you trust it, raise the limit: --max-size 4GiB, nbmem.open(path, max_size=...)."
 MOST_CARDS = 64
 """Cards in one file."""
 MOST_FRAMES = 10_000
 """Frames of one stack; Python stops at 1,000 of its own, C++ adds some."""
 _ALWAYS = 16 * MIB
-"""What any packed file may unpack to."""
+"""Bytes to which any packed file may unpack."""
 _RATIO = 200
-"""What a byte of a packed file may unpack to beyond that; real snapshots stay below 100."""
+"""Bytes to which each byte of a packed file may unpack beyond that; real snapshots stay below
+100."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,7 @@ class Limits:
     """Limits for reading one file; all of them grow with `size`.
 
     Attributes:
-        size: Bytes of the file, and of what it unpacks to.
+        size: Bytes of the file, packed and unpacked.
         events: Entries of the history, all cards together.
         frames: Frames of all stacks together.
         texts: Names, notes, spans and other rows that are no events.
@@ -49,7 +50,7 @@ class Limits:
             size: Bytes, or text such as "4GiB"; None for the default.
 
         Raises:
-            UsageError: It is no number of bytes.
+            UsageError: It is not a number of bytes.
         """
         if size is None:
             return cls()

@@ -34,8 +34,8 @@ def listed_segments(
     Args:
         layout: The segments and blocks.
         device: CUDA ordinal.
-        frames: The Python stack of a block, by its row; not asked for inactive ones.
-        pool: Torch's id of a pool, by its number.
+        frames: Returns the Python stack of a block, by its row; not called for inactive ones.
+        pool: Returns torch's id of a pool, by its number.
     """
     segments, blocks = layout.segments, layout.blocks
     ends = np.searchsorted(blocks.addr, segments.addr + segments.size).tolist()

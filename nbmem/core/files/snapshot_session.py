@@ -1,6 +1,6 @@
 """Convert a torch memory snapshot into a session.
 
-A recording that the user made without nbmem is then read like any other.
+A recording that the user made without nbmem can then be read like any other.
 """
 
 from __future__ import annotations
@@ -44,24 +44,25 @@ NOTE = (
 )
 _C = TypeVar("_C", bound=Columns)
 _LEFTOVER = MIB
-"""How much larger a block may be than its tensor; old releases wrote its size alone."""
+"""How much larger a block may be than its tensor; old releases wrote only its size."""
 UNKNOWN_RELEASE = "2.13.0"
-"""A snapshot does not say which torch wrote it; block sizes are the same since 2.4."""
+"""A snapshot does not contain torch's version; block sizes have been equal since 2.4."""
 
 
 def session_of_snapshot(path: str | Path, limits: Limits | None = None) -> Session:
     """Read a file written by torch.cuda.memory._dump_snapshot().
 
-    A snapshot knows neither the card nor identities: the total is the highest reserved figure, and
-    what the allocator cannot know is unknown. Phases are told from the stacks of its fullest card.
+    A snapshot contains neither the card nor identities: the total is the highest reserved figure,
+    and what the allocator cannot know is unknown. Phases are derived from the stacks of its fullest
+    card.
 
     Args:
         path: The file.
-        limits: How large it may be; None for the default.
+        limits: Maximum sizes; None for the default.
 
     Raises:
         UsageError: There is no such file.
-        FileFormatError: It is too large, truncated, hostile, something else, or has nothing in it.
+        FileFormatError: It is too large, truncated, hostile, of another kind, or empty.
     """
     limits = limits or Limits()
     session = without_collector(lambda: _session(load_snapshot(path, limits), path))

@@ -1,7 +1,7 @@
 """Python stacks in a torch snapshot, with stacks and frames deduplicated.
 
-Where torch took C++ frames, too (`stacks="all"`, its default), they are left out. The Python frames
-tell the line and the code that ran. A thread of C++ alone has an empty stack, as it has in a
+If torch also recorded C++ frames (`stacks="all"`, its default), they are omitted. The Python frames
+show the line and the code that ran. A thread that runs only C++ has an empty stack, as in a
 recording of Python stacks.
 """
 
@@ -42,21 +42,21 @@ _NATIVE = frozenset(
         ".tcc",
     )
 )
-"""How the files of C++ frames end. Most have no line, and no name that is known: `??` or none."""
+"""Suffixes of C++ files. Most such frames have no line, and `??` or no name."""
 
 
 class Stacks:
     """Deduplicated stacks of a snapshot, and their frames.
 
-    Torch shares the frames of equal stacks, so identity is compared first. It holds while the
-    snapshot is alive, which is as long as this object is. A file may hold copies instead.
+    Torch shares the frames of equal stacks, so identity is compared first. Identities are valid
+    while the snapshot is alive, which is as long as this object is. A file may hold copies instead.
     """
 
     def __init__(self) -> None:
         self.found: list[Stack] = []
         self._by_list: dict[int, int] = {}
         self._by_frames: dict[tuple[int, ...], int] = {}
-        self._frame: dict[int, Frame | None] = {}  # None for one of C++
+        self._frame: dict[int, Frame | None] = {}  # None for a C++ frame
         self._frame_at: dict[tuple[str, int, str], Frame] = {}
 
     def index_of(self, frames: list[dict[str, Any]] | None) -> int:
@@ -119,6 +119,6 @@ class Stacks:
 def _is_native(file: str, line: int) -> bool:
     """Return whether a frame is of C++.
 
-    Python's frames have a line, and a file of whatever name.
+    Python's frames have a line, and a file of any name.
     """
     return line == 0 or file in ("", "??") or PurePath(file).suffix.lower() in _NATIVE

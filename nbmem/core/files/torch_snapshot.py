@@ -1,6 +1,6 @@
 """Convert torch's memory snapshots, from files or live dicts, to columns.
 
-Torch adds keys and actions between releases: what is needed is named here, the rest is ignored.
+Torch adds keys and actions between releases: the needed ones are named here, the rest is ignored.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ STATES: dict[str, BlockState] = {
     "inactive": BlockState.INACTIVE,
     "active_allocated": BlockState.ALLOCATED,
     "active_pending_free": BlockState.PENDING,
-    "active_awaiting_free": BlockState.PENDING,  # torch's own docstring calls it so
+    "active_awaiting_free": BlockState.PENDING,  # the name in torch's own docstring
 }
 _LAST_US = 1 << 53
-"""Microseconds: the year 2255. A million times that would not fit an int64."""
+"""Microseconds: the year 2255. A larger time in nanoseconds would not fit an int64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,11 +66,11 @@ def load_snapshot(path: str | Path, limits: Limits | None = None) -> dict[str, A
 
     Args:
         path: The file.
-        limits: How large it may be; None for the default.
+        limits: Maximum sizes; None for the default.
 
     Raises:
         UsageError: There is no such file.
-        FileFormatError: It is too large, truncated, hostile, or something else.
+        FileFormatError: It is too large, truncated, hostile, or of another kind.
     """
     limits = limits or Limits()
     return snapshot_from_bytes(read_content(path, limits), str(path), limits)
@@ -81,11 +81,11 @@ def snapshot_from_bytes(data: bytes, name: str, limits: Limits | None = None) ->
 
     Args:
         data: The pickle.
-        name: What to call it in a message.
-        limits: How much may be in it; None for the default.
+        name: Its name in a message.
+        limits: Maximum sizes; None for the default.
 
     Raises:
-        FileFormatError: It is truncated, hostile, or something else.
+        FileFormatError: It is truncated, hostile, or of another kind.
     """
     try:
         raw = load_plain(data)

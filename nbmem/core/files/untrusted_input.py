@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 _XZ, _GZIP = b"\xfd7zXZ\x00", b"\x1f\x8b"
 _CHUNK = 1 << 16
 _DICTIONARY = 128 * MIB
-"""Memory that unpacking xz may take for itself: `xz -9` needs 65 MiB."""
+"""Memory that unpacking xz may take: `xz -9` needs 65 MiB."""
 _STREAMS = 64
-"""Packed streams one behind the other; `cat a.gz b.gz` makes two."""
+"""Packed streams in sequence; `cat a.gz b.gz` creates two."""
 
 
 def expand_home(path: str | Path) -> Path:
@@ -44,14 +44,14 @@ def open_regular(path: str | Path, limits: Limits) -> BinaryIO:
 
     Args:
         path: The file; a link is followed.
-        limits: How large it may be.
+        limits: Maximum size.
 
     Raises:
-        UsageError: It is not there, is no regular file, or cannot be read.
+        UsageError: It does not exist, is no regular file, or cannot be read.
         FileFormatError: It is larger than the limit.
     """
     source = expand_home(path)
-    # Without O_NONBLOCK, opening a pipe that nobody writes to waits for ever.
+    # Without O_NONBLOCK, opening a pipe without a writer waits forever.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         if source.is_dir():
@@ -85,10 +85,10 @@ def read_content(path: str | Path, limits: Limits) -> bytes:
 
     Args:
         path: The file.
-        limits: How large it may be, packed and unpacked.
+        limits: Maximum sizes, packed and unpacked.
 
     Raises:
-        UsageError: As for `opened`.
+        UsageError: As for `open_regular`.
         FileFormatError: It is too large, or packed and broken.
     """
     with open_regular(path, limits) as file:
@@ -140,7 +140,7 @@ def _streams(
             if left < 0:
                 return
         at -= len(stream.unused_data)
-        if not data.startswith(magic, at):  # the end, or padding behind it
+        if not data.startswith(magic, at):  # the end, or padding after it
             return
     raise EOFError(f"it is in more than {_STREAMS} pieces")
 

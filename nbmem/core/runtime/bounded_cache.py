@@ -14,11 +14,11 @@ class RecentAnswers(Generic[V]):
     """A dictionary that drops entries that were not used recently.
 
     It has two halves. When the newer half is full, the older half is dropped, and the newer one
-    takes its place. What is found in the older half moves into the newer one. So a look-up costs
-    one or two look-ups of a dictionary, and what is in use never goes.
+    takes its place. Entries found in the older half move to the newer one. So a lookup costs one or
+    two dictionary lookups, and entries in use are never dropped.
 
     Args:
-        most: The weight that both halves may have together.
+        most: Maximum weight of both halves together.
     """
 
     def __init__(self, most: int) -> None:

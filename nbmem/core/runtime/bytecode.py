@@ -1,12 +1,13 @@
 """Find out from CPython's bytecode what a program does at an instruction.
 
-All that nbmem knows of instructions is in this module, for Python changes them with each release.
-A reading takes a code object and a place in it, as `frame.f_lasti` has it. Each is tried on small
-programs when this module is imported (self_test.py), and switched off alone if it is wrong.
+All that nbmem knows about instructions is in this module, because Python changes them with each
+release. A reader takes a code object and an instruction offset, such as `frame.f_lasti`. Each
+reader is tested on small programs at import (self_test.py). A reader that is wrong is disabled
+alone.
 
-Python has an instruction for looking up a method to call it, but not every call is compiled to it:
-where a module imports a name (`import torch.optim as optim`), what is looked up in that name at
-the module's own level is taken for a module's function, also once the name is an optimizer's.
+Python has an instruction that looks up a method to call it, but not every call is compiled to it.
+Where a module imports a name (`import torch.optim as optim`), lookups in that name at module level
+are compiled as a module's functions. This also applies once the name refers to an optimizer.
 https://github.com/python/cpython/blob/v3.11.9/Python/compile.c#L4813
 """
 
@@ -31,8 +32,8 @@ def _references_of_a_local() -> int:
 
 
 OF_A_LOCAL = _references_of_a_local()
-"""References of what one local variable holds, as `sys.getrefcount` says: 2, since Python 3.14 1,
-which lends a local to a call without counting it."""
+"""References to the value of one local variable, as `sys.getrefcount` returns. This is 2, or 1
+since Python 3.14, which passes a local to a call without counting it."""
 
 
 def _numbers(*names: str) -> frozenset[int]:
@@ -51,13 +52,13 @@ def _in_place() -> frozenset[int]:
 
 
 _IN_ONE = sys.version_info >= (3, 12)
-"""Since then one instruction looks up attributes and methods, and its lowest bit says which."""
+"""Since 3.12 one instruction looks up attributes and methods; its lowest bit distinguishes them."""
 _LOOK_UPS = _numbers("LOAD_ATTR", "LOAD_SUPER_ATTR") if _IN_ONE else _numbers("LOAD_METHOD")
 _ATTRIBUTE = _numbers("LOAD_ATTR")
 _METHODS = _LOOK_UPS | _ATTRIBUTE
 _CALLS = _numbers("PRECALL") or _numbers("CALL", "CALL_KW")
 _WITH_NAMES = _numbers("CALL_KW")
-"""Calls in which the arguments' names are a value of their own, the last one."""
+"""Calls in which the tuple of the arguments' names is the last value on the stack."""
 _ENDS = frozenset(
     number
     for name, number in dis.opmap.items()
@@ -66,25 +67,25 @@ _ENDS = frozenset(
 _NOTHING = _numbers("CACHE", "EXTENDED_ARG")
 _EXTENDED = _numbers("EXTENDED_ARG")
 _ABOVE = _numbers("PUSH_NULL") if sys.version_info >= (3, 13) else frozenset()
-"""Since then a call has this above what is called; before, below it."""
+"""Since 3.13 a call has this value above the callable; before, below it."""
 _BINARY = _numbers("BINARY_OP")
 _IN_PLACE = _in_place()
 _STORES = {1: _numbers("STORE_SUBSCR"), 2: _numbers("STORE_SLICE")}
-"""Stores by the number of values that lie above what is stored into."""
+"""Stores by the number of values above the target on the stack."""
 _COPY = _numbers("COPY")
 _NO_WRITES = frozenset(("requires_grad_", "detach_", "share_memory_", "rename_"))
 _CHOICES = ("max", "min")
 _AHEAD = 200
-"""Instructions that are read on, at most, until a call."""
+"""Limit of instructions that are read until a call."""
 _FAR = 60
-"""Instructions within which a message is made and raised."""
+"""Instructions within which a message is built and raised."""
 
 
 def _stores(instruction: int, argument: int, above: int) -> bool | None:
     """Return whether an instruction changes the value at a stack depth.
 
-    The depth is the number of values above it. The result is None if the instruction does
-    not decide it.
+    The depth is the number of values above it. The result is None if the instruction does not
+    decide this.
     """
     if instruction in _COPY and argument > above:  # for `x[i] -= step`: x first, then i
         return argument == above + 1 > 1
@@ -108,7 +109,7 @@ def _followed(code: CodeType, place: int) -> Iterator[tuple[int, int, int]]:
             return
         given = argument if instruction >= dis.HAVE_ARGUMENT else None
         above += dis.stack_effect(instruction, given)
-        if above < 0:  # something else has taken it
+        if above < 0:  # another instruction has consumed it
             return
 
 
@@ -144,7 +145,7 @@ def _instructions(code: CodeType, place: int) -> Iterator[tuple[int, int]]:
 def calls_at_once(code: CodeType, place: int) -> bool:
     """Return whether the attribute looked up there is called immediately.
 
-    Anything else keeps what it gets, as `step = model.zero_grad` does, beyond the recording's end.
+    Other code stores the attribute, as `step = model.zero_grad` does, beyond the recording's end.
     """
     raw = code.co_code
     if raw[place] in _LOOK_UPS and (not _IN_ONE or bool(raw[place + 1] & 1)):
@@ -177,7 +178,8 @@ def calls_at_once(code: CodeType, place: int) -> bool:
 def writes_at_once(code: CodeType, place: int) -> bool:
     """Return whether the tensor looked up there is modified immediately.
 
-    By a method whose name ends with an underscore, by `-=` and the like, or by an index.
+    It is modified by a method whose name ends with an underscore, by `-=` and the like, or by
+    index.
     """
     for instruction, argument, above in _followed(code, place):
         if above == 0 and instruction in _METHODS:
@@ -235,7 +237,7 @@ def healthy_answer(code: CodeType, place: int) -> bool | None:
     The place is at the jump, or at a call before it.
     """
     steps = list(dis.get_instructions(code))
-    at = sum(step.offset <= place for step in steps) - 1  # a call's place may be its cache's
+    at = sum(step.offset <= place for step in steps) - 1  # an offset of a call may be in its cache
     while 0 <= at < len(steps) and steps[at].opname.startswith(("CALL", "TO_BOOL")):
         at += 1
     if not 0 <= at < len(steps) or "POP_JUMP" not in steps[at].opname:

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 class Clock(NamedTuple):
     """The functions of the `time` module, under their own names.
 
-    A program's tests freeze the time, or have it raise, in `time` and in every module that holds
-    one of its functions by name (freezegun does both); what stands in a tuple is left alone.
+    A program's tests may freeze the time, or make it raise. They replace the functions in `time`
+    and in every module that holds one by name (freezegun does both). Functions in a tuple are not
+    replaced.
     """
 
     time_ns: Callable[[], int] = time.time_ns
@@ -25,4 +26,4 @@ class Clock(NamedTuple):
 
 
 CLOCK = Clock()
-"""As they were when nbmem was imported."""
+"""The functions as they were when nbmem was imported."""

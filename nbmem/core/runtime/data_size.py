@@ -12,16 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _SAMPLE = 64
-"""Items of a long sequence that are measured; they stand for all."""
+"""Items of a long sequence that are measured as a sample."""
 _SHARED = (type, Enum)
-"""What others hold, too."""
+"""Objects that are shared with other data."""
 
 
 def held_bytes(data: object) -> int:
     """Estimate the bytes of an object and its data; each object counts once.
 
-    What is no plain data is not looked into. The work is bounded by the shape of the data, and not
-    by its length.
+    Only plain data is visited. The work is bounded by the shape of the data, and not by its length.
     """
     return _bytes(data, set())
 
@@ -31,7 +30,7 @@ def _bytes(thing: Any, seen: set[int]) -> int:
         return 0
     seen.add(id(thing))
     size = sys.getsizeof(thing)
-    if type(thing).__module__ == "numpy":  # an array may be a view, whose data is another's
+    if type(thing).__module__ == "numpy":  # an array may be a view of another's data
         return max(size, int(getattr(thing, "nbytes", 0)))
     items = _items(thing)
     if len(items) <= 2 * _SAMPLE:
@@ -43,6 +42,6 @@ def _bytes(thing: Any, seen: set[int]) -> int:
 def _items(thing: Any) -> Sequence[Any]:
     if isinstance(thing, tuple | list):
         return thing
-    if isinstance(thing, dict):  # the collector passes over keys that are texts
+    if isinstance(thing, dict):  # the collector skips keys that are texts
         return [*thing, *thing.values()]
     return gc.get_referents(thing) if is_dataclass(thing) else ()

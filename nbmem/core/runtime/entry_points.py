@@ -1,6 +1,6 @@
 """Guards for the points where foreign code enters nbmem.
 
-Foreign code is torch, IPython, the interpreter or a thread. Whatever it calls is guarded by
+Foreign code is torch, IPython, the interpreter or a thread. Functions that it calls are guarded by
 `entry`: a fault inside becomes a note, and the caller continues as if nbmem were not there.
 tests/faults finds unguarded functions that foreign code calls. Warnings raised inside are nbmem's
 own and are ignored.
@@ -42,7 +42,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def entry(  # noqa: PLR0913 - what differs from one caller to another
+def entry(  # noqa: PLR0913 - options that differ between callers
     part: str,
     *,
     otherwise: Callable[..., Any] | None = None,
@@ -55,16 +55,17 @@ def entry(  # noqa: PLR0913 - what differs from one caller to another
 
     Args:
         part: What is lost with it, for the note: "the phases from here on".
-        otherwise: Called with the same arguments after a fault, for what to return; it must not
+        otherwise: Called with the same arguments after a fault, for the return value; it must not
             fail. None to return None.
-        lost: Leaves the note; None for the method `lost` of the function's first argument.
-        interrupted: Called for an interrupt instead of delivering it, unless the first argument has
-            a method `take_interrupt`, which is asked before; None to deliver it.
-        ends: Whether `otherwise` ends what was begun. Then it is called, too, where the exception
-            goes up: an exit, or an interrupt where no signal can be (in a thread, or where Ctrl-C
-            is ignored, as in what a shell has started with `&`).
-        lasts: Whether it is a thread's own function: what it calls suppresses its warnings itself,
-            for the filter is not to stand in the user's list for as long as the thread lives.
+        lost: Records the note; None for the method `lost` of the function's first argument.
+        interrupted: Called for an interrupt instead of delivering it. A method `take_interrupt` of
+            the first argument takes precedence. None to deliver it.
+        ends: Whether `otherwise` ends what was begun. Then it is also called if the exception
+            propagates. That is an exit, or an interrupt that cannot be delivered as a signal. The
+            latter occurs in a thread, and if Ctrl-C is ignored, as in a shell's `&` job.
+        lasts: Whether it is a thread's own function. Functions that it calls suppress their
+            warnings themselves, so that the filter is not in the user's list for the thread's
+            lifetime.
     """
 
     def mark(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -75,12 +76,12 @@ def entry(  # noqa: PLR0913 - what differs from one caller to another
                     return function(*args, **kwargs)
                 with suppress_warnings():
                     return function(*args, **kwargs)
-            except BaseException as err:  # noqa: BLE001 - the one place for what is met outside
+            except BaseException as err:  # noqa: BLE001 - for exceptions from outside
                 first: Any = args[0] if args else None
                 takes = hasattr(type(first), "take_interrupt")
                 within = is_ours(sys._getframe(1))  # noqa: SLF001 - as in `caller`
                 try:
-                    again = handle_exception(  # noqa: F841 - kept: a delivery waits for this frame's end
+                    again = handle_exception(  # noqa: F841 - delivers at this frame's end
                         err,
                         part,
                         lost or getattr(first, "lost", None),
@@ -111,14 +112,15 @@ def handle_exception(
     Args:
         err: The exception.
         part: What is lost with it, for the note.
-        lost: Leaves the note.
+        lost: Records the note.
         interrupted: Called for an interrupt instead of delivering it; None to deliver it.
-        within: Whether nbmem called, with an entry further out: what a handler raised goes up to
-            that one. Delivered, it would come when Python next asks for signals, which may be after
-            the caller has ended (3.12 asks less often).
+        within: Whether nbmem called, inside an outer entry. A handler's exception then propagates
+            to the outer entry. Delivered here, it would be raised when Python next checks for
+            signals, possibly after the caller has ended (3.12 checks less often).
 
     Returns:
-        For what a signal's handler raised: what delivers it where it is let go of. Else None.
+        For an exception of a signal's handler: an object that delivers it when it is freed. Else
+        None.
 
     Raises:
         BaseException: `err`, if it is no fault of nbmem's (an exit), or cannot be delivered.
@@ -138,17 +140,17 @@ def handle_exception(
     try:
         raise err
     finally:
-        del err  # as in `let_pass`: it would keep every frame that it came through
+        del err  # as in `reraise_if_from_signal`: it would retain every frame that it passed
 
 
 def clear_handled_tracebacks(err: BaseException) -> None:
     """Clear the tracebacks of a handled exception and of its context.
 
-    A frame that refers to one of them is kept alive by it, as is the frame of each generator-based
-    context manager that suppressed it. With them nbmem's outermost frame stays, whose end delivers
-    an interrupt. The interrupt would then come when the collector runs, in a later cell. An
-    exception that was caught before nbmem was called begins in a frame that is not nbmem's. It
-    stays whole.
+    A frame that refers to one of them is kept alive by it. So is the frame of each generator-based
+    context manager that suppressed it. These retain nbmem's outermost frame, whose end delivers an
+    interrupt. The interrupt would then be delivered when the collector runs, in a later cell. An
+    exception that was caught before nbmem was called begins in a frame that is not nbmem's. It is
+    not changed.
     """
     seen: BaseException | None = err
     while seen is not None and (way := traceback_of(seen)) is not None and is_ours(way.tb_frame):
@@ -164,9 +166,9 @@ def fault_note(part: str, err: BaseException) -> str:
 def caller() -> FrameType | None:
     """Return the innermost frame outside of nbmem, or None if there is none.
 
-    The frames are searched and not counted: a count changes with every function between.
+    The frames are searched and not counted: a count changes with every function in between.
     """
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the documented way to one's own
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the documented way to the own frame
     while frame is not None and is_ours(frame):
         frame = frame.f_back
     return frame
@@ -182,5 +184,5 @@ def _leave_note(lost: Callable[[str, Exception], None] | None, part: str, err: E
         logger.debug("lost %s", part, exc_info=err)
         if lost is not None:
             lost(part, err)
-    except Exception:  # noqa: BLE001, S110 - there is nobody left to tell
+    except Exception:  # noqa: BLE001, S110 - there is nothing left to notify
         pass

@@ -18,7 +18,7 @@ _KEPT: Any = vars(BaseException)
 def is_raised(err: BaseException | None, kind: type[Kind]) -> TypeGuard[Kind]:
     """Return whether an exception's type is of a kind.
 
-    An exception's own `__class__` is not consulted.
+    An exception's own `__class__` is not read.
     """
     return issubclass(type(err), kind)
 

@@ -1,8 +1,8 @@
 """Isolate failing parts: leave each out alone, with a note of the reason.
 
-The code that puts the parts together leaves a part out, never the part itself. So a caller of a
-view from Python gets its exceptions, and so do the tests of views. A report that lacks a part is
-not cached.
+Parts are omitted by the code that combines them, never by the part itself. So a caller of a view
+from Python gets its exceptions, and so do the tests of views. A report that lacks a part is not
+cached.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Made = TypeVar("Made")
 Instead = TypeVar("Instead")
 
 _LONGEST = 200
-"""Characters of an exception in a note: some carry the data that they did not like."""
+"""Characters of an exception in a note: some contain the rejected data."""
 
 
 class Faults:
     """Runs parts of nbmem and records those that were left out.
 
-    A part that raises costs itself: memory that ran out and recursion that went too deep count as
-    faults, too. An interrupt is the user's and passes.
+    A part that raises loses only itself. Exhausted memory and too deep recursion also count as
+    faults. An interrupt is the user's and propagates.
     """
 
     def __init__(self) -> None:
@@ -40,13 +40,13 @@ class Faults:
 
         Args:
             what: Its name, as a sentence begins with it: "The interactive view".
-            make: Makes it.
-            instead: What stands in its place where that fails.
+            make: Creates it.
+            instead: The replacement if that fails.
         """
         try:
             with suppress_warnings():
                 return make()
-        except Exception as err:  # noqa: BLE001 - whatever it is, it costs this part and no other
+        except Exception as err:  # noqa: BLE001 - any exception loses only this part
             reraise_if_from_signal(err)
             self.leave_out(what, err)
             return instead
@@ -89,7 +89,7 @@ def error_of(err: BaseException) -> str:
     """
     try:
         text = "".join(c if c.isprintable() else " " for c in repr(err))
-    except BaseException:  # noqa: BLE001 - its repr() is somebody's code, and may even exit
+    except BaseException:  # noqa: BLE001 - its repr() may be any code, and may even exit
         return type(err).__name__
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
@@ -97,7 +97,7 @@ def error_of(err: BaseException) -> str:
 def _are_several(parts: Sequence[str]) -> bool:
     """Return whether `were` follows these names.
 
-    It follows "The phases", and not "The history of the cells".
+    It does after "The phases", and not after "The history of the cells".
     """
     noun = parts[0].partition(" of ")[0].partition(" with ")[0]
     return len(parts) > 1 or (noun.endswith("s") and "_" not in noun)
@@ -106,7 +106,7 @@ def _are_several(parts: Sequence[str]) -> bool:
 def _joined(parts: Sequence[str]) -> str:
     """Join names: `The picture, the phases and the tips`.
 
-    Inside a sentence a name begins with a small letter.
+    Inside a sentence a name begins with a lowercase letter.
     """
     first, *others = parts
     if not others:

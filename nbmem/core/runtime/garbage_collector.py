@@ -35,9 +35,9 @@ def without_collector(work: Callable[[], T]) -> T:
 def instances(kinds: Iterable[type]) -> list[Any]:
     """List the objects of exactly these types that the collector tracks.
 
-    All objects are gone through in one call of C, so that no other thread runs while something
-    refers to them: before Python 3.14 its `tuple(generator)` would fail with a SystemError, for the
-    collector knows a tuple that is still being filled (python/cpython#127058).
+    All objects are visited in one C call, so that no other thread runs while something refers to
+    them. Before Python 3.14 such a thread's `tuple(generator)` would fail with a SystemError,
+    because the collector exposes a tuple that is still being filled (python/cpython#127058).
     """
     wanted = frozenset(map(id, kinds)).__contains__
     every: list[Any] = []
@@ -67,7 +67,7 @@ def with_subclasses(kind: type) -> Iterator[type]:
 def rare_collections() -> Iterator[None]:
     """Make garbage collections a hundred times rarer inside a block.
 
-    The thresholds are restored afterwards. What is garbage by then is collected with the first new
+    The thresholds are restored afterwards. Garbage of the block is collected with the first new
     objects after it.
     """
     young, *older = gc.get_threshold()
@@ -82,8 +82,8 @@ def rare_collections() -> Iterator[None]:
 def only_new() -> Iterator[None]:
     """Limit collections to objects that are created inside a block.
 
-    Older objects are frozen, and unfrozen afterwards. Nothing is changed where objects are frozen
-    already, because unfreezing would affect them too.
+    Older objects are frozen, and unfrozen afterwards. If objects are already frozen nothing is
+    changed, because unfreezing would affect them too.
     """
     if gc.get_freeze_count():
         yield

@@ -1,7 +1,7 @@
 """Hold back Ctrl-C and other signals during critical sections.
 
-An exception that a signal's handler raises is the user's, wherever it surfaces. The handler's code
-is in its traceback, so code that catches everything checks here whether it may keep what it caught.
+An exception that a signal's handler raises is the user's, wherever it is raised. The handler's code
+is in its traceback, so code that catches everything checks here whether it may suppress it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class HeldSignals:
     """Signals that arrived while they were held back.
 
     Attributes:
-        came: Whether an interrupt did (Ctrl-C).
-        others: The other signals that did, in their order, each once.
+        came: Whether an interrupt (Ctrl-C) arrived.
+        others: The other signals that arrived, in their order, each once.
     """
 
     def __init__(self) -> None:
@@ -49,8 +49,8 @@ class HeldSignals:
 class SignalDelivery(functools.partial):  # type: ignore[type-arg]
     """Raises a signal again when it is freed, with no Python code between.
 
-    Kept in a variable of a function that is about to end, it has the signal's handler called in the
-    frame of the caller, and no frame of nbmem's is in the traceback.
+    In a variable of a function that is about to end, it causes the signal's handler to be called in
+    the caller's frame. The traceback then contains no frame of nbmem's.
     """
 
     def __new__(cls, number: int = signal.SIGINT) -> Self:
@@ -69,8 +69,8 @@ def can_deliver(number: int = signal.SIGINT) -> bool:
 def signal_of(err: BaseException) -> int | None:
     """Return the signal whose handler raised an exception, or None.
 
-    The handler is the user's, and it ran while nbmem's code did. Timeouts are implemented in this
-    way (SIGALRM), and so is the notice that a job ends (SIGTERM).
+    The handler is the user's, and it ran during nbmem's code. Timeouts are implemented like this
+    (SIGALRM), and so is the notification that a job ends (SIGTERM).
 
     Returns:
         The signal's number; None for an exception that no handler raised.
@@ -98,14 +98,13 @@ def reraise_if_from_signal(err: BaseException) -> None:
         try:
             raise err
         finally:
-            del err  # it holds this frame: a cycle would keep the frame whose end delivers it
+            del err  # it holds this frame: a cycle would retain the frame whose end delivers it
 
 
 def _code_of(handler: Any) -> CodeType | None:
     """Return the code object of a signal handler written in Python, or None.
 
-    The handler may be a function, a method, a partial, or an object with a `__call__`
-    method.
+    The handler may be a function, a method, a partial, or an object with a `__call__` method.
     """
     while type(handler) is functools.partial:
         handler = handler.func
@@ -121,7 +120,7 @@ def hold_signals() -> Iterator[HeldSignals]:
     """Hold back the signals that Python code handles.
 
     The caller delivers an interrupt (SIGINT) itself. The other signals' handlers are called when
-    the block ends. Of two nested blocks the outer one gets the interrupt, too.
+    the block ends. If two blocks are nested, the outer one also receives the interrupt.
 
     Signals are handled in the main thread alone, so elsewhere this does nothing.
     """
@@ -157,7 +156,7 @@ def _put_back(handlers: dict[int, Any]) -> None:
         try:
             raise raised
         finally:
-            del raised  # as in `let_pass`
+            del raised  # as in `reraise_if_from_signal`
 
 
 def is_holding_handler(handler: Any) -> bool:

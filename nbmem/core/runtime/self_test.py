@@ -1,8 +1,7 @@
 """Test the bytecode readers on small programs when they are imported.
 
-A reader that answers wrongly is switched off alone: it gives its cautious answer from then on, and
-`losses` says what is lost by that. The programs are compiled and run by the Python that nbmem runs
-on.
+A reader with a wrong result is disabled alone: from then on it returns its cautious result, and
+`losses` describes what is lost. The programs are compiled and run by the Python that runs nbmem.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Answer = TypeVar("Answer")
 Use = Literal["recording", "virtual card"]
 
 _HEADS = ("def run(probe, x):", "if 1:")
-"""What stands above a program: it is tried as a function's code and as a module's."""
+"""Headers of a program, which is tested both as a function's code and as a module's."""
 _losses: dict[str, tuple[Use, str]] = {}
 
 
@@ -35,10 +34,10 @@ def self_tested(
 
     Args:
         use: What the reading is for.
-        loses: What nbmem cannot do without it, as it follows "Cannot".
-        otherwise: The cautious answer.
-        examples: What it must say of small programs, where they first use the name `probe`, or
-            else where they fail.
+        loses: What nbmem cannot do without the reader, as it follows "Cannot".
+        otherwise: The cautious result.
+        examples: The expected results for small programs. The tested instruction is the first use
+            of the name `probe`, or else the failing one.
     """
 
     def try_out(read: Callable[[CodeType, int], Answer]) -> Callable[[CodeType, int], Answer]:
@@ -52,7 +51,7 @@ def self_tested(
                 ),
                 None,
             )
-        except Exception as err:  # noqa: BLE001 - whatever unknown instructions lead to
+        except Exception as err:  # noqa: BLE001 - any effect of unknown instructions
             wrong = f"{type(err).__name__}: {err}"
         if wrong is None:
             return read
@@ -73,7 +72,7 @@ class _Probe:
     places: ClassVar[list[tuple[CodeType, int]]] = []
 
     def __bool__(self) -> bool:
-        frame = sys._getframe(1)  # noqa: SLF001 - the documented way to the one that asks
+        frame = sys._getframe(1)  # noqa: SLF001 - the documented way to the reading frame
         self.places.append((frame.f_code, frame.f_lasti))
         return True
 
@@ -88,7 +87,7 @@ class _Probe:
 def _place(head: str, source: str) -> tuple[CodeType, int]:
     """Run a small program and return the place that its test reads.
 
-    That is where it first used `probe`, or else where it failed.
+    It is where the program first used `probe`, or else where it failed.
     """
     _Probe.places.clear()
     names: dict[str, Any] = {"probe": _Probe(), "x": None}
@@ -97,7 +96,7 @@ def _place(head: str, source: str) -> tuple[CodeType, int]:
         exec(compile(program, "<nbmem>", "exec", dont_inherit=True, optimize=0), names)  # noqa: S102
         if "run" in names:
             names["run"](_Probe(), None)
-    except Exception as err:  # noqa: BLE001 - what follows the use of `probe` may fail
+    except Exception as err:  # noqa: BLE001 - code after the use of `probe` may fail
         way: Any = err.__traceback__
         while way.tb_next is not None:
             way = way.tb_next

@@ -1,13 +1,13 @@
 """Suppress the warnings that nbmem's own work causes.
 
-They are not shown, raised or remembered.
+They are not shown, raised or recorded.
 
-`warnings.catch_warnings` would do that for all threads at once, and make Python forget which of the
-user's warnings were shown already. The filter here is for the thread that enters it alone. It is
-ahead of the user's filters while nbmem works, and what it ignores enters no registry.
+`warnings.catch_warnings` would do this for all threads at once, and make Python forget which of the
+user's warnings were already shown. The filter here applies only to the thread that enters it. It
+precedes the user's filters while nbmem works, and ignored warnings enter no registry.
 
-An interrupt may come when a block has ended, before its `__exit__` has. So the filter holds only
-while the function with the block is among those that run.
+An interrupt may come when a block has ended, before its `__exit__` has. So the filter applies only
+while the function with the block is running.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class _Thread(threading.local):
 class _InsideOwnWork:
     """A message pattern that matches inside nbmem's own work.
 
-    It stands where `warnings` expects a regular expression. It matches if its thread is in
-    a block.
+    It replaces the regular expression that `warnings` expects. It matches if its thread is in a
+    block.
     """
 
     def match(self, _text: str) -> bool:
@@ -47,7 +47,7 @@ class _InsideOwnWork:
 class _ButResources(type):
     """A metaclass that makes every category but ResourceWarning a subclass.
 
-    A collection may come while nbmem works, and then tells of files that the user has not closed.
+    A collection during nbmem's work may warn about files that the user has not closed.
     """
 
     def __subclasscheck__(cls, category: type) -> bool:
@@ -61,16 +61,16 @@ class _OwnWarning(Warning, metaclass=_ButResources):
 _thread = _Thread()
 _FILTER: Any = ("ignore", _InsideOwnWork(), _OwnWarning, None, 0)
 _filters: Callable[[], Any] = getattr(warnings, "_get_filters", lambda: warnings.filters)
-"""Return the list that this thread's warnings are held against: since Python 3.14 a context's."""
+"""Return the filter list that applies to this thread: since Python 3.14 a context's."""
 
 
 class suppress_warnings:  # noqa: N801 - used as contextlib.suppress is
     """Ignore the warnings of a block of nbmem's own work, in this thread.
 
-    It stands around every call of nbmem by foreign code, so it does without `contextlib`.
+    It surrounds every call of nbmem by foreign code, so it does not use `contextlib`.
 
     Args:
-        outer: How many callers further out the function is that runs for as long as the block.
+        outer: How many callers further out the function is that runs as long as the block.
     """
 
     __slots__ = ("_before", "_list", "_outer")
@@ -89,7 +89,7 @@ class suppress_warnings:  # noqa: N801 - used as contextlib.suppress is
         filters = self._list
         if filters and filters[0] is _FILTER:
             del filters[0]
-        elif _FILTER in filters:  # what nbmem called has put one before it, and left it there
+        elif _FILTER in filters:  # code that nbmem called has left one before it
             filters.remove(_FILTER)
 
 

@@ -1,7 +1,7 @@
 """Annotations of compiled buffers, written as comments in Inductor's code.
 
-Where nbmem plans a graph itself, it writes these lines behind the code (virtual/patches/compiled).
-probes/wrapper.py reads them with that code.
+If nbmem plans a graph itself, it appends these lines to the code (virtual/patches/compiled).
+capture/graphs/inductor_wrapper.py reads them with that code.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ class BufferAnnotation(NamedTuple):
     Attributes:
         buffer: Inductor's name of the buffer.
         shape: Its extents, as code, with spaces between.
-        dtype: Its type.
+        dtype: Its dtype.
         operator: ATen's operator.
-        direction: Whether it is of the `forward` or of the `backward`, wherever it is computed.
+        direction: Whether it belongs to the `forward` or the `backward`, wherever it is computed.
         module: The module, as Dynamo writes it: `L['self'].blocks.0`.
         file: The line's file.
         line: Its number.

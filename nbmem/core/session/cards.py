@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def fullest(devices: Sequence[DeviceTrace]) -> int:
     """Return the index of the card with the highest reserved bytes.
 
-    Of cards with equal peaks, the one with more events wins.
+    Among cards with equal peaks, the one with more events is returned.
     """
 
     def rank(index: int) -> tuple[int, int]:
@@ -50,8 +50,8 @@ def before_each(
 
     Args:
         events: One card's events.
-        more: Actions that add their bytes to it.
-        less: Actions that take their bytes from it.
+        more: Actions that add their bytes.
+        less: Actions that subtract their bytes.
         at_end: The sum after the last event.
     """
     change = np.where(np.isin(events.action, more), events.size, 0)

@@ -2,17 +2,17 @@
 
 They follow the taxonomy of DNNMem (ESEC/FSE 2020), completed so that they cover the whole card.
 
-The live categories count requested bytes. With rounding and pending they make the active bytes.
-With the two cached ones they make the reserved bytes. With other frameworks and the context they
-make the process, and with the rest the card.
+The live categories count requested bytes. With rounding and pending they sum to the active bytes.
+With the two cached ones they sum to the reserved bytes. With other frameworks and the context they
+sum to the process, and with the rest to the card.
 
-A tensor's size is what was requested, in every view, and `rounding` has a line of its own. The
+A tensor's size is its requested size, in every view, and `rounding` has a line of its own. The
 effect of freeing a tensor is counted in blocks. Two figures for one tensor in two views looked like
 a mistake.
 
 The card is NVML's: the total that nvidia-smi shows (on an H100 81,559 MiB), not torch's
-`total_memory` (81,079 MiB). What the driver keeps for itself is a category of its own. Counted as
-other processes, it showed 447 MiB on a T4 that no other process used.
+`total_memory` (81,079 MiB). Bytes that the driver reserves are a category of their own. Counted as
+other processes, they showed 447 MiB on a T4 that no other process used.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ ON_OTHERS: dict[str, dict[Category, tuple[str, str]]] = {
         Category.FREE: ("free", "the rest of the working set that Metal recommends"),
     },
 }
-"""Name and meaning of those that are something else where no card of CUDA's is, by torch's kind."""
+"""Name and meaning of categories that differ on devices other than CUDA's, by torch's device
+type."""
 
 LIVE: tuple[Category, ...] = tuple(c for c in Category if c <= Category.UNKNOWN)
 """Categories of live requested bytes: exactly one for each allocation."""
@@ -134,11 +135,11 @@ OF_TRAINING: tuple[Category, ...] = (
     Category.GRADIENTS,
     Category.OPTIMIZER_STATE,
 )
-"""What modules and optimizers own: known while a loop runs, in the order to stack it."""
+"""Memory that modules and optimizers own: known while a loop runs, in stacking order."""
 ACTIVE: tuple[Category, ...] = (*LIVE, Category.ROUNDING, Category.PENDING)
 RESERVED: tuple[Category, ...] = (*ACTIVE, Category.CACHED_RELEASABLE, Category.CACHED_STUCK)
 BESIDE: tuple[Category, ...] = (Category.FRAMEWORKS, Category.FRAMEWORKS_CACHED)
-"""What other allocators of this process hold."""
+"""Memory that other allocators of this process hold."""
 PROCESS: tuple[Category, ...] = (*RESERVED, *BESIDE, Category.CONTEXT)
 OUTSIDE: tuple[Category, ...] = (
     *BESIDE,
@@ -146,5 +147,5 @@ OUTSIDE: tuple[Category, ...] = (
     Category.OTHER_PROCESSES,
     Category.DRIVER,
 )
-"""What is in use of the card beyond torch's reserved bytes."""
+"""Memory in use on the card beyond torch's reserved bytes."""
 CARD: tuple[Category, ...] = tuple(Category)

@@ -10,16 +10,16 @@ class CellDelta:
     """Memory change of one cell on one card, from counters around it.
 
     Attributes:
-        label: What the cell is called: its first line, or the name that the user gave.
+        label: The cell's name: its first line, or the name that the user gave.
         execution_count: The number in `In [n]`; None for a cell without one.
         allocated_before: Bytes in live blocks when it started.
-        allocated_after: The same when it ended.
+        allocated_after: Bytes in live blocks when it ended.
         reserved_before: Bytes held from the driver when it started.
-        reserved_after: The same when it ended.
-        peak: Highest allocated bytes on one card inside: by the events of a traced cell, else by
-            torch's counter where the cell has moved it, else the highest that was read. None where
-            nobody read: torch has one peak counter, it is the user's, and nothing resets it.
-        process: Bytes that the driver counts for this process afterwards; None if it does not say.
+        reserved_after: Bytes held from the driver when it ended.
+        peak: Highest allocated bytes on one card during the cell. The source is a traced cell's
+            events, else torch's counter if the cell changed it, else the highest reading. None if
+            not read: torch has one peak counter, which is the user's and is never reset.
+        process: Bytes that the driver counts for this process afterwards; None if not reported.
         duration_ns: How long it ran.
         error: The exception that ended it (`OutOfMemoryError`), or None.
     """
@@ -51,12 +51,12 @@ class HostDelta:
     """Host memory change of one cell, where torch uses no card's memory.
 
     Attributes:
-        label: What the cell is called, as in CellDelta.
+        label: The cell's name, as in CellDelta.
         execution_count: The number in `In [n]`; None for a cell without one.
-        tensors: Bytes in tensors that it left beyond those that it found; None if it was not
-            traced: no allocator counts them, so nobody looked.
-        process_before: Resident bytes of this process when it started; None if nobody read them.
-        process_after: The same when it ended.
+        tensors: Bytes in tensors that it added; None if it was not traced, because no allocator
+            counts them.
+        process_before: Resident bytes of this process when it started; None if not read.
+        process_after: Resident bytes of this process when it ended.
         duration_ns: How long it ran.
         error: The exception that ended it, or None.
     """
@@ -73,6 +73,6 @@ class HostDelta:
     def process_delta(self) -> int | None:
         """Resident bytes that the cell added; None if unknown.
 
-        It is negative if bytes were given back.
+        It is negative if bytes were released.
         """
         return None if self.process_before is None else self.process_after - self.process_before

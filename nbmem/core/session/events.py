@@ -35,11 +35,11 @@ class Action(IntEnum):
 
 
 BEYOND = 1 << 60
-"""From this address on lies no tensor: what a device's counters hold beyond those seen."""
+"""First address without tensors: for what a device's counters count beyond observed tensors."""
 TAKES = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
-"""By which torch takes memory from the driver."""
+"""Actions by which torch takes memory from the driver."""
 GIVES_BACK = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
-"""By which torch gives memory back to the driver."""
+"""Actions by which torch returns memory to the driver."""
 
 
 class BlockState(IntEnum):
@@ -82,7 +82,7 @@ class Events(Columns):
         size: Bytes: *requested* for ALLOC and FREE_*, the segment's for SEGMENT_*, rounded for OOM.
         stream: CUDA stream handle; 0 is the legacy default stream.
         t_ns: Nanoseconds since the epoch (torch's history has microseconds).
-        stack: Index into the session's stacks, or -1 where none was taken.
+        stack: Index into the session's stacks, or -1 if none was taken.
     """
 
     action: Codes
@@ -107,7 +107,7 @@ class Segments(Columns):
 
     The order is that of torch's snapshot.
 
-    An expandable segment is one row for each contiguous mapped stretch.
+    An expandable segment is one row for each contiguous mapped range.
 
     Attributes:
         addr: Start.
@@ -139,7 +139,7 @@ class Blocks(Columns):
     Attributes:
         addr: Start.
         size: Block bytes.
-        requested: What was asked for; meaningless while INACTIVE.
+        requested: Requested bytes; meaningless while INACTIVE.
         state: BlockState codes.
         stack: Index into the session's stacks, or -1.
     """

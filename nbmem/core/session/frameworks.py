@@ -19,11 +19,11 @@ class FrameworkReadings(Columns):
     """Memory of other allocators over time, one row for each change.
 
     Attributes:
-        t_ns: When, nanoseconds since the epoch; that of the card's reading beside it.
+        t_ns: When the card was read with it, nanoseconds since the epoch.
         owner: Index into the session's names: `cupy`.
-        held: Bytes of the card that it holds from the driver, its pool with what is free in it.
-        used: Those of them that are in use; NOT_KNOWN where it does not say.
-        managed: Bytes of managed memory beside them; on the card or not, nobody says.
+        held: Bytes of the card that it holds from the driver, including free bytes of its pool.
+        used: Bytes of these that are in use; NOT_KNOWN if it does not report them.
+        managed: Bytes of managed memory beside them; whether they are on the card is unknown.
     """
 
     t_ns: Ints
@@ -40,7 +40,7 @@ class Share:
     Attributes:
         name: Its key: `cupy`.
         held: Bytes that it holds from the driver.
-        used: Those of them that are in use; None where it does not say.
+        used: Bytes of these that are in use; None if it does not report them.
         managed: Bytes of managed memory beside them, on the card or not.
     """
 
@@ -68,4 +68,4 @@ LABELS = {
     "numba": "Numba",
     "cuda_pool": "CUDA's default pool",
 }
-"""By the keys of probes/owners; a file may have others."""
+"""By the names in capture/frameworks; a file may have others."""

@@ -62,10 +62,10 @@ class Holder:
     """One path by which a storage is reached.
 
     Attributes:
-        kind: What keeps it.
-        root: Where the way begins, as one would delete it: `checkpoint`, `Out[12]`, `the traceback
-            of ValueError`. Equal roots stand for one thing.
-        path: The whole way: `checkpoint['model']['layer.0.weight']`, `local x of train() in the
+        kind: What keeps it alive.
+        root: The start of the path, as one would delete it: `checkpoint`, `Out[12]`, `the traceback
+            of ValueError`. Equal roots stand for one object.
+        path: The whole path: `checkpoint['model']['layer.0.weight']`, `local x of train() in the
             traceback of ValueError`, `the graph of losses[3]`.
     """
 
@@ -81,9 +81,9 @@ class HeldStorage:
     Attributes:
         addr: Its address.
         size: Its bytes.
-        form: Shape and dtype of the widest tensor on it: `(64, 3, 7, 7) float32`; "" if no Python
-            object shows it (a tensor that only a graph has).
-        holders: One for each root that keeps it, the best first; never empty.
+        form: Shape and dtype of the widest tensor on it: `(64, 3, 7, 7) float32`; "" if it has no
+            Python object (a tensor that only a graph has).
+        holders: One for each root that keeps it alive, the best first; never empty.
     """
 
     addr: int
@@ -106,10 +106,10 @@ class Root:
     """Everything that one root keeps.
 
     Attributes:
-        kind: How it keeps most of its bytes: a list of losses keeps them by their graphs.
+        kind: How it keeps most of its bytes alive: a list of losses does so by their graphs.
         name: Its name.
         reached: Bytes of all storages that it reaches.
-        alone: Bytes of those that nothing else reaches: what letting go of it frees.
+        alone: Bytes of the storages that only this root reaches: releasing it frees them.
         storages: The storages that it reaches, largest first.
     """
 
@@ -123,7 +123,7 @@ class Root:
 def held_storages(session: Session, device: DeviceTrace) -> tuple[HeldStorage, ...] | None:
     """List the storages that were live at the end, largest first.
 
-    The result is None where holders were not recorded.
+    The result is None if holders were not recorded.
     """
     if device.holders is None:
         return None
@@ -133,7 +133,7 @@ def held_storages(session: Session, device: DeviceTrace) -> tuple[HeldStorage, .
 def roots(session: Session, device: DeviceTrace) -> tuple[Root, ...] | None:
     """List what each root keeps alive, the one that frees most first.
 
-    The result is None where holders were not recorded.
+    The result is None if holders were not recorded.
     """
     storages = held_storages(session, device)
     return None if storages is None else roots_of(storages)

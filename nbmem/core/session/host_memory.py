@@ -1,7 +1,7 @@
 """Parts of the host's memory that overlap the categories.
 
-A weight may lie in shared memory and the code of a library in the page cache. So these are no
-categories: each is shown below the sum of which it is a part.
+A weight may be in shared memory and a library's code in the page cache. So these are no categories:
+each is shown below the sum of which it is a part.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class MachineReadings(Columns):
 
     Attributes:
         t_ns: When, nanoseconds since the epoch.
-        tensors: Bytes of the tensors that lie in memory which other processes can map, too.
-        files: Resident bytes of this process that are pages of files: code, and what is mapped.
+        tensors: Bytes of the tensors in memory that other processes can map as well.
+        files: Resident bytes of this process that are pages of files: code and mapped files.
         shared: Resident bytes of this process in shared memory.
-        cache: Bytes of the machine's available ones that its page cache has now.
+        cache: Bytes of the machine's available memory that are page cache now.
     """
 
     t_ns: Ints
@@ -45,10 +45,10 @@ class MachineParts:
     """The parts at one moment, in bytes; None for an unknown figure.
 
     Attributes:
-        tensors: Of the tensors: in memory that other processes can map, too.
+        tensors: Of the tensors: in memory that other processes can map as well.
         files: Of the process: pages of files.
         shared: Of the process: shared memory.
-        cache: Of the available bytes: the page cache, which the kernel gives back when asked.
+        cache: Of the available bytes: the page cache, which the kernel releases on demand.
     """
 
     tensors: int | None
@@ -75,4 +75,4 @@ class MachineParts:
 
 
 PARTS = tuple(field.name for field in fields(MachineParts))
-"""Their keys, in the order in which a table of them has its columns."""
+"""Their keys, in the order of a table's columns."""

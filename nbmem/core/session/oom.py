@@ -1,6 +1,6 @@
 """Figures and texts of an out-of-memory error.
 
-They come from torch's message and from what was read while the request failed.
+They come from torch's message and from readings while the request failed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class OomMessage:
 
     Attributes:
         device: CUDA ordinal.
-        wanted: What the driver was asked for.
+        wanted: Bytes requested from the driver.
         total: The card.
         free: Free on the card.
         process: In use by this process.
@@ -73,15 +73,15 @@ class Refusal:
     Attributes:
         t_ns: When, nanoseconds since the epoch.
         device: CUDA ordinal.
-        wanted: Bytes that the driver was asked for.
-        free: Bytes free on the card, after torch had given back what it could.
+        wanted: Bytes requested from the driver.
+        free: Bytes free on the card, after torch had released what it could.
         limit: Bytes that this process may reserve; None if no memory fraction is set.
         allocated: Bytes in live blocks; None if the counters could not be read.
         reserved: Bytes held from the driver.
         stack: The Python frames, innermost first.
         layer: Path and type of the module that ran: `model.layer3.0.conv1 (Conv2d)`.
-        operator: The node of backward that ran: `ConvolutionBackward0`.
-        progress: Part of the outermost module's layers that had been called, by their order.
+        operator: The backward node that ran: `ConvolutionBackward0`.
+        progress: Fraction of the outermost module's layers that had been called, by their order.
         evaluating: Whether the outermost module was in eval mode while gradients were enabled.
         thread: Name of the thread; None for the main one and for autograd's.
     """
@@ -104,7 +104,7 @@ class Refusal:
 def read_message(text: str) -> OomMessage | None:
     """Parse torch's out-of-memory message; None for any other text.
 
-    The formats of torch 2.6 to 2.13 are read, and the older one.
+    The formats of torch 2.6 to 2.13 are supported, and the older one.
     """
     if not is_oom_text(text):
         return None
@@ -163,8 +163,8 @@ def _is_oom(error: BaseException) -> bool:
 def error_text(error: BaseException | None) -> str | None:
     """Format an exception as one line.
 
-    The text is kept in place of the exception, which would keep its frames' tensors alive. An
-    out-of-memory error behind it (a cause, a context) is named, too.
+    The text is stored instead of the exception, which would keep its frames' tensors alive. If its
+    cause or context is an out-of-memory error, that is also named.
     """
     if error is None:
         return None

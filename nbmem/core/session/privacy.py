@@ -1,7 +1,7 @@
 """Remove data that identifies the author from a recording.
 
-Removed are paths, source text, and the names of the user, the host and other processes. What is
-measured stays, to the byte, and so do the names of variables, modules and functions. SECURITY.md
+Removed are paths, source text, and the names of the user, the host and other processes. Figures
+remain exact, to the byte, and the names of variables, modules and functions remain. SECURITY.md
 lists what is removed. Every format is written from a session, so this covers all of them.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nbmem.core.session.session import DeviceTrace, Session
 
 HIDDEN = "hidden"
-"""What stands for a name that is taken out."""
+"""Replaces a removed name."""
 _KNOWN_ENDS = (
     (re.compile(r".*/((?:site|dist)-packages/.*)"), r"\1"),
     (re.compile(r".*(/lib(?:64)?/python\d(?:\.\d+)?t?/.*)"), r"python\1"),
@@ -39,7 +39,7 @@ _KNOWN_ENDS = (
     ),
     (re.compile(r".*/(bin|Scripts)/([^/.]+)"), r"python/\1/\2"),
 )
-"""Files of which readers know whose they are by the end of their path (`core.sources`)."""
+"""Files that readers classify by the end of their path (`core.session.source_files`)."""
 _PART = r"[^\s/\\'\"<>|:;,()\[\]{}]"
 _PATH = re.compile(
     r"(?P<address>\b[a-z][a-z0-9+.-]*://\S+)"
@@ -47,29 +47,29 @@ _PATH = re.compile(
     rf"|(?<![\w.~])(?:[A-Za-z]:|~{_PART}*)?(?:[\\/]+{_PART}+){{2,}}[\\/]*"
 )
 """A path with a folder in it, in quotes or not; `GiB/s` and `and/or` have no root. An address is
-found to be passed over."""
+matched to be skipped."""
 _HOMES = re.compile(r"[\\/](?:home|Users)[\\/]+([^\\/]+)[\\/]")
 _ADDRESS = re.compile(
     r"\b[a-z][a-z0-9+.-]*://(?!(?:[\w-]+\.)*(?:github|pytorch|nvidia|python)\.(?:com|org)\b)"
     r"[^\s'\"]+"
 )
-"""A server's address; pages of documentation stay."""
+"""A server's address; documentation pages are not removed."""
 _NUMBERED = re.compile(r"\b(process|pid|ipykernel)([ _:=]+)\d++(?! (?:B|of)\b)", re.IGNORECASE)
 _GENERIC_NAMES = frozenset(
     ("root", "user", "ubuntu", "jovyan", "localhost", "admin", "home", "nobody", "colab")
 )
-"""Names that tell nothing, and that a sentence may have for another reason."""
+"""Names that identify no one, and that a sentence may contain for another reason."""
 _SHORTEST_NAME = 3
 
 
 def private_session(session: Session) -> Session:
     """Return a copy of a session without data that identifies the author.
 
-    Names of the machine and of other people are removed, too.
+    Names of the machine and of other people are also removed.
 
-    Paths are relative (`site-packages/torch/...`; a file of the program by its place beneath the
-    recorded one's folder). There is no source text, no user, no host, no PID and no other process's
-    name. Figures and the names of variables stay as they are.
+    Paths are relative: `site-packages/torch/...`, or for a file of the program its path below the
+    recorded file's folder. There is no source text, user, host, PID or other process's name.
+    Figures and the names of variables are unchanged.
     """
     files = _FileNames(session)
     texts = _TextCleaner(session, files)
@@ -115,10 +115,10 @@ class _FileNames:
     """Relative names of the files in stacks; two files have two names.
 
     Args:
-        session: Whose stacks they are in.
+        session: The session that contains the stacks.
 
     Attributes:
-        folders: The program's, beneath which its files are named.
+        folders: The program's folders, to which its files' names are relative.
     """
 
     def __init__(self, session: Session) -> None:
@@ -126,7 +126,7 @@ class _FileNames:
         if session.source is not None:
             folders.insert(0, _with_slashes(session.source.file).rpartition("/")[0])
         homes = [*(f"{home}/" for home in _homes()), *(f"{one}/" for one in ("/home", "/Users"))]
-        # Beneath a folder that has homes in it, a home would be part of a relative path.
+        # Below a folder that contains homes, a home would be part of a relative path.
         self.folders = [
             folder
             for folder in folders
@@ -185,7 +185,8 @@ class _TextCleaner:
         longest = sorted(telling, key=len, reverse=True)
         said = "|".join(map(re.escape, longest)) or r"(?!)"
         self._words = re.compile(rf"(?<![A-Za-z0-9])(?:{said})(?![A-Za-z0-9])", re.IGNORECASE)
-        # A key of a dictionary may begin with a slash; a name's path is one of a folder that is.
+        # A key of a dictionary may begin with a slash, so a name's path must begin with a known
+        # folder.
         firsts = {
             "home",
             "Users",

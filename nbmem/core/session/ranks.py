@@ -34,20 +34,20 @@ class Rank:
     Attributes:
         number: Its rank in the world, from 0.
         world: Ranks in the world.
-        local: Its rank among those of its host (torchrun's LOCAL_RANK); None where nobody says.
+        local: Its rank among those of its host (torchrun's LOCAL_RANK); None if unknown.
         host: Name of its machine.
         pid: Its process there.
-        run: What tells the run from other runs of the same program; None where nothing does.
-        card: What tells its card from others of its host: the driver's UUID of it, or else its
-            number; None where it used none.
-        mesh: Its place in each dimension of its device mesh, by the dimension's name, outermost
+        run: Identifies the run among other runs of the program; None if unknown.
+        card: Identifies its card on its host: the driver's UUID, or else the card's number; None if
+            it used none.
+        mesh: Its position in each dimension of its device mesh, by the dimension's name, outermost
             first; empty without a mesh.
-        stands_for: Ranks that it was run for beside itself; empty for a real rank.
-        host_bytes: Its machine's memory, or the limit of its container; None where nobody said.
-        own_peak: Highest bytes of that which were its own, read once a second: what the machine
-            cannot drop, so without files that it has mapped. None where nobody read them.
+        stands_for: Other ranks that it represents; empty for a real rank.
+        host_bytes: Its machine's memory, or the limit of its container; None if unknown.
+        own_peak: Highest bytes of its own in that memory, read once a second. These are bytes that
+            the machine cannot drop, so without mapped files. None if not read.
         started_ns: When its recording began, nanoseconds since the epoch.
-        ended_ns: When it ended; None where no end was written: it died, was killed, hangs or runs.
+        ended_ns: When it ended; None if no end was written: it crashed, was killed, hangs or runs.
         ended: How it ended; None as for `ended_ns`.
     """
 
@@ -80,7 +80,7 @@ def require_inside(rank: int, world: int) -> None:
     """Raise an error if a rank is outside of its world.
 
     Raises:
-        UsageError: There is none of that number.
+        UsageError: There is no rank with that number.
     """
     if not 0 <= rank < world:
         raise UsageError(
@@ -92,8 +92,8 @@ def as_one_world(ranks: Sequence[Rank]) -> list[Rank]:
     """Combine independent processes as the ranks of one world.
 
     Processes that are each a world of one are numbered by host and process ID. Ranks of larger
-    worlds, and a single rank, are returned unchanged. The engines of a notebook do not know each
-    other as long as none of them creates a process group.
+    worlds, and a single rank, are returned unchanged. A notebook's engines do not know each other
+    unless one of them creates a process group.
 
     Returns:
         The ranks, in the order given.

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     Codes = NDArray[np.uint8]
 
 NOT_KNOWN = -1
-"""Columns hold no None: this stands for it, and `known()` turns it back."""
+"""Columns hold no None; this value replaces it, and `none_if_unknown()` converts it back."""
 MOST_LINES = 5_000
-"""Lines of the recorded code that a session keeps, from the first."""
+"""Limit of the recorded code's lines that a session contains, from the first line."""
 
 
 def none_if_unknown(value: int) -> int | None:
@@ -44,18 +44,18 @@ class DeviceInfo:
     Attributes:
         index: CUDA ordinal.
         name: The driver's name of the card.
-        total_bytes: The card's bytes, as NVML or else cudaMemGetInfo counts them; the host's where
-            the card shares its memory; with `spilled_bytes` where there are any.
-        virtual: Whether nbmem's virtual GPU stands in for it.
+        total_bytes: The card's bytes from NVML, or else from cudaMemGetInfo. The host's bytes if
+            the card shares its memory. Includes `spilled_bytes`.
+        virtual: Whether this is nbmem's virtual GPU.
         torch: Version of torch that used it.
-        capability: Compute capability (major, minor); None if nobody could ask.
-        driver_bytes: What the driver keeps of them for itself, by NVML; 0 where nobody says.
-        kind: torch's name for where its tensors live: `cuda`, `cpu` for the host, `mps`, `xpu`.
-        allocator: Whose memory torch hands out there: `native` is its own caching allocator.
-        shared: Whether the card has the host's memory and none of its own.
-        wddm: Whether Windows manages the card's memory (WDDM): the driver tells no process its
-            bytes, and puts into the host's memory what has no room.
-        spilled_bytes: The most that the host held for the card at one time, at least.
+        capability: Compute capability (major, minor); None if unknown.
+        driver_bytes: Bytes of these that the driver reserves, from NVML; 0 if unknown.
+        kind: torch's device type: `cuda`, `cpu` for the host, `mps`, `xpu`.
+        allocator: The allocator that torch uses there: `native` is its own caching allocator.
+        shared: Whether the card uses the host's memory and has none of its own.
+        wddm: Whether Windows manages the card's memory (WDDM). Then the driver reports no process's
+            bytes, and moves memory that does not fit to the host.
+        spilled_bytes: Highest bytes that the host held for the card at one time, at least.
     """
 
     index: int
@@ -85,7 +85,7 @@ class DeviceInfo:
     def keeps_history(self) -> bool:
         """True if torch's allocator has recorded its own history.
 
-        Elsewhere the events are those that nbmem's hooks observed.
+        Otherwise the events are those that nbmem's hooks observed.
         """
         return self.kind == "cuda" and self.allocator == "native"
 
@@ -99,7 +99,7 @@ class CounterSamples(Columns):
         position: Index of the first event after the reading.
         allocated: Bytes in live blocks.
         active: Allocated plus blocks freed but still used by another stream.
-        requested: What was asked for, of the active blocks.
+        requested: Bytes that callers requested, of the active blocks.
         reserved: Bytes held from the driver.
     """
 
@@ -119,8 +119,9 @@ class CardSamples(Columns):
 
     Attributes:
         t_ns: When, nanoseconds since the epoch.
-        used: Bytes of the card in use by anybody; NOT_KNOWN without NVML and CUDA.
-        process: Bytes that the driver counts for this process; NOT_KNOWN where it does not say.
+        used: Bytes of the card in use by all processes; NOT_KNOWN without NVML and CUDA.
+        process: Bytes that the driver counts for this process; NOT_KNOWN if it does not report
+            them.
         reserved: The allocator's reserved bytes at the same moment.
         host: Resident bytes of this process in the host's memory; NOT_KNOWN if unread.
     """
@@ -136,10 +137,10 @@ class CardSamples(Columns):
 class StorageLabels(Columns):
     """Storages that were identified: a weight, a gradient, an input.
 
-    Each row says what was at an address at a position in the events.
+    Each row gives what was at an address at a position in the events.
 
     Attributes:
-        position: Event index at which it was seen.
+        position: Event index at which it was observed.
         addr: Address of the storage.
         size: Bytes of the storage.
         category: Category codes.
@@ -159,7 +160,7 @@ class Holders(Columns):
 
     There is one row for each storage and each root that reaches it.
 
-    `core.holders` reads them. A storage's rows lie together, its best holder first.
+    `core.session.holders` decodes them. A storage's rows are adjacent, its best holder first.
 
     Attributes:
         addr: Address of the storage.
@@ -183,8 +184,8 @@ class Calls(Columns):
     """Calls of modules and of optimizer steps in the training loop.
 
     Attributes:
-        first: Event index at which it began; NOT_KNOWN where nobody looked (a module that is
-            called behind another one's forward, before the next phase).
+        first: Event index at which it began; NOT_KNOWN if this was not recorded (a module that is
+            called after another one's forward, before the next phase).
         last: Event index at which it returned.
         name: Index into the session's names: `net`, `adamw.step()`.
     """
@@ -202,21 +203,21 @@ class DeviceTrace:
         info: The card.
         release: Version of torch whose allocator rules apply.
         settings: The allocator's settings as torch reports them.
-        start: Every segment and block before event 0; None where it was not seen (a full ring, a
-            snapshot of the user's own): it is then worked out from the end, backwards.
+        start: Every segment and block before event 0. None if not recorded (a full ring buffer, a
+            snapshot of the user's own); it is then computed backwards from the end.
         events: The allocator's actions.
         end: Every segment and block after the last event.
-        dropped: Events that happened before event 0 of this trace and were lost (full ring).
+        dropped: Events before event 0 of this trace that were lost (full ring buffer).
         marks: Counters at known positions.
         samples: Readings of the whole card.
-        identities: What lived where.
+        identities: Which storage was at which address.
         other_processes: Bytes by process name where visible, at the end.
-        holders: Who kept what lived at the end; None where nobody looked.
-        owners: What other allocators of this process held of the card; None where nobody asked.
-        machine: Parts of the host's memory beside the categories; None of a card.
-        calls: What the loop called, in the order in which it returned; None where nobody looked.
+        holders: What kept storages alive at the end; None if not recorded.
+        owners: What other allocators of this process held on the card; None if not recorded.
+        machine: Parts of the host's memory beside the categories; None for a card.
+        calls: What the loop called, in the order of the returns; None if not recorded.
         kept_pools: Private pools (Segments.pool) that a graph or a MemPool still used at the end;
-            none where nobody looked.
+            empty if not recorded.
     """
 
     info: DeviceInfo
@@ -243,7 +244,7 @@ class Source:
 
     Attributes:
         file: The cell's or script's file, as frames name it.
-        lines: Its text, as Python ran it: at most `MOST_LINES`; empty where nobody has it.
+        lines: Its text, as Python ran it: at most `MOST_LINES`; empty if not available.
     """
 
     file: str
@@ -254,7 +255,8 @@ class Source:
 class Session:
     """One recorded stretch of a notebook or script, immutable once closed.
 
-    Its name, names, notes and error are cut and escaped as `core.names.shown` does.
+    Its name, names, notes and error are cut and escaped by
+    `core.session.tensor_names.printable_text`.
 
     Attributes:
         name: The cell's or script's label.
@@ -265,10 +267,10 @@ class Session:
         names: Texts that identities, holders and calls refer to.
         notes: What went wrong or was left out, one sentence each.
         error: The exception that ended it ("OutOfMemoryError: ..."), or None.
-        refusals: Requests that could not be served, in order, as they were seen to fail.
-        facts: What the program is made of, as JSON (see record.program); empty where nobody looked.
-        source: The code whose lines the stacks tell of; None without stacks.
-        rank: Which process of a program of many it was; None for a program of one.
+        refusals: Requests that failed, in the order of their failures.
+        facts: Facts about the program, as JSON (see capture.program); empty if not recorded.
+        source: The code whose lines the stacks refer to; None without stacks.
+        rank: Which process of a multi-process program this was; None for a single process.
     """
 
     name: str
@@ -285,7 +287,8 @@ class Session:
     rank: Rank | None = None
 
     def __post_init__(self) -> None:
-        # The one place for texts that programs and strangers chose: views take them from here.
+        # The only sanitization of texts chosen by programs and other users. Views read them from
+        # here.
         texts = {"names": tuple(map(printable_text, self.names)), "name": printable_text(self.name)}
         texts["notes"] = tuple(printable_text(note, SENTENCE) for note in self.notes)
         error = None if self.error is None else printable_text(self.error, SENTENCE)

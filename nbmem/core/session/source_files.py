@@ -1,7 +1,7 @@
 """Classify source files: the user's, nbmem's, a package's or Python's own.
 
 Only the path is used. The stacks of a recording come from other machines. Packages come from more
-folders than this interpreter's own: a user's, the system's, an environment behind this one
+folders than this interpreter's own: a user's, the system's, a parent environment's
 (`--system-site-packages`, a `.pth` file).
 """
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from nbmem.core.session.events import Frame, Stack
 
 _LAUNCHER = re.compile(r"[\\/](?:bin|Scripts)[\\/][^\\/.]+$")
-"""What an installer writes to start a program: `bin/pytest`."""
+"""The script with which an installer starts a program: `bin/pytest`."""
 TOP_LEVEL = ("<module>", "<cell line: ")
-"""What code outside of any function is called; the second by IPython 7 and 8."""
+"""Function names of code outside of any function; the second by IPython 7 and 8."""
 _PACKAGES = re.compile(r"(?:^|[\\/])(?:site|dist)-packages[\\/]")
 _ANY_STDLIB = re.compile(
     r"[\\/]lib(?:64)?[\\/]python\d(?:\.\d+)?t?[\\/]|[\\/]python\d+\.zip[\\/]|^<frozen "
 )
 _WINDOWS_STDLIB = re.compile(r"\\Lib\\(\w+)(?:\.py$|\\)", re.IGNORECASE)
-"""On Windows the folder has no version in its name: whose it is, the module's name says."""
+"""On Windows the folder has no version in its name, so the module's name is checked."""
 _GENERATED = re.compile(r"[\\/]torchinductor_[^\\/]*[\\/]|^<eval_with_key>")
-"""What torch.compile and torch.fx write: the line above it is the user's."""
+"""Files that torch.compile and torch.fx write: the frame above is the user's."""
 OURS = ("api", "capture", "estimates", "frontends", "virtual")
-"""Folders of nbmem whose code can stand between a user's line and torch; not nbmem's as a whole,
-for a program may lie in a folder of that name. tests/house holds them to the import contracts."""
+"""Folders of nbmem whose code can be between a user's line and torch. Not all of nbmem, because a
+program may be in a folder of that name. tests/house compares them with the import contracts."""
 FORMER = ("cli", "freeing", "ipython", "live", "probes", "record")
-"""Their names before 0.1.0, which recordings of that time have in their stacks."""
+"""Their names before 0.1.0, which occur in the stacks of recordings of that time."""
 _FOLDERS = "|".join((*OURS, *FORMER))
 _OURS = re.compile(rf"[\\/]nbmem[\\/](?:__main__\.py$|(?:{_FOLDERS})[\\/])")
 _THIS_STDLIB = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
@@ -56,7 +56,7 @@ def is_in_package(file: str) -> bool:
 def is_stdlib(file: str) -> bool:
     """Return whether a file is of a Python's standard library.
 
-    It may be that of this Python or of another.
+    It may belong to this Python or to another one.
     """
     of_one = file.startswith(_THIS_STDLIB) or bool(_ANY_STDLIB.search(file))
     windows = _WINDOWS_STDLIB.search(file)
@@ -73,7 +73,7 @@ def is_library(file: str) -> bool:
 def is_ours(file: str) -> bool:
     """Return whether a file is nbmem's and can call torch for the user.
 
-    Only such files can stand between a user's line and torch in a stack.
+    Only such files can be between a user's line and torch in a stack.
     """
     return bool(_OURS.search(file))
 
@@ -91,13 +91,13 @@ def _is_own(file: str) -> bool:
 def recorded_file(stacks: Iterable[Stack]) -> str | None:
     """Return the file of the recorded cell or script.
 
-    That is the file in which most stacks run code outside of any function.
+    It is the file in which most stacks run code outside of any function.
 
     Returns:
-        The file, as the frames name it; None where no stack has a line of the user's.
+        The file, as the frames name it; None if no stack has a line of the user's.
     """
     own = [[frame for frame in stack if _is_own(frame.file)] for stack in stacks]
-    # Of a cell inside a cell the inner one. A test or a thread has only functions.
+    # For a cell inside a cell, the inner one. A test or a thread has only functions.
     programs = (next((f for f in s if f.function.startswith(TOP_LEVEL)), None) for s in own)
     found = [frame for frame in programs if frame] or [frames[-1] for frames in own if frames]
     files = Counter(frame.file for frame in found)

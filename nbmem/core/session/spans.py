@@ -15,10 +15,10 @@ class Span:
     """One stretch of a session, placed exactly in each device's events.
 
     Attributes:
-        kind: What opened it.
+        kind: Its kind.
         name: Cell label, phase name (load, input, forward, backward, optimizer, zero_grad,
             inference; recompute inside a backward) or the user's own name, as it may be shown.
-        step: Which pass of the training loop, from 0; None outside of one.
+        step: Number of the training loop's pass, from 0; None outside of a loop.
         parent: Index of the enclosing span in the session, or None.
         t0_ns: Start, nanoseconds since the epoch.
         t1_ns: End.

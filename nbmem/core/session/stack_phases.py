@@ -1,10 +1,10 @@
 """Derive training phases from recorded Python stacks alone.
 
 A module's call, an optimizer's step and the engine's entry are functions in torch's own files, in
-every release. The engine's thread has no Python stack, or one that begins in the middle: at what
-C++ has called (a Function's backward, a hook), not where a program or a thread begins. A line that
-runs before the first forward and again behind one is the loop's own: the batch. A forward without
-gradients cannot be distinguished from one with them.
+every release. The engine's thread has no Python stack, or one that starts at a function called from
+C++ (a Function's backward, a hook). It does not start where a program or a thread starts. A line
+that runs before the first forward and again after one is the loop's own: the batch. A forward
+without gradients cannot be distinguished from one with them.
 
 With these phases, a recording that was made without nbmem gets the same tips.
 """
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 _OTHER = "other"
 _MODULES = {"_call_impl": "forward", "_apply": "load"}
-"""Methods of a module: its call, and what `to()`, `cuda()` and `half()` do."""
+"""Methods of a module: its call, and the one behind `to()`, `cuda()` and `half()`."""
 _NO_CALL = 0
 _STARTS = ("<module>", "<cell line: ", "_run_module_as_main", "_bootstrap")
-"""Where the stack of a program, a cell or a thread begins."""
+"""Functions with which the stack of a program, a cell or a thread begins."""
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class StackPhase:
     """A phase under construction, with its place in one card's events.
 
     Attributes:
-        key: Which line called the optimizer: it tells one from another.
+        key: Identifies the optimizer by the line that called it.
     """
 
     name: str
@@ -54,7 +54,7 @@ def phases_of(events: Events, stacks: Sequence[Stack]) -> tuple[Span, ...]:
 
     Args:
         events: One card's events.
-        stacks: What their stacks refer to.
+        stacks: The stacks to which they refer.
     """
     kinds = _kinds(stacks)
     if "forward" not in kinds:
@@ -65,7 +65,7 @@ def phases_of(events: Events, stacks: Sequence[Stack]) -> tuple[Span, ...]:
         kinds[stack] = "input"
     running = StackPhase("load", 0)
     done = [running]
-    left = False  # whether the module of the forward that runs has returned
+    left = False  # whether the running forward's module has returned
     for position, stack in births:
         kind = kinds[stack] if stack >= 0 else "backward"
         phase = _phase(running.name, kind)
@@ -99,7 +99,7 @@ def _batches(births: Sequence[tuple[int, int]], kinds: Sequence[str]) -> set[int
 def _kinds(stacks: Sequence[Stack]) -> list[str]:
     """Return the phase that each stack indicates.
 
-    Each frame is examined once, however many stacks share it.
+    Each frame is examined once, even if many stacks share it.
     """
     frames = {id(frame): frame for stack in stacks for frame in stack}
     told = {key: kind for key, frame in frames.items() if (kind := _kind(frame)) is not _OTHER}
@@ -129,9 +129,9 @@ def _kind(frame: Frame) -> str:
 def _calls(stacks: Sequence[Stack], kinds: Sequence[str]) -> list[int]:
     """Assign a number to each stack's outermost module or optimizer call.
 
-    A call is identified by what is called and from where.
+    A call is identified by the callee and the caller.
 
-    The same call has the same number in every pass of a loop; _NO_CALL outside of any.
+    A call has one number in every pass of a loop; _NO_CALL outside of any call.
     """
     numbers: dict[object, int] = {}
     calls = []
@@ -150,8 +150,7 @@ def _calls(stacks: Sequence[Stack], kinds: Sequence[str]) -> list[int]:
 def _allocations(events: Events) -> Iterator[tuple[int, int]]:
     """Yield the position and the stack of each allocation.
 
-    Where memory was taken from the driver for it, the position is that of the first segment
-    event.
+    If memory was taken from the driver for it, the position is that of the first segment event.
     """
     taken = -1
     for position, (action, stack) in enumerate(
@@ -171,7 +170,7 @@ def _phase(before: str, kind: str) -> str:
     if kind == _OTHER:
         return "input" if before in ("backward", "optimizer") else before
     if kind == "backward" and before in ("load", "input"):
-        return before  # a thread that is no engine's, or an event without a stack
+        return before  # a thread other than the engine's, or an event without a stack
     return kind
 
 

@@ -17,10 +17,10 @@ class NumberedPhase(Protocol):
 
     Attributes:
         name: What ran.
-        key: Tells one optimizer from another; 0 for an update by hand.
-        step: Number of its pass; None outside of the loop.
-        looked_at: Whether it is a forward whose result no backward has asked for.
-        goes_on: Whether it is an optimizer's step that calls a closure and is not over yet.
+        key: Identifies the optimizer; 0 for an update by hand.
+        step: Number of its pass; None outside the loop.
+        looked_at: Whether it is a forward whose result no backward has used.
+        goes_on: Whether it is an optimizer's step that calls a closure and has not ended.
     """
 
     name: str
@@ -33,22 +33,23 @@ class NumberedPhase(Protocol):
 def number_steps(phases: Sequence[NumberedPhase]) -> None:
     """Assign training steps to the phases in place; `load` has none.
 
-    A pass ends with the last optimizer before one of them steps again (two optimizers, as in a GAN,
-    make one pass); without optimizers with each backward, without those with each forward. An
-    optimizer that steps only after another one's last step, or behind a new model's weights, is
-    another loop's, and opens a pass of its own. Updates by hand between the steps of one are an
-    inner loop's (MAML), and end none.
+    A pass ends with the last optimizer step before one of the optimizers steps again. Two
+    optimizers, as in a GAN, make one pass. Without optimizers a pass ends with each backward, and
+    without backwards with each forward. An optimizer that steps only after another one's last step,
+    or after a new model's weights, belongs to another loop. It begins a pass of its own. Updates by
+    hand between the steps of an optimizer belong to an inner loop (MAML), and end no pass.
 
-    What only looks behind a pass (an accuracy, a sample) is a part of it where most passes have
-    such; else it is an evaluation between epochs or behind the loop, and has no step. Where as many
-    stand before every pass as before the first, they begin it: actions, a large batch's features.
+    Evaluations after a pass (an accuracy, a sample) are a part of it if most passes have them.
+    Otherwise they are evaluations between epochs or after the loop, and have no step. If every pass
+    is preceded by as many as the first one, they begin the pass: actions, features of a large
+    batch.
     """
     names = {phase.name for phase in phases}
     closer = next((n for n in ("optimizer", "backward", "forward") if n in names), "inference")
     ends = _pass_ends(phases, closer)
     heads = _zero_grad_begins_passes(phases, ends, closer)
     step, ended = 0, False
-    looks: dict[int, list[NumberedPhase]] = {}  # by the pass that they are behind
+    looks: dict[int, list[NumberedPhase]] = {}  # by the pass that they follow
     for index, phase in enumerate(phases):
         if phase.name == "load":
             continue
@@ -72,7 +73,7 @@ def _evaluations_come_first(
 ) -> bool:
     """Return whether evaluations begin the passes rather than follow them.
 
-    They do where as many stand before each later pass as before the first one.
+    They do if each later pass is preceded by as many as the first one.
     """
     if not last or set(looks) != set(range(last)):
         return False
@@ -116,8 +117,8 @@ def _pass_ends(phases: Sequence[NumberedPhase], closer: str) -> set[int]:
 def _without_inner(phases: Sequence[NumberedPhase], closer: str) -> list[int]:
     """Return the indices of the phases that may end a pass.
 
-    Updates by hand have no key, and may lie inside another optimizer's passes. They are
-    then left out.
+    Updates by hand have no key, and may be inside another optimizer's passes. They are then
+    omitted.
     """
     closing = [i for i, p in enumerate(phases) if p.name == closer and not p.goes_on]
     known = [i for i in closing if phases[i].key]
@@ -137,9 +138,9 @@ def _follows(key: int, before: int, first: dict[int, int], last: dict[int, int])
 def _zero_grad_begins_passes(phases: Sequence[NumberedPhase], ends: set[int], closer: str) -> bool:
     """Return whether zero_grad() begins the passes of the loop.
 
-    It then belongs to what follows it. The first pass begins with it, and later ones do not call it
-    between forward and backward. Behind the last one it is only called for another. A dry run
-    before the loop, whose result no backward uses, begins no pass.
+    It then belongs to the phase after it. The first pass begins with it, and later passes do not
+    call it between forward and backward. After the last pass it is only called for another pass. A
+    dry run before the loop, whose result no backward uses, begins no pass.
     """
     names = [phase.name for phase in phases]
     trains = (p.name not in _BEFORE and not _is_unused_by_backward(p, closer) for p in phases)
@@ -148,7 +149,7 @@ def _zero_grad_begins_passes(phases: Sequence[NumberedPhase], ends: set[int], cl
         return False
     inner = sorted(ends)[:-1]
     if inner and all(_zeroes_before_backward(names, end) for end in inner):
-        return False  # the one before the first forward was called for something else
+        return False  # the call before the first forward had another purpose
     behind = names[max(ends) + 1 :]
     return "zero_grad" not in behind or "forward" in behind or "backward" in behind
 
@@ -165,10 +166,9 @@ def _zeroes_before_backward(names: Sequence[str], end: int) -> bool:
 def _opens_pass(phases: Sequence[NumberedPhase], index: int, closer: str, *, heads: bool) -> bool:
     """Return whether a phase after a pass's end begins the next pass.
 
-    Evaluation in between does not. But a teacher or a target network does, which gets the batch of
-    the forward behind it. Forwards between the pass and a zero_grad() at the loop's head do not
-    either, nor do those behind the last pass: a sample is drawn, an accuracy is computed with
-    gradients on.
+    Evaluation in between does not. A teacher or a target network does, if it receives the batch of
+    the forward after it. Forwards between the pass and a zero_grad() at the loop's head do not. Nor
+    do forwards after the last pass: a drawn sample, an accuracy computed with gradients on.
     """
     if phases[index].name == "zero_grad" and not heads:
         return False
@@ -186,7 +186,7 @@ def _opens_pass(phases: Sequence[NumberedPhase], index: int, closer: str, *, hea
 def _is_evaluation(phases: Sequence[NumberedPhase], index: int) -> bool:
     """Return whether a phase that begins no pass is part of an evaluation.
 
-    It evaluates the model, or prepares the batch for that.
+    It evaluates the model, or prepares the batch for the evaluation.
     """
     return phases[index].name != "zero_grad" and _next(phases, index) is not None
 
@@ -194,7 +194,7 @@ def _is_evaluation(phases: Sequence[NumberedPhase], index: int) -> bool:
 def _belongs_to_next_pass(phases: Sequence[NumberedPhase], index: int, at: int) -> bool:
     """Return whether an inference belongs to the pass that follows it.
 
-    It does where a batch was loaded for it, and a forward or at once a backward follows: then its
+    It does if a batch was loaded for it and a forward or directly a backward follows. Then its
     result is a part of the loss.
     """
     behind = (phases[i] for i in range(at, len(phases)))
@@ -207,7 +207,7 @@ def _belongs_to_next_pass(phases: Sequence[NumberedPhase], index: int, at: int) 
 def _is_unused_by_backward(phase: NumberedPhase, closer: str) -> bool:
     """Return whether a phase computes results that no backward uses.
 
-    Where passes end with forwards, there is no backward, and only `inference` phases count.
+    If passes end with forwards, there is no backward, and only `inference` phases count.
     """
     return phase.name == "inference" or (phase.looked_at and closer != "forward")
 

@@ -1,6 +1,6 @@
 """Build and parse the names of tensors.
 
-Probes write these names, and the code that reads a recording takes them apart.
+Capture code writes these names, and code that reads a recording parses them.
 """
 
 from __future__ import annotations
@@ -13,33 +13,34 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 SAVED_BY, SAVED_AFTER = "saved by ", "saved after "
-"""Before the module that saved a tensor for backward, or that the saving operator comes after."""
+"""Prefix of the module that saved a tensor for backward, or that the saving operator follows."""
 GRADIENT_OF, GRADIENT_IN, BACKWARD_OF = "gradient of ", "gradient in ", "backward of "
-"""Before the module whose result a gradient belongs to, in which that result is, or in whose
-backward something was made."""
+"""Prefix of the module to whose result a gradient belongs, or in which that result is, or in whose
+backward a tensor was allocated."""
 BUFFER_OF, RECOMPUTED = "buffer of ", "recomputed in "
-"""Before the module of what a compiled region takes: in its forward, and in its backward again."""
+"""Prefix of the module of a compiled region's buffers: of its forward, or again of its backward."""
 ADDED_TO = "added to "
-"""Before the gradient of a parameter that is a sum, for what one use of the parameter adds."""
+"""Prefix of a parameter's gradient that is a sum, for what one use of the parameter adds."""
 TEMPORARY, MADE = "temporary ", "made "
-"""Before where something was born that nobody saw: inside of one phase, or to outlive it."""
+"""Prefix of the place of an unobserved allocation: freed within the phase, or outliving it."""
 GATHERED, ALL_GATHER = "gathered", "all-gather"
-"""Behind the name of a parameter that FSDP has made whole, and of a unit, for the buffer into which
-its shards are gathered."""
+"""Suffixes: of a parameter that FSDP has gathered, and of a unit, for the buffer into which its
+shards are gathered."""
 DTENSOR = "DTensor's"
-"""Before the collective that made what a redistribution returns."""
+"""Prefix of the collective that allocated the result of a redistribution."""
 ZERO_BUCKET = "ZeRO's bucket of gradients"
-"""What DeepSpeed sends gradients from, whose slices the parameters' gradients may be meanwhile."""
+"""The buffer from which DeepSpeed sends gradients. Parameters' gradients may be slices of it."""
 VIEW = ", a view"
-"""Behind the shape and dtype of a tensor that shows only a part of the storage it keeps."""
+"""Suffix of the shape and dtype of a tensor that is only a part of its storage."""
 STEP = ".step()"
-"""Behind the name of an optimizer whose step was called."""
+"""Suffix of an optimizer whose step was called."""
 KEY_OF = "a key of "
-"""Before what has a tensor for a dictionary's key: an optimizer's state has its parameters."""
+"""Prefix for an object with a tensor as a dictionary's key, such as an optimizer's state."""
 IN_TRACEBACK = "in the traceback of "
-"""Between a local of a frame and whatever keeps the exception that ended it."""
+"""Between a frame's local and the object that retains the exception that ended the frame."""
 NAME, SENTENCE = 1_000, 4_000
-"""Characters of a name (a tensor's, a file's, a card's) and of a sentence (a note, an error)."""
+"""Maximum characters of a name (a tensor's, a file's, a card's) and a sentence (a note, an
+error)."""
 _OF_GRAPH = (
     SAVED_BY, SAVED_AFTER, GRADIENT_OF, GRADIENT_IN, BACKWARD_OF, BUFFER_OF, RECOMPUTED, ADDED_TO
 )  # fmt: skip
@@ -51,11 +52,11 @@ _ROOT = re.compile(
 _INDEX = re.compile(r"\[\d+\]")
 _LAYER = re.compile(r"\.\d+(?=[.\s]|$)")
 _STORED = re.compile(r"\._(?:store|(?:node|edge)_store_dict(\[[^\]]*\]))\._mapping\['(\w+)'\]")
-"""What torch_geometric's Data answers its attributes from."""
+"""Where torch_geometric's Data stores its attributes."""
 _FORM = re.compile(rf" \([\d, ]*\) \w+(?:{VIEW})?$")
 _STEERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _TAIL = 32
-"""Characters that say how much was cut."""
+"""Characters reserved for the length of the cut text."""
 
 
 def printable_text(text: str, most: int = NAME) -> str:
@@ -65,8 +66,8 @@ def printable_text(text: str, most: int = NAME) -> str:
     as escapes. A text that is too long is cut, and ends with its full length.
 
     Args:
-        text: Whatever a program or a file calls it.
-        most: Characters of the result.
+        text: A text chosen by a program or a file.
+        most: Maximum characters of the result.
     """
     if len(text) <= most and text.isprintable():
         return text
@@ -93,7 +94,7 @@ def _escaped(character: re.Match[str]) -> str:
 def is_graph_name(name: str | None) -> bool:
     """Return whether a name says which module's results a tensor is of.
 
-    The other names say what holds the tensor.
+    The other names give what holds the tensor.
     """
     return name is not None and name.startswith(_OF_GRAPH)
 
@@ -101,7 +102,7 @@ def is_graph_name(name: str | None) -> bool:
 def saver_of(name: str) -> str | None:
     """Return the module or operator that saved a tensor, from its name.
 
-    The name has no shape behind it. The result is None for a name that is not of that kind.
+    The name must not include a shape. The result is None for names of other kinds.
     """
     found = _SAVED.match(name)
     return found[1] if found else None
@@ -110,7 +111,7 @@ def saver_of(name: str) -> str | None:
 def is_place(name: str | None) -> bool:
     """Return whether a name gives only the place where a tensor was made.
 
-    Where the source line is known, it says more.
+    If the source line is known, it is more specific.
     """
     return name is not None and re.match(_PLACE, name) is not None
 
@@ -118,7 +119,7 @@ def is_place(name: str | None) -> bool:
 def module_in_name(name: str) -> str:
     """Return the module or operator in a graph name: `model.conv1`.
 
-    The name must be a graph name: one that says whose result or gradient a tensor is.
+    The name must be a graph name: one of the module whose result or gradient a tensor is.
     """
     word = next(word for word in _OF_GRAPH if name.startswith(word))
     path = name.removeprefix(word).partition(" ")[0]
@@ -128,8 +129,8 @@ def module_in_name(name: str) -> str:
 def module_of_parameter(parameter: str) -> str:
     """Return the module that uses a parameter: `net.fc` of `net.fc.weight`.
 
-    A parameter whose name is a number lies in a list. The module that has the list uses it: `net`
-    of `net.vars.3`.
+    A parameter whose name is a number is in a list. The module that has the list uses it: `net` of
+    `net.vars.3`.
     """
     path, _, own = parameter.rpartition(".")
     return path.rpartition(".")[0] or path if own.isdecimal() else path
@@ -143,9 +144,9 @@ def in_traceback(path: str) -> bool:
 def root_of(name: str) -> str:
     """Return the root of a name, the variable that one would delete.
 
-    `model` of `model.layer1.0.conv1.weight (64, 3, 7, 7) float32`. What the model's graph has saved
-    is `saved by model`, wherever in it, and the gradients of its results are `gradient of model`. A
-    tensor whose allocation was not observed is `temporary near model`.
+    `model` of `model.layer1.0.conv1.weight (64, 3, 7, 7) float32`. For tensors saved anywhere in
+    the model's graph it is `saved by model`, and for gradients of its results `gradient of model`.
+    A tensor whose allocation was not observed is `temporary near model`.
     """
     for word in (SAVED_AFTER, BUFFER_OF):
         name = name.replace(word, SAVED_BY, 1) if name.startswith(word) else name

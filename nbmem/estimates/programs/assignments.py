@@ -21,7 +21,7 @@ class Assignment:
 
     Attributes:
         line: Its line in the program.
-        now: The expression that stands there; None where there is none of its own (a loop's name).
+        now: The expression that is assigned; None where there is none (a loop's name).
         owner: The node or the list that holds the expression.
         key: Its name or number in the owner.
     """

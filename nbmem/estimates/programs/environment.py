@@ -43,19 +43,19 @@ SWITCHES: tuple[tuple[str, str | None, tuple[str, ...]], ...] = (
     ("backends.cuda.matmul.allow_fp16_reduced_precision_reduction", None, ()),
     ("backends.cuda.matmul.allow_bf16_reduced_precision_reduction", None, ()),
 )
-"""torch's switches: what answers, what turns it (None: the attribute itself), first arguments."""
+"""torch's switches: the getter, the setter (None: the attribute itself), first arguments."""
 
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 NO_CARD = "-1"
-"""Its value that shows CUDA no card; on Windows an empty variable is one that is not there."""
+"""Its value that hides all cards from CUDA; on Windows an empty variable does not exist."""
 
 
 class Plans:
     """Compiled plans that the runs of one question share.
 
     Attributes:
-        folder: Where they lie; None where nobody cleans up behind them.
+        folder: Their folder; None if no process would delete it afterwards.
     """
 
     folder: ClassVar[str | None] = None
@@ -69,7 +69,7 @@ class ProcessState:
         path: sys.path.
         folder: The working directory.
         environment: os.environ.
-        switches: torch's, by their place in SWITCHES; those that could be read.
+        switches: torch's, by their index in SWITCHES; those that could be read.
         device: torch's default device; None for the CPU.
         random: State of the standard library's, numpy's and torch's generators; None where a
             library is not loaded.
@@ -136,7 +136,7 @@ def restore_state() -> None:
     """Restore the state in which a run begins, and hide the real cards.
 
     No card is visible to CUDA or to subprocesses: a call that the virtual card does not intercept
-    must fail instead of taking memory. os.environ keeps the program's own `CUDA_VISIBLE_DEVICES`,
+    must fail instead of taking memory. os.environ retains the program's own `CUDA_VISIBLE_DEVICES`,
     since DeepSpeed and others parse it.
     """
     for begin in _standing:
@@ -174,7 +174,7 @@ def _walk(torch: Any, dotted: str) -> Any:
 def _device(torch: Any) -> str | None:
     """Return torch's default device, or None.
 
-    torch.get_default_device() would make a tensor there to learn its number.
+    torch.get_default_device() would make a tensor on the device to find its ordinal.
     """
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)  # noqa: SLF001 - no other way
     return None if context is None else str(context.device)
@@ -183,5 +183,5 @@ def _device(torch: Any) -> str | None:
 def _set_device(torch: Any, device: str | None) -> None:
     torch.set_default_device(device)
     if device is None:
-        # Up to torch 2.9 get_default_device() asks the None that is left here for its device.
+        # Up to torch 2.9 get_default_device() reads the device of the None that is left here.
         del torch._GLOBAL_DEVICE_CONTEXT.device_context  # noqa: SLF001 - no other way

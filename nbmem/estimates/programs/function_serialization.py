@@ -49,8 +49,8 @@ def reduce(value: Any, homes: Collection[str], mentioned: set[str]) -> Any:
     NotImplemented leaves the value to pickle's own rules.
 
     Args:
-        value: What comes next.
-        homes: Modules whose functions and classes cannot be imported there.
+        value: The next value to pickle.
+        homes: Modules whose functions and classes the other process cannot import.
         mentioned: Collects the global names that those use.
     """
     if isinstance(value, types.ModuleType):
@@ -98,7 +98,7 @@ def _function(function: types.FunctionType, homes: Collection[str], mentioned: s
     foreign = module not in homes and function.__module__ not in homes
     if foreign and "<locals>" not in function.__qualname__ and _importable(function):
         return NotImplemented
-    theirs = module not in homes  # a closure made by a library's function keeps its module
+    theirs = module not in homes  # a closure made by a library's function has that library's module
     if not theirs:
         mentioned |= _names(function.__code__)
     code = function.__code__
@@ -161,7 +161,7 @@ def _class(cls: type, mentioned: set[str]) -> Any:
     slots = cls.__dict__.get("__slots__", ())
     skipped = {*_SKIPPED, *([slots] if isinstance(slots, str) else slots)}
     defined = {name: value for name, value in vars(cls).items() if name not in skipped}
-    del mentioned  # its methods say what they use when they are pickled
+    del mentioned  # its methods add the names they use when they are pickled
     made = (type(cls), cls.__name__, cls.__bases__, cls.__module__, slots)
     return _make_class, made, defined, None, None, _fill_class
 

@@ -44,13 +44,13 @@ class Program:
     """A program that can be run repeatedly, each time in a new namespace.
 
     Attributes:
-        title: What it is called in an answer.
+        title: Its name in an answer.
         source: Python source; for a function the call of it.
-        file: What its code says it is from: a script's path, or CELL.
-        names: What it finds in its namespace; None for a script, which starts from nothing.
+        file: The file name in its code objects: a script's path, or CELL.
+        names: The names in its namespace; None for a script, which starts with none.
         binding: Its variable, or None.
         arguments: sys.argv of a script.
-        world: The world whose rank 0 it plays; None for a program of one process.
+        world: The world whose rank 0 it runs as; None for a program of one process.
     """
 
     title: str
@@ -160,7 +160,7 @@ def bind_variable(
 ) -> Program:
     """Return a cell or script with one of its variables bound.
 
-    A cell's variable is looked for in its notebook's names, too.
+    A cell's variable is searched for in its notebook's names, too.
 
     Raises:
         UsageError: It cannot be varied.
@@ -216,7 +216,7 @@ def objects(named: Mapping[str, Any], title: str) -> Program:
 def _globals_of(values: Iterable[Any]) -> Mapping[str, Any]:
     """Return the globals of the first model class from the notebook.
 
-    Classes of models that were written in a notebook look their names up there.
+    Classes of models that were written in a notebook use its globals.
     """
     for value in values:
         for part in value.modules() if hasattr(value, "modules") else ():

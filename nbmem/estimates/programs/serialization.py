@@ -2,7 +2,7 @@
 
 Pickle does most of it, with two additions. Functions and classes of the notebook, which no other
 process can import, are pickled as code. Tensors are pickled without their data, as the sizes of
-their storages, so that a model of any size takes no memory. Identities are kept: objects and
+their storages, so that a model of any size takes no memory. Identities are preserved: objects and
 storages that are shared here are shared in the copy. An optimizer still has the parameters of its
 model.
 """
@@ -29,7 +29,7 @@ class PickledNames:
     Attributes:
         parts: Pickles that are read one after the other, with one memo: {name: value} each.
         names: What they hold, in their order.
-        home: The module whose functions and classes travel as code.
+        home: The module whose functions and classes are pickled as code.
         left_out: What could not be copied: name, and what it is.
         notes: What is not quite the same in a copy: name, and what it is.
     """
@@ -85,7 +85,7 @@ def pack(
     Args:
         namespace: Where they are.
         names: The ones that the program mentions; those that are not there are passed over.
-        home: Module of the functions and classes that travel as code, beside `__main__`.
+        home: Module of the functions and classes that are pickled as code, beside `__main__`.
     """
     wanted = [name for name in names if name in namespace and name not in SHARED]
     done: set[str] = set()
@@ -128,8 +128,8 @@ class _Pickler(pickle.Pickler):
     """A pickler with two more rules: for tensors and for notebook code.
 
     Attributes:
-        mentioned: Global names that the functions and classes seen since it was cleared use.
-        notes: What is not quite the same in the copy; cleared likewise.
+        mentioned: Global names that are used by functions and classes pickled since the last clear.
+        notes: What is not quite the same in the copy; cleared at the same time.
     """
 
     def __init__(self, file: io.BytesIO, home: str) -> None:

@@ -69,7 +69,7 @@ class Edit:
         """Return the source of a node."""
         return ast.get_source_segment(self.source, node) or ""
 
-    # What remedies do; each says whether it could.
+    # The edits that remedies make; each returns whether it was possible.
 
     def insert_at_top(self, code: str) -> bool:
         """Insert lines at the top, below the docstring and future imports."""

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 SMALL = 16 << 20
-"""Bytes up to which a tensor on the CPU travels with its values, for they may steer the program."""
+"""Bytes up to which a CPU tensor is pickled with its values: they may steer the program."""
 
 
 def reduce(value: Any, notes: dict[str, None]) -> Any:

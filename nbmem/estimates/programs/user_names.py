@@ -14,10 +14,10 @@ class ProgramNames:
     """A program's names for its parts, with defaults for the unknown.
 
     Attributes:
-        model: Whose parameters are trained.
-        optimizer: What steps.
-        loss: What backward is called on; `loss` where that is an expression without a name.
-        forward: The lines that compute the loss; where nobody knows, what stands for them.
+        model: The model, whose parameters are trained.
+        optimizer: The optimizer that steps.
+        loss: The tensor whose backward is called; `loss` if that is an expression without a name.
+        forward: The lines that compute the loss; a placeholder if they are unknown.
     """
 
     model: str = "model"
@@ -71,7 +71,7 @@ def read(source: str) -> tuple[ProgramNames, TrainingStep]:
     )
     if sites.backward is None:
         return ProgramNames(model, optimizer), sites
-    value = sites.backward.value.func.value  # type: ignore[attr-defined] # `_called` looked
+    value = sites.backward.value.func.value  # type: ignore[attr-defined] # `_called` checked
     if isinstance(value, ast.Call):  # criterion(net(x), y).backward()
         sites.unnamed = True
         forward = (f"{usual.loss} = {ast.unparse(value)}",)

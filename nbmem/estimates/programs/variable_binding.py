@@ -29,7 +29,7 @@ class Binding:
         name: The variable.
         value: What it is in the program as it stands.
         line: Line where the program writes it; None where it does not.
-        word: Its place among the script's arguments; None where it is not one of them.
+        argument_index: Its index in the script's arguments; None if it is not one of them.
     """
 
     name: str
@@ -206,7 +206,7 @@ def _held(namespace: Mapping[str, Any], target: ast.expr) -> int | None:
     """Return the integer that the notebook has for a variable, or None."""
     try:
         value = assignments.value(namespace, target)
-    except Exception:  # noqa: BLE001 - whatever an object does when it is asked for a part
+    except Exception:  # noqa: BLE001 - an object's attribute or item access may raise anything
         return None
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 

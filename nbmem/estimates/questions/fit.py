@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     Show = Callable[[Fit, str], None]
 
 MARGIN = 0.02
-"""Part of the card that is kept free: docs/accuracy.md shows how many of the 35 runs recorded on a
-real card needed at most so much more than was predicted."""
+"""Part of the card to keep free. docs/accuracy.md shows how many of the 35 runs recorded on a real
+card exceeded the prediction by at most that."""
 PARTS = (0.25, 0.5, 0.75)
-"""Of the answer: values there are run, too, so that the lines go through points that lie apart."""
+"""Parts of the answer: values there are run, too, so that fitted lines have points far apart."""
 REACH = 0.12
-"""A run counts as being there if it is as near as this part of the answer."""
+"""Part of the answer within which an existing run replaces a run of such a value."""
 
 
 class Prober:
@@ -39,7 +39,7 @@ class Prober:
 
     Attributes:
         probes: By value.
-        heard: Called after each run.
+        on_probe: Called after each run.
     """
 
     def __init__(  # noqa: PLR0913 - the question's parts
@@ -121,15 +121,15 @@ def fit(  # noqa: PLR0913 - the question's parts
 
     Args:
         program: With a variable.
-        ask: Runs a request and replies.
+        ask: Runs a request and returns the reply.
         card: On which card.
         margin: Part of the card to keep free.
         between: Smallest and largest value; None for 1 and no bound.
-        step: Distance of values that are told apart.
-        variable: What the variable is called in the answer; None for its own name.
+        step: Distance of the values that are searched.
+        variable: The variable's name in the answer; None for its own name.
         remedies: Keys of remedies under which it runs.
-        tell: Hears about every run.
-        show: Is given the answer as far as it is known, and what is left to do in words.
+        tell: Called with a line of text after every run.
+        show: Called with the answer so far, and with a description of the work that is left.
 
     Raises:
         UsageError: The range or the program cannot be used.
@@ -266,7 +266,7 @@ def _refuse_other(probes: dict[int, Probe], value: int) -> None:
 def _fill(search: Search, prober: Prober) -> None:
     """Run a few values below the answer so that the lines can be fitted.
 
-    A line needs points that lie apart, near the answer.
+    A line needs points that are far apart, near the answer.
     """
     if search.best is None or search.flat:
         return

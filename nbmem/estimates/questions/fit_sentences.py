@@ -103,8 +103,8 @@ def of_compiled(
     Args:
         name: The variable's.
         probes: The runs of the answer.
-        eager_best: What fits where they run eagerly; None where nothing does, or nobody asked.
-        why: Why they could not run planned; None if they could, or were not asked to.
+        eager_best: What fits if they run eagerly; None if nothing does, or this was not searched.
+        why: Why they could not run planned; None if they could, or this was not tried.
     """
     found = list(dict.fromkeys(note for p in probes for note in p.notes if is_unplanned(note)))
     if why is not None:

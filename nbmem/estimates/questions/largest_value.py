@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nbmem.report.estimate_results import Option
 
 LOOSE = 0.02
-"""The largest batch of a remedy may be too small by this part: a plan compares, fit is exact."""
+"""Part by which a remedy's largest batch may be too small: a plan compares, `fit` is exact."""
 
 
 def largest_of(option: Option, value: int, prober: Prober, parts: int, room: int) -> Search:
@@ -26,9 +26,9 @@ def largest_of(option: Option, value: int, prober: Prober, parts: int, room: int
         value: The program's own.
         prober: Runs values under the option.
         parts: Into how many micro-batches it cuts a batch.
-        room: Bytes that there are.
+        room: Bytes that are available.
     """
-    assert option.probe is not None  # noqa: S101 - the caller looked
+    assert option.probe is not None  # noqa: S101 - the caller checked
     if option.probe.ran:
         prober.probes[value] = option.probe
     guess = largest(option.probe, room)

@@ -90,8 +90,8 @@ def train(watch: LayerWatch, model: Any, given: Any) -> None:
             return
         torch.autograd.backward([t.float().sum() for t in losses])
     both = _flops(counter, model)
-    # torch's counter takes a layer that gives its input out (a dropout of 0) for one that is still
-    # in its backward: what computes nothing forward computes nothing backward.
+    # torch's counter treats a layer that returns its input (a dropout of 0) as one that is
+    # still in its backward: a layer without forward operators has no backward operators.
     ahead = watch.forward_flops
     watch.backward_flops = {name: n - ahead[name] for name, n in both.items() if ahead.get(name)}
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nbmem.report.estimate_results import Probe
 
 CURVED = 0.01
-"""A line that misses a point by more than this part of the largest peak gets a square."""
+"""A line that misses a point by more than this part of the largest peak gets a square term."""
 FEWEST = 3
 NEAR = 4
 """A run counts as near if its value is at least this part of the answer."""

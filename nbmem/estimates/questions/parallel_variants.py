@@ -51,10 +51,10 @@ def run_variants(  # noqa: PLR0913, PLR0917 - the question's parts
     Args:
         program: As it is.
         world: How many ranks, and how many of them in a machine.
-        kinds: The ways.
+        kinds: The parallelisms.
         card: Each rank's.
         margin: Bytes of it to keep free.
-        tell: Hears a line about every run.
+        tell: Called with a line of text after every run.
     """
     found = []
     with EstimateProcess(of_world(program, world)) as apart:

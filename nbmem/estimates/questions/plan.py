@@ -2,7 +2,7 @@
 
 The first run is of the program without remedies. Its ledger predicts the effect of each remedy, and
 whether it can suffice at all. Further runs go to the likely remedies until the cheapest that
-suffices is certain. Predictions that were not run are marked as such.
+suffices is certain. Predictions that were not run are labelled as such.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 PAIRED = 3
 """So many of the best remedies are tried in pairs."""
 BEST = 3
-"""So many of those foreseen as the best are run, even where a cheaper one suffices."""
+"""So many of those predicted to be the best are run, even if a cheaper one suffices."""
 WORTH = 0.01
-"""A remedy is worth a pair, and a search of its largest batch, from this part of the peak on."""
+"""Least saving, as part of the peak, for a remedy's pairs and the search of its largest batch."""
 
 
 def plan(  # noqa: PLR0913 - the question's parts
@@ -49,14 +49,14 @@ def plan(  # noqa: PLR0913 - the question's parts
 
     Args:
         program: With its batch variable bound if that is known.
-        ask: Runs a request and replies.
+        ask: Runs a request and returns the reply.
         card: On which card.
         margin: Part of the card to keep free.
         target: Bytes of the process that are wanted; None for the card less the margin.
-        variable: What the batch is called in the answer; None for its own name.
+        variable: The batch's name in the answer; None for its own name.
         every: Run under every remedy, and under pairs of the best, whatever they can change.
-        tell: Hears about every run.
-        show: Is given the answer as far as it is known, and what is left to do in words.
+        tell: Called with a line of text after every run.
+        show: Called with the answer so far, and with a description of the work that is left.
 
     Raises:
         UsageError: The program does not run, for another reason than memory.
@@ -106,7 +106,7 @@ def _pairs(planner: Planner, *, every: bool) -> None:
     if not every and plan_verdict.cheapest(singles) is not None:
         return
     worth = sorted(_worth(singles, base), key=lambda option: -plan_verdict.gain(option))
-    # Where the stronger form helps, a milder one does not take the place of another remedy.
+    # If the stronger form helps, its milder form does not displace another remedy.
     milder = {BY_KEY[o.key].milder for o in worth}
     worth = [o for o in worth if o.key not in milder]
     couples = [

@@ -90,7 +90,7 @@ def sentences(  # noqa: PLR0913 - what a verdict is made of
         ran: Remedies that were run.
         rest: Those that were not.
         card: On which card.
-        room: Bytes of the process that are wanted.
+        room: Bytes that the process may have.
         done: Whether no run follows.
     """
     base = first.probe
@@ -135,9 +135,9 @@ def of_compiled(base: Probe, eager: Probe | None, why: str) -> list[str]:
     """Return notes on a program's compiled functions.
 
     Args:
-        base: The run that the answer is about.
+        base: The run without remedies.
         eager: The one in which they ran eagerly, if they were planned in the other.
-        why: Why they could not be planned; empty where nobody tried, or it went well.
+        why: Why they could not be planned; empty if this was not tried, or went well.
     """
     found = [note for note in base.notes if is_unplanned(note)]
     if why:

@@ -1,7 +1,7 @@
 """Run one program under remedies and record what is known of each.
 
 A plan runs the remedies that can change its answer. The first run's ledger gives each remedy a
-predicted saving, and a floor that no run goes below. Options that are only predicted say so.
+predicted saving, and a lower bound of its memory. Options that are only predicted are labelled.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Planner:
     def _compile(self) -> None:
         """Run the program again with its compiled functions planned.
 
-        All later runs use compiled plans, too. The eager run is kept, and is used alone where the
+        All later runs use compiled plans, too. The eager run is retained. It alone is used if the
         planned run fails.
         """
         eager, self._eager = self._base, self.base

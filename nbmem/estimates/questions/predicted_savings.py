@@ -1,8 +1,9 @@
 """Predict a remedy's effect from a run's ledger without another run.
 
 A remedy acts on some categories and leaves the others unchanged. So the peak under it is at least
-the bytes of those others at the peak of each phase. That floor is certain and rules a remedy out.
-The share that it takes of the other categories is empirical and only decides the order of runs.
+the bytes of those others at the peak of each phase. This lower bound is certain and excludes a
+remedy. The share that it takes of the other categories is empirical and only decides the order of
+runs.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class PredictedBytes:
     """A prediction of a run under remedies, in bytes.
 
     Attributes:
-        process: Of the process, as far as experience goes.
-        least: Of the process, which no run goes below.
+        process: Predicted bytes of the process, from experience.
+        least: A lower bound of the bytes of the process in any run.
     """
 
     process: int
@@ -59,7 +60,7 @@ def _highest(base: Reply, acts: Sequence[SavingsModel], *, most: bool = False) -
 def _left(phase: str, held: Mapping[str, int], acts: Sequence[SavingsModel], *, most: bool) -> int:
     """Return the bytes of a moment that remain under the remedies.
 
-    With `most`, every category that may shrink counts as gone.
+    With `most`, every category that may shrink counts as 0.
     """
     left = 0.0
     for name, count in held.items():
@@ -88,7 +89,7 @@ def largest(probe: Probe, room: int) -> int | None:
 
     Args:
         probe: The run.
-        room: Bytes of the process that there are.
+        room: Bytes that are available to the process.
 
     Returns:
         The value; None where nothing of the run's peak grows with one.

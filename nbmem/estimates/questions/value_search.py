@@ -25,15 +25,16 @@ class Search:
     """The parameters and the result of a search.
 
     Attributes:
-        test: Runs a value; its verdict and the bytes that it asks for (0 where unknown).
-        room: Bytes that there are.
+        test: Runs a value; returns its verdict and the bytes that it needs (0 if unknown).
+        room: Bytes that are available.
         low: Smallest value.
         high: Largest value, or None.
-        step: Distance of values that are told apart; grows where only multiples of it run.
+        step: Distance of the values that are searched; grows if only multiples of it run.
         loose: Part of the answer by which it may be too small; 0 for none.
-        least: Bytes without which a value that ran cannot do, however torch tidies up. The search
-            goes there at once, and may pass by values that fit where the curve is not monotone.
-        first_guess: What fits by a formula, for a search that begins with what does not; or None.
+        least: The fewest bytes that a value which ran can do with, after torch releases its cache.
+            The search extrapolates them to `room` at once. It may skip values that fit if the curve
+            is not monotone.
+        first_guess: What fits by a formula, for a search whose first value does not fit; or None.
         best: The largest value that fits, or None.
         limit: The value one step above it that does not, or None.
         widened: Whether values between the steps failed for a reason that is not memory.
@@ -88,7 +89,7 @@ class Search:
         stride = self.step
         while self.best is not None and self.best < top and not self.flat:
             guess, stride = self._guess(), max(stride, self.step, int(self.best * self.loose))
-            if guess < self.best + stride:  # torch made room: on to where it no longer can
+            if guess < self.best + stride:  # torch released its cache: on to where it no longer can
                 guess = self._highest()
             if guess < self.best + stride:  # or in growing strides
                 guess, stride = self.best + stride, stride * 2

@@ -1,7 +1,7 @@
 """Find how many cards a program needs by running worlds of many sizes.
 
 A program that torchrun starts is run as it is. A program for one card is run under every
-parallelism that can spread it (`spreading.py`).
+parallelism that can spread it (`parallel_variants.py`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def worlds(
         gpu: Each rank's card, by name; None as for `nbmem.fit`.
         ranks: Ranks of each world.
         margin: Part of the card to keep free.
-        tell: Hears a line about every run.
+        tell: Called with a line of text after every run.
 
     Raises:
         NbmemError: The program does not run, or there is no such card or world.
@@ -105,7 +105,7 @@ def _varied(program: Program, places: Places, card: Card, margin: int, tell: Tel
     for world in places:
         for kind in tuple(kinds):
             if kind is ShardedForDDP and WrappedZeroOptimizer not in kinds:
-                kinds.remove(kind)  # there is nothing in whose place it could be
+                kinds.remove(kind)  # there is no optimizer that it could replace
                 continue
             (way,) = parallel_variants.run_variants(program, world, (kind,), card, margin, tell)
             if way.why_not == kind.nothing:

@@ -50,7 +50,7 @@ REMEDIES: tuple[type[Remedy], ...] = (
     CompileGraphs,
     Unified,
 )
-"""In the order of their price, the cheapest first; what is slow to ask stands behind the others."""
+"""By price, the cheapest first; remedies that are slow to run are last."""
 
 PARALLELISMS: tuple[type[Parallel], ...] = (
     DataParallel,
@@ -60,7 +60,7 @@ PARALLELISMS: tuple[type[Parallel], ...] = (
     Sharded,
     TensorParallel,
 )
-"""Ways to train a program of one card on many, by what they communicate, the least first."""
+"""Parallelisms for a program of one card, by what they communicate, the least first."""
 
 BY_KEY: dict[str, type[Remedy]] = {kind.key: kind for kind in (*REMEDIES, *PARALLELISMS, *VARIANTS)}
 
@@ -72,7 +72,7 @@ def applied(
 
     Args:
         keys: Which ones.
-        own: What the program calls its parts; None for the usual names.
+        own: The program's names for its parts; None for the usual names.
         room: Bytes of the card that the process may have.
     """
     remedies = [BY_KEY[key]() for key in keys]
@@ -121,8 +121,8 @@ def idle_in(names: Mapping[str, Any]) -> dict[str, str]:
     This machine lacks what they need, or the program has nothing that they change.
 
     Args:
-        names: What the program has left. Where no model or no optimizer is among it (they may have
-            been made in a function), nothing is said of the program.
+        names: The program's variables at its end. If no model or no optimizer is among them (a
+            function may have made them), only what this machine lacks is reported.
     """
     import torch
 

@@ -242,7 +242,7 @@ class ChannelsLast(Remedy):
             module.to(memory_format=torch.channels_last)
         self.applied += 1
 
-        # In the tensor itself: `x = x.to(...)` in the program would let go of the one before.
+        # In the tensor itself: `x = x.to(...)` in the program would release the one before.
         for value in (*args, *kwargs.values()):
             if isinstance(value, torch.Tensor) and value.dim() == 4 and value.grad_fn is None:
                 value.data = value.data.to(memory_format=torch.channels_last)

@@ -24,11 +24,11 @@ class SavingsModel:
     """Shares of a run's ledger that a remedy takes away.
 
     Attributes:
-        passing: Share that usually goes of what forward and backward make for themselves.
-        waiting: Share that usually goes of what forward keeps for backward, on top of that.
-        inputs: Share of the inputs that goes.
-        state: Share of the optimizer's state that goes.
-        stepping: Share of the temporaries of the optimizer's step that goes.
+        passing: Share usually removed from what forward and backward make for themselves.
+        waiting: Share usually removed from what forward saves for backward; None: as `passing`.
+        inputs: Share removed from the inputs.
+        state: Share removed from the optimizer's state.
+        stepping: Share removed from the temporaries of the optimizer's step.
     """
 
     passing: float | None = None
@@ -89,16 +89,16 @@ class Remedy:
         conf: Allocator settings that it adds.
         parts: Into how many micro-batches it cuts a batch.
         acts: On which part of the ledger it acts.
-        pages: Whether it lets a program be larger than the card, as none of the others does. It is
-            the last resort: it takes nothing away, and its price has no end.
-        slow: Whether a run under it takes much longer than one of the program as it is. It is then
-            run behind all others, and only once.
-        of_compiled: Whether it acts on what a program compiles, and on nothing else.
-        idly: What is said of a program in which it would find nothing; `nothing` where that is
+        pages: Whether it lets a program be larger than the card; no other remedy does. It is the
+            last one to try: it saves no memory, and its price has no limit.
+        slow: Whether a run under it takes much longer than one without remedies. Such a remedy is
+            run after all others, and only once.
+        of_compiled: Whether it acts only on compiled functions.
+        idly: The reason for a program in which it would find nothing; `nothing` if that is
             empty.
         applied: How often it found something to do.
         why_not: Why it cannot help this program, if it cannot.
-        own: What the program calls its model, its optimizer and its loss.
+        own: The program's names for its model, its optimizer and its loss.
         room: Bytes of the card that the process may have.
     """
 

@@ -30,7 +30,7 @@ _KEPT = {
 """Operators of ATen that a card computes them with; which attention is taken depends on the card.
 """
 _NO_WORK = "_unsafe_view"
-"""A view that is not marked as one."""
+"""An operator that makes a view, although its schema does not mark a view."""
 _NAMED = 3
 """So many of the operators that are computed again are named in the price."""
 
@@ -131,7 +131,7 @@ class SelectiveCheckpoint(Checkpoint):
     )
     milder = ""
     nothing = "Its blocks have no matrix product, convolution or attention to keep."
-    # Of the activations at the peak, 19 to 44% went in a ResNet-50, two ViTs and a Llama.
+    # It saved 19 to 44% of the activations at the peak in a ResNet-50, two ViTs and a Llama.
     acts = SavingsModel(passing=0.0, waiting=0.3, inputs=0.0)
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class SelectiveCheckpoint(Checkpoint):
             kind = kinds.get(operator)
             if not context.is_recompute:
                 self._note(operator, kind)
-            # What a list of operators in the place of a policy says.
+            # As torch's own policy for a list of operators.
             saved = kind is not None
             return CheckpointPolicy.MUST_SAVE if saved else CheckpointPolicy.PREFER_RECOMPUTE
 
@@ -166,7 +166,7 @@ class SelectiveCheckpoint(Checkpoint):
     def unapplied(self) -> str | None:
         """The reason why it did nothing.
 
-        Without an operator to keep it would be plain checkpointing.
+        Without an operator to save it would be plain checkpointing.
         """
         return super().unapplied or (None if self._found else SelectiveCheckpoint.nothing)
 

@@ -117,7 +117,7 @@ class CompileGraphs(Compile):
         "steps; what they take stays theirs, inputs are copied, and a step overwrites what the one "
         "before returned; faster where kernels are small"
     )
-    # The pools of graphs keep what the plan saves (docs/estimates.md).
+    # The pools of graphs retain what the plan saves (docs/estimates.md).
     acts = SavingsModel(passing=0.0, waiting=0.0, inputs=0.0)
     mode = "reduce-overhead"
 

@@ -61,7 +61,7 @@ class _OptimizerChange(Remedy):
     def changes(self, optimizer: Any, kind: str = "", **changed: Any) -> None:
         """Record the line that makes the changed optimizer.
 
-        One of the same class keeps its arguments.
+        An optimizer of the same class retains its arguments.
         """
         self.applied += 1
         made = kind or name_of(type(optimizer))
@@ -147,7 +147,7 @@ class EightBit(_OptimizerChange):
         """Turn an Adam into bitsandbytes' AdamW8bit.
 
         The package's own class makes its state, and its kernel is an operator without a result. So
-        its torch allocations are all that the virtual card counts (seen with 0.50.2). A release
+        its torch allocations are all that the virtual card counts (tested with 0.50.2). A release
         that passes addresses to a C library instead fails, and the plan shows the error.
         """
         if self.why_not is None and self.takes(optimizer):
@@ -174,7 +174,7 @@ def _become(optimizer: Any, other: Any) -> None:
         own = {name: group[name] for name in ("params", "lr", "initial_lr") if name in group}
         group.clear()
         group.update({**other.defaults, **own})
-    optimizer._patch_step_function()  # noqa: SLF001 - torch's own way to give a class its hooks
+    optimizer._patch_step_function()  # noqa: SLF001 - torch itself adds a class's hooks with it
 
 
 class Fused(_OptimizerChange):

@@ -173,7 +173,7 @@ class DataParallel(Parallel):
     def put(self, edit: Edit, card: Card) -> bool:
         """Insert the lines at the top and after the model.
 
-        Return False where the optimizer is made before the move: no place is known then.
+        Return False where the optimizer is made before the move: the position is then unknown.
         """
         return not self._on_host and super().put(edit, card)
 
@@ -209,7 +209,7 @@ class ZeroOptimizer(DataParallel):
         if self._making or isinstance(optimizer, ZeroRedundancyOptimizer):
             return
         if next(parameters_of(optimizer.param_groups), None) is None:
-            return  # it was emptied: torch makes none of that kind
+            return  # it has no parameters: torch makes no empty optimizer
         super().made_optimizer(optimizer)
         self._making = True
         try:

@@ -255,7 +255,7 @@ class ReshardOn(_Reshard):
 def _reshards(unit: Any, *, first: bool) -> bool:
     """Return whether a unit is resharded after forward.
 
-    One without parameters of its own is not.
+    A unit without parameters of its own is not resharded.
     """
     state = unit._get_fsdp_state()  # noqa: SLF001 - the public methods only set it
     if first and getattr(state, "_auto_reshard_after_forward", False):

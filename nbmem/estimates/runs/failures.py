@@ -24,7 +24,7 @@ LONGEST = 160
 def collect_thread_failures(program: Program) -> Iterator[list[Failure]]:
     """Collect out-of-memory errors that threads raised.
 
-    torch raises in the thread, and only a text of that is seen. The hook of `threading` is wrapped.
+    torch raises in the thread, and reports only text. The hook of `threading` is wrapped.
     """
     found: list[Failure] = []
     true = threading.excepthook

@@ -15,7 +15,7 @@ def write(pipe: int, message: bytes) -> None:
     """Send a message.
 
     Raises:
-        BrokenPipeError: Nobody reads.
+        BrokenPipeError: The pipe has no reader.
     """
     rest = memoryview(len(message).to_bytes(_HEAD, "little") + message)
     while rest:
@@ -26,7 +26,7 @@ def read(pipe: int) -> bytes:
     """Wait for a message.
 
     Raises:
-        EOFError: Nobody writes any more.
+        EOFError: The pipe has no writer any more.
     """
     return _exactly(pipe, int.from_bytes(_exactly(pipe, _HEAD), "little"))
 

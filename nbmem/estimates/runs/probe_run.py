@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nbmem.virtual.cards import Card
 
 ENDLESS = 1 << 50
-"""Bytes of the card on which a program may take what it wants: a pebibyte."""
+"""Bytes of the card for runs without a memory limit: a pebibyte."""
 NO_TENSOR = "it puts no tensor on a card"
 
 
@@ -44,10 +44,10 @@ class Request:
 
     Attributes:
         card: On which card.
-        margin: Bytes of it that are kept free.
-        value: Of the program's variable.
+        margin: Bytes of it to keep free.
+        value: The value of the program's variable.
         remedies: Keys of remedies to run it under.
-        rank: Of the program's world, if it has one.
+        rank: The rank in the program's world, if it has one.
         compiled: Plan what the program compiles, which takes long; else that runs eagerly.
     """
 
@@ -66,14 +66,14 @@ class Reply:
     Attributes:
         probe: The run.
         refused: Why a remedy did nothing, or None.
-        called: What the remedies do, with this run's figures.
-        fullest: The rank that has most under them.
+        called: A description of the remedies, with this run's figures.
+        fullest: The rank that needs most memory under the remedies.
         price: What the remedies cost, with this run's figures.
         code: The lines that apply them to this program.
-        changed: The program's source with them in it; None where it is not known where they belong.
-        phases: Active bytes by category at the peak of each phase, and the phase's name: what a
-            remedy's saving is foreseen from.
-        idle: Remedies that are not there, or would find nothing in what the program left, by key,
+        changed: The program's source with these lines; None if their position is unknown.
+        phases: The name of each phase, and active bytes by category at its peak. A remedy's saving
+            is predicted from these.
+        idle: Remedies that this machine lacks, or that would change nothing in the program, by key,
             with the reason.
     """
 
@@ -124,7 +124,7 @@ def probe(program: Program, request: Request) -> Reply:
         figures = pressed if pressed.fits else found
         found = dataclasses.replace(
             found,
-            # What a library takes when its handle is made is not asked of the card: it may be full.
+            # A library's memory for its handle is not requested from the card, which may be full.
             fits=pressed.fits and pressed.process <= room,
             failure=pressed.failure,
             reserved=figures.reserved,
@@ -178,7 +178,7 @@ def _run(program: Program, request: Request, *, look: bool = True, room: int = 0
     Args:
         program: What to run.
         request: On which card, under which remedies.
-        look: Whether who holds what is of interest, too.
+        look: Whether to find the holders of the peak's tensors, too.
         room: Bytes of the real card that the process may have.
     """
     from nbmem import virtual
@@ -186,7 +186,7 @@ def _run(program: Program, request: Request, *, look: bool = True, room: int = 0
     from nbmem.estimates.remedies import applied, conf_of, idle_in
     from nbmem.virtual.patches.distributed.spawn import RankState, playing
 
-    gc.collect()  # what the run before left in cycles is on a card that is no more
+    gc.collect()  # what the previous run left in cycles is on a deactivated card
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
         warnings.simplefilter("ignore")
         conf = conf_of(request.remedies)
@@ -283,7 +283,7 @@ def _read(ran: _TracedRun, request: Request) -> Probe:
             phase=None, failure=failure,
         )  # fmt: skip
     peak, ledger = report.peak, report.ledger_at_peak
-    # The libraries' handles only grow, so this is the highest figure that could be seen.
+    # The libraries' handles only grow, so this is the highest possible figure.
     process = peak.reserved + ran.context
     held = {category.label: ledger[category] for category in ACTIVE}
     return Probe(

@@ -1,13 +1,14 @@
 """Run estimates in a subprocess so that the caller's state stays intact.
 
-A virtual card in the kernel itself would answer every thread that uses torch.cuda, and cannot
+A virtual card in the kernel itself would act on every thread that uses torch.cuda, and cannot
 coexist with a real context. A program that takes all of the host's memory would end the kernel. A
 fork is no alternative: autograd refuses to run in the fork of a process that used CUDA. A fork of a
 process with threads may hang. So the names are pickled for another Python process. Random state,
 flags, real and virtual cards and all variables of this process stay unchanged.
 
-Functions and classes of the notebook are pickled as code (by_value.py), tensors without their data
-(tensors.py). A value that cannot be copied raises an error with its name when it is used.
+Functions and classes of the notebook are pickled as code (function_serialization.py), tensors
+without their data (tensor_serialization.py). A value that cannot be copied raises an error with its
+name when it is used.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class EstimateProcess:
         self._process = worker_processes.take()
         try:
             self._send(environment.capture_state())
-        except BaseException:  # Ctrl-C while it starts: nobody else would end it
+        except BaseException:  # Ctrl-C while it starts: no other code would end it
             self.__exit__(*sys.exc_info())
             raise
         return self

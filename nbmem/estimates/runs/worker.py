@@ -1,14 +1,13 @@
 """Serve estimates in a process: `python -m nbmem.estimates.runs.worker`.
 
-The process reads messages from its standard input and answers each question with one. Output of the
+The process reads requests from its standard input and writes one reply to each. Output of the
 programs is discarded. They see no real card, so that they cannot disturb one.
 
-A question begins with the state of the calling process, and ends with None. Each one has a fork of
-this process to itself. torch is imported there already, and modules, patches and threads that a
-program leaves behind end with the fork. Where no fork is safe, the process answers one question and
-ends.
+An estimate begins with the state of the calling process, and ends with None. It has a fork of this
+process to itself. torch is imported there already. Modules, patches and threads that a program
+leaves behind end with the fork. Where no fork is safe, the process serves one estimate and ends.
 
-A process that kept programs would answer with modules that have been edited since.
+A process that retained programs would run modules that have been edited since.
 """
 
 from __future__ import annotations
@@ -67,8 +66,8 @@ def _serve(requests: int, answers: int) -> None:
     """Fork for each question, and warm up while none is waiting."""
     from nbmem.estimates.runs import prewarm
 
-    prewarm.load()  # numpy with it, in the environment that keeps it from threads
-    gc.freeze()  # each run collects what the one before left: only that, not all of torch
+    prewarm.load()  # numpy with it, in the environment that stops it from starting threads
+    gc.freeze()  # each run then collects only what the previous one left, not all of torch
     warm = False
     while _can_fork():
         if not warm and not _wait_for_question(requests, 0):
@@ -92,7 +91,7 @@ def _wait_for_question(requests: int, patience: float) -> bool:
 
 def _read_state(requests: int) -> ProcessState:
     """Read the process state with which a question begins."""
-    standing: ProcessState = pickle.loads(pipe_messages.read(requests))  # noqa: S301 - from who started it
+    standing: ProcessState = pickle.loads(pipe_messages.read(requests))  # noqa: S301 - our parent
     return standing
 
 
@@ -128,7 +127,7 @@ def _answer_in_fork(begin: ProcessState, requests: int, answers: int) -> None:
         finally:
             os._exit(code)
     with suppress(OSError):
-        os.setpgid(child, child)  # whoever comes first
+        os.setpgid(child, child)  # the parent or the fork, whichever is first
 
     def ended(*_: Any) -> None:
         worker_processes.end_group(child)
@@ -178,7 +177,7 @@ def _answer(job: Job) -> tuple[bool, Any]:
         return True, job.ask(job.program, *job.arguments)
     except NbmemError as err:
         return False, str(err)
-    except Exception:  # noqa: BLE001 - a fault of nbmem's, told to the one who asked
+    except Exception:  # noqa: BLE001 - a fault of nbmem's, reported to the caller
         return False, f"It is a fault of nbmem's:\n{traceback.format_exc()}"
 
 

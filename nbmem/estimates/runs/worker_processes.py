@@ -1,8 +1,8 @@
 """Keep one idle worker process for estimates, with torch imported.
 
-The worker knows no program: a question's names live in a fork of it and end with that. It starts
-with the first question, or while one is being typed, since torch takes seconds to import. It ends
-after a while without questions, with the process that started it, and with `%unload_ext nbmem`.
+The worker holds no program: a program's names live in a fork of it and end with that. It starts
+with the first estimate, or while one is being typed, since torch takes seconds to import. It ends
+after a while without requests, with the process that started it, and with `%unload_ext nbmem`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PARTING = 2.0
 """Seconds in which a process may end by itself."""
 
 _waiting: list[tuple[int, subprocess.Popen[bytes]]] = []
-"""The one that waits, with the process that started it: a fork of that must leave it alone."""
+"""The idle worker, with the process that started it: a fork of that process must not use it."""
 
 
 def take() -> subprocess.Popen[bytes]:
@@ -74,7 +74,7 @@ def return_worker(process: subprocess.Popen[bytes]) -> None:
     except OSError:
         end(process)
         return
-    if _waiting:  # two threads asked at the same time
+    if _waiting:  # two threads used workers at the same time
         end(process, PARTING)
         return
     _keep(process)
@@ -84,7 +84,7 @@ def return_worker(process: subprocess.Popen[bytes]) -> None:
 def _at_exit() -> None:
     """Register the exit handler once for the process.
 
-    Python keeps the place of what is unregistered.
+    Python retains the entry of a handler that is unregistered.
     """
     atexit.register(end_all)
 

@@ -1,8 +1,8 @@
 """The command line: `nbmem run`, `report`, `fit`, `plan` and others.
 
-Exit codes: 0 all is well; 1 the script raised, a file that was asked for could not be written, a
-replay is not exact, or nbmem has a fault; 2 a wrong option, an unknown card, a missing or
-unreadable file; 130 interrupted. `nbmem run` passes on the code of a script that exits by itself.
+Exit codes: 0 success; 1 the script raised, a requested file could not be written, a replay is not
+exact, or nbmem has a fault; 2 a wrong option, an unknown card, a missing or unreadable file; 130
+interrupted. `nbmem run` passes on the code of a script that exits by itself.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = _read(given)
         options.script_arguments = script_arguments
         code: int = options.run(options)
-    except BrokenPipeError:  # `nbmem report x | head`: the reader has seen enough
+    except BrokenPipeError:  # `nbmem report x | head`: the reader has closed the pipe
         sys.stdout = None
         return 0
-    except (Exception, KeyboardInterrupt) as err:  # noqa: BLE001 - a sentence, whatever a file holds
+    except (Exception, KeyboardInterrupt) as err:  # noqa: BLE001 - report a sentence for any content of a file
         sentence, code = _error_outcome(err)
         print_message(sentence)
     return code

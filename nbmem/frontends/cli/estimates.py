@@ -46,6 +46,6 @@ class progress:  # noqa: N801 - reads as a function: `with progress("fit") as te
 
     def _show(self, text: str) -> None:
         if self._watched:
-            wide = shutil.get_terminal_size().columns - 1  # a second line could not be taken back
+            wide = shutil.get_terminal_size().columns - 1  # a second line could not be erased
             sys.stderr.write("\r\033[K" + f"{self._name}: {text}"[:wide])
             sys.stderr.flush()

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from nbmem.core.gpu_processes import GpuProcess
 
 LEAST_S = 0.5
-"""Seconds between two pictures: a server is asked at each."""
+"""Fewest seconds between two updates: each queries the servers."""
 _HOME = "\x1b[H\x1b[J"
-"""Moves a terminal's cursor to its corner and clears what stands below."""
+"""Moves a terminal's cursor to its corner and clears the lines below."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
 def _shut_down(pid: int) -> int:
     """Shut a kernel down through its own Jupyter server.
 
-    The server is requested to do it, and no process is killed.
+    A request to the server stops the kernel; no process is killed.
     """
     from nbmem.capture.processes import jupyter_servers
     from nbmem.views.gpu_processes import describe_process
@@ -120,7 +120,7 @@ def _own_kernel(pid: int, do: str) -> tuple[GpuProcess, Kernel]:
     """Return a kernel of one of this user's Jupyter servers.
 
     Raises:
-        UsageError: It is none.
+        UsageError: There is no such kernel.
     """
     from nbmem.capture.processes import jupyter_servers
     from nbmem.capture.processes.gpu_processes import describe_process

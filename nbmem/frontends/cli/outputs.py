@@ -31,7 +31,7 @@ def write_report(
 ) -> bool:
     """Print one card's report and write the requested files.
 
-    False if one of the files is missing then.
+    False if one of the files is missing afterwards.
     """
     try:
         trace = trace.private() if private else trace
@@ -50,7 +50,7 @@ def write_report(
             from nbmem.views.text import render_text
 
             write_out(render_text(report))
-    except BrokenPipeError:  # `nbmem run x.py | head`: the reader has seen enough
+    except BrokenPipeError:  # `nbmem run x.py | head`: the reader has closed the pipe
         sys.stdout = None
     except NotWrittenError as err:
         print_message(str(err))
@@ -58,7 +58,7 @@ def write_report(
     except NbmemError as err:
         print_message(str(err))
         return not files
-    except Exception as err:  # noqa: BLE001 - a fault of ours must not change how the script ended
+    except Exception as err:  # noqa: BLE001 - a fault of nbmem must not change how the script ended
         print_message(
             f"the report could not be made ({type(err).__name__}: {err}). It is a fault of "
             "nbmem's: please report it with this line and what --save writes."
@@ -70,6 +70,6 @@ def write_report(
 def _without_commands(report: Report) -> Report:
     """Remove the commands from a report's out-of-memory errors.
 
-    The process that failed is gone, or not a notebook: there is nothing left to free in it.
+    The failed process has ended, or is no notebook: it has nothing left to free.
     """
     return replace(report, ooms=tuple(replace(oom, command=None) for oom in report.ooms))

@@ -52,7 +52,7 @@ class RankRun:
     def silent(self) -> bool:
         """True if another rank prints for all.
 
-        A program may say late that it is one of many.
+        A program may find out late that it is one of several ranks.
         """
         return bool(self._number)
 

@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _report(trace: Trace, options: argparse.Namespace, files: dict[str, Path]) -> int:
-    # A file without anything in it is an error here, unlike a script without CUDA.
+    # A file without data is an error here, unlike a script without CUDA.
     trace.report(options.device)
     written = write_report(
         trace, files, device=options.device, quiet=options.quiet, private=options.private

@@ -75,7 +75,7 @@ def trace_script(script: Script, options: argparse.Namespace) -> int:
         rank.begin(trace)
     process = os.getpid()
     error = script.run()
-    if os.getpid() != process:  # a child that the script forked and let fall through to its end
+    if os.getpid() != process:  # a child that the script forked, and that ran to the script's end
         return conclude(error)
     if trace is not None:
         trace.stop(error)
@@ -94,7 +94,7 @@ def trace_script(script: Script, options: argparse.Namespace) -> int:
 def _use_card(name: str, *, quiet: bool) -> bool:
     """Choose the card and print which one.
 
-    False where torch is missing, so that the script can only run untraced.
+    False if torch is missing, so that the script can only run untraced.
     """
     from nbmem.api import device_selection
     from nbmem.capture.torch_cuda import import_torch

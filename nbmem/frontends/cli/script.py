@@ -25,12 +25,12 @@ class Script:
 
     Attributes:
         name: Its file's name.
-        namespace: Where its top-level names will live.
+        namespace: Namespace for its top-level names.
     """
 
     def __init__(self, path: str, arguments: Sequence[str]) -> None:
         self._given = path
-        self._path = str(Path(path).absolute())  # what python makes of it for __file__
+        self._path = str(Path(path).absolute())  # as python does for __file__
         self._arguments = list(arguments)
         self._source = _read(path)
         self._module = ModuleType("__main__")
@@ -50,12 +50,12 @@ class Script:
     def run(self) -> BaseException | None:
         """Run it; return the exception that ended it, or None.
 
-        nbmem's own frames are taken off.
+        nbmem's own frames are removed.
         """
         try:
             exec(compile(self._source, self._path, "exec"), self.namespace)  # noqa: S102 - the user's script
             _join_threads()
-        except BaseException as err:  # noqa: BLE001 - SystemExit and Ctrl-C, too, end a script
+        except BaseException as err:  # noqa: BLE001 - SystemExit and Ctrl-C also end a script
             inner = err.__traceback__.tb_next if err.__traceback__ is not None else None
             return err.with_traceback(inner)
         return None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 HTML, TEXT = "text/html", "text/plain"
 _TIME = re.compile(r" +\d[\d,]*\.\d+ m?s\b")
-"""A duration as a report writes it: no two runs have the same."""
+"""A duration in the form of a report: it differs in every run."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,8 @@ def run(options: argparse.Namespace) -> int:
 def stripped(data: bytes) -> bytes:
     """Return a notebook with its reports as text, without times.
 
-    A file without reports, or one that is no notebook, is returned byte for byte: git filters every
+    A file without reports, or one that is no notebook, is returned byte for byte: git filters all
+    files through this function.
     file through this.
     """
     if MIME.encode() not in data:

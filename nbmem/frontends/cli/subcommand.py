@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 EXIT_OK = 0
 EXIT_FAILED = 1
-"""The script raised, a file that was asked for could not be written, or a replay is not exact."""
+"""The script raised, a requested file could not be written, or a replay is not exact."""
 EXIT_USAGE = 2
 """A wrong option, an unknown card, a missing or unreadable file: nothing was started."""
 EXIT_INTERRUPTED = 130
@@ -60,10 +60,10 @@ def _write(stream: TextIO, text: str) -> None:
 def targets(options: argparse.Namespace) -> dict[str, Path]:
     """Return the files that the options name, each checked.
 
-    That is before anything runs. No folder is among them.
+    The check runs before anything else. Folders are not included.
 
     Raises:
-        UsageError: One cannot be written.
+        UsageError: A file cannot be written.
     """
     return {
         name: writable(value, f"--{name}")

@@ -1,9 +1,9 @@
 """`nbmem run SCRIPT --ranks N`: run the ranks that can differ.
 
 They run on virtual cards, each in a process with torchrun's environment. The first and the last
-rank are run, since shards that do not divide evenly differ there. Ranks that one of them waits for
-are run, too: the stages of a pipeline. The user can name others. Each session records the ranks
-that it represents.
+rank are run, since shards that do not divide evenly differ there. Ranks that they wait for are run,
+too: the stages of a pipeline. The user can name others. Each session records the ranks that it
+represents.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _PAUSE_S = 0.05
 _SHOWN = 15
-"""Lines of what a rank wrote that are shown where it failed."""
+"""Lines of a failed rank's output that are shown."""
 
 
 def add_ranks(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +78,7 @@ def run_ranks(options: argparse.Namespace) -> int:
         runs = _Runs(layout, options, Path(meet), folder)
         code = runs.until_done(first)
         _save_represented_ranks(layout, runs, set(folder.iterdir()) - before, options.rank)
-        # One that failed may have failed before it came to that.
+        # A failed rank may have failed before that point.
         if not code and not any(
             rank_messages.joined(Path(meet), rank).exists() for rank in runs.codes
         ):
@@ -110,7 +110,7 @@ class _Runs:
     """The processes of the ranks.
 
     Attributes:
-        codes: Exit codes by rank; None for one that runs.
+        codes: Exit codes by rank; None for a running one.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class _Runs:
     def until_done(self, first: Sequence[int]) -> int:
         """Run ranks and those they wait for; return the first error code.
 
-        0 if all of them end with that.
+        0 if all of them exit with 0.
         """
         waiting = deque(first)
         try:
@@ -149,7 +149,7 @@ class _Runs:
                 if code:
                     self._report_failure(rank)
         for rank in rank_messages.all_wanted(self._meet):
-            # Who waits for it takes no core, so it is not one too many.
+            # A waiting rank uses no core, so it is not counted.
             if rank not in self.codes and rank < self._layout.world:
                 self._start(rank, speaks=False)
 
@@ -184,7 +184,7 @@ class _Runs:
     def stages(self) -> list[int]:
         """The ranks of a pipeline, one for each stage.
 
-        They are those that rank 0's messages lead to; rank 0 alone without any.
+        Follow the messages of rank 0; without any, the result is rank 0 alone.
         """
         linked = {0}
         pairs = {tuple(map(int, name.split("-")[1:4:2])) for name in self._letters()}
@@ -207,7 +207,7 @@ def _save_represented_ranks(
         try:
             session = open_session(file)
         except NbmemError:
-            continue  # What a rank left that did not come to its end is read as it is.
+            continue  # Read the output of an incomplete rank as it is.
         if session.rank is None:
             continue
         number = session.rank.number

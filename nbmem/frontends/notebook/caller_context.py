@@ -1,8 +1,8 @@
 """Inspect the stack for the IPython calls that enclose the caller.
 
 The calls are found by the names of their functions. The frames are read instead of a counter,
-because an interrupted cell may never reach its closing event. tests/ipython/test_enclosing.py
-fails where IPython names them otherwise.
+because an interrupted cell may never reach its closing event. A test fails if IPython changes these
+names.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 
 RUNS_A_CELL = "run_cell_async"
-"""Of InteractiveShell."""
+"""Functions of InteractiveShell."""
 RELOADS = "reload_extension"
-"""Of ExtensionManager; `%reload_ext` calls it."""
+"""Function of ExtensionManager; `%reload_ext` calls it."""
 
 
 def cell_depth() -> int:
@@ -29,7 +29,7 @@ def is_reloading() -> bool:
 
 
 def _calls_of(function: str) -> int:
-    count, frame = 0, sys._getframe()  # noqa: SLF001 - the documented way to one's own frames
+    count, frame = 0, sys._getframe()  # noqa: SLF001 - the documented call for the current frame
     while frame.f_back is not None:
         frame = frame.f_back
         count += frame.f_code.co_name == function

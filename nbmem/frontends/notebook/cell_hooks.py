@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nbmem.frontends.notebook.tracer import MemoryPeakExceededError, Tracer
 
 MAX_ROWS = 10_000
-"""Rows of the history that are kept: a bound for a notebook that runs for weeks."""
+"""Rows of the history that are retained: a bound for a notebook that runs for weeks."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,13 +34,13 @@ class RunningCell:
     """A cell between its two events.
 
     Attributes:
-        title: The trace's: the name that the user gave, or `In [3]`.
-        label: The history's: the name that the user gave, or the cell's first line.
+        title: The trace's title: the user's name for it, or `In [3]`.
+        label: The history's label: the user's name for it, or the cell's first line.
         code: Its source.
-        number: The 3 of `In [3]`; None for a cell that is not kept in IPython's history.
+        number: The 3 of `In [3]`; None for a cell that is not stored in IPython's history.
         cell_id: The front end's id of the cell, if it sends one.
         counted: Whether it gets a line in the history.
-        options: What its `%%memtrace` line asked for.
+        options: The options of its `%%memtrace` line.
         trace: The full trace, or None.
         read: Whether the counters were read before it.
         begun_ns: When it began, on the monotonic clock.
@@ -80,7 +80,7 @@ class CellListener(Protocol):
 class CellHooks:
     """The `pre_run_cell` and `post_run_cell` hooks of one shell.
 
-    Cells inside a cell fire both events, too, and are passed over.
+    Cells inside a cell fire both events, too, and are skipped.
 
     Attributes:
         rows: One delta for each cell that touched a card.
@@ -164,14 +164,14 @@ class CellHooks:
                 exceeded = self._finish(cell, result)
                 if exceeded is not None and getattr(result, "success", False):
                     self._fail(result, exceeded)
-            if cell.trace is not None:  # whatever failed above
+            if cell.trace is not None:  # even after a failure above
                 self._tracer.release_trace(cell.trace)
 
     @shell_entry("finish this cell", otherwise=_cell_is_over)
     def post_run_cell(self, result: Any) -> None:
         """Finish the cell that IPython has run, successfully or not.
 
-        The newest ipykernel may bring no result.
+        The newest ipykernel may pass no result.
         """
         self._cell_is_over(result)
 
@@ -181,7 +181,7 @@ class CellHooks:
         Before the cell it interrupts the cell. After the cell a sentence reports it.
         """
         inside = 1
-        with suppress(KeyboardInterrupt):  # the same, once more
+        with suppress(KeyboardInterrupt):  # a second Ctrl-C
             inside = cell_depth()
         if inside:
             self._interrupt.arm()
@@ -227,7 +227,7 @@ class CellHooks:
         if cell.counted and _torch_imported():
             with error_boundary("read this cell's delta"):
                 row = self._row(cell, type(error).__name__ if error else None)
-        row = row if ran else None  # its code took nothing: no line, no badge
+        row = row if ran else None  # no code ran, so it has no line and no badge
         exceeded = None
         if cell.trace is not None and not ran:
             self._tracer.drop(cell.trace, error)
@@ -292,7 +292,7 @@ def _title(number: int | None) -> str:
 def _torch_imported() -> bool:
     """Return whether the user has imported torch.
 
-    Without it there is nothing to read. It is not imported for that.
+    Without it there is nothing to read. This function must not import it.
     """
     return "torch" in sys.modules
 
@@ -300,7 +300,7 @@ def _torch_imported() -> bool:
 def _is_nbmem_magic(raw_cell: str) -> bool:
     """Return whether a cell contains only a `%nbmem` or `%%nbmem` magic.
 
-    Such a cell is noise in the history. The code below `%%nbmem` does not run in this kernel.
+    Such a cell is left out of the history. The code below `%%nbmem` does not run in this kernel.
     """
     text = raw_cell.strip()
     return text.startswith("%%nbmem") or (text.startswith("%nbmem") and "\n" not in text)
@@ -319,5 +319,5 @@ def _with_peak(row: CellDelta | None, trace: Trace) -> CellDelta | None:
         return None
     try:
         return replace(row, peak=trace.report().peak.allocated)
-    except Exception:  # noqa: BLE001 - said already, where the report was to be shown
+    except Exception:  # noqa: BLE001 - already reported, where the report was to be shown
         return row

@@ -1,8 +1,8 @@
 """Complete `%nbmem` and `%%memtrace` lines on Tab.
 
-IPython asks several matchers and joins what they find, so beside nbmem's words there would be
-Python's (`--` begins `--abs`). Its completer is asked by two calls in every version; on nbmem's own
-lines these answer in its place.
+IPython queries several matchers and joins their results, so Python's completions would be added to
+nbmem's (`--` begins `--abs`). In every version its completer has two entry points. On nbmem's lines
+these methods replace them.
 
 A command's options are listed once, for its help and for Tab.
 """
@@ -29,17 +29,17 @@ _LINE = re.compile(r"\s*(%%?)(nbmem|memtrace)[ \t]+(.*)")
 _WORD = re.compile(r"""(?:[^\s"']|"[^"]*(?:"|$)|'[^']*(?:'|$))+""")
 _CALLS = ("completions", "complete")
 QUESTION = "%%nbmem"
-"""With what a question about the cell below begins."""
+"""Start of a line with a question about the cell below."""
 
 
 class CompletionMatches(NamedTuple):
     """The completions possible at the cursor.
 
     Attributes:
-        word: As much of it as is there.
-        words: What it may become.
-        blanked: The text with nbmem's own part of the line blank, where Python is to be completed
-            there instead; else None.
+        word: The part of the word before the cursor.
+        words: Its possible completions.
+        blanked: The text with nbmem's part of the line blank, if Python is to be completed there
+            instead; else None.
     """
 
     word: str

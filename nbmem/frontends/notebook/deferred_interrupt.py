@@ -9,8 +9,8 @@ from typing import Any
 class CellInterrupter:
     """An AST transformer that interrupts the next compiled cell, once.
 
-    IPython passes over what its callbacks raise, and would run the cell to its end. So a
-    transformer of its syntax tree stands in the shell from the interrupt to that cell.
+    IPython ignores exceptions of its callbacks, and would run the cell to its end. So a transformer
+    of its syntax tree is installed from the interrupt to that cell.
 
     Args:
         shell: The shell.

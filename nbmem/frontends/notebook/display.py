@@ -28,7 +28,7 @@ def why_no_report(trace: Trace, device: int | None) -> str | None:
 def require_report(trace: Trace, device: int | None) -> None:
     """Raise an error if a recording has nothing to show.
 
-    Any other fault passes here: the output states it.
+    Any other fault is ignored here: the output reports it.
 
     Raises:
         UsageError: The recording has no such card, or none at all.
@@ -50,16 +50,16 @@ def show(
 ) -> None:
     """Show a recording's report in the cell's output.
 
-    HTML and text are both sent, and the front end picks.
+    HTML and text are both sent, and the front end chooses.
 
     Args:
         trace: The recording.
         device: CUDA ordinal of the card; None for the one that held the most.
         widget: Whether to show more than the plain text.
-        display_id: Of the output that the report replaces; None for a new one.
+        display_id: Display id of the output that the report replaces; None for a new one.
     """
     bundles = [(report_bundle(trace, device, widget=widget), display_id)]
-    with suppress(Exception):  # nothing to report of, or a ledger that fails: its bundle says so
+    with suppress(Exception):  # nothing to report, or a faulty ledger: its bundle says so
         ooms = trace.report(device).ooms
         if ooms:
             from nbmem.views.mime_bundle import oom_bundle
@@ -72,7 +72,7 @@ def show(
 def report_bundle(trace: Trace, device: int | None, *, widget: bool) -> dict[str, Any]:
     """Return a recording's report as a MIME bundle.
 
-    An out-of-memory error is left out: it has an output of its own.
+    An out-of-memory error is left out: it has a separate output.
     """
     return _forms(trace._repr_mimebundle_(device=device, ooms=False), widget=widget)
 
@@ -88,8 +88,8 @@ def show_bundle(
 
     Args:
         bundle: What to show.
-        display_id: A name of the output, by which it can be replaced.
-        update: Replace the output of that name.
+        display_id: Display id by which the output can be replaced.
+        update: Replace the output with that id.
     """
     from IPython.display import display
 

@@ -1,8 +1,8 @@
 """Show one report of a cell that is traced on many engines.
 
-Such a cell has `%%px` above `%%memtrace --save FOLDER/`. Each engine records itself and writes
-into the folder, as ranks of torchrun do. The notebook that started them shows what lies there
-when the cell is over.
+Such a cell has `%%px` above `%%memtrace --save FOLDER/`. Each engine records itself and writes into
+the folder, as ranks of torchrun do. The notebook that started them shows the folder's contents when
+the cell is over.
 
 https://ipyparallel.readthedocs.io/en/9.0/tutorial/magics.html
 """
@@ -64,9 +64,9 @@ def engines_folder(raw_cell: str) -> str | None:
 def ranks_folders(raw_cell: str) -> Iterator[Path]:
     """Yield the folders into which a cell may let other ranks write.
 
-    This process does not record those ranks; the sidebar follows the folders. They are the
-    engines' folder, those of `nbmem.recorded` in this process, and what a line of the cell gives
-    to `nbmem run --save`, as in `!torchrun ... -m nbmem run train.py --save runs/today/`.
+    This process does not record those ranks; the sidebar follows the folders. They are the engines'
+    folder, those of `nbmem.recorded` in this process, and arguments of `nbmem run --save` in the
+    cell's lines: `!torchrun ... -m nbmem run train.py --save runs/today/`.
     """
     ranks = sys.modules.get("nbmem.api.rank_recording")
     folders = [] if ranks is None else [str(folder) for folder in ranks.WRITTEN]
@@ -80,7 +80,7 @@ def ranks_folders(raw_cell: str) -> Iterator[Path]:
 def begin_rank(trace: Trace, place: str | None) -> RankFolder | None:
     """Begin to write a traced cell, as one rank of many, into a folder.
 
-    Returns None where `place` is no folder.
+    Returns None if `place` is no folder.
 
     Raises:
         NotWrittenError: The folder cannot be made.

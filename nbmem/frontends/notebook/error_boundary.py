@@ -25,7 +25,7 @@ _R = TypeVar("_R")
 def notify(sentence: str) -> None:
     """Write a sentence for the user to stderr.
 
-    It is not a result, so it stands beside the cell's own output.
+    It is not a result, so it is separate from the cell's output.
     """
     with suppress(Exception):  # a stream that the user has replaced, or closed
         sys.stderr.write(f"nbmem: {sentence}\n")
@@ -37,7 +37,7 @@ def error_boundary(doing: str, *, in_cell: bool = False) -> Iterator[None]:
 
     Args:
         doing: What the code is for, after "could not": "show the report".
-        in_cell: Whether a line of the user's own asked for it, which an interrupt then ends.
+        in_cell: Whether a line of the user's own requested it; an interrupt then ends that line.
     """
     try:
         with suppress_warnings(outer=2):  # contextlib's `__enter__` is between
@@ -66,11 +66,11 @@ def error_boundary(doing: str, *, in_cell: bool = False) -> Iterator[None]:
 def release_with_retry(doing: str, release: Callable[[], _R]) -> _R | None:
     """Call a function that releases something, with a second try.
 
-    What is not removed would stay for good. Returns None where both tries fail.
+    Anything not released would stay for good. Returns None if both tries fail.
 
     Args:
-        doing: As for `guest`.
-        release: Takes it out; called again where it failed, so it must bear that.
+        doing: As for `error_boundary`.
+        release: Releases it; called again after a failure, so it must allow that.
     """
     for _ in range(2):
         with error_boundary(doing):
@@ -86,15 +86,15 @@ def shell_entry(
     This is `entry` of nbmem.core with a note on stderr.
 
     Args:
-        doing: As for `guest`.
+        doing: As for `error_boundary`.
         otherwise: As for `entry`.
-        in_cell: Whether a line of the user's own calls it, which an interrupt then ends.
+        in_cell: Whether a line of the user's own calls it; an interrupt then ends that line.
     """
 
     def lost(_part: str, err: Exception) -> None:
         notify(f"could not {doing} ({error_of(err)}). Your code is not affected.")
 
-    def interrupted() -> None:  # IPython would print it as a fault of the callback's
+    def interrupted() -> None:  # IPython would print it as a callback's fault
         notify(f"interrupted before it could {doing}.")
 
     told = None if in_cell else interrupted

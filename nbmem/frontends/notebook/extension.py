@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _LOADED: dict[Any, Extension] = {}
 _RELOADING: dict[Any, Extension] = {}
-"""Unloaded by `%reload_ext`, which IPython advises where an extension is loaded already: it must
-not cost the user the last report, the history, or the card that their tensors are on."""
+"""Extensions that `%reload_ext` unloads, as IPython advises if one is loaded already. Their last
+report, history and virtual card (with the user's tensors) must not be lost."""
 
 
 class Extension:
@@ -121,7 +121,7 @@ def _end_estimates() -> None:
 def _sidebar(notebook: Notebook, before: HubState | None) -> Sidebar | None:
     """Create the kernel's side of the sidebar.
 
-    None in a terminal, which cannot show it, and where its creation fails.
+    None in a terminal, which cannot show it, and if its creation fails.
     """
     if getattr(notebook.shell, "kernel", None) is None:
         return None
@@ -154,7 +154,7 @@ def load_ipython_extension(shell: Any) -> None:
 def unload_ipython_extension(shell: Any) -> None:
     """Unload nbmem from a shell (`%unload_ext nbmem`).
 
-    Everything is undone, except that `%reload_ext` keeps the virtual card.
+    Everything is undone, except that `%reload_ext` leaves the virtual card active.
     """
     extension = _LOADED.get(shell)
     if extension is None:

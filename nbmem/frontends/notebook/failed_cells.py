@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from nbmem.core.session.oom import Refusal
 
 MOST = 100
-"""Out-of-memory errors of one cell that are remembered, the latest."""
+"""Out-of-memory errors of one cell that are retained, the latest."""
 WORTH_SAYING = MIB
-"""An interrupted cell that left less is not spoken of."""
+"""An interrupted cell that left less is not mentioned."""
 
 
 class FailureWatch:
     """A listener for out-of-memory errors in cells.
 
-    A traced cell has its own in its report.
+    A traced cell has them in its report.
     """
 
     def __init__(self, shell: Any) -> None:
@@ -38,7 +38,7 @@ class FailureWatch:
         """Start listening before a cell; torch has been imported."""
         from nbmem.capture.hooks import oom_observer
 
-        self.close()  # where the end of an earlier cell never came
+        self.close()  # if an earlier cell's end event never came
         self._stop = oom_observer.listen(self._seen.append, self._shell.user_ns)
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class FailureWatch:
         """Explain a cell that ran out of memory or was interrupted.
 
         Args:
-            error: What ended it, or None.
+            error: The exception that ended it, or None.
             traced: Whether its report is shown already.
             row: Its change of the card's memory, if it was read.
         """

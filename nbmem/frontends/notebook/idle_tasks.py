@@ -1,11 +1,11 @@
 """Finish a heap walk while the kernel is idle after a cell.
 
-A person who waits for the prompt gets the report after a few milliseconds of walking. The rest is
-walked when the kernel is idle, in pieces between which it takes requests; then the report is
-renewed. The next cell may change the heap. If it comes before the walk is over ("Run All" does),
-it waits a moment for the rest, and ends what is left then.
+After a few milliseconds of walking, the report is shown with what was found. The rest of the walk
+runs when the kernel is idle, in pieces between which it handles requests. Then the report is
+renewed. The next cell may change the heap. If it starts before the walk is over ("Run All"), it
+waits briefly, and then drops the rest.
 
-Front ends that execute a notebook unattended (`allow_stdin` is off) get all of it at once.
+For front ends that run a notebook unattended (`allow_stdin` is off) the walk runs at once.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from nbmem.api.tracing import Trace
 
 WAIT_S = 0.01
-"""For so long a look keeps a person waiting, where it can go on later."""
+"""Length of a walk that delays the prompt, if it can be continued later."""
 TERMINAL_S = 0.015
-"""And where it cannot."""
+"""The same if it cannot be continued."""
 REST_S = 0.05
-"""So long the kernel is left alone after a cell: its reply is sent from the same loop, after a
-sleep of its own (`Kernel._execute_sleep`), and a piece that came between would hold it up."""
+"""Delay of the walk after a cell. Its reply is sent from this event loop, after a sleep
+(`Kernel._execute_sleep`), and a piece in between would delay it."""
 PIECE_S = 0.02
-"""So long a piece keeps a request waiting afterwards."""
+"""Longest time for which a later piece delays a request."""
 NEXT_S = 0.3
-"""And so long the next cell waits for the rest, at most."""
+"""Longest time for which the next cell waits for the rest."""
 
 
 class IdleHeapWalk:
     """The rest of the last trace's heap walk, run while the kernel is idle.
 
     Args:
-        shell: The shell; where it has no kernel with a loop, there is no later.
+        shell: The shell; without a kernel with an event loop, a walk cannot be continued.
     """
 
     def __init__(self, shell: Any) -> None:
@@ -49,8 +49,8 @@ class IdleHeapWalk:
     def time_limit(self) -> Callable[[float], bool] | None:
         """Return a function that says when a heap walk has to stop, or None.
 
-        It takes the seconds that the next part will need. None means that no person waits: a
-        front end that executes a notebook unattended (nbconvert, papermill) answers no input.
+        It takes the seconds that the next part will need. None means that there is no user to wait:
+        a front end that runs a notebook unattended (nbconvert, papermill) has no input.
         """
         if self._kernel is not None:
             waits = bool(getattr(self._kernel, "_allow_stdin", False))
@@ -61,7 +61,7 @@ class IdleHeapWalk:
         if self.can_continue:
             return _until(WAIT_S)
         over = _until(TERMINAL_S)
-        return lambda _coming: over(0)  # a long part is taken: it will not be looked at later
+        return lambda _coming: over(0)  # start a long part, too: it cannot run later
 
     @property
     def can_continue(self) -> bool:
@@ -72,18 +72,18 @@ class IdleHeapWalk:
         """Continue the heap walk when the cell is over.
 
         Args:
-            trace: Its look was left.
-            renew: Called when the look is over; the report has more names then.
+            trace: The trace whose walk is not complete.
+            renew: Called when the walk is complete; the report then has more names.
         """
         self._trace, self._renew = trace, renew
-        # A cell of a subshell ends in a thread of its own, and timers are the loop's.
+        # A subshell's cell ends in its own thread; timers must be set in the loop's thread.
         self._kernel.io_loop.add_callback(self._rest, trace)
 
     def finish_now(self) -> None:
         """Continue the heap walk now, for as long as the next cell can wait.
 
-        What is left then is dropped. Nothing has run since the traced cell that could have
-        changed what is looked at.
+        What is left then is dropped. No code has run since the traced cell that could have changed
+        the heap.
         """
         if self._trace is not None and self._trace.resume_walk(_until(NEXT_S)):
             self._show()
@@ -102,7 +102,7 @@ class IdleHeapWalk:
     @shell_entry("look who holds what")
     def _piece(self, trace: Trace) -> None:
         if trace is not self._trace or self._renew is None:
-            return  # the next cell has begun, perhaps with a look of its own
+            return  # the next cell has begun, perhaps with its own walk
         if not trace.resume_walk(_until(PIECE_S)):
             self._kernel.io_loop.add_callback(self._piece, trace)
             return

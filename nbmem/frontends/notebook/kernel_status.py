@@ -1,6 +1,6 @@
 """Write a status file after each cell, for `nbmem gpus` elsewhere.
 
-The file says what this kernel holds; another process reads it.
+The file describes this kernel's memory; another process reads it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class KernelStatusWriter:
     def _last_held(self) -> tuple[tuple[str, int], ...]:
         """Return what the last traced cell left on its card, by category.
 
-        The card is the one that its report shows. Empty where that is no CUDA card.
+        It is the card that its report shows. Empty if that is not a CUDA card.
         """
         last = self._tracer.last
         if last is not None and last.cell is not None and last is not self._of:
@@ -88,7 +88,7 @@ class KernelStatusWriter:
 def _at_exit() -> None:
     """Register the file's removal at exit, once for the process.
 
-    Python keeps the slot of an unregistered function.
+    Python retains the slot of an unregistered function.
     """
     atexit.register(_remove_status)
 

@@ -146,7 +146,7 @@ def _trace(notebook: Notebook, options: CellOptions, title: str, run: Callable[[
         release_with_retry("end the trace", partial(tracer.release_trace, trace))
     if exceeded is not None:
         raise exceeded
-    if trace.interrupted:  # Ctrl-C came while nbmem finished: it was meant for the cell
+    if trace.interrupted:  # Ctrl-C came while nbmem finished, but was meant for the cell
         raise KeyboardInterrupt
     return value
 
@@ -175,7 +175,7 @@ def _block(title: str) -> AbstractContextManager[object]:
 def _run(notebook: Notebook, source: str, local_ns: Mapping[str, object] | None) -> Any:
     """Run code as `%time` does, and return its last expression's value.
 
-    Its exception goes up to the cell.
+    Its exception is passed on to the cell.
     """
     __tracebackhide__ = True
     shell = notebook.shell

@@ -34,7 +34,7 @@ class CellOptions:
         max_peak: Bytes above which the cell fails; None for no limit.
         widget: Show the HTML report; if False, the plain text only.
         save: File to save the session to, or None.
-        private: Whether that file tells nothing of its author.
+        private: Whether that file must reveal nothing about its author.
     """
 
     name: str | None = None

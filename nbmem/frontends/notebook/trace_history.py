@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nbmem.api.tracing import Trace
 
 MOST_BYTES = 256 * MIB
-"""Host memory that kept recordings may hold together; a million events are 41 MiB."""
+"""Limit on the host memory of all retained recordings; a million events are 41 MiB."""
 MOST_CELLS = 50
 _CELL = re.compile(r"In \[(\d+)\]")
 
@@ -30,7 +30,7 @@ class _Kept:
 class TraceHistory:
     """Finished traces, the newest last; the newest is kept whatever its size.
 
-    Only the newest keeps its reports, which are larger than what they are made of.
+    Only the newest retains its reports, which are larger than their data.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class TraceHistory:
     def find(self, name: str) -> Trace | None:
         """Return the newest trace with a name or cell number, or None.
 
-        `3` is the cell In [3], whatever it is called.
+        `3` is the cell In [3], even if it has a name.
         """
         names = {name, f"In [{name}]"}
         newest = reversed(self._traces)
@@ -79,7 +79,7 @@ class TraceHistory:
         """Find a kept trace by its cell's number or its name.
 
         Raises:
-            UsageError: There is none.
+            UsageError: There is no such trace.
         """
         found = self.find(name)
         if found is None:

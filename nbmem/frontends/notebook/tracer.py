@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("nbmem")
 
 MAX_FREED = 1_000
-"""Actions that are remembered."""
+"""Limit on remembered actions."""
 
 
 class MemoryPeakExceededError(Exception):
@@ -49,13 +49,13 @@ class TraceListener(Protocol):
     def trace_begun(self, title: str, options: CellOptions) -> None:
         """Handle the start of a trace.
 
-        A line may be shown in its cell until its report is there.
+        A progress line may be shown in the cell until its report exists.
         """
 
     def trace_ended(self) -> CellOutput | None:
         """Handle the end of a trace; return the output that its report replaces.
 
-        None where there is no output to replace.
+        None if there is no output to replace.
         """
 
     def reported(self, trace: Trace, device: int | None) -> None:
@@ -67,9 +67,9 @@ class Tracer:
 
     Attributes:
         last: The last finished (or opened) recording, or None.
-        kept: The last traced cells, as many as a bound allows, for `%nbmem diff`.
+        kept: The last traced cells, within a memory limit, for `%nbmem diff`.
         activated: Whether a virtual card was activated through this extension.
-        freed: What `%nbmem free` did, the latest.
+        freed: The latest results of `%nbmem free`.
         watcher: The listener that is notified of traces, or None.
         later: Continues a heap walk while the kernel is idle.
     """
@@ -84,7 +84,7 @@ class Tracer:
         self._shell = shell
         self._running: str | None = None
         self._writes: RankFolder | None = None
-        self._begun: Trace | None = None  # the last one, whoever else knows of it
+        self._begun: Trace | None = None  # the last one, even if no caller knows of it
 
     @property
     def running(self) -> str | None:
@@ -95,7 +95,7 @@ class Tracer:
         """Activate a virtual card; return the sentence to show.
 
         Raises:
-            NbmemError: There is no such card, it cannot be used, or it would lose what lives.
+            NbmemError: There is no such card, it cannot be used, or live tensors would be lost.
         """
         from nbmem.api import device_selection
 
@@ -118,8 +118,8 @@ class Tracer:
     def begin(self, options: CellOptions, title: str) -> Trace | None:
         """Start a trace; return None if that is not possible.
 
-        A sentence on stderr says why. None is returned also after an interrupt, which the caller
-        that holds interrupts back delivers.
+        A sentence on stderr gives the reason. After an interrupt, None is returned and the caller
+        that holds interrupts delivers it.
         """
         if self._running is not None:
             notify(
@@ -143,14 +143,14 @@ class Tracer:
             trace.start()
             self._writes = begin_rank(trace, options.save)
             if not trace.runs and not held.came:
-                trace.report()  # says why
+                trace.report()  # prints the reason
             self._running = title
             if self.watcher is not None:
                 with error_boundary("show the progress line"):
                     self.watcher.trace_begun(title, options)
             if trace.runs and not held.came:
                 return trace
-        if trace is not None:  # it may have begun all the same
+        if trace is not None:  # it may have begun nevertheless
             self.release_trace(trace)
         self._running = None
         if not held.came:
@@ -161,7 +161,7 @@ class Tracer:
     def mark_user_time(*, begins: bool) -> None:
         """Mark the start or the end of a traced cell's own code.
 
-        The time around it counts as nbmem's.
+        The time outside it counts as nbmem's.
         """
         with error_boundary("tell the cell's time from nbmem's"):
             from nbmem.capture.record.recording import users_time
@@ -174,7 +174,7 @@ class Tracer:
         """Stop a trace, save and show it.
 
         Returns:
-            The error to fail the cell with, if its peak is above the limit that the user set.
+            The error to fail the cell with, if its peak is above the user's limit.
         """
         with hold_signals() as held:
             exceeded = self._end(trace, options, error)
@@ -221,7 +221,7 @@ class Tracer:
     def _save(self, trace: Trace, place: str | None, *, private: bool) -> None:
         """Save the session to the user's file, or to a folder of ranks.
 
-        Does nothing where the user named neither.
+        Does nothing if the user named neither.
         """
         writes, self._writes = self._writes, None
         with error_boundary("save the session"):
@@ -234,7 +234,7 @@ class Tracer:
         """Release everything of a trace, even where `end` has failed."""
         self._running = None
         with hold_signals():
-            if trace.session is None or trace.runs:  # not a look that is left for later
+            if trace.session is None or trace.runs:  # not a walk that is left for later
                 trace.stop()
             if trace is self._begun and trace.session is not None:
                 self._keep(trace)

@@ -1,9 +1,9 @@
 """Blank a leading `%%memtrace` line, so that IPython runs a plain cell.
 
 A cell magic that calls `run_cell` breaks top-level await, shows the result twice, fires the cell
-events twice and reports a failed cell as a success. With the line blanked, line numbers,
-tracebacks, await, cell ids, a `%%capture` below it and the failure status stay as they are, and
-the hook in cell.py still sees the options in `info.raw_cell`.
+events twice and reports a failed cell as a success. With the line blanked, these stay correct: line
+numbers, tracebacks, await, cell ids, a `%%capture` below it and the failure status. The hook in
+cell_hooks.py still sees the options in `info.raw_cell`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def strip_memtrace_line(lines: list[str]) -> list[str]:
     """Blank a leading `%%memtrace ...` line.
 
     This has no side effects, because completion runs it, too. Under another magic (`%%time` above
-    it) no event will announce the cell, so there the line is left for the registered magic.
+    it) no event announces the cell, so there the line is left for the registered magic.
     """
     if not lines or not _LINE.match(lines[0].rstrip("\r\n")) or cell_depth():
         return lines
@@ -54,10 +54,9 @@ def insert_before_cell_magic(chains: list[list[Transformer]], ours: Transformer)
     """Put a transformer just before IPython's own for `%%` lines.
 
     Args:
-        chains: IPython's cleanup and line transformers; which of the two holds `cell_magic`
-            depends on the version. In front of it, a terminal still waits for the blank line that
-            ends a cell magic.
-        ours: The transformer.
+        chains: IPython's cleanup and line transformers; the version decides which has `cell_magic`.
+            Before it, a terminal still waits for the blank line that ends a cell magic.
+        ours: nbmem's transformer.
     """
     for chain in chains:
         names = [getattr(transformer, "__name__", "") for transformer in chain]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nbmem.frontends.sidebar.messages import Entry
 
 RETRIES = 3
-"""The reserved bytes must be the same before and after the driver's reading."""
+"""Readings tried until the reserved bytes before and after the driver's reading are equal."""
 
 
 class CardReader:
@@ -55,7 +55,7 @@ class CardReader:
         """Sample each card.
 
         Args:
-            progress: Of the trace that runs: it knows what some of the bytes are.
+            progress: Progress of the running trace, which knows the category of some bytes.
         """
         self._follow_virtual_card()
         self._progress = progress
@@ -76,7 +76,7 @@ class CardReader:
     def processes(self) -> tuple[Process, ...]:
         """List the other processes on these cards, largest first.
 
-        They are those that the driver names.
+        These are the processes that the driver names.
         """
         if self._nvml is None:
             return ()
@@ -113,7 +113,7 @@ class CardReader:
             counters = torch_cuda.read_counters(index) or counters
             if counters.reserved == before:
                 break
-        else:  # the cell takes memory too fast just now: its counters, and nothing beside them
+        else:  # the cell takes memory too fast now: use its counters alone
             free = process = None
         return CardSample(
             index=index,
@@ -136,7 +136,7 @@ class CardReader:
     def _by_category(self, index: int, allocated: int) -> tuple[Entry, ...]:
         """Return allocated bytes by category, as the trace knows them.
 
-        Once the trace has ended, they hold for as long as nothing was allocated or freed.
+        After the trace has ended, they are valid until something is allocated or freed.
         """
         if self._progress is not None:
             self._named[index] = allocated, by_category(self._progress, index, allocated)
@@ -146,7 +146,7 @@ class CardReader:
     def _raise_peak(self, index: int, counters: torch_cuda.Counters) -> int:
         """Raise the cell's peak to the current reading and return it.
 
-        The peak counter is the user's: it counts for this cell once the cell has moved it.
+        The peak counter is the user's: it applies to this cell once the cell has changed it.
         """
         moved = counters.peak_allocated != self._counter.get(index, 0)
         reached = counters.peak_allocated if moved else counters.allocated
@@ -156,7 +156,7 @@ class CardReader:
     def _driver(self, index: int) -> tuple[int | None, int | None, int | None, int, bool]:
         """Read (total, free, process, driver, shared) of a card.
 
-        The first four are bytes, `driver` those that the driver keeps; `shared` says if they are
+        The first four are bytes; `driver` is what the driver reserves. `shared` is whether they are
         the host's memory.
         """
         if self._nvml is not None:
@@ -184,7 +184,7 @@ class CardReader:
     def _follow_virtual_card(self) -> None:
         """Reset NVML and the peaks when a virtual card starts or stops.
 
-        Another card answers as NVML then.
+        After that, NVML reports another card.
         """
         answering = virtual_card()
         if answering is not self._answering:

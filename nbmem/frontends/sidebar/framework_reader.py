@@ -25,7 +25,7 @@ class FrameworkReader:
 
         Args:
             device: CUDA ordinal.
-            most: Bytes that they can hold together; None where nobody knows.
+            most: Bytes that they can hold together; None if unknown.
         """
         if most is None:
             return ()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nbmem.capture.record.progress import LoopProgress
 
 HOST_DEVICE = -1
-"""The host's number among the devices, see capture/record/storage_registry_log.py."""
+"""The host's device number, see capture/record/storage_registry_log.py."""
 
 
 class HostReader:
@@ -36,16 +36,16 @@ class HostReader:
     def read(self, progress: LoopProgress | None = None) -> HostSample | None:
         """Sample the host's memory; None where torch has a card.
 
-        None, too, before torch is imported, and where the system does not report resident bytes.
+        Also None before torch is imported, and if the system does not report resident bytes.
 
         Args:
-            progress: Of the trace that runs: it knows what some of the bytes are.
+            progress: Progress of the running trace, which knows the category of some bytes.
         """
         torch = sys.modules.get("torch")
-        if not is_whole(torch):  # as long as it is being imported it answers with faults
+        if not is_whole(torch):  # during its import, calls would fail
             return None
         if device_count() or virtual_card() is not None or accelerator_in_use(torch) is not None:
-            return None  # one may have come
+            return None  # a card may have appeared
         if self._card is None:
             self._card = _is_a_card_here()
         if self._card:

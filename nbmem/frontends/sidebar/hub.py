@@ -48,22 +48,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger("nbmem")
 
 KEPT_MS = 60_000
-"""Samples that a page is given when it comes: a minute of them."""
+"""Samples that a new page receives: one minute."""
 PROCESSES_S = 5
-"""How often the other processes are asked for: that costs ten times a reading."""
+"""Seconds between reads of other processes: each costs ten times a reading."""
 
 
 class Hub:
     """The kernel's side of every connected sidebar.
 
     Args:
-        send: Sends one message to all of them; what it raises ends the readings.
+        send: Sends one message to all sidebars; an exception in it ends the readings.
         recorder: The recorder that runs now, or None.
-        before: What an earlier hub remembered.
+        before: State of an earlier hub.
 
     Attributes:
         hz: Readings a second while a cell runs.
-        watchers: Called with each reading, from the hub's thread, also if nothing has changed.
+        watchers: Called with each reading, from the hub's thread, even if nothing has changed.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class Hub:
         """Start the readings of a cell.
 
         Args:
-            cell: Which.
-            folders: Says where it lets ranks write by now.
+            cell: The cell.
+            folders: Returns the folders into which it lets ranks write so far.
         """
         self._talk(self._begin, cell, folders)
 
@@ -107,8 +107,8 @@ class Hub:
         """End the readings of a cell; no message is sent after this returns.
 
         Args:
-            cell: Which.
-            delta: What it took and left, or None.
+            cell: The cell.
+            delta: Memory that it took and left, or None.
         """
         self._talk(self._end, cell, delta)
 
@@ -124,7 +124,7 @@ class Hub:
     def sample_once(self) -> None:
         """Sample the cards between two cells, after a page's request.
 
-        Nothing is pushed: the page requests the state once its own request is answered.
+        Nothing is pushed: the page requests the state after the reply to its request.
         """
         self._talk(self._sample)
 
@@ -166,13 +166,13 @@ class Hub:
                 notes=tuple(self._notes),
             )
 
-    # --- one at a time
+    # --- under the lock
 
     def _talk(self, do: Callable[..., None], *arguments: Any) -> None:
         """Read and send under the lock, one thread at a time.
 
-        So nothing is sent after a cell's end. A fault ends the readings and never reaches the
-        user's cell. A forked child has no thread, and neither reads nor sends.
+        This ensures that nothing is sent after a cell's end. A fault ends the readings and never
+        affects the user's cell. A forked child has no such thread: it neither reads nor sends.
         """
         if self._closed.is_set() or os.getpid() != self._pid:
             return
@@ -215,7 +215,7 @@ class Hub:
 
     def _show(self, report: LastReport) -> None:
         self._report = report
-        self._push(report)  # also of a cell that has ended: it may be renewed when nobody waits
+        self._push(report)  # also for a cell that has ended: idle time may renew its report
 
     # --- the thread
 
@@ -248,7 +248,7 @@ class Hub:
     def _push_ranks(self, cell: Cell, *, final: bool = False) -> None:
         """Push the ranks if they have changed.
 
-        Ranks may write for a notebook without torch, since engines have their own.
+        Ranks may write even if the notebook has no torch, since engines have their own.
         """
         if (ranks := self._readings.ranks(final=final)) is not None:
             self._announce(cell)
@@ -294,7 +294,7 @@ class Hub:
 def _content(sample: Sample) -> tuple[object, ...]:
     """Return what two samples are compared by, without time.
 
-    What other programs did on the host is left out, too: that changes all the time.
+    Other programs' use of the host's memory is left out, too: it changes all the time.
     """
     host = sample.host and (sample.host.process, sample.host.by_category)
     return sample.cell, sample.phase, sample.step, sample.cards, host

@@ -13,12 +13,12 @@ class HubState(NamedTuple):
     """A snapshot of the hub's state.
 
     Attributes:
-        cell: The cell that runs; the first one where a subshell runs another beside it.
-        samples: Those that were pushed in the last minute.
+        cell: The cell that runs; the first one if a subshell runs another beside it.
+        samples: Samples pushed in the last minute.
         cells: The last cells.
-        report: Of the last trace.
-        processes: The other processes on the cards, as last seen.
-        ranks: What a cell's ranks wrote last; None if none has started any.
+        report: Report of the last trace.
+        processes: The other processes on the cards, as last read.
+        ranks: Latest data of a cell's ranks; None if none has started any.
         notes: Faults, one sentence each.
     """
 

@@ -1,6 +1,6 @@
 """Split allocated bytes by category while a traced loop runs.
 
-On the host, a process's resident bytes are split.
+For the host, a process's resident bytes are split.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ REST_OF_HOST = ("rest", "activations, Python etc.")
 def by_category(progress: LoopProgress, device: int, allocated: int) -> tuple[Entry, ...]:
     """Split a card's allocated bytes by what the trace knows.
 
-    The rest comes last. Empty where nothing is known.
+    The rest comes last. Empty if nothing is known.
 
     Args:
-        progress: What the recorder has seen.
-        device: The card's CUDA ordinal; that of the host is below 0, as on the roll.
-        allocated: Its allocated bytes, read after that.
+        progress: The recorder's progress.
+        device: The card's CUDA ordinal; below 0 for the host, as in the storage registry.
+        allocated: Its allocated bytes, read after `progress`.
     """
     sums = {c: progress.known.get((device, c), 0) for c in OF_TRAINING}
     sums[Category.GRADIENTS] -= progress.freed.get(device, 0)
@@ -43,17 +43,18 @@ def stack_categories(
     """Return the categories in the order to stack them, with the rest.
 
     Args:
-        known: Bytes by category; what is less than 0 or more than there are is none.
-        allocated: The bytes that they are of.
-        rest: Key and label of what has no category.
+        known: Bytes by category; inconsistent figures (negative, or above the total) are ignored.
+        allocated: The total that is split.
+        rest: Key and label of uncategorized bytes.
     """
     sums = {c: known.get(c, 0) for c in OF_TRAINING}
     gradients = sums.pop(Category.GRADIENTS)
     beside = allocated - sum(sums.values())
-    # zero_grad() frees one after the other, and only its end is seen: no more than there are.
+    # zero_grad() frees one after the other, and only its end is seen: limit to the bytes that
+    # exist.
     sums[Category.GRADIENTS] = max(0, min(gradients, beside))
     left = beside - sums[Category.GRADIENTS]
-    if left < 0 or left == allocated:  # seen before something went, or nothing seen
+    if left < 0 or left == allocated:  # read before a free, or nothing read
         return ()
     named = tuple((c.key, c.label, sums[c]) for c in OF_TRAINING if sums[c])
     return (*named, (*rest, left))

@@ -23,7 +23,7 @@ REPLIES: tuple[type, ...] = get_args(requests.Reply)
 
 _MOST_ITEMS = 1000
 _MOST_INTEGER = 2**53 - 1
-"""JavaScript's, beyond which it rounds."""
+"""JavaScript's largest exact integer."""
 
 
 def kind_of(message: type) -> str:
@@ -53,7 +53,7 @@ def _plain(value: Any) -> Any:
 def decode_push(data: Any) -> Push:
     """Decode a message that the kernel pushed.
 
-    This is a page's part, for tests and for Python front ends.
+    A page does this; here it serves tests and Python front ends.
 
     Raises:
         UsageError: It is not one of PUSHES.

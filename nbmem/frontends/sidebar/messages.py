@@ -2,8 +2,8 @@
 
 They are declared once, and tools/messages.py writes their TypeScript. On the wire a message is one
 JSON object: `nbmem` (VERSION), `kind` (the class's name: `cell_begun`) and its fields. Times are
-the kernel's clock. None is null: the value cannot be known. Ordered fields are lists of tuples,
-never objects, since notebooks are saved with their objects' keys sorted.
+the kernel's clock. None is null: the value is unknown. Ordered fields are lists of tuples, never
+objects, since notebooks are saved with their objects' keys sorted.
 
 Pushes are sent on iopub as `comm_msg` of a comm with target TARGET that was never opened. A page
 accepts those whose data has `nbmem` equal to VERSION, without a handshake. They are sent only while
@@ -22,15 +22,15 @@ from nbmem.report.model import Finding, Peak
 
 VERSION = 1
 TARGET = "nbmem"
-"""Of the comm that pushes."""
+"""Target name of the comm that pushes."""
 LEAST_HZ, USUAL_HZ, MOST_HZ = 2, 4, 10
-"""Samples a second while a cell runs; fewer where nothing changes."""
+"""Samples a second while a cell runs; fewer if nothing changes."""
 MOST_PHASES = 400
-"""Of a report."""
+"""Phases in a report."""
 
 Entry = tuple[str, str, int]
-"""A category's key, its label, its bytes; or a part's of the host's memory: `tensors` is one of the
-tensors, `files` and `shared` are of the process, `cache` is of what is available."""
+"""A category's key, label and bytes; or those of a part of the host's memory. `tensors` is a part
+of the tensors, `files` and `shared` of the process, `cache` of what is available."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,22 +58,22 @@ class CardSample:
 
     Attributes:
         index: CUDA ordinal.
-        name: The driver's name; None where it does not say.
-        virtual: Whether it is nbmem's.
-        total: The whole card; the host's memory where it shares that.
+        name: The driver's name for it; None if the driver does not report one.
+        virtual: Whether it is one of nbmem's virtual cards.
+        total: The whole card; the host's memory if the card shares that.
         allocated: Bytes in live blocks, rounded up as the allocator does.
         reserved: Bytes held from the driver.
-        process: What the driver counts for this process.
-        free: What nobody uses.
-        driver: What the driver keeps for itself; 0 where it does not say.
-        peak: Highest `allocated` since the cell began: torch's own counter where the cell has
-            raised it, else the highest that was read.
-        by_category: `allocated` by what is known of it, in the order to stack them. They add up to
-            it exactly; the last one is the rest. Empty where nothing is known: in a cell without a
-            trace, and before a loop's first forward has ended.
-        frameworks: What other frameworks of this process hold and say, by category: a part of what
-            `process` has beyond `reserved`. Their names are the labels. Empty for none.
-        shared: Whether the card has the host's memory and none of its own.
+        process: Bytes that the driver counts for this process.
+        free: Unused bytes.
+        driver: Bytes that the driver reserves for itself; 0 if it does not report them.
+        peak: Highest `allocated` since the cell began: torch's own counter if the cell has raised
+            it, else the highest sample.
+        by_category: `allocated` by category, in the order to stack them. They add up to it exactly;
+            the last one is the rest. Empty if nothing is known: in a cell without a trace, and
+            before a loop's first forward has ended.
+        frameworks: Bytes that other frameworks of this process report, by category: a part of what
+            `process` has beyond `reserved`. The labels are their names. Empty if there are none.
+        shared: Whether the card uses the host's memory and has none of its own.
     """
 
     index: int
@@ -98,12 +98,12 @@ class HostSample:
     Attributes:
         total: The machine's, or the limit of its container.
         process: Resident bytes of this process: what `top` shows.
-        peak: Highest `process` that was read since the cell began.
-        free: What could be had: page cache that the kernel would give back is free.
-        by_category: `process` by what a trace knows of it, in the order to stack them. They add up
-            to it exactly; the last one is the rest. Empty where nothing is known.
-        parts: What it is of, across the categories, by key of an Entry. Empty where the kernel does
-            not say.
+        peak: Highest sample of `process` since the cell began.
+        free: Available bytes: page cache that the kernel would release is free.
+        by_category: `process` by the categories of a trace, in the order to stack them. They add up
+            to it exactly; the last one is the rest. Empty if nothing is known.
+        parts: Its parts, across the categories, by key of an Entry. Empty if the kernel does not
+            report them.
     """
 
     total: int
@@ -118,15 +118,15 @@ class HostSample:
 class Sample:
     """Samples of the cards while a cell runs, or of the host.
 
-    The host is sampled where there is no card. Pushed when a figure has changed.
+    The host is sampled if there is no card. Pushed when a figure has changed.
 
     Attributes:
-        t_ms: When it was read, milliseconds since the epoch.
+        t_ms: Time of the reading, milliseconds since the epoch.
         cell: The cell that runs.
-        phase: Where a traced training loop is (`forward`); None elsewhere.
+        phase: Current phase of a traced training loop (`forward`); None elsewhere.
         step: Its step, from 0.
         cards: Each card that torch uses.
-        host: The host's memory; None where torch could use a card.
+        host: The host's memory; None if torch could use a card.
     """
 
     t_ms: float
@@ -150,11 +150,11 @@ class CellEnded:
     """A cell has ended. Pushed if samples of it were, or would be.
 
     Attributes:
-        t_ms: When.
-        cell: Which.
-        peak: Highest allocated bytes on any one card while it ran, from the samples and torch's
-            counter; from the events for a traced cell. None where no card was used.
-        delta: What it took and left; None if it has no line in the history.
+        t_ms: Time of its end.
+        cell: The cell that ended.
+        peak: Highest allocated bytes on any one card during the cell, from the samples and torch's
+            counter; from the events for a traced cell. None if no card was used.
+        delta: Memory that it took and left; None if it has no line in the history.
     """
 
     t_ms: float
@@ -168,11 +168,11 @@ class CardInfo:
     """A card that torch could use here.
 
     Attributes:
-        index: CUDA ordinal; NVML's where torch is not started.
+        index: CUDA ordinal; NVML's index if torch is not started.
         name: The driver's name.
-        total: Bytes; the host's where it shares its memory.
-        virtual: Whether it is nbmem's.
-        shared: Whether it has the host's memory and none of its own.
+        total: Bytes; the host's memory if the card shares it.
+        virtual: Whether it is one of nbmem's virtual cards.
+        shared: Whether it uses the host's memory and has none of its own.
     """
 
     index: int
@@ -187,10 +187,10 @@ class Phase:
     """A phase of the last trace.
 
     Attributes:
-        name: `forward`, or the user's own name of a block.
+        name: `forward`, or the user's own name for a block.
         step: From 0; None outside of a step.
         depth: 1 for a phase inside another.
-        duration_ms: How long it took.
+        duration_ms: Its duration.
         before: Allocated bytes at its start.
         peak: Highest allocated bytes inside.
         after: Allocated bytes at its end.
@@ -210,15 +210,15 @@ class LastReport:
     """The report of the last trace. Pushed at the traced cell's end.
 
     Attributes:
-        t_ms: When it was finished.
+        t_ms: Time at which it was finished.
         cell: The traced cell; None for an opened file.
         title: Its label.
         device: The card.
-        duration_ms: How long it was recorded.
-        peak: The highest figures, and where.
+        duration_ms: Duration of the recording.
+        peak: The highest figures, and their moments.
         at_peak: The whole card at the peak, by category; adds up to the card.
-        at_end: The same at the end.
-        parts_at_peak: What the host's memory was of at the peak, as in HostSample; empty of a card.
+        at_end: The whole card at the end, by category.
+        parts_at_peak: Parts of the host's memory at the peak, as in HostSample; empty for a card.
         phases: In order of their start, the first MOST_PHASES.
         phases_left_out: How many more there were.
         findings: Advice, the largest saving first.
@@ -249,7 +249,7 @@ class Process:
     Attributes:
         card: CUDA ordinal.
         pid: Its number, as the driver sees it.
-        name: The program's name; None where that is hidden.
+        name: The program's name; None if that is hidden.
         notebook: The notebook whose kernel it is (`train.ipynb`); None for other programs.
         used: Its bytes.
     """

@@ -35,21 +35,20 @@ if TYPE_CHECKING:
     from nbmem.report.analysis.world.world_report import State
 
 EVERY_S = 1.0
-"""Between two looks: a rank writes once a second."""
+"""Seconds between two reads: a rank writes once a second."""
 PATIENCE_S = 0.05
-"""Of one look for sessions, each of which takes milliseconds: a cell's end may wait for it."""
+"""Time limit for reading sessions, milliseconds each: a cell's end may wait for it."""
 MOST_FOLLOWED = 1024
 """Journals of one folder that are followed."""
 CLOCKS_DIFFER_NS = 60 * 10**9
-"""By which another machine's clock may be behind this one's."""
+"""By how much another machine's clock may be behind this machine's."""
 
 
 class RanksReader:
     """A reader of the folders into which a cell's ranks write.
 
     Args:
-        since_ns: When the cell began, nanoseconds since the epoch: what began before is of another
-            run.
+        since_ns: When the cell began, nanoseconds since the epoch; older ranks are of another run.
     """
 
     def __init__(self, since_ns: int) -> None:
@@ -64,8 +63,8 @@ class RanksReader:
         The newest folder is the one with the rank that began last.
 
         Args:
-            folders: The folders; one that is not there yet may come.
-            final: Look also if the last look was a moment ago.
+            folders: The folders; they may not exist yet.
+            final: Read even if the last read was a moment ago.
         """
         now = CLOCK.monotonic()
         if now < self._due and not final:
@@ -108,7 +107,7 @@ class _Folder:
     def ranks(self) -> RanksNow | None:
         """Return the ranks as last read, or None without any.
 
-        Of two with one number, the later one counts.
+        If two ranks have one number, the later one counts.
         """
         found = sorted(self._of_the_cell(), key=lambda one: one[0].started_ns)
         if not found:
@@ -146,8 +145,8 @@ class _Folder:
                 file = journal_file(self._folder / name, journal)
                 self._rows[name] = file.rank, _row(journal, state_of(file))
         except NbmemError:
-            return  # another program's, and its report says so
-        except OSError:  # gone: its session is whole, or is being written
+            return  # another program's; its report says so
+        except OSError:  # removed: its session is complete, or is being written
             if known is not None:
                 self._ended(name, *known)
 

@@ -1,6 +1,6 @@
 """Handle requests of the sidebar; every fault becomes an answer.
 
-Only the requests of requests.py are taken.
+Only the requests of requests.py are accepted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("nbmem")
 
 FREE_CACHE = Command(name="free", arguments=("cache",))
-"""The one command that a page may ask for without a finding that names it."""
+"""The one command that a page may request without a finding that names it."""
 
 
 class Actions(Protocol):
@@ -70,10 +70,10 @@ class RequestHandler:
     """A handler that decodes a request and encodes its answer.
 
     Args:
-        hub: Whose state it tells.
-        actions: What it may do.
-        between_cells: Calls a function in the thread in which cells run, between two of them;
-            raises NbmemError if that does not come soon.
+        hub: The hub whose state it returns.
+        actions: The actions that it may run.
+        between_cells: Calls a function in the cells' thread, between two cells; raises NbmemError
+            if that takes too long.
     """
 
     def __init__(

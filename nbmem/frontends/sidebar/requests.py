@@ -1,9 +1,8 @@
 """Requests of the sidebar to the kernel, and the answers.
 
 The list is fixed, and arguments are checked. A request comes on a comm that the page opened with
-target RPC_TARGET, in the form of messages.py. The answer on that comm is State, Done or Refused
-with the request's id. nbmem never runs code from a message: each request names an action of this
-list.
+target RPC_TARGET, in the form of messages.py. The reply on that comm is State, Done or Refused with
+the request's id. nbmem never runs code from a message: each request names an action of this list.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from nbmem.frontends.sidebar.messages import CardInfo, Cell, CellEnded, LastRepo
 from nbmem.frontends.sidebar.rank_messages import RanksNow
 
 RPC_TARGET = "nbmem.rpc"
-"""Of the comms that pages open."""
+"""Target name of the comms that pages open."""
 MOST_CELLS = 200
 MOST_TEXT = 200
-"""Characters of any text in a request."""
+"""Limit on the characters of any text in a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetState:
     """A request for the State; answered while a cell runs, too.
 
-    For that the kernel must have subshells.
+    This requires a kernel with subshells.
     """
 
     id: str
@@ -45,12 +44,12 @@ class ChooseCard:
 class RunCommand:
     """A request to run and measure a command of a finding.
 
-    The finding is one of the last report. Refused while a cell runs.
+    The finding is from the last report. Refused while a cell runs.
 
     Attributes:
         id: The request's.
         name: The command's name (`free`).
-        arguments: Its words. Name and words must be those of a finding, or `free cache`.
+        arguments: Its arguments. Name and arguments must be those of a finding, or `free cache`.
     """
 
     id: str
@@ -118,7 +117,7 @@ class CardChoice:
 class State:
     """The full state for a page that has just connected.
 
-    The answer to GetState.
+    It is the reply to GetState.
 
     Attributes:
         id: The request's.
@@ -126,17 +125,17 @@ class State:
         package: nbmem's version in the kernel.
         torch: torch's version; None if the notebook has not imported it.
         cards: The cards here; empty without a GPU.
-        choices: The virtual cards, where one may be put in now; empty where not.
-        rate_hz: Samples a second at most.
-        tracing_next: Whether the next cell will be traced because the page asked for it.
+        choices: The virtual cards, if one can be activated now; else empty.
+        rate_hz: Maximum samples a second.
+        tracing_next: Whether the next cell will be traced at the page's request.
         cell: The cell that runs.
-        samples: Those of the last minute, oldest first.
+        samples: Samples of the last minute, oldest first.
         cells: The last MOST_CELLS cells, oldest first.
-        report: Of the last trace.
+        report: Report of the last trace.
         processes: Other processes on the cards.
-        ranks: What a cell's ranks wrote last; None if none has started any.
+        ranks: Latest data of a cell's ranks; None if none has started any.
         muted: Rules whose advice is not shown.
-        notes: Faults of nbmem's own, one sentence each.
+        notes: Faults of nbmem itself, one sentence each.
     """
 
     id: str
@@ -169,7 +168,7 @@ class Done:
 class Refused:
     """A request was refused; `sentence` gives the reason.
 
-    `id` is empty where it was not read.
+    `id` is empty if it could not be read.
     """
 
     id: str

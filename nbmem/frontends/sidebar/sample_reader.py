@@ -33,8 +33,8 @@ class Readings:
         recorder: The recorder that runs now, or None.
 
     Attributes:
-        cards: Reads the cards; None before torch is there.
-        host: Reads the host; None before there was no card to read.
+        cards: Reads the cards; None before torch is imported.
+        host: Reads the host; None before a read found no card.
     """
 
     def __init__(self, recorder: Callable[[], Recorder | None]) -> None:
@@ -49,7 +49,7 @@ class Readings:
         """Restart the peaks and the ranks at the beginning of a cell.
 
         Args:
-            folders: Says where the cell lets ranks write by now.
+            folders: Returns the folders into which the cell lets ranks write so far.
         """
         self._folders, self._ranks, self._begun_ns = folders, None, CLOCK.time_ns()
         for reader in (self.cards, self.host):
@@ -86,7 +86,7 @@ class Readings:
         None if there are none.
 
         Args:
-            final: Look also if the last look was a moment ago.
+            final: Read even if the last read was a moment ago.
         """
         folders = tuple(self._folders())
         if not folders:

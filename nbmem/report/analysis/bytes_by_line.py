@@ -1,8 +1,8 @@
 """Charge allocated bytes to lines of the recorded code.
 
-An allocation belongs to the innermost frame of the recorded code, so what a helper or a library
-takes is charged to the line that called it. Autograd's thread has no frames of Python's; what it
-takes in a backward belongs to the line that called the engine last.
+An allocation belongs to the innermost frame of the recorded code. So memory that a helper or a
+library takes is charged to the line that called it. Autograd's thread has no Python frames; its
+memory in a backward belongs to the line that last called the engine.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 MOST_CODE, AROUND = 400, 3
-"""Lines of code that are shown as a whole; of longer code those around the ones that took memory,
-so many before and behind."""
+"""Length up to which code is shown whole; and the lines shown before and after those that took
+memory in longer code."""
 
 MOST_ROWS = 200
-"""Lines that are told one by one, the largest."""
+"""Lines that are listed individually, the largest."""
 
 _BEFORE, _BACKWARD, _OTHERS, _REST = -1, -2, -3, -4
 _REASONS = {
@@ -42,18 +42,18 @@ _REASONS = {
 _CALLS_ENGINE = ("_engine_run_backward", "_make_grads")
 """Functions of torch.autograd that run in the thread that calls backward() or grad()."""
 _STARTS = (*TOP_LEVEL, "_run_module_as_main", "_bootstrap")
-"""Where the stack of a program or of a thread of Python's begins; the engine's has none of them."""
+"""Outermost functions of a program's or a Python thread's stack; the engine's has none of them."""
 
 
 def lines_of(card_ledger: CardLedger, top: int) -> Lines | None:
     """Charge every allocation to a line of the recorded code.
 
     Args:
-        card_ledger: The card's books.
+        card_ledger: The card's ledger.
         top: Position of the recording's peak.
 
     Returns:
-        The lines; None where no stack shows a line of the recorded code.
+        The lines; None if no stack shows a line of the recorded code.
 
     Raises:
         LedgerImbalanceError: They do not add up to what is allocated.
@@ -103,15 +103,15 @@ def _charged(card_ledger: CardLedger, source: Source) -> Ints:
     """Return the line number of each allocation, or the code of a reason."""
     a = card_ledger.allocations
     stacks = card_ledger.session.stacks
-    # By stack: the line, 0 where it has none; the last place is that of no stack (-1).
+    # By stack: the line, or 0 if it has none; the last entry is for no stack (-1).
     line = np.array([*(_line(stack, source.file) for stack in stacks), 0], np.int64)
     calls = np.array([*map(_calls_engine, stacks), False], np.bool_)
     programs = np.array([*map(_begins, stacks), False], np.bool_)
     charged = line[a.stack]
     in_backward = card_ledger.phases.named(card_ledger.born_in, "backward")
-    # The engine's: in a backward, without a line, and from no thread of Python's.
+    # The engine's: in a backward, without a line, and from no Python thread.
     engines = in_backward & (charged == 0) & ~programs[a.stack]
-    # Who called the engine last; what another stack of a program shows in between ends that.
+    # The last caller of the engine, unless another stack of a program comes in between.
     told = np.where(programs[a.stack] & (a.allocated_at >= 0), np.arange(len(a)), -1)
     last = np.maximum.accumulate(told) if len(told) else told
     caller = np.where((last >= 0) & calls[a.stack[last]], charged[last], 0)

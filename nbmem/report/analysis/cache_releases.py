@@ -26,10 +26,10 @@ def releases_for_requests(trace: DeviceTrace) -> tuple[int, ...]:
 def had_room(card_ledger: CardLedger, at: int) -> bool:
     """Return whether the card had room for the request after a release.
 
-    Then no request needed the release.
+    If so, no request needed the release.
 
-    cuDNN's benchmark mode empties the cache itself, in the middle of a call. Known limit: a release
-    under a memory fraction of the user's looks the same.
+    cuDNN's benchmark mode empties the cache itself, during a call. Known limit: a release under the
+    user's memory fraction cannot be told apart.
     """
     events, ledger = card_ledger.trace.events, card_ledger.ledger(at)
     takes = np.flatnonzero(np.isin(events.action[at:], TAKES))
@@ -59,7 +59,7 @@ def releases(recording: CardRecording) -> dict[int, bool]:
 
     The key is the position at which the run begins.
 
-    It was for a request if the next event takes memory and there was never room for both: else
+    It was for a request if the next event takes memory and there was never room for both. Otherwise
     only empty_cache() explains it (see Prediction._may_be_for).
     """
     events = recording.events

@@ -56,7 +56,7 @@ class Side:
     """One side of a comparison: bytes at its peak, and what it left.
 
     Attributes:
-        label: What it is called.
+        label: Its label.
         card: The card's name.
         allocated: Highest allocated bytes.
         reserved: Highest reserved bytes.
@@ -117,8 +117,8 @@ def summarize_side(session: Session, *, label: str | None = None, step: int | No
 
     Args:
         session: What was recorded.
-        label: What it is called; None for the session's name.
-        step: The step to look at; None for everything.
+        label: Its label; None for the session's name.
+        step: The step to read; None for everything.
 
     Raises:
         UsageError: The session used no card, or has no such step.

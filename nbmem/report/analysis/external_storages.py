@@ -2,9 +2,9 @@
 
 The memory is shared by dlpack, or by another process.
 
-These bytes are in no block of the allocator, so no category of torch's counts them.
-They are counted once, with the framework or process that holds them. Where no history
-is kept, these are the storages that only the end shows.
+These bytes are in no block of the allocator, so no category of torch's counts them. They are
+counted once, with the framework or process that holds them. Without allocator history, these are
+the storages that are known only at the end.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from nbmem.report.ledger.card_ledger import CardLedger
 
 LEAST = MIB
-"""Bytes below which they are not worth a word."""
+"""Smaller amounts are not mentioned."""
 MOST_NAMES = 3
 
 
 def external_storages(segments: Segments, storages: Sequence[HeldStorage]) -> list[HeldStorage]:
     """Return the storages outside all of torch's segments.
 
-    The list is empty where torch keeps no segments.
+    The list is empty if torch has no segments.
     """
     if not len(segments):
         return []
@@ -49,7 +49,7 @@ def external_storages_note(card_ledger: CardLedger, owners: Sequence[Share]) -> 
     first seen at the end.
 
     Args:
-        card_ledger: The card's books.
+        card_ledger: The card's ledger.
         owners: The other frameworks at the end.
     """
     trace = card_ledger.trace

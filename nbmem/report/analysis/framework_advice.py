@@ -17,7 +17,7 @@ FREE = Command(name="free", arguments=("frameworks",))
 GIVES_BACK = {
     "cupy": "import cupy\n\ncupy.get_default_memory_pool().free_all_blocks()   # what is not used",
 }
-"""What gives an owner's unused bytes back at once, for those that have such a call."""
+"""Call that releases an owner's unused bytes at once, for owners with such a call."""
 NO_PREALLOCATION = (
     'import os\n\nos.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"   # before jax is imported'
 )
@@ -56,7 +56,7 @@ _WAYS = {
 def releasable_bytes(share: Share) -> int:
     """Return the unused bytes that a framework could give up.
 
-    Zero where no way to free them is known.
+    Zero if no such call is known.
     """
     return share.cached if share.name in _WAYS else 0
 
@@ -64,11 +64,11 @@ def releasable_bytes(share: Share) -> int:
 def framework_finding(share: Share, ground: Literal["simulated", "estimated"]) -> Finding:
     """Build the finding that lets a framework give up unused bytes.
 
-    Call it only for a share that could give up some.
+    Call it only for a share that could release some memory.
 
     Args:
-        share: What it holds.
-        ground: How it is known that the request then fits.
+        share: The framework's share.
+        ground: Evidence that the request then fits.
     """
     way, size = _WAYS[share.name], format_bytes(share.cached)
     return Finding(

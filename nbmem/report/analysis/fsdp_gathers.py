@@ -47,10 +47,10 @@ class Move(NamedTuple):
     """A hypothetical change of an allocation's lifetime or size.
 
     Attributes:
-        row: Which.
+        row: The row of the allocation.
         born: Index of the event that would allocate it; None if it would not exist.
         freed: Index of the event that would free it.
-        block: The bytes that it would take; None: as many as it took.
+        block: Bytes that it would take; None for the recorded bytes.
     """
 
     row: int

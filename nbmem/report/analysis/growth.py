@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 FEWEST_STEPS = 3
-"""Ends of steps that must be compared: two differences, so that one jump is no growth."""
+"""Step ends to compare: two differences, so that one jump is no growth."""
 
 NEARLY_EVERY = 0.75
-"""Part of the steps in which it must grow: what is kept may be left out now and then."""
+"""Part of the steps in which it must grow: a loop may skip some of them."""
 
 ALIKE = 0.99
-"""Part of the largest step's peak from which on another step is as large."""
+"""Part of the largest step's peak from which another step counts as equally large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Growth:
         slope: Bytes that it grows by in a step (the median of the steps compared).
         steps: How many steps were compared.
         first: Bytes at the update of the first of them.
-        last: Bytes at the update of the last.
+        last: Bytes at the update of the last of them.
     """
 
     account: Account
@@ -52,8 +52,8 @@ class Growth:
 def find_growth(card_ledger: CardLedger) -> tuple[Growth, ...]:
     """Find what grows from step to step of a recording, steepest first.
 
-    The first step is left out: it makes the gradients, the optimizer's state and the workspaces.
-    What a step makes once and the next one replaces does not grow.
+    The first step is left out: it allocates gradients, optimizer state and workspaces. Memory that
+    a step allocates and the next one replaces does not grow.
     """
     ends = update_positions(card_ledger)[1:]
     if len(ends) < FEWEST_STEPS:
@@ -70,7 +70,7 @@ def find_growth(card_ledger: CardLedger) -> tuple[Growth, ...]:
         _at_ends(size[rows], index, first[rows], gone[rows], (len(found), len(ends)))
         for size in (a.block, a.requested)
     )
-    # What is made anew at each step may get larger blocks each time, and is no more for it.
+    # Allocations that each step replaces may get larger blocks each time: that is no growth.
     more, steps = np.diff(asked, axis=1), np.diff(held, axis=1)
     still = (more >= 0).all(axis=1) & (more[:, -2:] > 0).any(axis=1)
     growing = np.flatnonzero(still & ((more > 0).mean(axis=1) >= NEARLY_EVERY)).tolist()
@@ -102,8 +102,8 @@ def _at_ends(size: Ints, index: Ints, first: Ints, gone: Ints, shape: tuple[int,
 def _by_holder(found: list[Account], index: Ints, last: Ints) -> tuple[list[Account], Ints]:
     """Merge the accounts of each holder into one.
 
-    A list is one thing, wherever in a step its tensors are made. The merged account is the
-    one that has most of the bytes left at the end (`last`).
+    A list is one account, wherever in a step its tensors are allocated. The merged account is the
+    one with most of the bytes left at the end (`last`).
     """
     left = np.bincount(index, last, len(found))
     first: dict[str | int, int] = {}
@@ -122,10 +122,10 @@ def _by_holder(found: list[Account], index: Ints, last: Ints) -> tuple[list[Acco
 def update_positions(card_ledger: CardLedger) -> Ints:
     """Return where each step's last update began.
 
-    Where no optimizer ever stepped, these are the ends of the steps.
+    If no optimizer ever stepped, these are the ends of the steps.
 
-    A step's end moves, and so does an optimizer's: what the loop does behind it counts to it, to
-    the next batch or to an evaluation. Before the update is the same place in all.
+    Neither a step's end nor an optimizer's is fixed: what follows counts to it, until the next
+    batch or an evaluation. The start of the update is at one point of the code in all steps.
     """
     begins = _by_step(card_ledger, "optimizer", at_end=False)
     return begins if len(begins) else step_ends(card_ledger)
@@ -148,7 +148,7 @@ def step_peaks(card_ledger: CardLedger) -> list[int]:
 def steps_are_equal(card_ledger: CardLedger) -> bool:
     """Return whether most steps allocate as much as the largest.
 
-    Then no batch is the longest.
+    If so, no batch is the longest.
     """
     tops = step_peaks(card_ledger)
     return 2 * sum(top >= ALIKE * max(tops) for top in tops) > len(tops)
@@ -157,7 +157,7 @@ def steps_are_equal(card_ledger: CardLedger) -> bool:
 def _by_step(card_ledger: CardLedger, name: str | None, *, at_end: bool) -> Ints:
     """Return where the last phase of each step ends or begins.
 
-    Only phases of the given name count, if there is one.
+    If a name is given, only phases of that name count.
     """
     found: dict[int, int] = {}
     for span in card_ledger.session.spans:
@@ -165,4 +165,4 @@ def _by_step(card_ledger: CardLedger, name: str | None, *, at_end: bool) -> Ints
             place = card_ledger.bounds(span)[at_end]
             found[span.step] = max(found.get(span.step, 0), place)
     places = np.array([found[step] for step in sorted(found)], np.int64)
-    return np.maximum.accumulate(places)  # a file may number them as it likes
+    return np.maximum.accumulate(places)  # steps in a file may have any numbers

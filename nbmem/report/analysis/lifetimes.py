@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 LIVES = 800
-"""Allocations that are told one by one; the others are counted."""
+"""Allocations that are listed individually; the others are counted."""
 AT_PEAK, AT_END, AT_MOMENT = 160, 80, 8
-"""Of those, how many are the largest at the peak, at the end, and at moments spread between."""
+"""Of those, the numbers of largest ones at the peak, at the end, and at moments spread between."""
 SPREAD = 48
-"""How many such moments."""
+"""Number of these moments."""
 
 HOLDERS, FRAMES = 12, 24
-"""Ways to an allocation, and lines of its stack, that are told at most."""
+"""Most holders of an allocation, and most lines of its stack, that are listed."""
 
 MOST_PIECES = 60_000
-"""Pieces in the map of the pool at all moments together: some 30 kB in a notebook."""
+"""Pieces in the pool's map at all moments together: about 30 kB in a notebook."""
 
 
 def details(card_ledger: CardLedger, moments: Ints, peak: int, t0_ns: int) -> Details:
     """Gather what the views need of moments and single allocations.
 
     Args:
-        card_ledger: The card's books.
+        card_ledger: The card's ledger.
         moments: Positions of the timeline.
         peak: Position of the recording's peak.
         t0_ns: Start of the recording, nanoseconds since the epoch.
@@ -84,9 +84,9 @@ def live_counts(card_ledger: CardLedger, positions: Ints) -> Ints:
 def chosen_lifetimes(card_ledger: CardLedger, peak: int) -> tuple[Lifetime, ...]:
     """Return the lifetimes of the allocations that matter most.
 
-    The largest at the moments that are looked at are chosen first.
+    The largest at the peak, at the end and at moments between are chosen first.
 
-    The rest is chosen by bytes times life, the area that it takes in the picture.
+    The rest is chosen by bytes times lifetime, which is the area in the picture.
     """
     return lifetimes_of(card_ledger, chosen_rows(card_ledger, peak).tolist())
 
@@ -146,7 +146,7 @@ def phase_text(card_ledger: CardLedger, index: int) -> str | None:
 def stack_line(card_ledger: CardLedger, stack: int) -> str | None:
     """Return the user's line of a stack, by its index, or None.
 
-    None where no stack was taken.
+    None if no stack was taken.
     """
     return users_line(card_ledger.session.stacks[stack]) if stack >= 0 else None
 
@@ -187,7 +187,7 @@ def _life(card_ledger: CardLedger, row: int, holders: Mapping[int, tuple[str, ..
 def lines_at(card_ledger: CardLedger, positions: Ints) -> tuple[str | None, ...]:
     """Return the user's line of the event before each position, or None.
 
-    None where no stack was taken.
+    None if no stack was taken.
     """
     stacks = card_ledger.trace.events.stack
     return tuple(

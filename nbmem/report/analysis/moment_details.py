@@ -27,10 +27,10 @@ def moment_details(
     """Compute one moment's details, and only the sums of other moments.
 
     Args:
-        card_ledger: The card's books.
+        card_ledger: The card's ledger.
         moment: Index of the next event.
-        others: More of them.
-        tensors: Allocations to tell of, wherever they lived.
+        others: Further moments.
+        tensors: Allocations to include, even if not live at that moment.
     """
     positions = np.unique(np.array([moment, *others], np.int64))
     rows = card_ledger.live(moment)
@@ -52,7 +52,7 @@ def position_at(card_ledger: CardLedger, t_ns: int) -> int:
     """Return the position at a time.
 
     Args:
-        card_ledger: The card's books.
+        card_ledger: The card's ledger.
         t_ns: Nanoseconds since the start of the recording.
     """
     start, _ = recorded_times(card_ledger)

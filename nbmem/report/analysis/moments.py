@@ -23,10 +23,10 @@ def times_at(card_ledger: CardLedger, positions: Ints, t0_ns: int) -> Ints:
     Position 0 is at time 0.
 
     Args:
-        card_ledger: The card's books.
+        card_ledger: The card's ledger.
         positions: Indices of the next event, ascending.
-        t0_ns: Start of the recording, nanoseconds since the epoch. Clocks differ a little: what
-            would lie before it, or before an earlier position, is moved there.
+        t0_ns: Start of the recording, nanoseconds since the epoch. Clocks differ slightly: times
+            before it, or before an earlier position, are moved to that time.
     """
     since = np.maximum.accumulate(np.maximum(card_ledger.times(positions) - t0_ns, 0))
     return np.where(positions == 0, 0, since)
@@ -52,7 +52,7 @@ def moment_at(card_ledger: CardLedger, position: int, t0_ns: int) -> Moment:
     """Describe the last event before a position.
 
     Args:
-        card_ledger: The card's books.
+        card_ledger: The card's ledger.
         position: Index of the next event.
         t0_ns: Start of the recording, nanoseconds since the epoch.
     """

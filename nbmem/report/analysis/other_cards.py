@@ -11,7 +11,7 @@ def other_cards(card_ledger: CardLedger) -> tuple[str, ...]:
     """Return a sentence for each card beside the shown one, in order.
 
     Args:
-        card_ledger: The shown card's books.
+        card_ledger: The shown card's ledger.
     """
     session = card_ledger.session
     others = (i for i, trace in enumerate(session.devices) if trace is not card_ledger.trace)

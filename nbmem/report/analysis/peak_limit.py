@@ -39,8 +39,8 @@ def over_limit(  # noqa: PLR0913 - each is an option of assert_peak's
         limit: Bytes.
         what: Name of what peaked: `In [3]`, `test_forward`.
         which: The figure.
-        device: CUDA ordinal of the one card to look at; None for all.
-        within: The block to look at; None for everything.
+        device: CUDA ordinal of the one card to check; None for all.
+        within: The block to check; None for everything.
 
     Raises:
         UsageError: The figure is not known.
@@ -65,12 +65,12 @@ def over_limit(  # noqa: PLR0913 - each is an option of assert_peak's
 def _highest(card_ledger: CardLedger, which: Figure, first: int, last: int) -> int:
     """Return the position of the peak.
 
-    Of several, the one with the most allocated bytes.
+    Of several positions, the one with the most allocated bytes.
     """
-    # What this process holds beyond the reserved bytes changes little, so reserved leads to it.
+    # Outside the reserved bytes this process's memory changes little, so reserved gives the peak.
     curve = getattr(card_ledger, "reserved" if which == "process" else which)
     highest = first + np.flatnonzero(curve[first : last + 1] == curve[first : last + 1].max())
-    # Of several such moments the one that says most: that in which most lived.
+    # Of several such moments choose the one with the most live bytes.
     return int(highest[np.argmax(card_ledger.allocated[highest])])
 
 
@@ -84,7 +84,7 @@ def _process(card_ledger: CardLedger, first: int, last: int | None) -> int:
     return process
 
 
-def _sentences(  # noqa: PLR0913, PLR0917 - what the sentences name
+def _sentences(  # noqa: PLR0913, PLR0917 - the contents of the sentences
     card_ledger: CardLedger, position: int, what: str, which: Figure, peak: int, limit: int
 ) -> str:
     ledger = card_ledger.ledger(position)
@@ -103,7 +103,7 @@ def _sentences(  # noqa: PLR0913, PLR0917 - what the sentences name
 def _before(card_ledger: CardLedger, which: Figure, first: int) -> str:
     """Describe what was held before the block began, or return an empty text.
 
-    Without these bytes the block may be within its limit.
+    Without these bytes the block might be within its limit.
     """
     before = 0 if which == "process" else int(getattr(card_ledger, which)[first])
     return f"\nBefore it began: {format_bytes(before)} {which}." if before else ""

@@ -1,8 +1,8 @@
 """Map the allocator's segments and blocks at any moments.
 
-A training loop comes back to the same few hundred tilings of segments, so each is laid out and
-written once, and a segment's list says which it had when: 2 to 30 kB for 1,500 moments. XOR over a
-number for each block tells them apart.
+A training loop repeats the same few hundred tilings of segments. So each is laid out and written
+once, and a segment has a list of its tilings over time: 2 to 30 kB for 1,500 moments. XOR over a
+hash of each block tells tilings apart.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 IN_SIGHT = 8000
-"""Parts of the pool that a picture can tell from each other: rows of pixels."""
+"""Parts of the pool that a picture can show separately: rows of pixels."""
 BATCH = 100_000
-"""Blocks that are laid out at once, for the sake of memory."""
+"""Blocks that are laid out at once, to limit memory use."""
 _DRIVERS = (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)
 
 Row = tuple[int, int, int, int, int, int]
@@ -49,13 +49,13 @@ Row = tuple[int, int, int, int, int, int]
 def pool_history(card_ledger: CardLedger, positions: Ints, most: int | None = None) -> PoolHistory:
     """Lay out what torch held from the driver at some moments.
 
-    The result is empty for the host, which keeps no pool.
+    The result is empty for the host, which has no pool.
 
     Args:
-        card_ledger: The card's books.
+        card_ledger: The card's ledger.
         positions: The moments, ascending.
-        most: Pieces that may stand in all tilings together: neighbours too narrow to be seen become
-            one mixed piece, wider ones where that is not enough. None for every block as it lies.
+        most: Limit on pieces in all tilings together: adjacent narrow pieces are merged into a
+            mixed piece, wider ones if that is not enough. None to merge nothing.
     """
     if (
         card_ledger.trace.info.is_host
@@ -91,7 +91,7 @@ class _Blocks(Columns):
         addr: Address.
         size: Bytes.
         kind: Its category, with PENDING if it is freed but awaited by a stream.
-        first: The first moment at which it was there.
+        first: The first moment at which it existed.
         last: The one after the last.
     """
 
@@ -105,7 +105,7 @@ class _Blocks(Columns):
 def _blocks(card_ledger: CardLedger, positions: Ints) -> _Blocks:
     """Return the blocks that exist at one of the positions, by address.
 
-    A block that is freed but waits for a stream is another one.
+    A freed block that waits for a stream is a separate row.
     """
     a = card_ledger.allocations
     born, freed, died = (
@@ -179,7 +179,7 @@ class _Tilings:
         addr, size, _, small, expandable, pool = row
         granule = (SMALL_SEGMENT if small else self._large) if expandable else 0
         if pool in self._kept:
-            granule = 2 * size  # no page of that size is free: nothing goes back to the driver
+            granule = 2 * size  # no page of that size is free: nothing is released to the driver
         low, high = map(int, np.searchsorted(self._blocks.addr, [addr, addr + size]))
         inside = self._blocks[slice(low, high)]
         marks = _row_hashes(inside.addr - addr, inside.size, inside.kind)
@@ -216,7 +216,7 @@ class _Tilings:
         group = np.arange(len(counts))
         ends = np.cumsum(counts)
         starts = np.repeat(np.array(self._starts[which], np.int64), counts)
-        # Behind the last block of each stands one of no bytes, so that every gap is before a block.
+        # After each segment's last block add one of no bytes, so that every gap precedes a block.
         pieces, group = _pieces(
             granules,
             np.insert(np.repeat(group, counts), ends, group),
@@ -265,7 +265,7 @@ def _pieces(granules: Ints, group: Ints, offset: Ints, size: Ints, kind: Ints) -
     """
     end = offset + size
     other = np.diff(group, prepend=-1) != 0
-    new = other.copy()  # alike neighbours are one piece
+    new = other.copy()  # adjacent blocks of one kind are one piece
     new[1:] |= (offset[1:] != end[:-1]) | (kind[1:] != kind[:-1])
     first = np.flatnonzero(new)
     count = np.diff(first, append=len(group))
@@ -289,7 +289,7 @@ def _whole_pages(
 ) -> tuple[Ints, Ints]:
     """Return the part of each gap that goes back to the driver.
 
-    These are whole segments, or whole pages where a segment has any.
+    These are whole segments, or whole pages if a segment has pages.
     """
     page = np.maximum(granule, 1)
     first = np.where(granule > 0, -(-low // page) * page, np.where(empty, low, high))

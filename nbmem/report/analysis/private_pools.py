@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nbmem.core.session.session import DeviceTrace, Session
 
 LEAST = MIB
-"""Bytes below which they are not worth a word."""
+"""Smaller amounts are not mentioned."""
 _NOBODY = "nobody any more (empty_cache() gives back what is free)"
 
 

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 _EXPRESSION = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*|\[\d+\]|\['[\w. -]*'\])*")
 
 _OF_ANOTHER = re.compile("test|eval|val", re.IGNORECASE)
-"""In the name of a batch that is not the training's."""
+"""Parts of a batch's name that show that it is not for training."""
 
 
 def largest_model(session: Session) -> dict[str, Any] | None:
     """Return the largest module that was called, or None.
 
-    None where modules were not recorded, or none lives.
+    None if modules were not recorded, or none is live.
     """
     called = [m for m in session.facts.get("modules") or [] if m.get("called")]
     return max(called, key=lambda m: int(m["bytes"]), default=None)
@@ -42,7 +42,7 @@ def largest_fsdp_module(session: Session) -> dict[str, Any] | None:
 def largest_optimizer(session: Session) -> dict[str, Any] | None:
     """Return the optimizer with the most parameters, or None.
 
-    None where optimizers were not recorded, or none lives.
+    None if optimizers were not recorded, or none is live.
     """
     optimizers = session.facts.get("optimizers") or []
     return max(optimizers, key=lambda o: sum(o["parameters"]), default=None)
@@ -51,12 +51,12 @@ def largest_optimizer(session: Session) -> dict[str, Any] | None:
 def batch_size_code(session: Session, rows: int, wanted: int) -> str:
     """Return the line of code that sets the batch size.
 
-    The program's own name for the batch size is used where it is known.
+    The program's own name for the batch size is used if it is known.
 
     Args:
         session: What was recorded.
-        rows: The rows of a batch as it ran.
-        wanted: Those that it shall have.
+        rows: Number of rows of a batch in the recording.
+        wanted: Number of rows that it shall have.
     """
     found = session.facts.get("batches") or []
     names = [b["name"] for b in found if b["value"] == rows and is_expression(b["name"])]
@@ -69,9 +69,9 @@ def batch_size_code(session: Session, rows: int, wanted: int) -> str:
 def code_name(thing: Thing | None) -> str | None:
     """Return the code that names a module or an optimizer, or None.
 
-    None if only its class is known, or if its name cannot stand in code.
+    None if only its class is known, or if its name is not valid in code.
 
-    Names are the user's, and may be anything.
+    Names are the user's, and may contain anything.
     """
     if thing is None or thing["name"] == thing["class"]:
         return None
@@ -90,9 +90,9 @@ def is_expression(text: str) -> bool:
 def items_of(place: str, paths: Iterable[str]) -> int | None:
     """Count the paths `place[0]`, `place[1]` and so on, or return None.
 
-    None if a path is anything else, or if a number is missing.
+    None if a path has any other form, or if a number is missing.
 
-    A list, a deque and a dictionary of numbers are written alike: each item is set by itself.
+    Lists, deques and dictionaries with numeric keys get one form: each item is assigned separately.
     """
     item = re.compile(re.escape(place) + r"\[(\d+)\]")
     found = [item.fullmatch(path) for path in paths]
@@ -104,17 +104,17 @@ def items_of(place: str, paths: Iterable[str]) -> int | None:
 def blocks_of(model: Thing | None, path: str) -> str | None:
     """Return the code for the list of blocks at a path in a model, or None.
 
-    None where the model has no name.
+    None if the model has no name.
     """
     name = code_name(model)
     if name is None or not path:
         return name
     if all(part.isidentifier() for part in path.split(".")):
         return f"{name}.{path}"
-    return f'{name}.get_submodule("{path}")'  # of a Sequential: `model.0` is no code
+    return f'{name}.get_submodule("{path}")'  # in a Sequential, `model.0` is not valid code
 
 
-# --- lines that advice and remedies both give
+# --- lines that both advice and remedies give
 
 
 def no_grad_code(model: str | None) -> str:
@@ -136,7 +136,7 @@ def no_grad_code(model: str | None) -> str:
 def zero_grad_code(optimizer: str | None) -> str | None:
     """Return code that frees the gradients, or None.
 
-    None where the notebook has no name for the optimizer.
+    None if the notebook has no name for the optimizer.
     """
     if optimizer is None:
         return None
@@ -146,8 +146,7 @@ def zero_grad_code(optimizer: str | None) -> str | None:
 def checkpoint_code(blocks: str | None) -> str | None:
     """Return code that checkpoints each block of a list, or None.
 
-    Each block is computed again in backward. None where the notebook has no name for the
-    list.
+    Each block is computed again in backward. None if the notebook has no name for the list.
     """
     if blocks is None:
         return None

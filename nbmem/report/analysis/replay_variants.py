@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NO_LIMIT = 1 << 60
 _OTHER_STREAM = -1
-"""Stands for whichever other stream used a block."""
+"""Represents any other stream that used a block."""
 
 _ALLOC, _FREE, _COMPLETED = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED
 
@@ -38,9 +38,9 @@ class ReplayOutcome:
         reserved: Bytes held from the driver at the end.
         events: How many events were replayed.
         refused: Index of the event that ran out of memory; None if none did. Under a limit the
-            requests that failed in the recording are tried, too; what would have come behind them
-            is not known.
-        retries: How often cached memory was given back because the driver had no more.
+            requests that failed in the recording are tried, too. The requests that would have
+            followed them are not known.
+        retries: How often cached memory was released because the driver had no more.
     """
 
     peak_allocated: int
@@ -54,7 +54,7 @@ class ReplayOutcome:
 class _RecordedAddressDriver(SimulatedDriver):
     """A simulated driver that returns the recorded addresses if it can.
 
-    Up to torch 2.11 they decide between blocks of one size, and a real driver's do not just rise.
+    Up to torch 2.11 they order blocks of one size, and a real driver's addresses do not only rise.
     """
 
     def __init__(self, trace: DeviceTrace, total_bytes: int) -> None:
@@ -166,7 +166,7 @@ class AllocatorReplay:
             try:
                 if action == _ALLOC and (wanted := resized.get(index, size)):
                     self.at[addr] = self._malloc(index, wanted, stream)
-                elif action == Action.OOM and self.limited:  # would it be served here?
+                elif action == Action.OOM and self.limited:  # can it be served here?
                     allocator.free(allocator.malloc(size, stream))
             except AllocatorOOM:
                 refused = index

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from nbmem.report.ledger.balance import Ledger
 
 LARGEST = 50
-"""Holdings in a report."""
+"""Number of holdings in a report."""
 UNKNOWN_SHARE = 0.01
-"""Above this part of the active bytes at the peak, unknown bytes are worth a note."""
+"""Part of the active bytes at the peak above which unknown bytes get a note."""
 
 
 def build_report(session: Session, device: int | None = None) -> Report:
@@ -64,9 +64,9 @@ def report_of(card_ledger: CardLedger, faults: Faults = UNGUARDED) -> Report:
     """Build the report of a card from its ledger, without tips.
 
     Args:
-        card_ledger: The card's books.
-        faults: Takes what fails and leaves it out, where a report can be without it; by default
-            it is raised.
+        card_ledger: The card's ledger.
+        faults: Collects faults and leaves out optional parts that fail; by default a fault is
+            raised.
     """
     session, trace, part = card_ledger.session, card_ledger.trace, faults.part
     t0_ns, t1_ns = recorded_times(card_ledger)
@@ -125,7 +125,7 @@ def report_of(card_ledger: CardLedger, faults: Faults = UNGUARDED) -> Report:
 def bare_timeline(card_ledger: CardLedger, top: int, duration_ns: int) -> Timeline:
     """Build a timeline of three moments: start, peak and end.
 
-    Used where no curve could be made. The peak is drawn in the middle.
+    Used if no curve could be made. The peak is drawn in the middle.
     """
     positions = np.array([0, top, card_ledger.events], np.int64)
     return Timeline(
@@ -174,7 +174,7 @@ def recorded_times(card_ledger: CardLedger) -> tuple[int, int]:
 def _moment_of_process(card_ledger: CardLedger, t0_ns: int) -> Moment | None:
     """Return the event at which the process was largest, or None.
 
-    None where the process was read larger between two events.
+    None if a reading between two events was higher.
     """
     position = card_ledger.largest_process()
     return None if position is None else moment_at(card_ledger, position, t0_ns)
@@ -235,8 +235,8 @@ def _holdings(card_ledger: CardLedger, position: int) -> tuple[Holding, ...]:
 def _name(seen: str | None, held: HeldStorage | None) -> str | None:
     """Choose a holding's name: the recorded one, or that of its holder.
 
-    A holder's name replaces a missing name and the name of a graph's tensor. A traceback
-    does not replace the latter: the module says more.
+    A holder's name replaces a missing name and the name of a graph's tensor. A traceback does not
+    replace the latter: the module has more information.
     """
     if held is None or (seen is not None and not is_graph_name(seen)):
         return seen

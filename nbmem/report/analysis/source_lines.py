@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from nbmem.core.session.events import Frame, Stack
 
 KERNEL_CELL = re.compile(r"[\\/](?:ipykernel_\d+[\\/]|ipython-input-)\d+\.py$")
-"""A cell of a kernel that is gone, or of an IPython that does not say its number."""
+"""A cell of another kernel, or of an IPython that does not report its number."""
 NUMBERED_CELL = re.compile(r"(?:^<|[\\/])ipython-input-(\d+)-")
-"""A terminal's cell, Colab's, and what `probes.cells` makes of a kernel's."""
+"""File names of a terminal's cell, of Colab's, and of a kernel's (from `probes.cells`)."""
 
 
 def users_line(stack: Stack) -> str | None:
     """Return the innermost frame outside libraries: `train.py:12 in step`.
 
-    Where there is none (the engine's thread has no Python frames of the user's), the innermost of a
-    library; None for an empty stack.
+    If there is none (the engine's thread has no Python frames of the user's), the innermost frame
+    of a library; None for an empty stack.
     """
     others = [frame for frame in stack if not is_ours(frame.file)]
     for frame in others:
@@ -51,9 +51,9 @@ def name_of(file: str) -> str:
 def frame_line(frame: Frame) -> str:
     """Format a frame's place without its function: `train.py:12`.
 
-    In a cell: `In [7], line 3`.
+    For a cell: `In [7], line 3`.
     """
-    if KERNEL_CELL.search(frame.file):  # a file that exists only in the kernel's head
+    if KERNEL_CELL.search(frame.file):  # a file that exists only in the kernel's memory
         return f"line {frame.line} of the cell"
     name = name_of(frame.file)
     return (

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 BINS = 400
-"""Stretches of the timeline; each keeps its highest and lowest allocated and highest reserved."""
+"""Intervals of the timeline; each retains its extremes of allocated and peak of reserved."""
 MOST_PHASES = 100
 
 
@@ -27,9 +27,9 @@ def timeline(card_ledger: CardLedger, t0_ns: int, bins: int = BINS) -> Timeline:
     """Build the curves of a recording.
 
     Args:
-        card_ledger: The card's books.
+        card_ledger: The card's ledger.
         t0_ns: Start of the recording, nanoseconds since the epoch.
-        bins: Stretches of which each keeps its extremes.
+        bins: Number of intervals, each of which retains its extremes.
     """
     positions = chosen_positions(card_ledger, bins)
     return Timeline(
@@ -48,8 +48,8 @@ def timeline(card_ledger: CardLedger, t0_ns: int, bins: int = BINS) -> Timeline:
 def chosen_positions(card_ledger: CardLedger, bins: int = BINS) -> Ints:
     """Choose positions that keep the extremes of every stretch.
 
-    The start, the end, and the bounds and peaks of the first phases are kept, too. Short
-    recordings keep every position. Positions ascend.
+    The start, the end, and the bounds and peaks of the first phases are included, too. Short
+    recordings retain every position. Positions ascend.
     """
     n = card_ledger.events
     if n <= 4 * bins:
@@ -71,7 +71,7 @@ def chosen_positions(card_ledger: CardLedger, bins: int = BINS) -> Ints:
 def _skip_half_frees(card_ledger: CardLedger, positions: Ints) -> Ints:
     """Move positions out of the middle of a free, where it seems pending.
 
-    Where nothing is cached, a tensor and its segment are one: positions between the two are
+    In memory without a cache a tensor and its segment are one: positions between their events are
     left out.
     """
     events = card_ledger.trace.events
@@ -82,8 +82,6 @@ def _skip_half_frees(card_ledger: CardLedger, positions: Ints) -> Ints:
         & (events.addr[:-1] == events.addr[1:])
     )
     found = np.unique(positions + halfway[positions])
-    if (
-        card_ledger.trace.info.is_host
-    ):  # where nothing is cached, a tensor and its segment are one thing
+    if card_ledger.trace.info.is_host:  # without a cache, a tensor and its segment are one
         found = found[card_ledger.reserved[found] == card_ledger.active[found]]
     return found

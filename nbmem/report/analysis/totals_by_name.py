@@ -27,10 +27,10 @@ class Account:
     """A key by which allocations are summed: name, category, phase, line.
 
     Attributes:
-        holder: Name without shape and with its numbers left out (`losses[...]`); None if unnamed.
+        holder: Name without shape and numbers (`losses[...]`); None if unnamed.
         category: Their category.
         born_in: Name of the phase that made them; None before the recording and between phases.
-        line: `file.py:12 in function` that made them; None where no stack was taken.
+        line: `file.py:12 in function` that made them; None if no stack was taken.
     """
 
     holder: str | None
@@ -43,7 +43,7 @@ def group_by_account(card_ledger: CardLedger, rows: Ints) -> tuple[list[Account]
     """Group allocations by account.
 
     Args:
-        card_ledger: The card's books.
+        card_ledger: The card's ledger.
         rows: Allocations.
 
     Returns:
@@ -91,6 +91,6 @@ def _texts(codes: Ints, text: Callable[[int], str | None]) -> tuple[list[str | N
 def _plain(name: str) -> str:
     """Strip the shape and the numbers from a name.
 
-    The result is equal from step to step and from layer to layer.
+    The result is equal for all steps and for all layers.
     """
     return without_numbers(without_shape(name))

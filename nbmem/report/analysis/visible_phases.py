@@ -1,6 +1,6 @@
 """Choose the phases that a report shows.
 
-All of them, or of a long loop those that a person can still look at.
+All phases are shown, or a part of those of a long loop.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from nbmem.report.ledger.card_ledger import CardLedger
 
 FIRST_PHASES = 1_000
-"""Phases at the beginning that are shown in any case: warm-up and first steps."""
+"""Phases at the beginning that are always shown: warm-up and first steps."""
 LAST_PHASES = 4_000
-"""... and at the end. What is drawn and written stays bounded, however long the loop runs."""
+"""... and at the end. This bounds what is drawn and written, however long the loop runs."""
 
 
 def visible_spans(card_ledger: CardLedger, peak: int) -> list[Span]:
     """Return the phases and blocks that are shown, in order.
 
-    Of too many: the first, the last and those of the peak's step.
+    If there are too many: the first, the last and those of the peak's step.
 
     Args:
-        card_ledger: The card's books.
+        card_ledger: The card's ledger.
         peak: Position of the recording's peak.
     """
     spans = _phases(card_ledger.session)

@@ -1,7 +1,7 @@
 """Replay recorded events with other settings or in another order.
 
-Only the requests are replayed (every alloc and free, in their order); where memory lies, and how
-much is taken from the driver for it, is the simulated allocator's answer.
+Only the requests are replayed: every alloc and free, in order. The simulated allocator decides
+addresses and how much is taken from the driver.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from nbmem.report.ledger.card_ledger import CardLedger
 
 ALIKE = 0.02
-"""Part of the recorded reserved peak by which a replay of the run as it was may be off."""
+"""Part of the recorded reserved peak by which an unchanged replay may differ."""
 MOST_EVENTS = 100_000
-"""Events that are replayed at most (a fifth of a second); figures then speak of these alone."""
+"""Limit on replayed events (a fifth of a second); the figures are then of these alone."""
 
 
-def try_settings(  # noqa: PLR0913 - each names one thing that could have been otherwise
+def try_settings(  # noqa: PLR0913 - each is one setting that can be varied
     card_ledger: CardLedger,
     conf: str | None = None,
     *,
@@ -42,19 +42,19 @@ def try_settings(  # noqa: PLR0913 - each names one thing that could have been o
 ) -> ReplayOutcome:
     """Replay the recorded requests with other settings or limits.
 
-    What lived before the recording is taken anew, in the order of its addresses.
+    Blocks from before the recording are allocated again, in the order of their addresses.
 
     Args:
-        card_ledger: The card's books.
-        conf: Text of PYTORCH_CUDA_ALLOC_CONF that is added to what is in force; None: nothing.
-        limit: Bytes that may be reserved; None: as many as it takes.
-        empty_at: Positions at which torch.cuda.empty_cache() is called, too.
-        resized: Other bytes for the requests at these positions; 0 leaves one out.
+        card_ledger: The card's ledger.
+        conf: Text of PYTORCH_CUDA_ALLOC_CONF that is added to the current one; None: nothing.
+        limit: Bytes that may be reserved; None: no limit.
+        empty_at: Positions of additional calls of torch.cuda.empty_cache().
+        resized: Other sizes for the requests at these positions; 0 leaves one out.
         last: Position at which to stop; None: at the end, or after MOST_EVENTS.
-        at_once: No block that is freed waits for a stream that used it.
+        at_once: Do not let freed blocks wait for streams that used them.
 
     Raises:
-        UsageError: torch refuses the text.
+        UsageError: torch rejects the text.
     """
     trace = card_ledger.trace
     run = AllocatorReplay(trace, _settings(trace, conf), limit, at_once=at_once)
@@ -66,9 +66,9 @@ def try_settings(  # noqa: PLR0913 - each names one thing that could have been o
 def is_as_recorded(card_ledger: CardLedger, replay: ReplayOutcome) -> bool:
     """Return whether an unchanged replay reserves what the run reserved.
 
-    Otherwise no changed replay says anything.
+    Otherwise no changed replay is meaningful.
 
-    Where a request was refused it cannot, since it has all the memory that it wants.
+    It never does if a request failed in the run, since the replay has no limit.
     """
     took = int(card_ledger.reserved[: replay.events + 1].max())
     return abs(replay.peak_reserved - took) <= ALIKE * took
@@ -79,7 +79,7 @@ def try_longest_first(card_ledger: CardLedger, first: int, last: int) -> ReplayO
 
     The stretch from `first` to `last` is the largest step.
 
-    Known as warming up with the longest batch: every later one finds blocks that are large enough.
+    This is warming up with the longest batch: every later step finds large enough blocks.
     """
     trace = card_ledger.trace
     run = AllocatorReplay(trace, _settings(trace, None), None)
@@ -91,15 +91,16 @@ def try_longest_first(card_ledger: CardLedger, first: int, last: int) -> ReplayO
 def try_freeing(card_ledger: CardLedger, rows: Ints, positions: Ints) -> int | None:
     """Return by how much freeing blocks sooner lowers the allocated peak.
 
-    In bytes. These blocks are freed at these positions.
+    In bytes. Each block is freed at its position.
 
-    What is freed sooner lets others lie elsewhere, so that what their blocks round up to differs,
-    too. None where the unchanged replay is not the recording to the byte, or there is too much.
+    Earlier frees change the placement of other blocks, and so their rounding. None if the unchanged
+    replay differs from the recording by a byte, or if there are too many events.
 
     Args:
-        card_ledger: The card's books.
-        rows: The blocks, as rows of the books' allocations; each is born before its position.
-        positions: Where each goes.
+        card_ledger: The card's ledger.
+        rows: The blocks, as rows of the ledger's allocations; each is allocated before its
+            position.
+        positions: The position at which each is freed.
     """
     count, peak = len(card_ledger.trace.events), int(card_ledger.allocated.max())
     if count > MOST_EVENTS or try_settings(card_ledger).peak_allocated != peak:
@@ -127,12 +128,12 @@ def try_again(
     The recording is replayed up to `last`; the iteration is the stretch from `first`.
 
     Args:
-        card_ledger: The card's books.
+        card_ledger: The card's ledger.
         first: Position at which the iteration begins.
         last: Position at which it ends.
-        once: Positions of requests of the stretch that are not made again (a state, a workspace).
-        instead: Position of a request whose block outlived the stretch, to that at which the block
-            of the first iteration goes, since the name or the gradient gets the new one.
+        once: Positions of requests of the stretch that are not repeated (a state, a workspace).
+        instead: For requests whose block outlived the stretch: their position, and the position
+            that frees the first iteration's block. The name or gradient is reassigned then.
     """
     trace = card_ledger.trace
     run = AllocatorReplay(trace, _settings(trace, None), None)

@@ -1,7 +1,7 @@
 """Gather what is known of every allocation before categories are assigned.
 
-What an unwinding exception frees in a forward is no temporary. Without the failure it would have
-lived on to backward, so at the moment of a caught error it counts as activations.
+Memory that an unwinding exception frees in a forward is not temporary. Without the failure it would
+have stayed until backward, so it counts as activations when a caught error occurs.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ class Facts:
     Attributes:
         allocations: Positions of allocation and free, and bytes.
         events: Number of events.
-        phases: Where the phases lie.
+        phases: The recording's phases.
         born_in: Index of the phase in which each was allocated. NOWHERE before the recording,
             between phases, and for sums of counters, which are no tensors.
         died_in: Index of the phase in which each was freed; NOWHERE between phases and if never
             freed.
         within_one_phase: Mask of those allocated and freed inside one phase, or inside one gap
             between phases. An optimizer's step counts as one, whatever phases its closure has.
-        seen_as: For each category that a probe recorded, the mask of the allocations recorded as
-            that, themselves or those that they repeat in another pass of the loop.
+        seen_as: For each category that a probe recorded, the mask of its allocations: recorded
+            ones, and those that they repeat in another pass of the loop.
         fresh: Mask of the inputs that the loop made itself, between two calls of modules.
         reached: Mask of the allocations that Python reached at the end; None without a heap walk.
         kept: Mask of a forward's results that outlive the next pass of the loop, or that belong to
             a variable that is larger in each pass.
-        calm: Mask of those during whose life nothing was allocated, or only a kernel's scratch.
+        calm: Mask of those during whose lifetime nothing was allocated but a kernel's scratch.
         threads: How many threads trained at the same time; 1 where the phases tell them apart.
     """
 
@@ -103,18 +103,18 @@ def facts_of(
         allocations: Every allocation of the recording.
         session: What was recorded.
         device: Index of the card in the session's devices.
-        phases: Where the phases lie.
+        phases: The recording's phases.
         refused: The requests that failed.
 
     Returns:
         The facts; for each allocation the index of its name (NO_NAME if it has none); and the texts
-        that these are indices of, the session's first.
+        of these indices, the session's first.
     """
     trace, names = session.devices[device], session.names
     events = trace.events
     born, freed, count = allocations.allocated_at, allocations.freed, len(events)
     born_in, died_in = _allocation_phase(allocations, phases), phases.of(freed)
-    # What a caught out-of-memory error freed in a forward would have lived on without it.
+    # Without the caught out-of-memory error, memory it freed in a forward would have stayed live.
     unwound = np.searchsorted(refused.failed, born) != np.searchsorted(refused.failed, freed)
     unwound &= phases.named(born_in, "forward") & (born_in == died_in)
     died_in = np.where((freed < count) & ~unwound, died_in, NOWHERE)
@@ -139,7 +139,7 @@ def facts_of(
     seen.add(Category.COMMUNICATION, *kept_apart)
     variables = find_growing_variables(allocations, *seen.variables, count)
     seen.set_growing_variables(variables)
-    # What grows is of another size in each pass, in which all else may be as it was.
+    # A growing variable's size differs in each pass; other sizes may be unchanged.
     counts = ~once & ~_rows(variables, len(born))
     standing = find_repeats(allocations, born_in, phases, within, counts)
     facts = Facts(
@@ -172,8 +172,8 @@ def _allocation_phase(a: Allocations, phases: PhaseMap) -> Ints:
 def _within(a: Allocations, born_in: Ints, died_in: Ints, phases: PhaseMap, count: int) -> Mask:
     """Select allocations that live inside one phase or one gap.
 
-    Whatever makes the very first batch begins in `load` and ends in the `input` behind it. Only
-    there does a batch begin with the tensor that the model is given.
+    The allocations for the very first batch begin in `load` and end in the `input` after it. Only
+    there does a batch begin with the model's input tensor.
     """
     within: Mask = (born_in == died_in) & (born_in != NOWHERE)
     first_batch = phases.named(born_in, "load") & phases.named(died_in, "input")

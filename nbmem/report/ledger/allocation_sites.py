@@ -1,8 +1,8 @@
 """Name unobserved allocations by the call or module that made them.
 
-Temporaries are freed before any probe reads them: what an optimizer's lists hold within a step, a
-result that no backward reads. Their place in the order of allocations is known. It lies inside a
-call whose beginning and end were read, or beside something that a graph has named.
+No probe reads temporaries before they are freed: an optimizer's lists within a step, or a result
+that no backward reads. Their position in the order of allocations is known. It is inside a call
+with a recorded begin and end, or near a tensor that a graph has named.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     _Columns = tuple[Ints, Ints, Ints]
 
 NEAR = 4
-"""Births between something and its neighbour, at most: a kernel's scratch, a module's own steps."""
+"""Most allocations between a row and its neighbour: a kernel's scratch, or a module's own steps."""
 _GRADIENT = re.compile(r"([^\s\[]+\.[^.\s]+)\.grad ")
 """The parameter in the name of its gradient."""
 
@@ -48,7 +48,7 @@ def step_temporaries(
 ) -> Mask:
     """Select what an optimizer's step allocates and frees before it returns.
 
-    Within a step that is given a closure, forwards and backwards have phases of their own.
+    If a step has a closure, forwards and backwards in it have their own phases.
     """
     begins, ends, _ = _steps(calls, texts)
     own = np.flatnonzero(phases.named(born_in, "optimizer"))
@@ -70,7 +70,7 @@ class AllocationSites:
     """Names allocations after the place where they were made.
 
     Args:
-        facts: What is known of each allocation.
+        facts: The facts of each allocation.
         names: Index of each one's name, NO_NAME if it has none.
         texts: The texts that these indices point into.
         category: Category of each allocation, as a number.
@@ -110,7 +110,7 @@ class AllocationSites:
     def _nearby_module(self, row: int) -> str | None:
         """Return the module of a named allocation close to a row in its phase.
 
-        Up to NEAR allocations before the row are searched first, then as many behind it.
+        Up to NEAR allocations before the row are searched first, then as many after it.
         """
         born_in = self._facts.born_in
         for step in (-1, 1):
@@ -159,7 +159,7 @@ class _Calls:
         if at < len(ends):
             known, name = begins[at] != NOT_KNOWN, self._texts[names[at]]
             if known and begins[at] <= born:
-                return f"of {name}"  # it may go on behind the phase: a closure runs inside it
+                return f"of {name}"  # it may extend beyond the phase: a closure runs inside it
             if (begins[at] if known else ends[at] - 1) < last:
                 return f"{'before' if known else 'near'} {name}"
         if at and ends[at - 1] > first:
@@ -169,7 +169,7 @@ class _Calls:
     def _coming(self, born: int) -> str | None:
         """Describe an allocation as before the next module call.
 
-        Returns None where the beginning of that call is unknown or lies before the allocation.
+        Returns None if the start of that call is unknown or comes before the allocation.
         """
         begins, ends, names = self._modules
         at = int(np.searchsorted(ends, born, side="right"))

@@ -6,10 +6,11 @@ There is no hook on saved tensors, which would name every activation. Under such
 the check that a saved tensor was modified in place. A traced cell would then compute wrong
 gradients where an untraced one raises, and torch.func refuses to run under them. Reading
 `grad_fn._saved_*` would run checkpoint's recomputation and save_on_cpu's copies. So an activation
-is what is allocated in forward and outlives it, which the events say exactly.
+is an allocation of forward that outlives it, as the events show exactly.
 
-In backward, what lives while nothing else is allocated is a temporary. Everything else that is
-freed there is an output gradient. The history has no operators, and this is as far as it goes.
+In backward, an allocation during whose lifetime nothing else is allocated is a temporary.
+Everything else that is freed there is an output gradient. The history has no operators, so more is
+not known.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def _gradients_by_life(facts: Facts) -> Mask:
 def _output_gradients(facts: Facts) -> Mask:
     """Select output gradients: allocated in backward and passed between nodes.
 
-    Something else was allocated while each of them lived, so a node passed them on.
+    Something else was allocated during the lifetime of each, so a node passed it on.
     """
     return facts.phases.named(facts.born_in, "backward") & ~(facts.within_one_phase & facts.calm)
 

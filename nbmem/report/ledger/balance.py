@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 class Managed:
     """Bytes of managed memory (cudaMallocManaged) at one moment.
 
-    The figures are as exact as the driver's. Its pages are counted for the card and for no process:
+    The figures are as exact as the driver's. It counts such pages for the card and for no process:
     https://github.com/rapidsai/rmm/issues/2259, https://github.com/Syllo/nvtop/issues/213.
 
     Attributes:
         size: Bytes that exist, on the card or elsewhere.
         place: The category that contains the part on the card.
-        most_on_card: Bytes of it that can be on the card.
-        least_away: Bytes of it that cannot, for want of room.
+        most_on_card: Upper bound on its bytes on the card.
+        least_away: Lower bound on its bytes that do not fit on the card.
     """
 
     size: int
@@ -49,10 +49,10 @@ class Ledger:
     Attributes:
         total_bytes: The card's bytes.
         held: Bytes of each category, in the order of Category.
-        process_known: Whether the driver says what this process holds. If not (containers, no
-            NVML), `context` holds all that the card has in use beyond the reserved bytes.
+        process_known: Whether the driver reports this process's memory. If not (containers, no
+            NVML), `context` is all used bytes of the card beyond the reserved bytes.
         owners: The other frameworks, the largest first: they add up to their two categories.
-        machine: Parts of the host's memory across the categories; None of a card.
+        machine: Parts of the host's memory across the categories; None for a card.
     """
 
     total_bytes: int
@@ -120,8 +120,8 @@ class Ledger:
         """Raise unless every byte of the card is in exactly one category.
 
         Args:
-            allocated: Bytes that the allocator itself reports; None to leave the check out.
-            reserved: Reserved bytes that the allocator itself reports; None to leave the check out.
+            allocated: Bytes that the allocator itself reports; None to skip the check.
+            reserved: Reserved bytes that the allocator itself reports; None to skip the check.
 
         Raises:
             LedgerImbalanceError: The categories do not add up.

@@ -53,9 +53,8 @@ class CardLedger:
         events: How many events it has.
         phases: Maps events to phases.
         refused: The requests that failed.
-        notes: What is doubtful, one sentence each.
-        allocations: Every allocation that lived in the recording, in the order of allocation: a
-            *row*.
+        notes: Uncertain points, one sentence each.
+        allocations: Every allocation live in the recording, in the order of allocation: a *row*.
         category: Category of each row, as a number.
         born_in: Index in `phases` of the phase in which each row was allocated.
     """
@@ -119,8 +118,8 @@ class CardLedger:
     def releasable(self) -> Ints:
         """Curve of the bytes that torch.cuda.empty_cache() would release.
 
-        These are whole free segments and free pages. Those of private pools in use stay, and so do
-        pieces of used segments.
+        These are whole free segments and free pages. Private pools in use retain theirs, and used
+        segments retain their free pieces.
         """
         return self._followed.releasable
 
@@ -198,14 +197,14 @@ class CardLedger:
     def peak_process(self, first: int = 0, last: int | None = None) -> int | None:
         """Return the highest process figure between two positions.
 
-        It is the larger of what was read there and what the ledger has at any event.
+        It is the larger of the readings in that range and the ledger's figure at any event.
 
         Args:
-            first: Position; 0 takes in what was read before the first event.
-            last: Position; None takes in what was read after the last event.
+            first: Position; 0 includes readings before the first event.
+            last: Position; None includes readings after the last event.
 
         Returns:
-            Bytes; None where the driver does not say.
+            Bytes; None if the driver does not report them.
         """
         if not self.process_known:
             return None
@@ -236,7 +235,7 @@ class CardLedger:
     def _time_spans(self, positions: Ints) -> Ints:
         """Return the time of each position; the last one is open-ended.
 
-        Whatever was read after the last position belongs to it.
+        Readings after the last position belong to it.
         """
         return np.where(positions < self.events, self.times(positions), np.iinfo(np.int64).max)
 
@@ -255,7 +254,7 @@ class CardLedger:
 
         Returns None if neither is known.
         """
-        if self.category[row] == Category.WORKSPACE:  # also where a gradient is as large
+        if self.category[row] == Category.WORKSPACE:  # even if a gradient is as large
             return WORKSPACE
         index = int(self.names[row])
         return self.texts[index] if index != NO_NAME else self._births.name(row)

@@ -1,8 +1,9 @@
 """Name allocations of compiled regions by their wrappers' buffers.
 
-The probes list what a region's forward and backward take, with their bytes, in the wrapper's order
-(probes/regions.py). Names are given only if all of that list is found in its order among what was
-allocated then. What lies between is a kernel's scratch, or of what was not compiled.
+The probes list the allocations of a region's forward and backward with their bytes, in the
+wrapper's order (probes/regions.py). Names are given only if the whole list occurs in order among
+the allocations of that time. Other allocations in between are a kernel's scratch, or of code that
+is not compiled.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _OF_FORWARD = ("forward", "load", "input", "inference")
 
 
-def planned_names(  # noqa: PLR0913 - the facts as far as they are known then
+def planned_names(  # noqa: PLR0913 - the facts known at that point
     allocations: Allocations,
     born_in: Ints,
     phases: PhaseMap,
@@ -42,12 +43,12 @@ def planned_names(  # noqa: PLR0913 - the facts as far as they are known then
 
     Args:
         allocations: Every allocation of the recording.
-        born_in: Index of the phase of each one's birth.
+        born_in: Index of the phase in which each was allocated.
         phases: The phases.
-        identities: What the probes saw; at address 0, where a backward begins, what the regions
-            of its graph take: activations in the forward before it, temporaries in itself.
-        calm: Which allocations died before anything else was allocated.
-        texts: What the identities' names are.
+        identities: What the probes saw; at address 0, where a backward begins, what the regions of
+            its graph take: activations in the forward before it, temporaries in the backward.
+        calm: Mask of those freed before anything else was allocated.
+        texts: The texts that the identities' names point into.
     """
     names: dict[int, str] = {}
     for category, within in (
@@ -77,12 +78,12 @@ def _before(phase: int, phases: PhaseMap) -> list[int]:
 def _in_order(made: Ints, listed: Ints, calm: Mask) -> dict[int, int]:
     """Match allocations with a list of sizes that occurs among them in order.
 
-    A match counts only if it is the same one however early or late the list is laid. What a first
-    launch copies to time a kernel is freed before anything else is allocated. So a second attempt
-    leaves such allocations out.
+    A match counts only if the earliest and the latest alignment agree. Copies that a first launch
+    makes to time a kernel are freed before anything else is allocated. So a second attempt leaves
+    such allocations out.
 
     Returns:
-        For each certain allocation its place in the list.
+        For each certain allocation its index in the list.
     """
     certain: dict[int, int] = {}
     for kept in (np.ones(len(made), bool), ~calm):

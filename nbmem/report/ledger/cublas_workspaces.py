@@ -1,17 +1,18 @@
 """Recognize cuBLAS workspaces by size, thread and stream.
 
-A workspace lives from a thread's first matrix product on a stream to the end, or until all are
-cleared. Lightning clears all threads' at once when its training ends. Where only one thread has any
-(an evaluation), one allocation of the odd size that cards before Hopper have is it; a loop's
-results would be several. A handle has one for each stream, and a graph is captured on a stream of
-its own:
+A workspace is live from a thread's first matrix product on a stream to the end, or until all are
+cleared. Lightning clears those of all threads at once when training ends. If only one thread has
+any (an evaluation), one allocation of the odd size of cards before Hopper is a workspace. A loop's
+results would be several. A handle has one workspace per stream, and a graph is captured on its own
+stream:
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/cuda/CublasHandlePool.cpp
 
-Where several threads trained at the same time there are no phases. Each has its own, and the engine
-one for all. By their odd size these are cuBLAS's, and by 32 MiB where Python does not have them.
+Where several threads trained at the same time there are no phases. Each thread has its own
+workspace, and the engine has one for all. Their odd size identifies them as cuBLAS's; of 32 MiB
+blocks, those that Python does not reach.
 
-With a cuBLASLt epilogue (addmm) its own, once. Recorded on an H100: each once in the forward
-thread, once in the engine's.
+A cuBLASLt epilogue (addmm) has a workspace of its own, allocated once. Recorded on an H100: once in
+the forward thread, once in the engine's.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ THREADS = (("forward", "inference"), ("backward",))
 def workspaces(facts: Facts) -> Mask:
     """Select the allocations that are cuBLAS or cuBLASLt workspaces.
 
-    They are the first of their size on each stream in each thread that last to the end or are
+    They are the first of their size on each stream in each thread that are live at the end or are
     cleared.
     """
     a = facts.allocations
     kept = facts.unseen & ((a.freed >= facts.events) | _cleared(facts))
     found: Mask = np.zeros(len(a), bool)
     places = [a.allocated_at < 0, *(facts.phases.named(facts.born_in, *names) for names in THREADS)]
-    found |= kept & places[0] & np.isin(a.requested, CUBLAS)  # an earlier cell's, both threads'
+    found |= kept & places[0] & np.isin(a.requested, CUBLAS)  # an earlier cell's, of both threads
     for place in (*places, _elsewhere(facts, places[-1])):
         inside = kept & place
         of_size = inside & np.isin(a.requested, CUBLAS)
@@ -82,7 +83,7 @@ def _of_threads(facts: Facts, kept: Mask) -> Mask:
 def select_possible_workspaces(allocations: Allocations, unseen: Mask, events: int) -> Mask:
     """Select allocations that may be cuBLAS workspaces, by size alone.
 
-    They last to the end. The first pass of a loop has them, and no other.
+    They are live at the end. Only the first pass of a loop allocates them.
     """
     lasting = unseen & (allocations.freed >= events)
     mine: Mask = lasting & np.isin(allocations.requested, (*CUBLAS, CUBLASLT))
@@ -92,7 +93,7 @@ def select_possible_workspaces(allocations: Allocations, unseen: Mask, events: i
 def first_in_backward(once: Mask, allocations: Allocations, in_backward: Mask) -> Mask:
     """Select each stream's first possible workspace made by a backward.
 
-    It is no gradient, then.
+    So it is not taken for a gradient.
 
     Args:
         once: Mask of the possible workspaces, as returned by `select_possible_workspaces`.
@@ -109,8 +110,8 @@ def first_in_backward(once: Mask, allocations: Allocations, in_backward: Mask) -
 def unheld_workspaces(requested: Ints, stream: Ints) -> Mask:
     """Select the cuBLAS workspaces among live blocks that Python lacks.
 
-    The blocks live at one moment. Each stream has one of each thread; where more have the size,
-    sizes do not tell them apart, and none is selected.
+    The blocks are live at one moment. Each stream has one workspace per thread. If more blocks have
+    the size, sizes cannot tell them apart, and none is selected.
 
     Args:
         requested: Requested bytes of each block.
@@ -126,9 +127,8 @@ def unheld_workspaces(requested: Ints, stream: Ints) -> Mask:
 def _elsewhere(facts: Facts, in_engine: Mask) -> Mask:
     """Select allocations outside the engine that Python does not reach.
 
-    Any phase but backward counts. Without a heap walk none is selected. A bare product takes its
-    workspace as a module's does, but there sizes alone show nothing: 32 MiB are a plain tensor's
-    size, too.
+    Any phase but backward counts. Without a heap walk none is selected. A matrix product outside
+    modules takes a workspace too, but its size shows nothing: a plain tensor may also have 32 MiB.
     """
     if facts.reached is None:
         return np.zeros(len(in_engine), bool)
@@ -139,13 +139,13 @@ def _elsewhere(facts: Facts, in_engine: Mask) -> Mask:
 def _cleared(facts: Facts) -> Mask:
     """Select what was freed at a moment when workspaces were cleared.
 
-    Both threads' workspaces were freed there with no allocation in between. A single one of the
+    Both threads' workspaces were freed then, with no allocation in between. A single one of the
     size of cards before Hopper counts as well.
     """
     a, phases = facts.allocations, facts.phases
     moment = np.searchsorted(np.sort(a.allocated_at), a.freed)
     dead = facts.unseen & (a.freed < facts.events) & ~facts.within_one_phase
-    at_last = moment == len(a)  # behind an error that a forward ended in, too
+    at_last = moment == len(a)  # also after an error that ended a forward
     dead &= ~phases.named(facts.died_in, "forward", "backward") | at_last
     of_size = dead & np.isin(a.requested, CUBLAS)
     forward, backward = (phases.named(facts.born_in, *names) for names in THREADS)

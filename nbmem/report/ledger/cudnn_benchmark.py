@@ -1,7 +1,7 @@
 """Find the workspaces of cuDNN's kernel search.
 
-The search is that of `torch.backends.cudnn.benchmark`. torch takes as much as the largest of its
-kernels wants, frees it at once, and then empties the cache:
+This is the search of `torch.backends.cudnn.benchmark`. torch allocates the largest workspace that
+any kernel needs, frees it at once, and then empties the cache:
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/cudnn/Conv_v8.cpp
 (generate_and_filter_plans, run_single_conv)
 """
@@ -30,7 +30,7 @@ def find_cudnn_searches(allocations: Allocations, session: Session, device: int)
         return []
     a, action = allocations, session.devices[device].events.action
     brief = np.flatnonzero((a.allocated_at >= 0) & (a.freed - a.allocated_at == 1))
-    # A request to free that is carried out at once leaves one more entry behind it.
+    # A free request that completes at once adds one more event after it.
     others = np.flatnonzero(action != Action.FREE_COMPLETED)
     behind = np.searchsorted(others, a.freed[brief] + 1)
     brief, behind = brief[behind < len(others)], behind[behind < len(others)]

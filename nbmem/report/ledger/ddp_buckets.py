@@ -1,9 +1,9 @@
 """Find DistributedDataParallel's buckets among unobserved allocations.
 
-No Python object has them, so they are identified by their exact bytes. The reducer makes them at
-once, without another allocation between. Together they are as large as the gradients of one type:
-one for the first pass or as many as its limits say, and new ones for the rest before the second
-forward.
+No Python object refers to them, so they are identified by their exact bytes. The reducer allocates
+them without another allocation in between. Together they are as large as the gradients of one type.
+The first pass has one bucket, or as many as the limits give; new ones for the rest follow before
+the second forward.
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/distributed/c10d/reducer.cpp
 """
 
@@ -41,7 +41,7 @@ def find_ddp_buckets(
     Args:
         allocations: Every allocation of the recording.
         identities: What the probes recorded; at address 0 what they know to exist at an unknown
-            place.
+            address.
         lasting: Mask of the allocations that no probe recorded and that outlive their first phase.
         born_in: Index of the phase in which each was allocated.
         phases: The phases.
@@ -80,11 +80,11 @@ def _kept_from_before(a: Allocations, lasting: Mask, total: int) -> list[int]:
 def _runs(a: Allocations, may_be: Mask, total: int) -> list[int]:
     """Find runs of consecutive allocations whose sizes add up to a total.
 
-    All of a run must live at the same time.
+    All allocations of a run must be live at one moment.
     """
     order = np.flatnonzero(a.allocated_at >= 0)
     order = order[np.argsort(a.allocated_at[order])]
-    sizes = np.where(may_be[order], a.requested[order], total + 1)  # no run goes over another's
+    sizes = np.where(may_be[order], a.requested[order], total + 1)  # runs skip no other rows
     sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
     ends = np.searchsorted(sums, sums[:-1] + total)
     first = np.flatnonzero(

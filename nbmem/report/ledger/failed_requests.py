@@ -1,7 +1,7 @@
 """Tell allocation failures of the program from requests torch retried.
 
 torch itself retries: of a convolution's kernels it takes the first whose workspace fits
-(try_configs and generate_and_filter_plans of Conv_v8.cpp), and the program never sees the error.
+(try_configs and generate_and_filter_plans of Conv_v8.cpp). The program never sees the error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nbmem.core.session.session import Session
 
 _ASKED = (Action.ALLOC, Action.OOM, Action.FREE_REQUESTED)
-"""What a program asks of the allocator; the rest is what the allocator does about it."""
+"""A program's requests to the allocator; the other actions are the allocator's responses."""
 _CONVOLVES = re.compile(r"^ConvolutionBackward|\((Lazy)?Conv(Transpose)?\dd\)$")
 
 
@@ -34,9 +34,9 @@ class FailedRequests:
     """Allocation requests of one card that failed.
 
     Attributes:
-        seen: Position of each in the history, and the error that was observed; None for early ones.
-        passed_over: Positions behind which the same convolution requested less at once.
-        lost: Whether errors were observed that the history does not have.
+        seen: Position of each in the history, and the observed error; None for early ones.
+        passed_over: Positions after which the convolution at once requested less.
+        lost: Whether errors were observed that are missing in the history.
     """
 
     seen: dict[int, Refusal | None]
@@ -72,13 +72,13 @@ def _passed_over(
 ) -> frozenset[int]:
     """Find failed requests that a convolution at once retried with less.
 
-    Its result was allocated just before. Nothing was freed in between, as there would be where an
-    error unwinds a call. What it got was freed at once.
+    The convolution's result was allocated just before. Nothing was freed in between, as it would be
+    if an error unwound a call. The smaller block was freed at once.
 
-    The last of several sizes that failed in a row may have been followed by a kernel without a
-    workspace. Such failures count where their place is known to be a convolution. A convolution
-    that a program calls with less and less, on nothing new, looks the same. A request that ended
-    the recording was not retried.
+    After several sizes failed in a row, a kernel without a workspace may follow. Such failures
+    count if their layer or operator is known to be a convolution. A program that calls one
+    convolution with smaller and smaller sizes looks the same. A request that ended the recording
+    was not retried.
     """
     asked = np.flatnonzero(np.isin(events.action, _ASKED)) if seen else np.zeros(0, np.int64)
     found: set[int] = set()
@@ -101,7 +101,7 @@ def _rows(
 ) -> Iterator[tuple[int, int]]:
     """Yield ranges of consecutive failed requests from one place.
 
-    Each range is the index of its first request in `asked`, and the one behind its last.
+    Each range is the index of its first request in `asked`, and the one after its last.
     """
     failures = np.searchsorted(asked, [*seen]).tolist()
     at = 0
@@ -123,7 +123,7 @@ def _served(events: Events, at: int) -> bool:
 def _works(events: Events, seen: dict[int, Refusal | None], failed: int, then: list[int]) -> bool:
     """Return True if less was served at the same place and freed at once.
 
-    A workspace behaves so.
+    This is how a workspace behaves.
     """
     if len(then) < 2:
         return False
@@ -140,7 +140,7 @@ def _works(events: Events, seen: dict[int, Refusal | None], failed: int, then: l
 def _goes_on(events: Events, refusal: Refusal | None, one: int, then: int) -> bool:
     """Return True if two events have the same stack.
 
-    Where both have none, the place of the failure must be a convolution.
+    If both have none, the failed operator or layer must be a convolution.
     """
     failed, next_ = events.stack[[one, then]].tolist()
     return failed == next_ if failed != next_ or failed >= 0 else _convolves(refusal)

@@ -1,7 +1,7 @@
 """Print a recording's figures with as little code as possible.
 
-They stand in for a view that could not be made. Whole bytes and no arithmetic, so that nothing in
-it can go wrong but the figures themselves.
+They replace a view that could not be made. They are whole bytes without arithmetic, so only the
+figures themselves can fail.
 """
 
 from __future__ import annotations

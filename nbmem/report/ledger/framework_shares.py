@@ -1,6 +1,6 @@
 """Track what other frameworks of this process held of a card.
 
-Their latest readings count at any time.
+At any time their latest readings apply.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class FrameworkUsage:
     """Memory of other frameworks in a recording, by their latest readings.
 
-    A framework holds nothing before it was first read.
+    A framework holds nothing before its first reading.
 
     Args:
         readings: What the frameworks reported; None where none was queried.
@@ -46,8 +46,8 @@ class FrameworkUsage:
         Both tables have the shape (times, frameworks).
 
         Args:
-            t_ns: The times, nanoseconds since the epoch.
-            most: Bytes at each time beyond which all together cannot hold any.
+            t_ns: Times, nanoseconds since the epoch.
+            most: At each time, the upper bound on the bytes of all frameworks together.
         """
         held, cached = (np.zeros((len(t_ns), len(self._rows)), np.int64) for _ in range(2))
         left = most
@@ -63,7 +63,7 @@ class FrameworkUsage:
     def shares(self, t_ns: Ints, most: Ints) -> list[tuple[Share, ...]]:
         """Return the frameworks' shares at each time, the largest first.
 
-        Those that hold nothing are left out. The arguments are those of `at`.
+        Those without memory are left out. The arguments are those of `at`.
         """
         found: list[list[Share]] = [[] for _ in t_ns]
         held, cached = self.at(t_ns, most)

@@ -1,9 +1,9 @@
 """Name a backward's allocations after the gradients expected of its graph.
 
-The probes list the gradients that a backward will make, with their bytes, in the engine's order
-(probes/gradients.py). Of a size of which as many were allocated as are listed, each is the one that
-it must be. Else a common name is what is certain: in which module the results of that size are.
-A sum of two gradients of one result takes memory of its own or not; it is listed as possible.
+The probes list the gradients that a backward will allocate, with their bytes, in the engine's order
+(probes/gradients.py). If as many allocations of a size exist as are listed, they match in order.
+Else only a common name is certain: the module with results of that size. A sum of two gradients of
+one result may or may not take its own memory; it is listed as possible.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _PARTS = re.compile(r"(\S+)(?: \([^()]+\))?( \([\d, ]*\) \w+)$")
 
 
-def gradient_names(  # noqa: PLR0913 - the facts as far as they are known then
+def gradient_names(  # noqa: PLR0913 - the facts known at that point
     allocations: Allocations,
     born_in: Ints,
     phases: PhaseMap,
@@ -52,11 +52,11 @@ def gradient_names(  # noqa: PLR0913 - the facts as far as they are known then
 
     Args:
         allocations: Every allocation of the recording.
-        born_in: Index of the phase of each one's birth.
+        born_in: Index of the phase in which each was allocated.
         phases: The phases.
-        identities: What the probes saw; at address 0 what was about to be made.
+        identities: What the probes saw; at address 0 what was about to be allocated.
         of_parameters: Which allocations were seen as gradients of parameters.
-        texts: What the identities' names are.
+        texts: The texts that the identities' names point into.
     """
     coming = (Category.GRADIENTS, Category.OUTPUT_GRADIENTS)
     listed = np.flatnonzero((identities.addr == 0) & np.isin(identities.category, coming))
@@ -76,7 +76,7 @@ def gradient_names(  # noqa: PLR0913 - the facts as far as they are known then
 def _matched(rows: list[int], words: list[str], of_parameters: Mask) -> dict[int, str]:
     """Match allocations of one size with the listed gradients of that size.
 
-    Both are in order. Where their numbers differ, a name common to all listed is given, if there is
+    Both are in order. If their numbers differ, a name common to all listed is given, if there is
     one.
     """
     certain = [word for word in words if not word.startswith(GRADIENT_IN)]
@@ -85,7 +85,7 @@ def _matched(rows: list[int], words: list[str], of_parameters: Mask) -> dict[int
         known = (_is_added(word) for row, word in pairs if of_parameters[row])
         if len(rows) == len(listed) and all(known):
             return {row: word for row, word in pairs if word and not of_parameters[row]}
-    if len(certain) <= len(rows) <= len(words):  # some of the sums were made in place
+    if len(certain) <= len(rows) <= len(words):  # some of the sums were computed in place
         alike = {without_numbers(_of(word)) for word in words}
         if len(alike) == 1 and _is_added(word := alike.pop()) and word:
             return {row: word for row in rows if not of_parameters[row]}
@@ -116,8 +116,8 @@ def _common(names: Sequence[str], *, most: bool) -> str | None:
 
     Args:
         names: Gradients of one size.
-        most: True if some of what was allocated is none of them. Then all that is certain is in
-            whose backward it was made.
+        most: True if some of the allocations are none of them. Then only the module whose backward
+            made them is certain.
     """
     found = [match for name in names if (match := _PARTS.match(name.removeprefix(GRADIENT_OF)))]
     paths = [without_numbers(match[1]).split(".") for match in found]

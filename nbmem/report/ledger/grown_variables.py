@@ -1,9 +1,9 @@
 """Recognize a variable that grows in a loop across its allocations.
 
 Examples are `seen = torch.cat([seen, more])` and a cache of keys. Variables are not read in every
-pass, and a growing one has another size in each. But each allocation is freed as soon as the next
-one is there, which is larger by the same bytes as the one before it was. Where this happens time
-after time, they belong to one variable.
+pass, and a growing one has another size in each. But each of its allocations is freed as soon as
+the next exists, which is larger by the same number of bytes. Allocations that repeat this pattern
+belong to one variable.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 NOBODY = -1
 FEWEST = 3
-"""Times that it must have grown, so that chance is none."""
+"""Number of growths that rules out chance."""
 
 
 def find_growing_variables(
@@ -34,12 +34,12 @@ def find_growing_variables(
 
     Args:
         allocations: Every allocation of the recording.
-        may_be: Which of them were seen as nothing, or as a variable's and nothing else.
+        may_be: Mask of those not identified, or identified as a variable's and nothing else.
         names: Index of the variable's name; negative where none is known.
         events: Number of events.
 
     Returns:
-        For each row that belongs to a variable the row from which it has its name, maybe itself.
+        For each row of a variable, the row that it is named after (possibly itself).
     """
     before = _before(allocations, may_be & (allocations.addr < BEYOND), events)
     more = np.where(before == NOBODY, 0, allocations.requested - allocations.requested[before])
@@ -61,8 +61,8 @@ def find_growing_variables(
 def _before(a: Allocations, may_be: Mask, events: int) -> Ints:
     """Return for each allocation the smaller one freed right behind it.
 
-    That one is freed before the next allocation is made; NOBODY where there is none. Of several it
-    is the largest, then the oldest: with what had grown, its graph may go as well.
+    That one is freed before the next allocation is made; NOBODY if there is none. Of several it is
+    the largest, then the oldest: a variable's graph may be freed along with it.
     """
     born = np.flatnonzero(a.allocated_at >= 0)
     born = born[np.argsort(a.allocated_at[born], kind="stable")]
@@ -72,7 +72,7 @@ def _before(a: Allocations, may_be: Mask, events: int) -> Ints:
     gone = np.flatnonzero(may_be & (a.freed < events))
     at = (
         np.searchsorted(a.allocated_at[born], a.freed[gone]) - 1
-    )  # whose birth came last before its end
+    )  # the last one allocated before it was freed
     gone, at = gone[at >= 0], at[at >= 0]
     larger = born[at]
     fits = may_be[larger] & (a.requested[gone] < a.requested[larger]) & (larger != gone)
@@ -96,11 +96,11 @@ def _chain(row: int, before: Ints, after: dict[int, int]) -> list[int]:
 def _nearest(chain: list[int], names: Ints) -> dict[int, int]:
     """Map each row of a chain to the nearest named row.
 
-    The next one from it on that has a name counts, itself included, else the last before it.
+    The next row from it on that has a name, itself included, else the last before it.
     """
     found: dict[int, int] = {}
     known: int | None = None
-    for row in (*chain, *reversed(chain)):  # what stands behind is looked up last, and stays
+    for row in (*chain, *reversed(chain)):  # the backward pass comes last and takes precedence
         known = row if names[row] >= 0 else known
         if known is not None:
             found[row] = known

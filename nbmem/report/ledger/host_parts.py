@@ -1,6 +1,6 @@
 """Split the host's memory into its parts at any time.
 
-The latest readings count. A part is never larger than what it is a part of.
+The latest readings apply. A part is never larger than its whole.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 def parts_at(readings: MachineReadings | None, t_ns: Ints, held: Ints) -> Ints | None:
     """Return the parts of the host's memory at each time.
 
-    The table's shape is (n, len(PARTS)). The first reading stands for the time before it. A part
+    The table's shape is (n, len(PARTS)). The first reading is used for the time before it. A part
     that is not reported is NOT_KNOWN.
 
     Args:
-        readings: What was read; None for a card's memory.
+        readings: The readings; None for a card's memory.
         t_ns: The times, nanoseconds since the epoch.
         held: Bytes by category at each time, (n, len(Category)).
 

@@ -33,12 +33,12 @@ IDENTITY = (
     Category.USER_TENSORS,
     Category.ACTIVATIONS,
 )
-"""Categories that a probe can see, the one that counts most first. As ACTIVATIONS is seen what a
-graph has saved, whoever has made it."""
+"""Categories that a probe can see, the one with precedence first. ACTIVATIONS is what a graph has
+saved, whatever allocated it."""
 _OF_A_CALL = (Category.INPUTS, Category.ACTIVATIONS)
-"""What was given to a module, and what its graph has saved: the names that say least."""
+"""A module's inputs, and what its graph saved: the names with the least information."""
 _ASSIGNED = (Category.USER_TENSORS, Category.BUFFERS)
-"""What one name may be given anew in each pass."""
+"""Categories that one name may refer to anew in each pass."""
 _PERSONS = (
     HolderKind.NAME,
     HolderKind.OUT,
@@ -51,9 +51,9 @@ _PERSONS = (
     HolderKind.THREAD,
     HolderKind.MODULE,
 )
-"""Holders that a person has written; a graph is torch's, and a cycle nobody's."""
+"""Holders from the user's code; a graph is torch's, and a cycle has no owner."""
 _NO_NAMES = (HolderKind.TRACEBACK, HolderKind.UNSEEN)
-"""Ways that are no names to know a tensor by."""
+"""Holders whose paths are no names for a tensor."""
 
 
 class Observations:
@@ -61,9 +61,9 @@ class Observations:
 
     Attributes:
         unseen: Mask of the allocations that no probe recorded.
-        fresh: Mask of the inputs that the loop made itself, between the call before and the one
-            that was given them first (a GAN's noise). What comes out of a module is made inside of
-            a call.
+        fresh: Mask of the inputs that the loop itself made (a GAN's noise): after the previous
+            call, and before the first call that received them. A module's results are made inside a
+            call.
         reached: Mask of the allocations that Python reached at the end; None without a heap walk.
     """
 
@@ -89,7 +89,7 @@ class Observations:
     def add_collective_results(self, rows: Ints, names: Ints) -> None:
         """Record a collective's results, whose names yield to any other.
 
-        A saved input and a state dict have better names of their own.
+        A saved input and a state dict have better names.
         """
         self._as[Category.COMMUNICATION][rows] = True
         self._made[rows] = names
@@ -97,7 +97,7 @@ class Observations:
     def clear_send_buffers(self, what: str) -> None:
         """Clear the other categories of buffers that a collective sends from.
 
-        Gradients and user tensors are slices of such a buffer meanwhile.
+        Gradients and user tensors are slices of such a buffer during that time.
         """
         mine = self._names[Category.COMMUNICATION]
         sent = np.isin(mine, [n for n, text in enumerate(self._texts) if what in text])
@@ -138,7 +138,7 @@ class Observations:
         """Mask of allocations that may be a variable's, and their names.
 
         These are allocations recorded as user tensors, as buffers or not at all. A buffer that a
-        forward assigns anew is a variable as any other.
+        forward reassigns is treated as a variable.
         """
         mine = np.any([self._as[category] for category in _ASSIGNED], axis=0)
         names = np.full(len(mine), NO_NAME, np.int64)
@@ -151,7 +151,7 @@ class Observations:
     def set_growing_variables(self, rows: Mapping[int, int]) -> None:
         """Record allocations as the growing variable that others belong to.
 
-        The name is given without shape and dtype, which differ.
+        The name is given without shape and dtype, which differ between allocations.
         """
         _, names = self.variables
         for row, known in rows.items():
@@ -188,8 +188,8 @@ class Observations:
     def shared_categories(self, standing: Ints) -> dict[Category, Mask]:
         """Return a mask per category, shared among repeated allocations.
 
-        An allocation that was itself recorded as an input becomes no weight, gradient or state by
-        those that it repeats. The picture that a loop begins with has the size of the one that it
+        An allocation recorded as an input does not become a weight, gradient or state through its
+        repetitions. Example: the image that a loop starts from has the size of the image that it
         optimizes.
         """
         return {
@@ -207,11 +207,11 @@ class Observations:
     def shared_names(self, standing: Ints) -> Ints:
         """Return each allocation's name, its own or that of a repetition.
 
-        Of several repetitions the one in the latest pass has the name. NO_NAME where there is none.
+        Of several repetitions, the latest pass gives the name. NO_NAME if there is none.
         """
         names = np.full(len(standing), NO_NAME, np.int64)
         known = [(n, self._open_to(c)) for c, n in self._names.items() if c not in _OF_A_CALL]
-        # `input args[0]`: a person's name says more
+        # unlike `input args[0]`, a name from the user's code is informative
         rest = (self._around, *(self._names[c] for c in _OF_A_CALL), self._held, self._made)
         anybody = np.ones(len(standing), bool)
         for own, may_share in (*known, *((one, anybody) for one in rest)):
@@ -287,7 +287,7 @@ def _fresh(allocations: Allocations, rows: Ints, given: Ints, marks: Ints) -> Ma
     )
     fresh[mine] = (allocations.allocated_at[mine] >= 0) & (
         until - before == 1
-    )  # the first call's own end
+    )  # the end of the first call itself
     return fresh
 
 
@@ -303,7 +303,7 @@ def rows_at(allocations: Allocations, addr: Ints, position: Ints, events: int) -
     keys = place * width + allocations.allocated_at + 1
     order = np.argsort(keys)
     at = np.minimum(np.searchsorted(addrs, addr), len(addrs) - 1)
-    wanted = at * width + position  # born before the position: born + 1 <= position
+    wanted = at * width + position  # allocated before the position: born + 1 <= position
     index = np.searchsorted(keys[order], wanted, side="right") - 1
     row = order[np.maximum(index, 0)]
     lives = (

@@ -26,18 +26,17 @@ if TYPE_CHECKING:
 class NonTorchUsage:
     """Context and other users of a card at any time, by its latest reading.
 
-    The context of a moment is what the process held beyond its reserved bytes and those of other
-    frameworks when it was last read. The first reading stands for the time before it. A reading
-    without this process's bytes has the context of the last one before it that has them. Where the
-    driver hides them throughout, `process_known` is False. The context then stands for all else
-    that the card has in use besides the reserved bytes.
+    The context at a moment is this process's last reading less its reserved bytes and those of
+    other frameworks. The first reading is used for the time before it. A reading without this
+    process's bytes uses the context of the last one that has them. If the driver always hides them,
+    `process_known` is False. The context is then all other used bytes of the card.
 
     Args:
         trace: What was recorded of the card.
         names: The session's texts.
 
     Attributes:
-        process_known: Whether the driver has reported at any time what this process holds.
+        process_known: Whether the driver has reported this process's bytes at any time.
     """
 
     def __init__(self, trace: DeviceTrace, names: Sequence[str] = ()) -> None:
@@ -76,8 +75,8 @@ class NonTorchUsage:
     def at(self, t_ns: Ints, reserved: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:
         """Return the bytes outside torch's allocator at each time.
 
-        The five arrays are in the order of categories.OUTSIDE. They never exceed what the reserved
-        bytes leave of the card.
+        The five arrays are in the order of categories.OUTSIDE. They never exceed the card less its
+        reserved bytes.
         """
         left = self._total - reserved
         nothing = np.zeros(len(t_ns), np.int64)

@@ -31,7 +31,7 @@ class PhaseMap:
         device: Index of the card in the session.
 
     Attributes:
-        passes: For each phase the step in which or behind which it lies; -1 before the first step.
+        passes: For each phase, the step that contains or precedes it; -1 before the first step.
     """
 
     def __init__(self, spans: Sequence[Span], device: int) -> None:
@@ -83,9 +83,9 @@ class PhaseMap:
     def next_pass_ends(self, name: str) -> Ints:
         """Return for each phase where a later pass's last phase of a name ends.
 
-        The next pass that has such a phase counts; without one the value is the largest integer. A
-        pass is a step together with the phases behind it that have none. What comes before the
-        first step is a pass, too.
+        The next pass with such a phase counts; without one the value is the largest integer. A pass
+        is a step and the phases without a step that follow it. The time before the first step is a
+        pass, too.
         """
         own = self.passes
         ends = {

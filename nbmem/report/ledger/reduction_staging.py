@@ -1,11 +1,12 @@
 """Find the staging buffers of reduction kernels.
 
-A reduction that several blocks share takes its result, a buffer for what each block has found, and
-a semaphore for each column of blocks. Behind the kernel the semaphores go, then the buffer:
+A reduction that several blocks share allocates its result, a buffer for each block's partial
+result, and a semaphore for each column of blocks. After the kernel the semaphores are freed, then
+the buffer:
 https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/Reduce.cuh#L1216
 The semaphores identify the buffer. In a backward it is no gradient, though something was allocated
-while it lived. A list of tensors that is freed from its end on, as an optimizer's of weights and
-biases, is none.
+during its lifetime. A list of tensors freed from its end (an optimizer's, of weights and biases) is
+no such buffer.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ if TYPE_CHECKING:
 
 NAME = "staging of a reduction"
 SEMAPHORE = 4
-"""Bytes; the buffer has at least as many for each column."""
+"""Bytes of a semaphore; the buffer has at least as many for each column."""
 MOST_COLUMNS = 65_535
-"""Blocks of a grid across."""
+"""Maximum number of blocks in a row of a grid."""
 
 
 def select_by_overlap(allocations: Allocations, events: Events, others: int = 0) -> Mask:
     """Select allocations during whose life a given number of others was made.
 
-    The number is `others`, by default none.
+    The number is `others`, by default 0.
     """
     allocs = np.flatnonzero(events.action == Action.ALLOC)
     inside = np.searchsorted(allocs, allocations.freed)
@@ -48,12 +49,12 @@ def select_staging_buffers(allocations: Allocations, events: Events) -> Mask:
     size = allocations.requested
     frees = np.flatnonzero(events.action == Action.FREE_REQUESTED)
     goes = np.searchsorted(frees, allocations.freed)
-    beside = np.append(np.arange(1, len(size)), 0)[: len(size)]  # the one that is born next
+    beside = np.append(np.arange(1, len(size)), 0)[: len(size)]  # the next allocation
     semaphores = (size[beside] % SEMAPHORE == 0) & (size[beside] <= SEMAPHORE * MOST_COLUMNS)
     found: Mask = semaphores & (size[beside] <= size) & (goes[beside] + 1 == goes)
     found &= select_by_overlap(allocations, events, others=1)
     result, earlier = (np.maximum(np.arange(len(size)) - before, 0) for before in (1, 2))
     made = np.searchsorted(frees, allocations.allocated_at)
-    found &= made[result] == made  # nothing went between the result's birth and the buffer's
+    found &= made[result] == made  # nothing freed between result and buffer
     found &= ~((goes[result] == goes + 1) & (goes[earlier] == goes + 2))
     return found

@@ -1,6 +1,6 @@
 """Find the results of a forward that the user keeps.
 
-Their lifetimes decide, so the answer is the same whenever a probe reads them.
+Lifetimes alone decide, so the result does not depend on when a probe reads them.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ def select_outliving_results(
 ) -> Mask:
     """Select a forward's results that outlive the next pass's forwards.
 
-    A loop's variables release their results in the next pass, a list of losses does not. In the
-    last pass this cannot be known, so its results are what those that they repeat were in the
-    passes before. Where there are none, they are not kept.
+    A loop's variables release their results in the next pass, a list of losses does not. For the
+    last pass this is unknown, so its results count as their repetitions in earlier passes do.
+    Without earlier passes they are not selected.
 
     Args:
         allocations: The recording's allocations.
         born_in: Index of the phase in which each was allocated.
         phases: The phases.
-        standing: For each allocation the row that represents those that it repeats
-            (ledger/alike.py).
+        standing: For each allocation the row that represents its repetitions
+            (ledger/repeated_steps.py).
         events: Number of events.
     """
     until = np.append(phases.next_pass_ends("forward"), np.iinfo(np.int64).max)

@@ -1,6 +1,6 @@
 """Run the rules over a recording and sort their findings.
 
-A rule that fails is switched off, and the others go on.
+A rule that fails is skipped, and the others run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def rule_named(name: str) -> Rule:
     """Return the rule of a name.
 
     Raises:
-        UsageError: There is none; the text has the nearest name.
+        UsageError: There is no such rule; the text has the nearest name.
     """
     by_name = {rule.name: rule for rule in RULES}
     if name not in by_name:
@@ -44,8 +44,8 @@ class Advice:
     """The findings of all rules, and notes on those that failed.
 
     Attributes:
-        findings: The largest sure saving first; last resorts at the end.
-        notes: One sentence for each fault, with the rules that failed of it.
+        findings: The largest certain saving first; last resorts at the end.
+        notes: One sentence for each fault, with the rules that it stopped.
     """
 
     findings: tuple[Finding, ...]
@@ -59,13 +59,13 @@ def advise(
 
     Args:
         session: What was recorded.
-        card_ledger: The card's books.
-        report: The same, ready to draw.
+        card_ledger: The card's ledger.
+        report: The card's report, ready to draw.
         everything: Also run the rules that apply only where memory is short.
     """
     evidence = Evidence(session, card_ledger, report, everything=everything)
     found: list[tuple[_Place, Finding]] = []
-    faults = Faults()  # one broken rule must not cost the report or the other tips
+    faults = Faults()  # a faulty rule must not stop the report or other tips
     for rule in RULES:
         asked = partial(_run_rule, rule, evidence)
         found.extend(faults.part(f"The tip {rule.name}", asked, []))

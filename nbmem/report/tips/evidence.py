@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 LEAST = MIB
-"""Bytes below which nothing is worth a tip."""
+"""Bytes below which no tip is given."""
 LEAST_SHARE = 0.02
-"""... and the share of the highest reserved bytes below which it is not, either."""
+"""... and the share of the highest reserved bytes below which none is given, either."""
 NEARLY_FULL = 0.9
-"""The share of the card in use from which on memory is short."""
+"""The used share of the card from which memory is short."""
 OF_THE_CARD = 0.05
-"""The share of a card with room below which bytes that nobody misses are not worth a word."""
+"""On a card with room, the share below which unused bytes are not mentioned."""
 
 
 class Evidence:
@@ -45,9 +45,9 @@ class Evidence:
 
     Args:
         session: What was recorded.
-        card_ledger: The card's books.
-        report: The same, ready to draw.
-        everything: Whether all tips were requested, also those that only matter on a full card.
+        card_ledger: The card's ledger.
+        report: The card's report, ready to draw.
+        everything: Whether all tips were requested, also those that matter only on a full card.
     """
 
     def __init__(
@@ -207,13 +207,13 @@ class Evidence:
         row = self.card_ledger.held(np.array([position], np.int64))[0]
         return int(row[list(categories)].sum())
 
-    # --- what lives at the end, and who keeps it
+    # --- what is live at the end, and its holders
 
     @cached_property
     def held(self) -> tuple[HeldStorage, ...]:
         """The storages that lived at the end, with their holders.
 
-        Empty where holders were not searched.
+        Empty if holders were not searched.
         """
         return held_storages(self.session, self.trace) or ()
 
@@ -227,7 +227,7 @@ class Evidence:
     def row_of(self, held: HeldStorage) -> int | None:
         """Return the allocation of a storage, or None.
 
-        None if torch's allocator did not make it.
+        None if the block is not from torch's allocator.
         """
         found = self._block_at.get(held.addr)
         return None if found is None else found[0]
@@ -247,10 +247,10 @@ class Evidence:
     def item_of(self, place: str) -> str | None:
         """Return the one other name for an item of a list, or for its graph.
 
-        That is the name of what the user's loop puts there. None if there is not exactly one.
+        It is the variable that the user's loop puts there. None if there is not exactly one.
 
         Args:
-            place: The list, as one types it.
+            place: The list, as code.
         """
         names: set[str] = set()
         for held in self.held:
@@ -268,9 +268,9 @@ class Evidence:
         """Return the storages that only some kinds of holders keep.
 
         Args:
-            kinds: What may keep them.
-            root: The one root that may; None for all roots of these kinds.
-            beside: Kinds that may keep them, too, since they go with the others.
+            kinds: Kinds of holders that they may have.
+            root: The one allowed root; None for all roots of these kinds.
+            beside: Kinds that may hold them as well, since they are released with the others.
         """
         return [
             h
@@ -282,7 +282,7 @@ class Evidence:
             )
         ]
 
-    # --- what the program is made of
+    # --- the parts of the program
 
     def fact(self, name: str) -> Any:
         """Return one of the session's facts; None where it was not recorded."""
@@ -315,7 +315,7 @@ class Evidence:
     def model_code(self) -> str | None:
         """Return the code that names the model, or None.
 
-        None where the notebook has no name for it.
+        None if the notebook has no name for it.
         """
         return code_name(self.model())
 
@@ -326,6 +326,6 @@ class Evidence:
     def optimizer_code(self) -> str | None:
         """Return the code that names the optimizer, or None.
 
-        None where the notebook has no name for it.
+        None if the notebook has no name for it.
         """
         return code_name(self.optimizer())

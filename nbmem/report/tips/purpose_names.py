@@ -7,7 +7,7 @@ ON_PURPOSE = (
     "init", "momentum", "orig", "prior", "pretrained", "reference", "ref_", "server", "shadow",
     "slow", "snapshot", "start", "swa", "target", "teacher",
 )  # fmt: skip
-"""Parts of a name that say that a copy is meant to be there."""
+"""Parts of a name that show that a copy is intended."""
 
 
 def marks_intended_copy(name: str) -> bool:

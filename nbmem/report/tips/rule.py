@@ -23,13 +23,13 @@ class Rule:
     Attributes:
         name: Its key: `%nbmem explain NAME`, `%nbmem mute NAME`, and the name of its file.
         text: Its page: a title, then the four HEADINGS. The docstring of its file.
-        check: Looks at a recording and returns what it found; silent where it is not sure.
-        when: `always`; `short`: only where memory is short, since what it proposes has a price that
-            is not worth paying on a card with room; `asked`: only if all tips are requested. A
-            user that asks for all gets those of `short`, too.
-        last_resort: It comes after all others, however much it saves.
-        anywhere: It reads what lives at the end and its holders, which is known of any memory; the
-            others count what an allocator did, whose history is kept of NVIDIA's and AMD's cards.
+        check: Checks a recording and returns findings; returns none if it is not sure.
+        when: `always`; `short`: only where memory is short, as a card with room does not justify
+            the remedy's price; `asked`: only if all tips are requested. That includes those of
+            `short`.
+        last_resort: Its tips come after all others, whatever they save.
+        anywhere: It reads what is live at the end and its holders, which are known for any memory.
+            Other rules need an allocator's history, which exists for NVIDIA's and AMD's cards.
     """
 
     name: str

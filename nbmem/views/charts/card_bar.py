@@ -23,13 +23,13 @@ _CARD_TOP, _CARD = 24, 20
 _ZOOM_TOP, _ZOOM = 78, 30
 _NAMES_TOP, _NAMES = _ZOOM_TOP + _ZOOM, 32
 _LEAST_NAMED = 12
-"""A segment narrower than this many pixels is left to the table."""
+"""A segment narrower than this many pixels is shown only in the table."""
 
 
 def card_bar(report: Report) -> Picture:
     """Draw the card at the recording's peak."""
     ledger = report.ledger_at_peak
-    # Without a process figure, context may hold other processes too: zoom into the reserved.
+    # Without a process figure, context may include other processes: enlarge the reserved bytes.
     mine = PROCESS if ledger.process_known else RESERVED
     held = sum(ledger[c] for c in mine)
     total = max(ledger.total_bytes, 1)
@@ -127,7 +127,7 @@ def _row_with_room(
     rows: list[list[tuple[float, float]]], left: float, right: float, middle: float
 ) -> int | None:
     for index, taken in enumerate(rows):
-        # The line down to the second row must not cross a name of the first.
+        # The line down to the second row must not cross a name in the first row.
         crossed = index and any(a - 3 < middle < b + 3 for a, b in rows[0])
         if not crossed and not any(left < b + 6 and right > a - 6 for a, b in taken):
             return index

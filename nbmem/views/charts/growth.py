@@ -1,7 +1,7 @@
 """Draw the curve of a `fit`: each value's memory and the card's limit.
 
-The line goes through the dots: both are allocated bytes. What has to stay below the card's end is
-the process, a ring above each dot.
+The line goes through the dots: both are allocated bytes. The process must stay below the card's
+limit; it is a ring above each dot.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 from nbmem.core.session.categories import Category
 
 WIDTH = 540
-"""Narrower than other pictures: it stays readable beside tables and in a narrow output."""
+"""Narrower than other pictures: it is legible beside tables and in a narrow output."""
 LEFT, RIGHT, TOP, BOTTOM = 66, 530, 12, 250
 FITS = COLOURS[Category.ACTIVATIONS]
 FULL = COLOURS[Category.GRADIENTS]
 LINE = COLOURS[Category.WEIGHTS]
 _HIGH = 18
-"""Pixels that a line of text takes."""
+"""Height of a line of text, in pixels."""
 _BEYOND = 1.35
-"""The axis ends at so many times the first value that does not fit."""
+"""End of the axis, as a multiple of the first value that does not fit."""
 
 
 def growth(fit: Fit) -> Picture | None:

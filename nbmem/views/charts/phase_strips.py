@@ -27,13 +27,13 @@ _SHORT = {
 }
 _ROW = 18
 _HIDDEN = 0.35
-"""Time hides the steps where the median one has less than this part of an equal share."""
+"""A time axis hides the steps if the median step has less than this part of an equal share."""
 
 
 def time_hides_steps(moments: Timeline) -> bool:
     """Return whether a slow stretch leaves the steps no room on a time axis.
 
-    Loading is such a stretch, or the first step's kernels.
+    Loading is an example, or the first step's kernels.
     """
     steps = _steps(moments.bands)
     span = int(moments.t_ns[-1])
@@ -73,7 +73,7 @@ def _step_row(
         return []
     median = float(np.median([x(t1) - x(t0) for t0, t1, _ in steps]))
     if median < 4:
-        # Too many to tell apart: one bar says how many there are.
+        # Too many to tell apart: one bar shows their number.
         first, last = steps[0], steps[-1]
         text = f"steps {first[2]} to {last[2]}"
         return _cell(x(first[0]), top, x(last[1]) - x(first[0]), text, OTHER_TINT)
@@ -91,7 +91,7 @@ def _step_row(
 
 
 def _cell(left: float, top: int, width: float, text: str, tint: str) -> list[Markup]:
-    # One pixel of gap between neighbours, unless that would be all of it.
+    # One pixel of gap between neighbours, unless that would fill the bar.
     shown = width - 1 if width >= 3 else width
     parts = [box(left, top, shown, _ROW, fill=tint)]
     if text:

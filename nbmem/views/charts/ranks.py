@@ -27,7 +27,7 @@ def ranks_chart(lines: Sequence[tuple[str, RankRow]]) -> Picture | None:
         lines: The name of each bar (`0-7`) and the rank that it shows.
 
     Returns:
-        None where there are no two to compare.
+        None if there are fewer than two to compare.
     """
     shown = [(name, row) for name, row in lines if row.held]
     if len(shown) < 2:

@@ -33,7 +33,7 @@ def ranks_over_time(lines: Sequence[tuple[str, RankRow]]) -> Picture | None:
         lines: The name of each (`rank 0-7`) and the rank that it shows.
 
     Returns:
-        None where there are no two to compare.
+        None if there are fewer than two to compare.
     """
     drawn = [(name, row, row.timeline) for name, row in lines if row.timeline is not None]
     if len(drawn) < 2:

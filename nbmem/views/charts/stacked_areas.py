@@ -76,9 +76,9 @@ def areas(held: Ints, reserved: Ints, shown: Sequence[Category], field: Field) -
         held: Bytes by category, shape (columns, len(Category)).
         reserved: Bytes held from the driver, shape (columns,).
         shown: The categories to stack, the lowest first.
-        field: Where.
+        field: The area to draw in.
     """
-    # From the top of the stack down, each area reaching to the ground: one edge each, not two.
+    # From the top of the stack down, each area reaching to the bottom: one edge each, not two.
     parts = [
         element(
             "path",

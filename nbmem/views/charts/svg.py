@@ -23,7 +23,7 @@ class Picture:
     Attributes:
         svg: The document.
         height: In pixels.
-        alt: The facts that it shows, as a sentence.
+        alt: The facts in the picture, as a sentence.
     """
 
     svg: str
@@ -86,7 +86,7 @@ def text_width(text: str, size: int = 14) -> float:
     return 0.58 * size * len(text)
 
 
-def label(  # noqa: PLR0913 - a label is where, what, how
+def label(  # noqa: PLR0913 - position, text and style of a label
     x: float,
     y: float,
     text: str,

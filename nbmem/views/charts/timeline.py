@@ -1,7 +1,7 @@
 """Draw the timeline: stacked categories, the reserved line, the peak.
 
-It counts allocator events, not time: a slow stretch hides nothing, and two runs of one cell have
-the same picture. The explorer shows either.
+Its axis is allocator events, not time: a slow interval hides nothing, and two runs of one cell have
+equal pictures. The explorer shows either.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEFT, RIGHT = 80, 708
 TOP, BOTTOM = 52, 292
 _COLUMNS = RIGHT - LEFT
 _STRIPS = 38
-"""Height of the rows of steps and phases, cut off where there are none."""
+"""Height of the rows of steps and phases; left out if there are none."""
 _NEAR = 0.6
 """The card's limit is drawn once the reserved bytes reach this part of it."""
 
@@ -56,7 +56,7 @@ class _Scale:
     def x_of_time(self, t_ns: float) -> float:
         """Return the x of the first moment at or after a time.
 
-        It is a whole event, whatever the clock said.
+        It is a whole event, independent of the clock.
         """
         row = int(np.searchsorted(self.moments.t_ns, t_ns))
         return self.x(int(self.moments.event[min(row, len(self.moments.event) - 1)]))
@@ -74,7 +74,7 @@ def timeline(report: Report) -> Picture | None:
     highest = int(max(moments.reserved.max(), moments.held[:, list(ACTIVE)].sum(axis=1).max(), 1))
     near = limit is not None and highest >= _NEAR * limit
     scale = _Scale(
-        end=int(moments.event[-1] * 1.012) + 1,  # room to see what held after the last event
+        end=int(moments.event[-1] * 1.012) + 1,  # space to show what is held after the last event
         top=int(max(highest, limit or 0) * 1.1) if near else int(highest * 1.16),
         moments=moments,
     )
@@ -103,7 +103,7 @@ def timeline(report: Report) -> Picture | None:
 def _limit(report: Report) -> int | None:
     """Return the most bytes that the allocator could reserve.
 
-    That is the card minus what is not the allocator's.
+    That is the card minus memory outside the allocator.
     """
     ledger = report.ledger_at_peak
     return report.device.total_bytes - ledger.outside

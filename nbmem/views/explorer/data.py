@@ -1,6 +1,6 @@
 """Gather everything that the explorer draws in one JSON object.
 
-Whole numbers that rise slowly are written as differences, texts once in a list of their own: it
+Slowly rising whole numbers are written as differences, texts once in a separate list. This
 compresses to tens of kB. Nothing relies on the order of an object's keys, which nbformat sorts.
 """
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from nbmem.report.model import Finding, Report, Timeline
 
 VERSION = 3
-"""Raised when an older front end could no longer draw it."""
+"""Raised when an older front end cannot draw it."""
 MOST_CELLS = 200
-"""Lines of the history that go with a report: the latest."""
+"""Lines of the history included in a report: the latest."""
 
 
 def explorer_data(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, Any]:

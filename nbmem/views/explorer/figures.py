@@ -1,14 +1,14 @@
 """Define the explorer's pictures as Bokeh documents without data.
 
-The front end fills the named sources and follows the page's colours, so a document is a few kB and
-the same for every report: tools/figures.py writes them once, into the front end
-(labextension/src/explorer/figures.json), and no report holds them. It draws nothing else than the
+The front end fills the named sources and follows the page's colours. So a document is a few kB and
+equal for every report. tools/figures.py writes them once, into the front end
+(labextension/src/explorer/figures.json), and no report contains them. The front end draws only the
 models used here (labextension/src/explorer/figures.ts).
 
-A Bokeh document in a notebook is code from a stranger: it can hold CustomJS, markup, styles with
-addresses, and formulas for which BokehJS fetches MathJax. That is why these hold no text, and why
-the front end draws only documents made of the models that it lists; a test holds the list to what
-is made here.
+A Bokeh document in a notebook is untrusted code: it can contain CustomJS, markup, styles with
+addresses, and formulas for which BokehJS fetches MathJax. So these contain no text, and the front
+end draws only documents made of the models that it lists. A test compares the list with the models
+used here.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ def _boxes(plot: Plot) -> None:
     plain = _source("boxes", *edges, "alpha", "colour")
     _draw(plot, Quad(**edges, **paint, fill_color="colour"), plain, name="boxes")
     for category in RESERVED:
-        if category in HATCHES:  # its own glyph: BokehJS makes a canvas for each box's own pattern
+        if category in HATCHES:  # separate glyph: per-box patterns need a canvas for each box
             quad = Quad(
                 **edges,
                 **paint,

@@ -20,8 +20,8 @@ class Parts:
     """The parts of a tensor's name.
 
     Attributes:
-        name: Without shape and dtype, but with the word that it is a view; None if nobody named it.
-        group: What it belongs to: its module or variable, else the phase of its birth.
+        name: Without shape and dtype, but with a suffix for a view; None if unnamed.
+        group: Its module or variable, else the phase that allocated it.
         shape: `(64, 3, 7, 7)`, or None.
         dtype: `float32`, or None.
     """
@@ -54,7 +54,7 @@ def parts_of(life: Lifetime) -> Parts:
 def _holder(name: str) -> str:
     """Return the module or variable that a name belongs to.
 
-    `model.conv` of `model.conv.weight.grad`; `optimizer` of `optimizer.state[0]['step']`.
+    `model.conv` for `model.conv.weight.grad`; `optimizer` for `optimizer.state[0]['step']`.
     """
     if saver := saver_of(name):
         return saver

@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from nbmem.views.explorer.text_table import Texts
 
 MOST_STEPS = 600
-"""Steps whose growth is drawn; of a longer loop every n-th."""
+"""Steps whose growth is drawn; for a longer loop every n-th."""
 MOST_BANDS = 1500
-"""Phases whose stretches are drawn above the timeline."""
+"""Phases whose intervals are drawn above the timeline."""
 SIDE_BY_SIDE = 4
-"""Steps that stand side by side."""
+"""Steps that are drawn side by side."""
 
 
 def phase_table(report: Report, texts: Texts) -> list[dict[str, Any]]:
     """Return one entry for each phase that is shown.
 
-    `left_out` says what was left out before it.
+    `left_out` says how many rows before it were left out.
     """
     rows: list[dict[str, Any]] = []
     events = _events(report)
@@ -96,7 +96,7 @@ def _phase(row: PhaseRow, events: tuple[int, int], texts: Texts) -> dict[str, An
 def steps_side_by_side(report: Report) -> list[int]:
     """Return the first steps and the last, to be compared.
 
-    What the first one builds up shows beside the second.
+    What the first one builds up is visible beside the second.
     """
     steps = list(dict.fromkeys(row.step for row in report.phases if row.step is not None))
     if len(steps) <= SIDE_BY_SIDE:

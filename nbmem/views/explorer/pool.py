@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from nbmem.report.exploration import PoolHistory
 
 MOST_SEGMENTS = 400
-"""Segments that are drawn, the largest; what the others hold is said in words."""
+"""Segments that are drawn, the largest; the others are summed up in text."""
 
 
 def pool_columns(history: PoolHistory) -> dict[str, Any]:
     """Return the allocator's segments and blocks at some moments.
 
-    Bytes are counted in units, the largest that all are multiples of. A piece is its bytes and its
-    kind; a used one also the number of its blocks; a mixed one also its free bytes. A segment's
-    states are, one after the other, the moments since the last one and the tiling.
+    Bytes are in units of their greatest common divisor. A piece has its bytes and its kind; a used
+    one also the number of its blocks; a mixed one also its free bytes. A segment's states are a
+    flat list: moments since the previous state, and the tiling.
     """
     sizes = np.array([segment.size for segment in history.segments], np.int64)
     drawn = np.sort(np.argsort(-sizes, kind="stable")[:MOST_SEGMENTS]).tolist()

@@ -1,8 +1,8 @@
 """Separate times from the explorer's other data.
 
 Two runs of a cell differ in their times, and in little else. In a saved notebook each half is a
-text of its own. A difference between two runs is as long as their times, and what a person or a
-tool compares is the other half.
+separate text. A diff of two runs is then as long as their times, and the other half can be
+compared.
 
 A new field with a time goes into this file and into the front end's times.ts.
 """
@@ -12,14 +12,13 @@ from __future__ import annotations
 from typing import Any
 
 US = 1000
-"""Nanoseconds in a microsecond: what is written, and as fine as the explorer shows them."""
+"""Nanoseconds in a microsecond: the written resolution, and that of the explorer."""
 
 
 def split_times(data: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split the explorer's data into data without times and the times.
 
-    Times are in whole microseconds. `labextension/src/explorer/times.ts` puts them together
-    again.
+    Times are in whole microseconds. `labextension/src/explorer/times.ts` joins the two halves.
     """
     moments, phases, history = data["moments"], data["phases"], data["history"]
     bands, steps, cells = data["bands"], data["steps"], data.get("cells", [])

@@ -1,8 +1,8 @@
 """Thin the explorer's data to the size that a notebook may keep.
 
-A saved report holds fewer moments than a live one, which asks the kernel, and an exported page,
-which holds them all. It keeps the highest and the lowest moment of every stretch, and the first,
-the highest and the last of every phase. What is said of them is exact.
+A saved report has fewer moments than a live one, which queries the kernel, and than an exported
+page, which has all. It retains the extremes of every interval, and the first, highest and last
+moment of every phase. Their figures are exact.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 MOST = 14_500
-"""Characters of a report's data in a notebook; fewer beside much text."""
+"""Characters of a report's data in a notebook; fewer if the text is long."""
 BINS = (200, 140, 100, 70, 50, 35, 25, 12, 6)
-"""Stretches of the timeline, each tried where the one before is too large."""
+"""Numbers of timeline intervals, each tried if the one before is too large."""
 MOST_CODE = 120
-"""Lines of the recorded code that a notebook keeps as a whole."""
+"""Lines of recorded code up to which a notebook contains all of it."""
 LIVES = 3
-"""Allocations told one by one for each stretch."""
+"""Allocations listed individually, per interval."""
 
 
 def saved_output(
@@ -46,7 +46,7 @@ def saved_output(
     Args:
         report: The report.
         cells: The notebook's history, oldest first.
-        most: Characters that it may take; what is left at the fewest moments may take more.
+        most: Limit on its characters; output with the fewest moments may exceed it.
     """
     output = explorer_output(report, cells)
     for bins in BINS:
@@ -60,8 +60,8 @@ def thinned(report: Report, bins: int) -> Report:
     """Return a report with fewer moments and fewer single allocations.
 
     Args:
-        report: The report; curves that are short stay as they are.
-        bins: Stretches of the timeline that keep their extremes.
+        report: The report; short curves stay unchanged.
+        bins: Intervals of the timeline that retain their extremes.
     """
     if report.lines is not None:
         report = replace(report, lines=report.lines.shortened(MOST_CODE, 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nbmem.views.markup import clipped, one_line
 
 LONGEST = 240
-"""Characters of a text that are kept: a name can be as long as its maker likes."""
+"""Characters of a text that are retained: a name's length is not limited."""
 
 
 class Texts:

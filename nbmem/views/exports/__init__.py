@@ -27,10 +27,10 @@ class Format(NamedTuple):
 
     Attributes:
         name: What the user types.
-        what: What is in the file, and who reads it.
-        of_report: Writes it from the report; None where it is made of the ledger.
-        of_books: Writes it from the ledger; None where it is made of the report.
-            Both raise NotWrittenError where it cannot be written.
+        what: What is in the file, and the programs that read it.
+        of_report: Writes it from the report; None if it is made from the ledger.
+        of_books: Writes it from the ledger; None if it is made from the report. Both raise
+            NotWrittenError if it cannot be written.
     """
 
     name: str

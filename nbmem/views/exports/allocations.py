@@ -1,9 +1,9 @@
 """Export every allocation of a card as CSV, in order of allocation.
 
-`bytes` is what was requested, `block` what it takes; `born_us` and `freed_us` are microseconds
-since the recording began. Unknown values are empty: `born_us` of what lived before the recording,
-`freed_us` of what is still live. A text that a spreadsheet would take for a formula has a `'`
-before it.
+`bytes` is the requested size, `block` the size of its block; `born_us` and `freed_us` are
+microseconds since the recording began. Unknown values are empty: `born_us` of allocations older
+than the recording, `freed_us` of live ones. A text that a spreadsheet would take for a formula is
+prefixed with `'`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Write the results of fit, plan and layers as JSON, in stable forms.
 
-Keys are added in later versions, never renamed or removed; they are written down here, whatever the
-attributes of the answers are called. Amounts are bytes.
+Keys are added in later versions, never renamed or removed. They are fixed here, independently of
+the attributes' names. Amounts are bytes.
 """
 
 from __future__ import annotations

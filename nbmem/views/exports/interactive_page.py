@@ -1,8 +1,8 @@
 """Make a page of reports interactive, with the explorer embedded once.
 
-Each report brings its data. A page holds the still form of each report, its data behind it, and
-at its end BokehJS with the explorer, deflated. The script puts the explorer in the still form's
-place; where it cannot run (an old browser, a mail's preview) the picture with its tables stands.
+Each report has its own data. A page has the static form of each report, followed by its data; at
+its end are BokehJS and the explorer, deflated. The script replaces the static form with the
+explorer. Without scripts (an old browser, an e-mail preview) the static picture and tables remain.
 Nothing is fetched and nothing sent.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 OFFLINE = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 )
-"""What the browser lets such a page do: draw itself, and reach nobody."""
+"""Content-Security-Policy of such a page: it can draw itself, and cannot connect anywhere."""
 NOT_BUILT = (
     "This page is a picture: the nbmem that wrote it was installed without its compiled explorer "
     "(npm ci && npm run build in labextension/)."
@@ -48,9 +48,9 @@ def interactive_report(still: str, output: Mapping[str, Any]) -> Markup:
     """Return a report's HTML and data; `player` makes it interactive.
 
     Args:
-        still: Its still form, HTML.
-        output: What stands under `MIME` in a notebook's output. It may be anybody's: as JSON
-            without a `<` it cannot end the script that it stands in.
+        still: Its static form, HTML.
+        output: The data under `MIME` in a notebook's output. They are not trusted: as JSON without
+            a `<` they cannot end their script element.
     """
     data = json.dumps(output, separators=(",", ":")).replace("<", "\\u003c")
     return Markup(
@@ -62,7 +62,7 @@ def interactive_report(still: str, output: Mapping[str, Any]) -> Markup:
 def explorer_script() -> Markup:
     """Return the script that ends an interactive page.
 
-    Where nbmem was installed without its compiled explorer, a sentence says so.
+    If nbmem was installed without its compiled explorer, a sentence says so.
     """
     folder = files("nbmem.views.widget").joinpath("static")
     script, style = folder.joinpath("page.js"), folder.joinpath("explorer.css")

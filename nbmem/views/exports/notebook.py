@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 HTML = "text/html"
 
 
-class MemoryHTMLExporter(HTMLExporter):  # type: ignore[misc]  # whose types mypy is not told
+class MemoryHTMLExporter(HTMLExporter):  # type: ignore[misc]  # mypy has no types for it
     """nbconvert's HTML page with the explorer's code added.
 
-    A saved notebook must not carry that code. It stands once in the page, however many reports
-    there are, and not at all where there is none. What nbconvert has its pages fetch for widgets
-    and formulas is fetched where there are any.
+    A saved notebook must not contain that code. The page contains it once, however many reports
+    there are, and not at all without reports. What nbconvert's pages fetch for widgets and formulas
+    is fetched if there are any.
     """
 
     export_from_notebook = "HTML (live GPU memory)"
-    """What JupyterLab calls it under File, Save and Export Notebook As."""
+    """Its label in JupyterLab under File, Save and Export Notebook As."""
 
     def from_notebook_node(
         self, nb: Any, resources: dict[str, Any] | None = None, **options: Any

@@ -1,6 +1,6 @@
 """Export a recording in Chrome's trace event format, for Perfetto.
 
-Cells, steps, phases and blocks stand over the bytes by category.
+Cells, steps, phases and blocks are shown above the bytes by category.
 
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU (times are in
 microseconds); read by https://ui.perfetto.dev and chrome://tracing.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nbmem.report.ledger.card_ledger import CardLedger
 
 BINS = 5_000
-"""Stretches of the recording, each with its highest and its lowest moment: a few MB at most."""
+"""Intervals of the recording, each with its highest and its lowest moment: a few MB at most."""
 TRACKS = {"cell": 1, "step": 2, "phase": 3, "block": 4}
 
 
@@ -72,7 +72,7 @@ def _steps(card_ledger: CardLedger) -> Iterator[dict[str, Any]]:
 def _slice(card_ledger: CardLedger, kind: str, name: str, spans: Sequence[Span]) -> dict[str, Any]:
     """Return a slice from the first span's start to the last span's end.
 
-    Its arguments are the bytes before it, at its peak and after it.
+    The slice's arguments are the bytes before it, at its peak and after it.
     """
     t0_ns, _ = recorded_times(card_ledger)
     begin, end = min(span.t0_ns for span in spans), max(span.t1_ns for span in spans)

@@ -6,14 +6,14 @@ bytes}; `phases`, a list in order of {name, step, allocated, reserved, peak_allo
 peak_reserved, ledger_at_peak, ledger_at_end}; `unknown`; `dropped_events`; `notes`; `findings`, a
 list of {rule, title, evidence, low, high, ground, code, command}; `out_of_memory`, a list of
 {caught, line, layer, operator, phase, step, asked, wanted, free, limit, allocated, reserved,
-given_back, largest_free, reason, ledger, holders, remedies}, the one that ended the recording (or
-the last) first and alone in full; `lines`, null without Python stacks, {file, rows, elsewhere},
-both lists of {line, text, peak, kept, taken}.
+given_back, largest_free, reason, ledger, holders, remedies}; the one that ended the recording (or
+the last) comes first, and only it has all fields; `lines`, null without Python stacks, {file, rows,
+elsewhere}, both lists of {line, text, peak, kept, taken}.
 
-All figures are bytes. `process` is null where the driver does not say what this process holds.
-Steps count from 0; `step` is null outside of a training step. Every ledger has all categories, and
-they add up to `total_bytes`. `unknown` is that category's bytes at the peak. Keys are added in
-later versions, never renamed or removed.
+All figures are bytes. `process` is null if the driver does not report this process's memory. Steps
+count from 0; `step` is null outside of a training step. Every ledger has all categories, and they
+add up to `total_bytes`. `unknown` is that category's bytes at the peak. Keys are added in later
+versions, never renamed or removed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Export a labelled snapshot in torch.cuda.memory._dump_snapshot's form.
 
-memory_viz colours an allocation by its `category`, if one of them is `unknown`, and shows its
-frames: the outermost one that stands there says cell, phase, category and name.
+memory_viz colours an allocation by its `category` if one of them is `unknown`, and shows its
+frames: the outermost frame contains cell, phase, category and name.
 https://github.com/pytorch/pytorch/blob/v2.11.0/torch/utils/viz/MemoryViz.js (annotate_snapshot,
-context_for_id). Tools that show `user_metadata` have the same there. Pickle protocol 4.
+context_for_id). `user_metadata` has the same text for tools that show it. Pickle protocol 4.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Export a world of ranks as an HTML page with each rank's explorer.
 
-The world is above, and the explorers unfold below it. The folding is the browser's own: it needs
+The world is above, and the explorers unfold below it. The browser itself does the folding: it needs
 no script, and opening one rank closes the other.
 """
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from nbmem.report.model import Report
 
 MOST = 12
-"""Ranks that can be unfolded, those with the highest peaks: a page of all would not load."""
+"""Ranks that can be unfolded, those with the highest peaks: a page with all would not load."""
 
 
 def world_page(world: WorldReport, report_of: Callable[[int], Report]) -> str:
     """Return a world as a page that needs no other file.
 
     Args:
-        world: What the page shows of it.
+        world: The world to show.
         report_of: Reads the report of a rank, by its number.
 
     Returns:
-        The page. Of ranks that differ in nothing the first is there.
+        The page. Of equal ranks it contains the first.
     """
     kinds = [kind for kind in rank_groups(world) if kind.rows[0].held]
     shown = highest([(kind.name, kind.rows[0]) for kind in kinds], MOST)

@@ -29,7 +29,7 @@ def explorer_widget(
 
     Args:
         report: The report.
-        card_ledger: What it was read from: the widget looks at any moment in them.
+        card_ledger: The ledger from which it was read: the widget reads any moment from it.
         cells: The notebook's history, oldest first.
 
     Raises:

@@ -1,10 +1,9 @@
 """Show a live explorer whose selection is traits.
 
-Setting a trait moves the picture, and a choice in the picture sets it. The buttons are HTML: made
-of ipywidgets they would need a kernel, and the saved output, which is the same TypeScript, has
-none. No code needs a zoom or a tab; `moment`, `span` and `tensor` are for `link`, `jslink` and
-`observe`. What the kernel sends about a moment makes the data finer there, and they are drawn as
-they are.
+Setting a trait moves the picture, and a selection in the picture sets it. The buttons are HTML: as
+ipywidgets they would need a kernel, which the saved output (built from this TypeScript) lacks. Code
+needs no zoom or tab; `moment`, `span` and `tensor` are for `link`, `jslink` and `observe`. The
+kernel sends finer data about a moment, which are drawn unchanged.
 """
 
 from __future__ import annotations
@@ -51,15 +50,15 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
     """The explorer of one report, which knows every moment of the recording.
 
     Args:
-        report: What it shows.
-        card_ledger: The books that the report was read from.
+        report: The report to show.
+        card_ledger: The ledger from which the report was read.
         cells: The notebook's history, oldest first.
 
     Attributes:
         moment: Index of the next event at the chosen moment, from 0 to the number of events.
-        span: (first, last) event of the chosen stretch, None for all. Choosing one goes to the
-            highest moment in it.
-        tensor: The chosen allocation, by its number (the index of `to_frame()`); None for none.
+        span: (first, last) event of the selected interval, None for all. Selecting one moves to its
+            highest moment.
+        tensor: The selected allocation, by its number (the index of `to_frame()`); None for none.
     """
 
     _esm = traitlets.Unicode().tag(sync=True)
@@ -129,7 +128,7 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
         if change.name == "span" and self.span is not None:
             peak = self._books.peak(*self.span)
             if peak != self.moment:
-                self.moment = peak  # which leads here again
+                self.moment = peak  # which calls this method again
                 return
         tensors = [] if self.tensor is None else [self.tensor]
         found = moment_details(self._books, self.moment, *(self.span or ()), tensors=tensors)
@@ -141,8 +140,8 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
     def _answer(self, _widget: Any, message: dict[str, Any], _buffers: Any) -> None:
         """Answer a message of the page.
 
-        The page needs BokehJS, since it may have no network, in the kernel's own version. It also
-        sends the times at which a person pointed, and needs the events there.
+        The page needs BokehJS in the kernel's version, since it may have no network. It also sends
+        the times that a user points at, and needs their events.
         """
         if message.get("kind") == "bokehjs":
             self.send({"kind": "bokehjs"}, [_BOKEHJS.read_bytes()])

@@ -25,8 +25,8 @@ class RanksWidget(ipywidgets.VBox):  # type: ignore[misc]
 
     Args:
         world: The world; only ranks that wrote a session can be chosen.
-        explorer_of: Makes the explorer of a rank, by its number; what it raises of the first, the
-            highest, is raised.
+        explorer_of: Makes the explorer of a rank, by its number; its error for the first (highest)
+            rank is raised.
 
     Attributes:
         rank: Number of the rank that is shown; set it, observe it, link it.
@@ -66,7 +66,7 @@ class RanksWidget(ipywidgets.VBox):  # type: ignore[misc]
         before = self.explorer
         try:
             self._show(self._explorer_of(self.rank))
-        except NbmemError as err:  # its file has gone, or has changed
+        except NbmemError as err:  # its file was removed or has changed
             self.explorer = None
             self.children = (self._picker, ipywidgets.Label(str(err)))
         if before is not None:

@@ -1,12 +1,12 @@
 """The dispatch mode that runs every operator on virtual cards.
 
 The mode is below autograd. One mode serves all cards: a tensor's C++ device is
-`lazy:<ordinal>`, so autograd, its accumulation and `foreach` keep the cards apart by
-themselves. `OperatorCall.gpu` is the card of a call. Only hardware/machine.py knows several
-cards; a card (hardware/gpu.py) does not know that there are others.
+`lazy:<ordinal>`, so autograd, its accumulation and `foreach` already separate the cards.
+`OperatorCall.gpu` is the card of a call. Only hardware/machine.py handles several
+cards; a card (hardware/gpu.py) does not depend on the others.
 
-A subclass of Tensor consists of tensors, and the card only sees those. Its call is returned
-to it.
+A subclass of Tensor consists of tensors, and the card receives only those. Its call is
+returned to it.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ if TYPE_CHECKING:
 _DEVICE_PUT = torch.ops.prims.device_put.default
 """What tracers make of a move."""
 _TO_DEVICE = (torch.ops.aten.to.device, _DEVICE_PUT)
-"""Their device is no keyword; under inference_mode, without autograd, the first comes in whole."""
+"""Their device is no keyword. Under inference_mode, without autograd, `to` is not decomposed."""
 _CARD_DEVICES = frozenset({"cuda", "lazy"})
 _MOST_KNOWN = 60_000
-"""Tensors in the calls whose results are known: at most 60 MiB, with the results."""
+"""Tensors in the calls whose results are cached: at most 60 MiB, with the results."""
 
 
 class CardMode(TorchDispatchMode):
@@ -101,7 +101,7 @@ class CardMode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator, without frames of nbmem in an error.
 
-        An error looks as if C++ had run the operator.
+        An error has the frames that it would have if C++ had run the operator.
         """
         kwargs = kwargs or {}
         if self.machine is None:
@@ -113,7 +113,7 @@ class CardMode(TorchDispatchMode):
             if traced is not NotImplemented:
                 return traced
         if types and is_foreign(func, types):
-            return NotImplemented  # It says itself which tensors it consists of.
+            return NotImplemented  # Its own dispatch unwraps it.
         try:
             return self._run(func, args, kwargs)
         except BaseException as err:
@@ -154,14 +154,14 @@ class CardMode(TorchDispatchMode):
     def _on_card(self, call: OperatorCall) -> Any:
         """Run a call by the first rule that answers it.
 
-        Without an answer, the operator's shape and memory plan decide. The rules, in their order:
+        Without such a rule, the operator's shape and memory plan decide. The rules, in order:
 
         - sparse: one of its tensors is sparse, and kernels work on the parts of that.
         - quantized: one of its tensors is quantized.
         - formulas and written views: autograd takes another path than on a card.
         - composite: CUDA makes other operators of it.
         - autograd: a formula would write in place.
-        - run: it is no kernel with a shape and some memory.
+        - run: the operator is no kernel with a shape and some memory.
         - host code: another library's operator, without a record, whose kernel is Python.
         """
         self.host.write_small(call)
@@ -255,7 +255,7 @@ class CardMode(TorchDispatchMode):
         Args:
             call: The call.
             results: What it returns.
-            plan: The kernel's order; None: the operator's record says it.
+            plan: The kernel's order; None: that of the operator's record.
         """
         return self._deliver(call, results, plan or table.plan_of(call, results))
 
@@ -307,7 +307,7 @@ class CardMode(TorchDispatchMode):
         """Run an operator without a shape rule as smaller operators."""
         rule = torch._decomp.decomposition_table.get(call.func)
         with self:
-            # First what autograd would have seen: a composite's own C++, not Python's for tracers.
+            # First the path that autograd takes: a composite's C++, not Python's for tracers.
             if has_own_composite(call.func):
                 return call.func._op_dk(COMPOSITE, *call.args, **call.kwargs)
             if call.func._can_decompose():

@@ -1,7 +1,7 @@
 """Checks for outputs of CUDA graphs that a later run overwrote.
 
-To read one is an error. torch's graph trees say which outputs those are
-(patches/compiled/graphs.py). C++ raises their error where a kernel takes the address, so
+Reading one is an error. torch's graph trees determine which outputs those are
+(patches/compiled/graph_trees.py). C++ raises their error where a kernel takes the address, so
 views raise nothing.
 """
 

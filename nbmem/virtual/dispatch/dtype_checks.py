@@ -73,12 +73,12 @@ _OF_MIXED = re.compile("can't be cast|to have the same dtype")
 _WRAPPED = frozenset({"aten::_softmax", "aten::_log_softmax", "aten::index_select"})
 """Operators whose shape rule takes any dimension."""
 _MOST = 1 << 20
-"""A product of sizes among the arguments from which on the CPU is not asked: it would make it."""
+"""A product of sizes in the arguments from which on the CPU is not run: it would allocate it."""
 _EACH, _FEW_DIMENSIONS = 2, 8
-"""Elements in each dimension of what the CPU is asked with: of one it warns that it has no standard
-deviation, and the user would see that. Of many dimensions they would be too many."""
+"""Elements in each dimension of the CPU's arguments, and the most dimensions. With one element the
+CPU warns the user that there is no standard deviation. More dimensions make too many elements."""
 _SMALL = 16
-"""Numbers up to which an argument may be a dimension; of others their type is enough to know."""
+"""Numbers up to which an argument may be a dimension; of others the type is sufficient."""
 _OF_ALL = frozenset({torch.ops.aten.max.default, torch.ops.aten.min.default})
 _NOTHING = (
     "Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with "
@@ -87,7 +87,7 @@ _NOTHING = (
 
 _SAID_MOST = 10_000
 _said: dict[Any, Any] = {}
-"""What each kind of call was answered: an error's class and text, or None."""
+"""The result for each kind of call: an error's class and text, or None."""
 _UNASKED = object()
 
 

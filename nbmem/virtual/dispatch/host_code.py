@@ -1,8 +1,8 @@
 """Operators of other libraries, whose Python host code runs on the card.
 
-Host code allocates what it allocates on a card, scratch included, and launches kernels that
-do nothing. Code that asks a compiled library or a driver cannot run. The operator's fake
-implementation, which knows results alone, answers in its place.
+Host code allocates the memory that it allocates on a card, scratch included, and launches kernels
+that do nothing. Code that calls a compiled library or a driver cannot run. The operator's fake
+implementation, which makes results alone, then replaces it.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def with_usage_errors(who: str, name: str, host_code: Callable[..., Any]) -> Cal
             return host_code(*args, **kwargs)
         except (RuntimeError, ValueError, NotImplementedError, UsageError):
             raise
-        except Exception as err:  # noqa: BLE001 - whatever a stranger's code does
+        except Exception as err:  # noqa: BLE001 - another library's code may raise anything
             raise UsageError(
                 f"The rule for {name} that {who} brings for virtual GPUs failed "
                 f"({type(err).__name__}: {str(err)[:200]}). Another version of it may have it "

@@ -36,9 +36,9 @@ _SHARED = (
 )
 _REFUSED = "refer to a single memory location", "refers to a single memory location"
 _ASKED_MOST = 1 << 24
-"""Bytes of storage, and elements, up to which the CPU is asked."""
+"""Bytes of storage, and elements, up to which the CPU's kernel checks."""
 _FAST = ("aten::_foreach_", "aten::_fused_", "aten::_amp_")
-"""Kernels of lists, which look at no pair of tensors on a card."""
+"""Kernels of lists, which compare no pair of tensors on a card."""
 _KNOWN_MOST = 1000
 _known: dict[Any, str] = {}
 
@@ -70,7 +70,7 @@ def _overlaps(call: OperatorCall) -> Iterator[str]:
         yield _SEVERAL
     if call.func._schema.name.startswith(_FAST):
         return
-    # A result that is given may be resized first; what it shares then, its kernel says.
+    # An `out` tensor may be resized first; its kernel then checks what the new memory shares.
     resized = isinstance(facts_of(call.func).mutates[0], str) and not pointwise
     for tensor in written:
         read = [other for other in call.tensors if other.layout is torch.strided]

@@ -1,7 +1,7 @@
 """Support for FakeTensorMode, make_fx, torch.export and torch.jit.trace.
 
 A fake tensor of a card has its device in Python alone. C++ gets the device of a virtual
-tensor instead. For "cuda" the engine and every view would look for a driver and end the
+tensor instead. For "cuda" the engine and every view would search for a driver and end the
 process.
 """
 
@@ -100,7 +100,7 @@ def run_without_jit_trace(run: Any) -> Any:
 def with_tensors(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Turn numbers that stand for tensors into tensors.
 
-    A mode then sees a program's constants. Passes that simplify TorchScript compare constants,
+    A mode then receives a program's constants. Passes that simplify TorchScript compare constants,
     each of which was a number once.
     """
     wanted = func._schema.arguments

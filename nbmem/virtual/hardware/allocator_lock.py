@@ -30,7 +30,7 @@ class LockedAllocator:
 
     Attributes:
         lock: The machine's lock. Reads of the card in several steps hold it, too.
-        died: The callback of a storage's weak reference, called with the reference.
+        on_storage_freed: The callback of a storage's weak reference, called with the reference.
     """
 
     def __init__(self, gpu: VirtualGPU, allocator: CachingAllocator, lock: threading.RLock) -> None:
@@ -40,7 +40,7 @@ class LockedAllocator:
         self._at_work = False
         self._later: deque[Callable[[CachingAllocator], object]] = deque()
         self._dying = DeferredFrees()
-        self._deaths = self._dying.when  # asked often: a dictionary says in C whether it is empty
+        self._deaths = self._dying.when  # tested often: a dictionary's truth value is computed in C
         self.on_storage_freed = self._dying.on_storage_freed
         gpu.history.flush = self.flush
         gpu.history.record_stacks = self._dying.record_stacks

@@ -1,8 +1,8 @@
 """A thread's current stream; in backward, that of the node's forward.
 
-The engine of a real card enters the stream on which a node's forward ran before it calls the node,
-so that a gradient's memory comes from that stream's pool. A leaf's node has no number that says
-when it was made: its stream is noted at the node (virtual/tensors/leaf_streams.py).
+Before a node runs, the engine of a real card enters the stream on which the node's forward ran.
+So a gradient's memory comes from that stream's pool. A leaf's node has no sequence number of its
+creation: its stream is recorded at the node (virtual/tensors/leaf_streams.py).
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/engine.cpp (evaluate_function)
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 LEAF = 1 << 63
-"""From here on a node's number says that it adds up a leaf's gradient, not when it was made."""
+"""Sequence numbers from here on are of nodes that add up a leaf's gradient, not of a time."""
 _LONGEST = 4096
 """Changes of stream that are remembered: those of graphs that may still be alive."""
 _number_of = itemgetter(0)
@@ -87,7 +87,7 @@ class CurrentStream(threading.local):
         """Remember a leaf used before this thread first changes its stream."""
         key, leaves = id(leaf), self._leaves
         if key not in leaves:
-            # No Python function: a signal that came while it ran would be lost with it.
+            # No Python function: a signal during its run would be lost.
             leaves[key] = weakref.ref(leaf, partial(leaves.pop, key))
 
     def _change(self, handle: int) -> None:

@@ -54,8 +54,8 @@ class DeferredFrees:
 
     Attributes:
         when: Each block with the time of its free, and the stack if stacks are recorded.
-        died: Queues a block with the time and perhaps the stack, without Python code. It is
-            `dict.__getitem__` for a missing key of a dictionary whose default is the clock.
+        on_storage_freed: Queues a block with the time and perhaps the stack, without Python code.
+            It is `dict.__getitem__` for a missing key of a dictionary whose default is the clock.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class DeferredFrees:
         Other threads may queue more blocks meanwhile; those are yielded, too.
         """
         while self.when:
-            for block in list(self.when):  # one call of C: no thread notes a death within it
+            for block in list(self.when):  # one call of C: no thread queues a block during it
                 told = self.when.pop(block)
                 block.unregister()
                 if block.addr:
@@ -124,7 +124,7 @@ def defer_interrupt(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Wrap a function so that Ctrl-C waits until it returns.
 
     The interrupt is raised in the caller's frame. This wrapper costs 1 us.
-    `core.interrupts.held_back` does the same for 28 us, while making a tensor takes 100 us.
+    `interrupts.hold_signals` does that in 28 us, while making a tensor takes 100 us.
     """
 
     @functools.wraps(function)
@@ -142,7 +142,7 @@ def defer_interrupt(function: Callable[_P, _R]) -> Callable[_P, _R]:
             if _Held.came:
                 _Held.came = False
                 again = SignalDelivery()  # this frame's end is what it waits for
-                if sys.exception() is not None:  # its traceback may keep this frame for long
+                if sys.exception() is not None:  # its traceback may hold this frame for long
                     del again
 
     return guarded

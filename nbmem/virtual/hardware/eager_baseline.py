@@ -87,7 +87,7 @@ class EagerEstimate:
     Attributes:
         peak: The peak of live bytes since `begin()`, as in eager mode.
         beside: The part of the peak that might have been freed by then.
-        lasting: Storages kept for backward across regions.
+        lasting: Storages that are saved for backward across regions.
         unknown: The reason why a region's bytes are not known; empty if all are known.
     """
 
@@ -114,7 +114,7 @@ class EagerEstimate:
 
     def now(self) -> int:
         """Update and return the peak, with what happened since the last region."""
-        # What has gone from the card meanwhile was part of its highest.
+        # What the card has freed in between was part of its peak.
         self._reach(self._between.peak_total + self._lasted)
         self._reach(self._gpu.allocator.allocated + self.lasting.eager_only_bytes)
         return self.peak

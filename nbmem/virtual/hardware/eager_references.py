@@ -23,8 +23,8 @@ class SavedStorages:
     """Storages kept for backward across regions, in eager and compiled mode.
 
     The program releases its own references at the same time in both modes. What eager mode alone
-    keeps is freed on the card by then. What the plan alone keeps is still on the card. Whether the
-    program holds it, too, is unknown.
+    retains is freed on the card by then. What the plan alone retains is still on the card. Whether
+    the program holds it, too, is unknown.
     """
 
     def __init__(self) -> None:
@@ -39,8 +39,8 @@ class SavedStorages:
         """Keep storages for one backward.
 
         Args:
-            kept: Storages that eager mode would keep, with their bytes.
-            planned: Storages that the plan keeps.
+            kept: Storages that eager mode would retain, with their bytes.
+            planned: Storages that the plan retains.
 
         Returns:
             A function that releases them.

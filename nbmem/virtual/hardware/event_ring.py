@@ -1,7 +1,7 @@
 """The newest events of a card's memory history, as columns.
 
 A tuple for each event would count as an object for Python's collector. The columns hold integers,
-texts and stacks of torch's, which the collector does not know.
+texts and stacks of torch's, which the collector does not track.
 """
 
 from __future__ import annotations

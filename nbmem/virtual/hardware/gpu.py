@@ -75,17 +75,17 @@ class VirtualGPU:
         release: The release of torch whose allocator rules apply.
         history: The memory history that `_record_memory_history` controls.
         dnn: The client that queries which kernels cuDNN would take.
-        notes: Notes on what this card cannot answer as the real one would, each once.
+        notes: Notes on what this card cannot do as the real one would, each once.
         other_processes: Bytes that other processes hold, by PID.
         lock: The lock for reads and changes of the state that threads share on a machine's cards.
         locked: The allocator, to be changed under the lock.
-        beside: Bytes that other libraries of this process hold, not through torch.
-        died: The callback of a storage's weak reference, called with the reference.
+        library_bytes: Bytes that other libraries of this process hold, not through torch.
+        on_storage_freed: The callback of a storage's weak reference, called with the reference.
         oom_observers: Called before an out-of-memory error is raised, as torch calls them.
         launched: Whether an operator was called since a capture began.
         rules: The differences between the releases of torch.
-        instead: The estimate of eager mode's bytes for compiled regions; None: not estimated.
-        touches: The log of memory accesses; None: they are not logged.
+        eager_estimate: The estimate of eager mode's bytes for compiled regions; None: no estimate.
+        access_log: The log of memory accesses; None: they are not logged.
         initialized: Whether the program has used the card, so that a context exists.
         bad_fork: Whether this process was forked from one with a context, so that it can have none.
         chosen: Whether the user requested it; else it may only replace a missing real card.
@@ -159,7 +159,7 @@ class VirtualGPU:
         if size >= EXBIBYTE:
             raise torch.OutOfMemoryError(TOO_MUCH)
         handle = self.stream.handle if stream is None else stream
-        # A signal between acquire and release would lock the card up: `with` is safe against it.
+        # A signal between acquire and release would leave the card locked; `with` prevents that.
         with self.locked as allocator:
             if self._unfinished:
                 self._finish_one()
@@ -169,7 +169,7 @@ class VirtualGPU:
                 message = oom_message(self, err)
                 capacity = self.card.total_bytes if err.limit is None else err.limit
                 seen = (self.index, err.segment, capacity, err.free_bytes)
-                # Its frames lead back to the caller's: in a cycle they would keep tensors alive.
+                # Its frames refer to the caller's: in a cycle they would hold tensors.
                 err.__traceback__ = None
             else:
                 if self.access_log is not None:

@@ -1,9 +1,12 @@
 """Seed and offset of generators, kept on the card for graph replays.
 
-Two numbers of 8 bytes for each generator. Up to torch 2.12 a generator has them once, from the
-first graph that it is registered with to the last; in 2.13 each graph has its own from its capture
-on; since 2.14 only of generators that are drawn from, and registering does nothing
-(aten/src/ATen/cuda: CUDAGeneratorImpl.cpp, CUDAGraph.cpp; 2.12 was not asked).
+Two numbers of 8 bytes for each generator (aten/src/ATen/cuda: CUDAGeneratorImpl.cpp,
+CUDAGraph.cpp; 2.12 was not tested):
+
+- Up to torch 2.12 a generator has them once, from the first graph that it is registered with to the
+  last.
+- In 2.13 each graph has its own, from its capture on.
+- Since 2.14 only for generators that it draws from; registering does nothing.
 """
 
 from __future__ import annotations
@@ -77,7 +80,7 @@ class GraphSeeds:
     def give_back(self) -> None:
         """Release the generator states of a graph that is reset.
 
-        Up to torch 2.12 a graph keeps its generators until it is destroyed.
+        Up to torch 2.12 a graph retains its generators until it is destroyed.
         """
         while self._of and not self._rules.graph_seeds_shared:
             if (leave := self._of.popitem()[1]) is not None:

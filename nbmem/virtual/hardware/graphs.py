@@ -166,7 +166,7 @@ class VirtualGraph:
     def register_generator_state(self, generator: Any) -> None:
         """Register a generator.
 
-        Its seed and offset occupy card memory while the graph lives, for replays to continue
+        Its seed and offset occupy card memory while the graph exists, for replays to continue
         from.
         """
         self._seeds.register(generator)

@@ -1,7 +1,7 @@
 """The virtual machine: its cards, and each thread's current card.
 
-Most programs have one card, and most of this package is about one: VirtualGPU. Where torch names a
-card by its ordinal, by a device or not at all, the machine says which one that is.
+Most programs have one card, and most of this package is about one: VirtualGPU. torch names a card
+by its ordinal, by a device or not at all; the machine returns the card that is meant.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Machine:
 
     Attributes:
         gpus: The cards by CUDA ordinal, one at least.
-        lock: That of every card.
-        by_device: The same by the device of a tensor, as C++ and as Python sees it.
+        lock: The lock of every card.
+        by_device: The cards by the device of a tensor, in C++ and in Python.
     """
 
     def __init__(

@@ -58,10 +58,10 @@ class History:
 
     Attributes:
         enabled: None, "state" or "all", as torch names it.
-        settle: Called before a change here, to record the deferred frees first.
-        keep_places: Called with `wanted`: whether the stacks of frees are recorded.
-        happened: The time.time_ns() and the stack of the deferred free that is recorded next; None
-            for the present time and stack.
+        flush: Called before a change here, to record the deferred frees first.
+        record_stacks: Called with `wanted`: whether the stacks of frees are recorded.
+        deferred_free: The time.time_ns() and the stack of the deferred free that is recorded next;
+            None for the present time and stack.
         ring: The newest events.
     """
 
@@ -161,7 +161,7 @@ class History:
     def frames_of_live(self) -> dict[int, list[dict[str, Any]]]:
         """Return the allocation frames of live blocks, by address.
 
-        Blocks whose stack was not taken are left out.
+        Blocks whose stack was not recorded are left out.
         """
         return dict(zip(self.live, symbolized(self.live.values()), strict=True))
 
@@ -189,7 +189,7 @@ def in_engine() -> bool:
     """Return whether autograd's engine runs this code.
 
     On a real card that would be a thread of the engine's own. The current node is not read here:
-    nodes that Python has seen are freed by recursion. Ten thousands of them overflow the stack
+    nodes that Python has accessed are freed by recursion. Ten thousands of them overflow the stack
     (torch 2.13: THPCppFunction_dealloc, ~Node).
     """
     return bool(torch._C._current_graph_task_id() != _NO_TASK)

@@ -18,7 +18,7 @@ DRIVER = "580.159.04"
 
 
 MEMORY_V2 = 0x2000028
-"""pynvml's nvmlMemory_v2: with it the driver's own bytes are told apart from those in use."""
+"""pynvml's nvmlMemory_v2: it separates the driver's own bytes from those in use."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ _DOCS = "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-
 
 EXBIBYTE = 1 << 60
 TOO_MUCH = "CUDA out of memory. Tried to allocate more than 1EB memory."
-"""What torch says before it asks the allocator, from an exbibyte on."""
+"""torch's error, without a request to the allocator, from an exbibyte on."""
 
 
 def torch_size(size: int) -> str:

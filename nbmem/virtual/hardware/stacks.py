@@ -1,8 +1,8 @@
 """Stacks of the memory history, captured by torch and symbolized lazily.
 
-A stack is taken of Python, of TorchScript and, where it was asked for, of C++. The virtual card's
-own part is left out. Its C++ frames begin where torch's dispatcher asks it: what comes inside of
-that on a real card, the kernels and the allocator, does not run here.
+A stack has frames of Python, of TorchScript and, if requested, of C++. The virtual card's own part
+is left out. Its C++ frames begin where torch's dispatcher calls it. The frames inside of that on a
+real card, the kernels and the allocator, do not run here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BETWEEN = (
     "torch/utils/_contextlib.py",
     "PythonFallbackKernel.cpp",
 )
-"""Files of torch that stand between a program and the virtual card, but not before a real one."""
+"""Files of torch that are in stacks between a program and the virtual card, but not a real one."""
 _ASKED = "PyInterpreterVTable::dispatch("
 """The C++ function by which torch's dispatcher calls Python."""
 _CALLS_ENGINE = "_engine_run_backward"
@@ -51,7 +51,7 @@ def capture_stack(*, cpp: bool) -> CapturedTraceback:
 def symbolized(stacks: Iterable[CapturedTraceback]) -> Iterator[list[Frame]]:
     """Yield stacks symbolized as torch does, innermost frame first.
 
-    Stacks that are alike are one list, and frames that are alike one dictionary.
+    Equal stacks are one list, and equal frames one dictionary.
     """
     known = _FrameCache()
     stacks = iter(stacks)
@@ -69,8 +69,8 @@ class _FrameCache:
     def of_the_program(self, stacks: list[list[Frame]]) -> Iterator[list[Frame]]:
         """Yield the program's own frames of each stack.
 
-        torch makes one dictionary of the frames that are alike in one call, so it is known by its
-        place in memory for as long as the stacks of that call are held.
+        torch makes one dictionary of equal frames in one call. So the dictionary's id identifies
+        the frame for as long as the stacks of that call are held.
         """
         alike: dict[tuple[int, ...], list[Frame]] = {}
         for frames in stacks:
@@ -129,8 +129,8 @@ def _of_the_program(frames: list[tuple[Frame, _FrameKind]]) -> list[Frame]:
     In backward only the frames of the engine's thread remain.
 
     A real card runs backward in a thread of the engine, whose stack begins at the engine's call.
-    Python's frames are put among those of C++ by their order (torch 2.13, Python 3.11: those that
-    find no place come last), so each is judged by its file.
+    Python's frames are merged with those of C++ by their order, so each is judged by its file.
+    (torch 2.13, Python 3.11: frames without a match come last.)
     """
     inner = list(takewhile(lambda known: not known[1].calls_engine, frames))
     begin = next((n + 1 for n, (_, is_) in enumerate(inner) if is_.asked), len(inner))

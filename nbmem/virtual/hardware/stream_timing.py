@@ -1,6 +1,6 @@
 """Time for which streams are busy with `torch.cuda._sleep`.
 
-Nothing waits for that time to pass. All other work of a virtual card is complete at once, and a
+No code waits for that time to pass. All other work of a virtual card is complete at once, and a
 synchronization ends the sleep.
 """
 

@@ -62,7 +62,7 @@ class Workspaces:
             if size > self._sizes.get(key, 0):
                 smaller = self._held.get(key)
                 self._held[key], self._sizes[key] = self._gpu.take(size), size
-                if smaller is not None:  # it goes when the larger one is there
+                if smaller is not None:  # it is freed after the larger one is allocated
                     self._gpu.give(smaller)
 
     def dnn(self, kernels: Kernels | None = None) -> None:

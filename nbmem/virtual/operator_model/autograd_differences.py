@@ -1,7 +1,7 @@
 """In-place sums and fills of autograd under a dispatch mode.
 
 With a mode on the stack every tensor might be a subclass. The engine then never adds two
-gradients in place. Formulas that fill zeros of their own leave them as they are and take a
+gradients in place. Formulas that fill zeros of their own do not write into them and take a
 second result. On a card both write in place.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SOLE_TENSOR = 4
 """References to a gradient that only the engine's buffer holds, as counted inside the mode: the
-buffer's, two of the operator's argument on its way here, and Python's."""
+buffer's, two of the operator's argument during the call, and Python's."""
 _SOLE = torch.empty(1, device="cpu")
 SOLE_STORAGE = torch._C._storage_Use_Count(_SOLE.untyped_storage()._cdata)
 """References to the storage of such a gradient: the tensor's and, since torch 2.10 or 2.11 (2.9 has
@@ -70,7 +70,7 @@ class RunningNode(threading.local):
     Its name is read only once a forward may have created a node whose name matters. The Python
     object of a node exists as long as the node. A graph with ten thousands of such objects in a
     row is freed by a recursion that ends the process (torch 2.13: THPCppFunction_dealloc,
-    ~Node). A graph that Python has not seen is freed by a loop.
+    ~Node). A graph without Python objects is freed by a loop.
 
     Attributes:
         negated: Returns the tensor that the target's formula of a cross entropy made last, or None.
@@ -126,14 +126,15 @@ _ADDING = register_node_names(
         ),
     )
 )
-"""How the nodes are called whose formulas add tensors that nobody else holds: there a sum takes a
-new tensor. What the engine itself adds right after such a node is taken for one of them."""
+"""Names of nodes whose formulas add tensors without other references: their sums take new tensors.
+A sum of the engine itself right after such a node is treated as one of these."""
 _WHOLE = (aten.native_group_norm_backward.default,)
 """Kernels that are all of such a formula, but for a graph of the gradient."""
 _OUT_OF_PLACE = register_node_names(
     ("ScatterReduceBackward0", "IndexReduceBackward0", "PutBackward0")
 )
-"""Nodes whose formulas call what fills zeros elsewhere, and take a second tensor on a card, too."""
+"""Nodes whose formulas take a second tensor on a card, too. Their operators fill zeros in place
+only in other formulas."""
 
 
 def add(executor: Executor, call: OperatorCall) -> Any:
@@ -168,7 +169,7 @@ def _is_formula_sum(nodes: RunningNode) -> bool:
 def fill_in_place(in_place: Any) -> Handler:
     """Create a handler that fills the zeros of a C++ formula in place.
 
-    Each such formula asks isTensorSubclassLike: value_selecting_reduction_backward,
+    Each such formula calls isTensorSubclassLike: value_selecting_reduction_backward,
     cummaxmin_backward and index_backward (https://github.com/pytorch/pytorch/blob/v2.11.0/torch/
     csrc/autograd/FunctionsManual.cpp), take_backward, gather_backward, index_select_backward,
     trace_backward and masked_select_backward (aten/src/ATen/native).
@@ -179,7 +180,7 @@ def fill_in_place(in_place: Any) -> Handler:
 
     def fill(executor: Executor, call: OperatorCall) -> Any:
         if not in_backward() or executor.nodes.name() in _OUT_OF_PLACE:
-            return NotImplemented  # The program itself calls it, or a formula that wants a second.
+            return NotImplemented  # The program calls it, or a formula that takes a second tensor.
         with executor:
             in_place(*call.args, **call.kwargs)
         with DataKernels():
@@ -202,10 +203,10 @@ def overwrite_in_place(
 
     Args:
         in_place: The operator that the formula calls on a card.
-        nodes: The autograd nodes whose formulas ask isTensorSubclassLike for that:
+        nodes: The autograd nodes whose formulas call isTensorSubclassLike for that:
             binary_cross_entropy_with_logits_backward (aten/src/ATen/native/Loss.cpp),
             evenly_distribute_backward, clamp_backward and atan2_backward (FunctionsManual.cpp).
-        named: Nodes whose formulas keep in a variable what they have just chosen (`where`).
+        named: Nodes whose formulas hold in a variable what they have just chosen (`where`).
     """
     every = register_node_names((*nodes, *named))
 

@@ -1,8 +1,8 @@
 """Autograd formulas that take another path under a dispatch mode.
 
-With a mode on the stack, C++ takes every tensor for one that might be a subclass. A formula
+With a mode on the stack, C++ treats every tensor as one that might be a subclass. A formula
 that would read values, write in place or resize then takes a path that any subclass can
-follow. One that asks for the device gets another device. The node's calls are answered with
+follow. One that reads the device gets another device. The node's calls are replaced by
 the calls of the card's own path. Tensors of the other path have a shape and no memory.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/FunctionsManual.cpp;
@@ -43,7 +43,7 @@ def run_formula(executor: Executor, call: OperatorCall) -> Any:
     executor.nodes.note_call(call.func)
     formula = FORMULAS.get(executor.nodes.name()) if runs.stack else None
     if formula is None or runs.stack[-1] or not in_backward():
-        return NotImplemented  # A graph of the gradient is wanted: the formula's own is kept.
+        return NotImplemented  # create_graph=True: the formula's own graph is used.
     return formula(executor, call)
 
 
@@ -106,7 +106,7 @@ def cumprod(executor: Executor, call: OperatorCall) -> Any:
 
     Without a zero these are sums from the end of the remaining products, divided by each
     factor. The other path fills zeros of its own, which stand for the quotient here. Up to
-    torch 2.11 it multiplies the remaining factors for each place, and stacks them in the end.
+    torch 2.11 it multiplies the remaining factors for each index, and stacks them in the end.
     """
     if call.func is aten.eq.Scalar and not is_shape_only(executor, call.args[0]):
         with executor:
@@ -145,7 +145,7 @@ _PHASE_TOLERANCE = 1e-2
 def _is_diagonal(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is a diagonal, by its last stride.
 
-    A whole matrix lies by rows or columns. The gradient that becomes real at last is such a
+    A full matrix is stored by rows or columns. The gradient that has memory in the end is such a
     matrix.
     """
     return tensor.stride(-1) not in (1, tensor.size(-1))

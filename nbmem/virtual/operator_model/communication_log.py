@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 MAX_CALLS = 200_000
-"""Collectives that are remembered, the latest: those of some hundred steps of a large model."""
+"""The number of collectives in the log: those of some hundred steps of a large model."""
 _KINDS = {
     "all-reduce": ("allreduce_", "allreduce_coalesced_"),
     "all-gather": (
@@ -53,7 +53,7 @@ class Collective(NamedTuple):
 
 
 calls: deque[Collective] = deque(maxlen=MAX_CALLS)
-"""Those of this process, in their order."""
+"""The latest collectives of this process, in their order."""
 
 
 def record_collective(call: OperatorCall) -> None:

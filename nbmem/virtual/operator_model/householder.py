@@ -35,10 +35,10 @@ class ReflectedColumns:
 
     Attributes:
         matrix: Of the reflections, as the program has it.
-        zeros: Of the matrix and of the factors, as long as nothing has asked for them.
+        zeros: The zeros of the matrix and of the factors, until they are used.
         made: How many zeros there are; both are made behind the first reflection.
         reflected: Reflections since the last column was gathered.
-        last: The tensor that the formula has just made and may gather, if it lives.
+        last: The tensor that the formula has just made and may gather, if it is live.
         factor: The factor's gradient of this column.
         gathered: The storages of this column and its factor.
     """

@@ -1,6 +1,6 @@
 """The record that describes one operator on a virtual card.
 
-In which order the parts are asked: dispatch.py.
+dispatch/card_mode.py has the order in which the parts apply.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LONG = 8
 """Bytes of an index or a count."""
 HALVES = (torch.float16, torch.bfloat16)
 BY_ORACLE = "none of the H100's runs has one; the oracle (tests/oracle)"
-"""Where an operator's memory was seen that no recording has."""
+"""The source of an operator's memory that no recording contains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def contiguous(*tensors: Any, format_of: Any = None) -> Iterator[Step]:
 
     Args:
         tensors: The arguments; None among them is none.
-        format_of: Whose memory format they are brought into; None: C-contiguous.
+        format_of: The tensor whose memory format they are copied to; None: C-contiguous.
     """
     wanted = torch.contiguous_format if format_of is None else suggest_memory_format(format_of)
     for number, tensor in enumerate(tensors):
@@ -156,8 +156,8 @@ def outs_then_copies(*names: str, format_of: str = "") -> MemoryRule:
     Contiguous arguments are not copied.
 
     Args:
-        names: The arguments, in the order in which the kernel asks for them.
-        format_of: The argument whose memory format they are brought into; "": C-contiguous.
+        names: The arguments, in the order in which the kernel reads them.
+        format_of: The argument whose memory format they are copied to; "": C-contiguous.
     """
 
     def rule(launch: Launch) -> Iterator[Step]:
@@ -220,8 +220,8 @@ class Operator:
         composite: The operators that CUDA makes of it, where torch's C++ chooses by the device.
         is_kernel: Whether CUDA has a kernel of what is composite on other devices.
         autograd: What a formula of autograd does differently while a dispatch mode is active
-            (gradients.py); may return NotImplemented.
-        run: Answers the call itself, without a shape rule; may return NotImplemented.
+            (autograd_differences.py); may return NotImplemented.
+        run: Runs the call itself, without a shape rule; may return NotImplemented.
         refuse: Raises where the kernel would, in torch's words, and the shape rule would not.
         mixes_devices: Whether it takes CPU tensors of any shape beside those on the card.
         shape: Its results, where torch's own rule does not give them as CUDA does, or there is
@@ -252,7 +252,7 @@ class Operator:
 def by_parts(parts: Callable[..., Any]) -> Handler:
     """Return a handler that runs the operators that a kernel calls.
 
-    Autograd sees one operator.
+    To autograd it is one operator.
     """
 
     def run(executor: Executor, call: OperatorCall) -> Any:

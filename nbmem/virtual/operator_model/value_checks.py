@@ -33,7 +33,7 @@ _IN_CPP = {
     torch.complex64: "c10::complex<float>", torch.complex128: "c10::complex<double>",
 }  # fmt: skip
 _UNMEANT = "Could this error message be improved"
-"""In what a kernel says where it checks itself and not its arguments."""
+"""Part of a kernel's error about itself and not about its arguments."""
 _INITIALIZATION = (
     "CUDA error: initialization error\n"
     "Search for `cudaErrorInitializationError' in https://docs.nvidia.com/cuda/cuda-runtime-api/"
@@ -44,7 +44,7 @@ _INITIALIZATION = (
     "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
 )
 _ASKED_MOST = 1 << 24
-"""Elements up to which the CPU is asked what is wrong with shapes."""
+"""Elements up to which the CPU's kernel is run for its error about shapes."""
 
 
 def aten_type_name(tensor: torch.Tensor) -> str:

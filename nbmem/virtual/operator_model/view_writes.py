@@ -1,11 +1,11 @@
 """Gradients of views that a program writes to.
 
-Behind such a write autograd makes the view's node anew. On a device with strides that node
-is AsStridedBackward. Its backward lays the gradient into memory as large as the base. C++
-takes a virtual tensor for one without strides and calls the view's own function on the base
-once more. The backward of that is a view of the gradient. That call is the next one behind
-the write. Its node is the second one behind the write, after CopySlices. This tells it from
-views that the program takes.
+After such a write autograd makes the view's node anew. On a device with strides that node
+is AsStridedBackward. Its backward copies the gradient into memory as large as the base. C++
+treats a virtual tensor as one without strides and calls the view's own function on the base
+once more. The backward of that is a view of the gradient. That call is the next one after
+the write. Its node is the second one after the write, after CopySlices. This distinguishes it
+from views that the program takes.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/variable.cpp
 (rebase_history, grad_fn); FunctionsManual.cpp: as_strided_backward
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     Geometry = tuple[torch.Size, tuple[int, ...]]
 
 MOST_NODES = 4_096
-"""Written views that are remembered, the latest."""
+"""The number of recorded view writes; older ones are dropped."""
 _BEHIND = 2
 aten = torch.ops.aten
 _next_number: Any = getattr(torch._C._autograd, "_get_sequence_nr", None)
@@ -55,7 +55,7 @@ _SOLE_RESHAPED = SOLE_TENSOR + 1
 """References to a gradient that the engine alone holds, where C++ calls reshape in between."""
 
 _SOLE_BASE = 3
-"""References to a tensor that one view alone holds as its base, as counted in `_is_engines`."""
+"""References to a tensor that only one view holds as its base, as counted in `_is_engines`."""
 
 
 class _Write(NamedTuple):
@@ -118,7 +118,7 @@ class WrittenViews(threading.local):
         gradient = call.args[0]
         if self._is_engines(call) and is_dense(gradient):
             executor.storages.renew(gradient.untyped_storage())
-            return NotImplemented  # The view keeps the gradient, whose old memory is gone.
+            return NotImplemented  # The view retains the gradient, whose old memory is freed.
         size, stride = geometry
         with executor:
             return torch.empty_strided(size, stride, dtype=gradient.dtype, device=gradient.device)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 MAX_SCANNED_ELEMENTS = 1 << 26
-"""Elements that are looked through as they come: the adjacency of a graph of 8,192 nodes."""
+"""Elements up to which a copy is scanned: the adjacency of a graph of 8,192 nodes."""
 
 
 def to_copy(executor: Executor, call: OperatorCall) -> Any:
@@ -82,8 +82,8 @@ def _check_capture(executor: Executor, call: OperatorCall, source: torch.Tensor,
 def _bound(executor: Executor, result: torch.Tensor, source: torch.Tensor) -> None:
     """Store bounds of copied values that are too many to store themselves.
 
-    A bound of the values tells how many nodes a graph has. The number of nonzero values of a
-    matrix tells how many edges an adjacency has.
+    A bound of the values is the number of a graph's nodes. The number of nonzero values of a
+    matrix is the number of an adjacency's edges.
     """
     block = executor.storages.of(result)
     if block is None or block.twin is not None or is_virtual(source):
@@ -272,7 +272,7 @@ def lift(executor: Executor, call: OperatorCall) -> Any:
 def shape_scattered(call: OperatorCall) -> Results:
     """Return a result with the argument's strides, contiguous if expanded.
 
-    Torch's rule in Python keeps the strides of an expanded tensor up to 2.11; its kernels never
+    Torch's rule in Python preserves the strides of an expanded tensor up to 2.11; its kernels never
     did. aten/src/ATen/native/TensorShape.cpp: clone_preserve_strides
     """
     tensor = call.args[0]

@@ -56,12 +56,12 @@ FAMILIES = (
 )  # fmt: skip
 OPERATORS: tuple[Operator, ...] = tuple(o for family in FAMILIES for o in family.OPERATORS)
 PLAIN = Operator(())
-"""An operator of which nothing needs to be known: torch's shape rule, and its results in order."""
+"""The record of other operators: torch's shape rule, and its results in order."""
 _BY_NAME = {name: operator for operator in OPERATORS for name in operator.names}
 _foreign: dict[str, Operator] = {}
 """Of other libraries, by the rules of their packages; while a card is active."""
 _learning = threading.RLock()
-"""Held while records are added: one thread may call an operator as another imports its library."""
+"""Held while records are added: another thread may call an operator during a library's import."""
 
 
 class _Records(dict[Any, Operator]):
@@ -82,7 +82,7 @@ class _Records(dict[Any, Operator]):
 class _ValueRules(dict[Any, "ValueRule"]):
     """A cache of value rules by torch operator.
 
-    Each is its record's rule, with the look of its unknown floats.
+    Each is its record's rule, with the sign and seed of its unknown floats.
     """
 
     def __missing__(self, func: Any) -> ValueRule:
@@ -120,7 +120,7 @@ def plan_of(call: OperatorCall, results: Results) -> MemoryPlan | None:
     rule = record_of(call.func).memory
     if rule is None:
         return None
-    # Rules look at geometry only, so they get tensors that they can do anything with.
+    # Rules read geometry only, so they get tensors that they can do anything with.
     args, kwargs = call.map(as_meta)
     gpu = call.gpu
     launch = Launch(

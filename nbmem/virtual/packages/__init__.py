@@ -32,10 +32,10 @@ def all_rules() -> tuple[tuple[tuple[str, KernelRules], ...], tuple[str, ...]]:
         try:
             rules = entry.load()
             if not isinstance(rules, KernelRules):
-                raise TypeError(  # noqa: TRY301 - told as all else that is wrong
+                raise TypeError(  # noqa: TRY301 - reported like all other errors
                     f"{entry.value} is {_kind(rules)}, not a nbmem.virtual.kernel_rules.KernelRules"
                 )
-        except (Exception, SystemExit) as err:  # noqa: BLE001 - whatever a stranger's module does
+        except (Exception, SystemExit) as err:  # noqa: BLE001 - the module may raise anything
             failed.append(unusable(_origin_of(entry), err))
         else:
             found.append((_origin_of(entry), rules))

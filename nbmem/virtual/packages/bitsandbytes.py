@@ -1,7 +1,7 @@
 """bitsandbytes: Python host code runs, calls to its C library do nothing.
 
-Its functions take addresses and allocate nothing on the card (csrc/pythonInterface.cpp), but for
-managed memory, which paged optimizers keep their state in: that is the host's here.
+Its functions take addresses and allocate nothing on the card (csrc/pythonInterface.cpp), except for
+managed memory, which has the state of paged optimizers: that is the host's here.
 https://github.com/bitsandbytes-foundation/bitsandbytes/tree/0.50.2
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CONTEXT = 1
-"""A handle of cuBLAS, which nobody looks into."""
+"""A handle of cuBLAS, which no code reads."""
 
 
 class PassingLibrary:

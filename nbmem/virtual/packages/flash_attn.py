@@ -18,7 +18,7 @@ from nbmem.virtual.kernel_rules import KernelRules
 from nbmem.virtual.split_kv import splits_of
 
 PARTS_APART = 128
-"""Rows by which the parts of a batch of unequal texts lie apart in backward."""
+"""Rows of distance between the parts of a batch of unequal texts in backward."""
 
 
 def forward(
@@ -195,7 +195,7 @@ def _parts(
 ) -> tuple[Tensor, ...]:
     """Allocate each split's sums and results as `set_params_splitkv` does.
 
-    They live until the end of the call. Empty if there is one split.
+    They are live until the end of the call. Empty if there is one split.
     """
     block = 256 if size <= 64 else 128 if size <= 128 else 64
     if splits < 1:

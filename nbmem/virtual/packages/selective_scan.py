@@ -14,7 +14,7 @@ from torch import Tensor
 from nbmem.virtual.kernel_rules import KernelRules
 
 CHUNK = 2048
-"""Positions of a text after which a state is kept for backward."""
+"""Positions of a text after which a state is saved for backward."""
 
 
 def forward(

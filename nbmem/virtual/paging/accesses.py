@@ -49,10 +49,10 @@ class AccessLog:
     """Ranges of memory that were allocated, used and freed, as columns.
 
     Attributes:
-        did: The kind of access.
+        kind: The kind of access.
         block: Address of the allocator's block that holds the range.
         addr: Address of the first byte.
-        size: Bytes; 0 where the block's size holds.
+        size: Bytes; 0: the size of the block.
         full: Whether later accesses were left out.
     """
 
@@ -87,7 +87,7 @@ def last_step(marks: list[TransferredBytes], end: TransferredBytes) -> Transferr
     All bytes if there are fewer than two marks.
 
     Args:
-        marks: What had been moved at each mark, of which a step has one.
-        end: What had been moved at the end.
+        marks: The bytes that had been moved at each mark; a step has one.
+        end: The bytes that had been moved at the end.
     """
     return marks[-1].since(marks[-2]) if len(marks) > 1 else end

@@ -1,10 +1,10 @@
 """Paging as the driver does it: on faults, oldest arrival evicted first.
 
-The driver cannot see that a page on the card is used, only that one is missing: its list is in the
-order in which pages came ("A root chunk is moved to the tail of that list whenever any of its
-subchunks is allocated"), and what leaves is copied to the host. The documents call that LRU. A
-page that nothing was ever written to comes without a copy. Of memory that was freed into a pool it
-knows nothing: such pages travel like others.
+The driver cannot detect that a page on the card is used, only that one is missing. Its list is in
+the order in which pages came ("A root chunk is moved to the tail of that list whenever any of its
+subchunks is allocated"), and an evicted page is copied to the host. The documents call that LRU. A
+page that was never written to comes without a copy. The driver does not know of memory that was
+freed into a pool: such pages are moved like others.
 https://github.com/NVIDIA/open-gpu-kernel-modules/blob/04848d3dab5ed57188e4776937f69b3fc82cdd84/kernel-open/nvidia-uvm/uvm_pmm_gpu.c
 """
 
@@ -22,9 +22,9 @@ def paged(touches: AccessLog, room: int, *, by_use: bool = False) -> Transferred
     """Return the bytes that one step moves.
 
     Args:
-        touches: What the program did.
-        room: Bytes of the card that there are for it.
-        by_use: Whether what was not used for longest leaves first, which no driver can know.
+        touches: The log of the program's accesses.
+        room: Bytes of the card that are available to it.
+        by_use: Whether the least recently used page is evicted first, which no driver can know.
     """
     most = max(room // PAGE, 1)
     here: dict[int, None] = {}  # in the order in which they leave

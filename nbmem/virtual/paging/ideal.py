@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from nbmem.virtual.paging.accesses import AccessLog
 
 Use = tuple[int, int, int, int]
-"""What was done with a piece of a tensor: a `Did`, the tensor's number, which piece, its bytes."""
+"""A use of a piece of a tensor: an `AccessKind`, the tensor's number, which piece, its bytes."""
 _NEVER = 1 << 62
 PIECE = 8 * PAGE
-"""Bytes that are looked at as one: which of them leave decides a transfer of the same size."""
+"""Bytes that are treated as one: which pieces are evicted decides transfers of that size."""
 
 
 def paged(touches: AccessLog, room: int) -> TransferredBytes:
     """Return the bytes that one step moves.
 
     Args:
-        touches: What the program did.
-        room: Bytes of the card that there are for it.
+        touches: The log of the program's accesses.
+        room: Bytes of the card that are available to it.
     """
     return _Card(list(_pieces(touches)), room).run()
 
@@ -36,7 +36,7 @@ def paged(touches: AccessLog, room: int) -> TransferredBytes:
 def _pieces(touches: AccessLog) -> Iterator[Use]:
     """Yield the uses of each tensor's pieces.
 
-    Uses are told apart by tensors and not by addresses: a new tensor does not inherit a
+    Uses are distinguished by tensors and not by addresses: a new tensor does not inherit a
     freed one's past.
     """
     living: dict[int, tuple[int, int]] = {}  # by block: number, bytes

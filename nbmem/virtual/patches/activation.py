@@ -171,7 +171,7 @@ def switch_on(  # noqa: PLR0913 - what a machine is made of
     """
     switch_off()
     _refuse_real_context()
-    # The first shape rule would import it, and its import keeps the frames that it finds on the
+    # The first shape rule would import it. That import retains the frames that it finds on the
     # stack, with all their tensors, until the next garbage collection.
     # torch 2.6 makes tensors in it, and "cuda" may be the default.
     with torch.device("cpu"), rare_collections():

@@ -1,6 +1,6 @@
 """Compiled parts of other packages, replaced by rules.
 
-The rules stand in for them while a card is active.
+The rules replace them while a card is active.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nbmem.virtual.hardware.machine import Machine
 
 LATE = ("bitsandbytes",)
-"""Packages that leave a module out where they are imported without a card: it is imported late."""
+"""Packages that skip a module if they are imported without a card: it is imported later."""
 
 
 class RulesModule(ModuleType):
@@ -143,7 +143,7 @@ class RulesFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             if hasattr(module, attribute):
                 try:
                     values[attribute] = make(getattr(module, attribute))
-                except Exception as err:  # noqa: BLE001 - whatever a stranger's code does
+                except Exception as err:  # noqa: BLE001 - another library's code may raise anything
                     self._machine.current.note(unusable(who, err))
         self._patches.apply([Patch(module, *value) for value in values.items()])
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 _precision = getattr(torch._C, "_get_fp32_precision_getter", None)
-"""From torch 2.9 on convolutions have a precision of their own, and the old question is refused
-once it is not that of the recurrent layers."""
+"""From torch 2.9 on convolutions have a precision of their own. The old getter then raises if it
+differs from that of the recurrent layers."""
 
 
 def convolves_in_tf32() -> bool:

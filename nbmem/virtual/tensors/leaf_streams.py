@@ -1,8 +1,8 @@
 """The stream that accumulates a leaf's gradient: that of its graph node.
 
-A leaf's node (AccumulateGrad) is made by the first operator that takes the leaf, and lives as long
+A leaf's node (AccumulateGrad) is made by the first operator that takes the leaf, and exists as long
 as a graph holds it. On a card the engine enters the node's stream before it calls the leaf's hooks,
-post-accumulate hooks among them; torch 2.9 to 2.14 do so. There is no query for live nodes, but
+post-accumulate hooks among them; torch 2.9 to 2.14 do so. There is no query for existing nodes, but
 a node's metadata (of anomaly detection) is freed with it. So the stream is recorded there, at every
 call that takes a leaf. The first record stays.
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/functions/accumulate_grad.cpp
@@ -44,7 +44,7 @@ def node_of(leaf: torch.Tensor, stream: CurrentStream) -> Any:
 def note_streams(call: OperatorCall) -> None:
     """Assign the current stream to the new nodes of a call's leaves.
 
-    Leaves are only remembered before the program has used a second stream in this thread. Nothing
+    Leaves are only recorded before the program has used a second stream in this thread. Nothing
     is done where no node is made: in an optimizer's step and in backward.
     """
     without_grad = not torch.is_grad_enabled()
@@ -62,7 +62,7 @@ def note_streams(call: OperatorCall) -> None:
 def note_first_stream(stream: CurrentStream, leaves: Iterable[torch.Tensor]) -> None:
     """Assign the default stream to leaves' nodes before the first change.
 
-    A leaf whose node is not alive gets one for this moment alone.
+    A leaf without a node gets one for this moment alone.
     """
     for leaf in leaves:
         if _needs_gradient(leaf) and _is_leaf(leaf) and _is_plain(leaf):

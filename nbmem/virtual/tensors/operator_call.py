@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 ALIASES = frozenset({aten._unsafe_view.default, aten._reshape_alias.default})
-"""Operators whose result shares an argument's storage although the schema does not say so: a
-correction of torch's schemas, which everything that reads them needs, not the card alone."""
+"""Operators whose result shares an argument's storage although the schema does not declare it. This
+corrects torch's schemas for every reader of them, not only for the card."""
 
 
 _BY_MASK = frozenset({aten.index.Tensor, aten.repeat_interleave.Tensor})
@@ -29,7 +29,7 @@ _KERNEL_ON_CUDA = frozenset({"aten::_fused_rms_norm"})
 """Composite on the CPU alone. A shape rule does not make a kernel: composites have such, too."""
 
 _IN_LISTS = ("aten::_foreach_", "aten::_fused_")
-"""Kernels of optimizers, of whose numbers some change at every step."""
+"""Kernels of optimizers, some of whose numbers change at every step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class OpFacts:
         reshapes: It changes the geometry of an argument in place (t_, squeeze_).
         mutates: Positions (or names) of the arguments that it writes to.
         random: Its result depends on a random number generator.
-        composite: It only consists of other operators; seen where autograd is out of the way.
-        counts: Its kernel itself counts that it has written to the tensors of its first argument;
-            for operators on one tensor autograd has done that before:
+        composite: It only consists of other operators; dispatched where autograd is disabled.
+        counts: Its kernel itself increments the version of the tensors in its first argument.
+            For operators on one tensor autograd has done that before.
             https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/ForeachFunctors.cuh
         foreign: It is no operator of torch's own.
         waits: The host waits for values of its arguments.
-        scales: Its numbers change values alone: neither shapes nor memory depend on how large they
-            are, as of `add_(x, alpha=0.1)` or of a list's `addcdiv_`.
+        scales: Its numbers change only values: neither shapes nor memory depend on them, as in
+            `add_(x, alpha=0.1)` or in a list's `addcdiv_`.
     """
 
     view: bool

@@ -1,8 +1,8 @@
 """Quantized tensors: integers on the card, a scale on their storage.
 
-C++ reads a quantizer of a tensor that it takes for one of its own class, which no tensor from
-Python is. So each operator is answered in Python (operators/quantized/), on the integers, and a
-tensor of an activation that is over says so instead of ending the process.
+C++ reads the quantizer of each tensor that it treats as one of its own class. No tensor from Python
+is of that class. So each operator runs in Python (operators/quantized/), on the integers. A tensor
+of an activation that has ended raises an error instead of ending the process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 INTEGERS = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
-"""By the quantized type, that of the integers in memory; others no card has."""
+"""The type of the integers in memory, by the quantized type; a card has no other types."""
 _HOME = "nbmem_quantizer"
 _SET: Any = torch.ops.aten.set_.source_Storage_storage_offset
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 SMALL = 1 << 10
-"""Elements up to which the CPU's kernel says what a rule in Python fails to."""
+"""Elements up to which the CPU's kernel replaces a failing rule in Python."""
 _HALVES = (torch.float16, torch.bfloat16)
 _ALIKE = 100.0
 """Every type of numbers holds as much."""
@@ -68,7 +68,8 @@ class Results:
     """Everything that a call returns.
 
     Attributes:
-        shape: The returned structure, with TensorSpec, Again and Shares in place of tensors.
+        shape: The returned structure, with TensorSpec, ArgumentResult and Shares instead of
+            tensors.
         fresh: The new tensors, in order.
     """
 
@@ -102,8 +103,8 @@ def _part(arg: Any) -> Any:
 def _part_by_kind(arg: Any) -> Any:
     """Return a key part that ignores the value of small floats.
 
-    Adam's step size is another one at every step. A number beyond `_ALIKE` is told apart: it may
-    be refused as too large for a type.
+    Adam's step size is another one at every step. Numbers beyond `_ALIKE` are distinguished: they
+    may be refused as too large for a type.
     """
     if type(arg) is float and -_ALIKE <= arg <= _ALIKE:
         return float
@@ -166,8 +167,8 @@ def _is_copied_first(call: OperatorCall) -> bool:
 
     That happens to tensors that are expanded or have gaps.
 
-    Its references in Python bring half types into float32 by a copy, which has other strides than
-    such a tensor; a kernel reads it as it is (torch/_prims_common/wrappers.py).
+    Its references in Python convert half types to float32 by a copy. The copy has other strides
+    than such a tensor. A kernel reads the tensor as it is (torch/_prims_common/wrappers.py).
     """
     return torch.Tag.pointwise in call.func.tags and any(
         t.dtype in _HALVES and not is_dense(t) for t in call.tensors

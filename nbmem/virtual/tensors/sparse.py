@@ -1,8 +1,8 @@
 """Sparse tensors: empty themselves, with dense parts on the card.
 
-To C++ such a tensor is one without data, like a dense one (storages.py), whose dispatch keys say
-that it is sparse. Its parts hang on its storage, so that what C++ copies shallowly (saved for the
-backward pass, `.data`) has them, too, and they die with the last of these.
+In C++ such a tensor is one without data, like a dense one (storages.py), whose dispatch keys are
+those of a sparse one. Its parts belong to its storage. So shallow copies of C++ (saved for the
+backward pass, `.data`) have them, too, and they are freed with the last of these.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ LAYOUTS = (COO, *ROWS, torch.sparse_csc, torch.sparse_bsc)
 _HOME = "nbmem_parts"
 
 
-class Coo(NamedTuple):  # its parts die as on a card: the last first
+class Coo(NamedTuple):  # its parts are freed as on a card: the last first
     """The parts of a tensor in COO layout.
 
     Attributes:
         indices: Shape (sparse dimensions, elements), int64.
         values: Shape (elements, *dense dimensions).
-        coalesced: Whether no place occurs twice and the places are in order, as torch knows it.
-        distinct: How many different places there are, where that is known although the tensor is
+        coalesced: Whether no index occurs twice and the indices are in order, as torch defines it.
+        distinct: How many different indices there are, where that is known although the tensor is
             not coalesced; None: it is not.
     """
 
@@ -87,7 +87,7 @@ class Compressed(NamedTuple):
 class CompressedTensor(torch.Tensor):
     """A tensor in a compressed layout, dispatched to Python.
 
-    By its dispatch keys C++ knows COO alone.
+    By its dispatch keys C++ supports only COO.
     """
 
     __torch_function__ = _C._disabled_torch_function_impl

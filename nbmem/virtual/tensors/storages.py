@@ -1,9 +1,9 @@
 """Tensors on the virtual card: a shape and an address, but no data.
 
-To C++ such a tensor lives on the device `lazy:0` (the second card's on `lazy:1`) and has CUDA's
+In C++ such a tensor is on the device `lazy:0` (the second card's on `lazy:1`) and has CUDA's
 dispatch keys. The device makes the autograd engine use its CPU queue, so that no CUDA driver is
-needed; the keys make autocast, Parameter and `.data` treat it as a CUDA tensor. In Python `.device`
-says `cuda:0` (virtual/patches/tensor_api/tensor_attributes.py).
+needed. The keys make autocast, Parameter and `.data` treat it as a CUDA tensor. In Python `.device`
+is `cuda:0` (virtual/patches/tensor_api/tensor_attributes.py).
 """
 
 from __future__ import annotations
@@ -106,14 +106,14 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
         owned: Whether the memory is freed with the storage; False: it belongs to a CUDA graph.
         overwritten: torch's error text for reads after a CUDA graph has overwritten it. "": no
             error is raised, as on a card; None: it was not overwritten.
-        resized: Bytes since `storage.resize_`, which C++ does not know of; None: as C++ says.
+        resized: Bytes since `storage.resize_`, which C++ does not have; None: C++ has the bytes.
     """
 
     __slots__ = (
         *("addr", "below", "gpu", "healthy", "home", "key", "look", "most"),
         *("overwritten", "owned", "resized", "twin"),
     )
-    __hash__ = object.__hash__  # a reference's own asks the storage, which is dead by then
+    __hash__ = object.__hash__  # a reference's own hash reads the storage, which is freed by then
     __eq__ = object.__eq__
 
     key: int
@@ -169,8 +169,8 @@ def build(shape: Any, made: list[torch.Tensor], tensors: list[torch.Tensor]) -> 
 
 
 DIES_FOR_GOOD = torch.__version__ >= "2.10"
-"""Before, the garbage collector takes a storage's Python object for dead where only a cycle holds
-it, though tensors do, too."""
+"""Before, the garbage collector frees a storage's Python object if only a cycle holds it, although
+tensors hold the storage, too."""
 
 
 class Storages:
@@ -191,7 +191,7 @@ class Storages:
         addr = gpu.take(storage.nbytes())
         if (
             before := self._lost.pop(storage._cdata, None)
-        ) is not None:  # It died unseen, for another lives where it was.
+        ) is not None:  # It was freed without a callback: its address is reused.
             before.gpu.give(before.addr)
         block = self._watch(storage, gpu, addr)
         block.look = POSITIVE if tensor.dim() else None
@@ -206,7 +206,7 @@ class Storages:
         block.gpu, block.addr, block.owned = gpu, addr, owned
         block.forget_values()
         block.look, block.resized, block.overwritten = POSITIVE, None, None
-        with gpu.lock:  # who has died at this address has left, or leaves later and sees this one
+        with gpu.lock:  # a freed storage at this key unregisters before, or later finds this one
             self._blocks[block.key] = block
         return block
 
@@ -219,7 +219,7 @@ class Storages:
 
         Args:
             key: The storage's identity.
-            wanted: False: its memory belongs to a CUDA graph's pool, which knows when it is free.
+            wanted: False: its memory belongs to a CUDA graph's pool, which frees it.
         """
         before = self._blocks.get(key)
         storage = None if before is None else before()
@@ -262,7 +262,7 @@ class Storages:
         """Return a storage's block; None for one of an earlier activation."""
         block = self._blocks.get(storage._cdata)
         if block is not None and block() is None:
-            return None  # Another one's, which died and is not buried yet.
+            return None  # The block of a freed storage that is not unregistered yet.
         if block is None and storage._cdata in self._lost:
             lost = self._lost.pop(storage._cdata)
             block = self._watch(storage, lost.gpu, lost.addr)
@@ -272,8 +272,8 @@ class Storages:
     def resize(self, storage: torch.UntypedStorage, nbytes: int) -> None:
         """Replace a storage's memory by none or by a block of another size.
 
-        C++ keeps the largest size that it ever had, for it refuses views of a storage without data
-        that say otherwise.
+        C++ retains the largest size that it ever had, since it refuses larger views of a storage
+        without data.
 
         Raises:
             torch.OutOfMemoryError: The card is full; the storage is as it was.

@@ -1,7 +1,7 @@
 """Upper bounds of nonzero counts and of integers, from operators' rules.
 
-A sampler writes ones at 512 places of a mask of zeros: which places is unknown, how many is not. A
-prediction is the largest of ten scores: which one is unknown, but it is one of ten.
+A sampler writes ones at 512 indices of a mask of zeros: the indices are unknown, their number is
+known. A prediction is the largest of ten scores: its index is unknown, but it is one of ten.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def share_out(values: Values, total: int, counts: torch.Tensor) -> None:
 def agreed(values: Values, tensor: torch.Tensor, answer: Any) -> Any:
     """Make an answered integer the tensor's known value, and return it.
 
-    What is computed from it then agrees with the answer. Otherwise `arange(longest)` and
+    What is computed from it then agrees with the returned number. Otherwise `arange(longest)` and
     `zeros(8 * longest)` would not fit together.
     """
     if tensor.dtype in _INTEGERS:
@@ -97,7 +97,7 @@ def _known(values: Values, call: OperatorCall) -> list[int | None]:
 def count_after_write(values: Values, call: OperatorCall) -> int | None:
     """Bound `mask[places] = 1` by the old nonzero count and the places.
 
-    Each place counts all elements of the dimensions that are not indexed.
+    Each index counts all elements of the dimensions that are not indexed.
     """
     target, places = call.args[:2]
     before = most_of(values, target) if is_virtual(target) else None

@@ -40,8 +40,8 @@ class ValueRule:
         below: An exclusive bound of the integers of its last result.
         largest: An exclusive bound of the integers that it searches. If they are not known one by
             one, its first result is taken to be that bound minus one.
-        look: Returns sign and seed of its results' floats if they are unknown (stand_ins/looks.py);
-            None: positive.
+        look: Returns sign and seed of its results' floats if they are unknown
+            (stand_ins/value_signs.py); None: positive.
         shared: The sum of its results. If they are not known one by one, each is taken to have an
             equal share of it.
     """
@@ -72,7 +72,7 @@ class ValueRule:
         return self.by_geometry or not any(is_virtual(t) for t in call.tensors)
 
 
-def always(answer: bool) -> Health:  # noqa: FBT001 - it is the answer
+def always(answer: bool) -> Health:  # noqa: FBT001 - it is the result
     """Make a health rule that always gives one answer."""
     return lambda _call, _flag: answer
 
@@ -100,7 +100,7 @@ def inverted_health(call: OperatorCall, flag: bool | None) -> bool | None:  # no
 def counted_up(call: OperatorCall, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
     """Return False if all flags are False, so that the count is 0; else None.
 
-    A flag does not say how many there are.
+    A flag has no count.
     """
     del call
     return None if flag is None or flag else False

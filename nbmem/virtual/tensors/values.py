@@ -1,12 +1,12 @@
 """Small values that are known, and stand-ins for values that are not.
 
-Integer, bool and tiny float tensors that come from the CPU or from factories are computed on the
-CPU beside the card (their twin), so that masks, lengths, GradScaler's scale and counters lead the
-program as on a real card. A stand-in for anything else is what a healthy run would give.
+Integer, bool and tiny float tensors from the CPU or from factories are also computed on the CPU.
+The copy is their twin. So masks, lengths, GradScaler's scale and counters lead the program as on a
+real card. Other values are stand-ins: what a healthy run would give.
 
-An unknown answer must not lead a program in circles: `generate()` and rejection sampling loop until
-a bool says stop. So what a known side decides is known (`unknown & 0`), what libraries check is
-healthy, and a condition that one line asks for again and again turns.
+An unknown condition must not lead a program in circles: `generate()` and rejection sampling loop
+until a bool ends them. What a known side decides is known (`unknown & 0`). What libraries check is
+healthy. A condition that one line reads again and again changes its value.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ WHOLE_BYTES = 1 << 20
 """Integers and bools are followed up to this many bytes: the positions of 32 texts of 4,096 tokens,
 from which transformers reads whether each row is one text and needs no mask."""
 LARGE = 1 << 18
-"""Elements from which a copy to the CPU is written when it is read, or zeros (unwritten.py)."""
+"""Elements from which a CPU copy is only written when it is read (tensors/host/lazy_tensors.py)."""
 PATIENCE = 256
-"""How often one line gets the same answer to an unknown condition."""
+"""How often one line gets the same value of an unknown condition."""
 FLOATS = 16
 """Floats are followed up to this many elements: scales and averages, not activations."""
 MADE_FLOATS = 1 << 14
-"""Those that are as a factory makes them, up to these: masks of ones, which models ask for gaps."""
+"""The same for floats as a factory makes them: masks of ones, which models test for gaps."""
 
 
 def worth_following(tensor: torch.Tensor, *, made: bool = False) -> bool:
@@ -273,7 +273,7 @@ class Values:
     def _until_loops_end(self, answer: bool) -> bool:  # noqa: FBT001
         """Invert the answer to a condition from time to time.
 
-        `while not done.all()` ends on a card; here it ends when the answer changes.
+        `while not done.all()` ends on a card; here it ends when the value changes.
         """
         place = line_outside()
         checked = healthy_answer(*place)
@@ -306,7 +306,7 @@ class Values:
         view = View(dtype, tuple(tensor.size()), dense(tensor), 0)
         try:
             return self.host.zeros(view, unread(view, tensor, self.storages.of(tensor)))
-        except MemoryError:  # More than this machine can even promise: one zero stands for all.
+        except MemoryError:  # More than this machine can reserve: one zero is expanded.
             with _C._DisableTorchDispatch():
                 return torch.zeros((), dtype=dtype, device=CPU).expand(tensor.size())
 

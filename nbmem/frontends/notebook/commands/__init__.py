@@ -62,11 +62,11 @@ def dispatch(notebook: Notebook, line: str, cell: str | None = None) -> None:
     """Run `%nbmem LINE`, or `%%nbmem LINE` with the cell below it.
 
     Raises:
-        NbmemError: The line cannot be carried out; the text says why and what to do.
+        NbmemError: The line cannot be run; the text says why and what to do.
     """
     name, _, argument = line.strip().partition(" ")
     argument = argument.strip()
-    if asks_for_help(line):  # of a subcommand that there is, else of all
+    if asks_for_help(line):  # of an existing subcommand, else of all
         cell, argument = None, "" if name.startswith("-") else name
         name = "help"
     command = find_command(name or "report")
@@ -86,7 +86,7 @@ def find_command(name: str) -> MagicCommand:
     """Return the subcommand with this name.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is no such subcommand.
     """
     for command in COMMANDS:
         if command.name == name:

@@ -28,7 +28,7 @@ class Notebook:
         """Return the last recording.
 
         Raises:
-            UsageError: There is none yet.
+            UsageError: There is no recording yet.
         """
         if self.tracer.last is None:
             raise UsageError(
@@ -42,9 +42,9 @@ class CompletionRequest(NamedTuple):
     """The position of the cursor in a `%nbmem` line when Tab was pressed.
 
     Attributes:
-        notebook: Whose names, cells and files may be meant.
-        before: The words after the subcommand that stand before the cursor's.
-        word: As much of the cursor's word as is there.
+        notebook: The notebook whose names, cells and files are completed.
+        before: The words between the subcommand and the cursor's word.
+        word: The part of the cursor's word before the cursor.
         below: The cell below the line.
     """
 
@@ -59,12 +59,12 @@ class MagicCommand(NamedTuple):
 
     Attributes:
         name: What the user types after `%nbmem`.
-        argument: What may follow it, for the help; empty if nothing may.
+        argument: Its argument, for the help; empty if it has none.
         help: What it does.
-        run: Does it; raises NbmemError with a sentence for the user.
-        run_cell: The same with the cell below `%%nbmem`; None where none may be.
-        options: What may follow it with dashes, for the help and for Tab.
-        offers: What else may stand where the cursor is; Tab keeps what begins as it does.
+        run: Runs it; raises NbmemError with a sentence for the user.
+        run_cell: Runs it with the cell below `%%nbmem`; None if it takes no cell.
+        options: Its options with dashes, for the help and for Tab.
+        offers: Returns other words for the cursor's position; Tab filters them by prefix.
     """
 
     name: str
@@ -80,7 +80,7 @@ def file_name(argument: str, command: str) -> str:
     """Return the file that the user named, without quotes.
 
     Raises:
-        UsageError: None was named.
+        UsageError: No name was given.
     """
     name = argument.strip().strip("\"'")
     if not name:

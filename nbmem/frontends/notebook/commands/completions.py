@@ -18,7 +18,7 @@ MOST_FILES = 200
 _RECORDINGS = (".nbmem", ".pickle", ".pkl")
 _NUMBER = re.compile(r"^[ \t]*([A-Za-z_]\w*)[ \t]*=[ \t]*\d+[ \t]*(?:#.*)?$", re.MULTILINE)
 _EMPTY = {type(None), bool, int, float, complex, str, bytes}
-"""What holds no tensor."""
+"""Types that hold no tensor."""
 _CODE = (BuiltinFunctionType, FunctionType, ModuleType, type)
 
 
@@ -43,7 +43,7 @@ def formats(_asked: CompletionRequest | None = None) -> Iterable[str]:
 def rules(_asked: CompletionRequest, *, muted: bool | None = None) -> Iterable[str]:
     """Return the names of the tips.
 
-    With `muted`, only those that are muted, or only those that are not.
+    With `muted`, only muted rules (True) or only others (False).
     """
     from nbmem.report.tips import mutes
     from nbmem.report.tips.rules import RULES

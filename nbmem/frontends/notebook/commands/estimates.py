@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 LINES = 12
-"""Runs that the progress shows; older ones scroll away."""
+"""Runs in the progress output; older ones scroll away."""
 
 
 def prepare_estimates(shell: Any) -> None:
@@ -28,8 +28,8 @@ def prepare_estimates(shell: Any) -> None:
 class EstimateProgress:
     """A cell output with the runs so far, until the result replaces it.
 
-    After Ctrl-C the results so far stay. A terminal cannot take output back: there each run is a
-    line on stderr.
+    After Ctrl-C the results so far stay. A terminal cannot erase output: there each run is a line
+    on stderr.
     """
 
     def __init__(self, shell: Any, title: str) -> None:

@@ -1,6 +1,6 @@
 """`%nbmem explain NAME`: explain a tip; without a name, list all of them.
 
-A tip's page says what it sees, what it costs, what to do, and when to ignore it.
+A tip's page has what it sees, what it costs, what to do, and when to ignore it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def switch_card(notebook: Notebook, name: str) -> str:
     """Activate virtual cards by name, or `off`; return the message to show.
 
     Raises:
-        NbmemError: There is no such card, or what lives on the one in use would be lost.
+        NbmemError: There is no such card, or live tensors on the current one would be lost.
     """
     from nbmem.api import device_selection
 

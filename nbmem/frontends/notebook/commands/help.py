@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nbmem.frontends.notebook.commands.base import CompletionRequest, Notebook
 
 WIDTH = 80
-"""Of a terminal, in characters."""
+"""Width of a terminal, in characters."""
 _LEFT = 22
 _MEMTRACE = (
     "Trace the GPU memory of a cell or of one statement, and show the report under it. The cell "
@@ -63,7 +63,7 @@ def _page(usage: Iterable[str], text: str, options: Iterable[CommandOption]) -> 
 def _columns(rows: Iterable[tuple[str, str]]) -> str:
     """Lay out rows in two columns.
 
-    Where the left one is too long, its text begins on the next line.
+    If the left column is too long, its text begins on the next line.
     """
     lines = []
     for left, right in rows:

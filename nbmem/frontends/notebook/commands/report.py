@@ -16,7 +16,7 @@ _PARSER = parser_of("%nbmem report", add_device)
 
 def _run(notebook: Notebook, argument: str) -> None:
     trace, device = notebook.last(), _PARSER.read(argument).device
-    require_report(trace, device)  # says in one sentence why there is nothing to show
+    require_report(trace, device)  # gives the reason in one sentence if there is nothing to show
     show(trace, device=device)
 
 

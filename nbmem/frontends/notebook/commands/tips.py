@@ -30,7 +30,7 @@ _WHAT = {
     "traceback": "the traceback",
     "out": "Out",
 }
-"""What the record calls the words of `%nbmem free`."""
+"""Display texts for the arguments of `%nbmem free`."""
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
@@ -116,7 +116,7 @@ def _why_no_tips(report: Report, others: Sequence[Finding]) -> str:
 def _measured(finding: Finding, freed: Iterable[Freed]) -> Finding:
     """Return the finding with the bytes that applying it has freed.
 
-    Unchanged where it has not been applied.
+    Unchanged if the tip has not been applied.
     """
     if finding.command is None:
         return finding

@@ -1,8 +1,8 @@
 """Manage a kernel's comms: one that pushes, and one for each page.
 
-What a page asks for is done in the thread that runs cells, between two of them: requests arrive in
-a subshell's thread, but a virtual card is put in for the thread that asks. The answer goes out from
-the subshell's, because ipykernel sends what comes for a comm to the shell that last sent on it.
+Requests arrive in a subshell's thread. They run between two cells in the cells' thread, since a
+virtual card is activated per thread. The reply is sent from the subshell's thread: ipykernel routes
+a comm's messages to the shell that last sent on it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PATIENCE_S = 5
-"""How long a request waits for its place between two cells."""
+"""How long a request waits for its turn between two cells."""
 
 
 class Comms:
     """The comms of a kernel: one that pushes, and one for each page.
 
-    The pushing comm is never announced (`primary=False`): front ends that do not know nbmem stay
-    quiet, and `comm_info` lists it. Requests need comms of their own: ipykernel sends what comes
-    for a comm to the (sub)shell that last sent on it, and the hub's thread counts as the main one.
+    The pushing comm is never announced (`primary=False`): front ends without nbmem do not react,
+    and `comm_info` lists it. Requests need separate comms: ipykernel routes a comm's messages to
+    the (sub)shell that last sent on it, and the hub's thread counts as the main one.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Comms:
         """Register the pushing comm, and answer the requests of pages.
 
         Args:
-            answer: Turns a request's data into an answer's.
+            answer: Turns a request's data into the reply's data.
         """
         self._manager.register_comm(self._push)
 
@@ -81,8 +81,8 @@ def _ignore_fault(_part: str, _err: Exception) -> None:
 def run_between_cells(kernel: Any, action: Callable[[], str]) -> str:
     """Run a function between cells in the kernel's main thread.
 
-    Waits for its result and returns it. Requests of a page come in a subshell's thread, but a
-    virtual card, for one, is put in for the thread that asks.
+    Waits for its result and returns it. A page's requests arrive in a subshell's thread, but a
+    virtual card, for one, is activated for the calling thread.
 
     Raises:
         UsageError: The main thread was busy for too long.
@@ -95,7 +95,7 @@ def run_between_cells(kernel: Any, action: Callable[[], str]) -> str:
         if future.set_running_or_notify_cancel():
             try:
                 future.set_result(action())
-            except BaseException as err:  # noqa: BLE001 - raised below, where the page is answered
+            except BaseException as err:  # noqa: BLE001 - raised below, where the page gets a reply
                 future.set_exception(err)
 
     kernel.io_loop.add_callback(call)

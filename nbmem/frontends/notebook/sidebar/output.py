@@ -16,7 +16,7 @@ class CellOutput:
         shell: The kernel's shell, in which the cell runs.
 
     Attributes:
-        id: The display id; None once the cell has cleared its output: updates would go nowhere.
+        id: The display id; None once the cell has cleared its output, since updates would be lost.
     """
 
     def __init__(self, shell: Any) -> None:
@@ -28,7 +28,7 @@ class CellOutput:
     def update(self, bundle: dict[str, Any]) -> None:
         """Replace the output with a MIME bundle.
 
-        Not by publish(): it would flush the user's streams and take a subshell's parent.
+        It does not use publish(), which would flush the user's streams and use a subshell's parent.
         """
         with self._lock:
             if self.id is not None:
@@ -69,7 +69,7 @@ class CellOutput:
 def can_replace_output(shell: Any) -> bool:
     """Return whether the shell's outputs can be replaced.
 
-    Not in a terminal, nor while a cell's output is captured.
+    False in a terminal, and while a cell's output is captured.
     """
     return getattr(shell, "kernel", None) is not None and hasattr(
         shell.display_pub, "register_hook"

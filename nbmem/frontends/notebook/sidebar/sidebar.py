@@ -31,7 +31,7 @@ class Sidebar:
 
     Args:
         notebook: The parts of the extension.
-        before: What was remembered before a reload of the extension.
+        before: State before a reload of the extension.
     """
 
     def __init__(self, notebook: Notebook, before: HubState | None = None) -> None:
@@ -63,7 +63,7 @@ class Sidebar:
         finally:
             self._comms.close()
 
-    # --- told by the hooks
+    # --- called by the hooks
 
     def cell_begun(self, cell: RunningCell) -> None:
         """Report to the hub that a cell is about to run."""
@@ -90,7 +90,7 @@ class Sidebar:
         if begun is not None:
             self.hub.cell_ended(begun, delta)
 
-    # --- told by the tracer
+    # --- called by the tracer
 
     def trace_begun(self, title: str, options: CellOptions) -> None:
         """Show a status line under the cell whose trace has begun."""
@@ -138,7 +138,7 @@ class NotebookActions:
     def choose_card(self, card: str) -> str:
         """Activate a virtual card, or deactivate it with `off`.
 
-        `off` is refused where tensors would be lost by a slip in a menu.
+        `off` is refused if a mistaken click in a menu would lose tensors.
         """
         if card.lower() == "off":
             from nbmem.api import device_selection
@@ -178,7 +178,7 @@ class NotebookActions:
 def _recorder() -> Recorder | None:
     """Return the running recorder, or None.
 
-    Nothing is imported to find that there is none.
+    Nothing is imported to find that out.
     """
     import sys
 

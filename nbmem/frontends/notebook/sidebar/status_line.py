@@ -1,7 +1,7 @@
 """The line under a traced cell while it runs; the report takes its place.
 
-The report takes its place by the display id. A cell that clears its output gets the report anew,
-for an update of an output that is gone would be lost.
+The report replaces it by the display id. If a cell has cleared its output, the report is displayed
+anew, since an update would be lost.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class StatusLine:
 
     Args:
         shell: The kernel's shell.
-        title: The trace's.
-        html: Whether there is more than plain text.
+        title: The trace's title.
+        html: Whether HTML is shown besides plain text.
     """
 
     def __init__(self, shell: Any, title: str, *, html: bool) -> None:
@@ -63,7 +63,7 @@ class StatusLine:
     def lost(self, _part: str, _err: Exception) -> None:
         """Stop renewing the line after a fault.
 
-        The report takes its place all the same.
+        The report replaces it nevertheless.
         """
         self._due = float("inf")
 

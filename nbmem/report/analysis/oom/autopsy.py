@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from nbmem.report.model import Finding, Moment
 
 ANSWERED = {"batch_size", "framework_cache", "preallocated", "traceback_kept"}
-"""Rules of nbmem/report/tips whose advice an explained error gives with its own figures."""
+"""Rules of nbmem/report/tips that an explained error covers with its own figures."""
 LARGEST = 5
 MOST = 20
-"""Failed requests that a report keeps; only the chief one is explained in full."""
+"""Failed requests in a report; only the most important one is explained in full."""
 
 
 def autopsies(
@@ -45,9 +45,9 @@ def autopsies(
     The one that ended it (or the last) comes first.
 
     Args:
-        card_ledger: The card's books.
+        card_ledger: The card's ledger.
         t0_ns: Start of the recording, nanoseconds since the epoch.
-        faults: Takes what fails and leaves it out; by default it is raised.
+        faults: Collects faults and leaves out the failed parts; by default a fault is raised.
     """
     found = cases(card_ledger)
     if not found:
@@ -133,7 +133,7 @@ def _tried(
 def _moment(case: FailedRequest, t0_ns: int) -> Moment:
     """Return the moment when the request failed.
 
-    Its own event is the last that happened.
+    Its own event is the latest one.
     """
     found = moment_at(case.card_ledger, case.index + 1, t0_ns)
     line = users_line(case.refusal.stack) if case.refusal is not None else None
@@ -172,7 +172,7 @@ def _reason(case: FailedRequest, pieces: int, largest: int, count: int) -> str:
 def _ledger(case: FailedRequest) -> Ledger | None:
     """Return the card's ledger at the failure; None without readings.
 
-    Its free bytes are those that torch's own history has.
+    The free bytes are from torch's own history.
     """
     card_ledger = case.card_ledger
     if not len(card_ledger.trace.samples):
@@ -189,7 +189,7 @@ def _ledger(case: FailedRequest) -> Ledger | None:
 def _left(case: FailedRequest) -> int | None:
     """Return the bytes that only the failed cell's traceback keeps.
 
-    None where holders were not searched.
+    None if holders were not searched.
     """
     found = roots(case.card_ledger.session, case.card_ledger.trace)
     if found is None:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from nbmem.report.analysis.oom.trial import Trial
 
 _SHARES = 16
-"""Parts of the batch by which it shrinks until the simulator serves the request."""
+"""Parts of the batch that are tried until the simulator serves the request."""
 _MARGIN = 0.05
-"""Part of the room that an estimated batch leaves: for gradients under way and free pieces."""
+"""Part of the room that an estimated batch leaves for current gradients and free pieces."""
 _WITH_BATCH = (Category.INPUTS, Category.ACTIVATIONS, Category.OUTPUT_GRADIENTS)
 STEP_PHASES = ("input", "forward", "backward", "inference")
 _FIRST_DIMENSION = re.compile(r" \((\d+)[,)]")

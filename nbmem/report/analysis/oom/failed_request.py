@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _ROUNDED = 0.005
-"""Part of a GiB by which the limit in torch's message may be off: it has two decimals."""
+"""Part of a GiB by which the limit in torch's message may be off, as it has two decimals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,19 +32,19 @@ class FailedRequest:
     """One failed request and the allocator's figures at that moment.
 
     Attributes:
-        card_ledger: The card's books.
+        card_ledger: The card's ledger.
         index: Its OOM event; the position at which it failed.
-        refusal: How it was seen to fail, or None.
-        caught: Whether the program went on.
+        refusal: The observed error, or None.
+        caught: Whether the program continued.
         settings: The allocator's settings.
         size: Bytes of the block.
         stream: The stream of the request.
         wanted: Bytes requested from the driver.
-        free: Bytes free on the card, as torch's history has it.
+        free: Bytes free on the card, according to torch's history.
         limit: Bytes that may be reserved; None without a memory fraction.
         capacity: Bytes that this process could have reserved at that moment, at least.
         reserved: Held from the driver then.
-        given_back: Cached bytes that torch gave back first.
+        given_back: Cached bytes that torch released first.
     """
 
     card_ledger: CardLedger
@@ -114,7 +114,7 @@ def _case(
     capacity = reserved + free
     if least is not None:
         capacity = min(capacity, least)
-    elif free >= wanted + LARGE_STEP:  # a limit that nobody names: at least what was reserved
+    elif free >= wanted + LARGE_STEP:  # an unreported limit: at least what was reserved
         capacity = int(card_ledger.reserved[: index + 1].max())
     return FailedRequest(
         card_ledger=card_ledger,

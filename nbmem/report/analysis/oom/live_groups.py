@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 TRACEBACK, OUT = "traceback", "out"
-"""What `%nbmem free` calls the traceback of a failed cell, and IPython's results."""
+"""Names in `%nbmem free` for the traceback of a failed cell, and for IPython's results."""
 _FREE_AS = {
     HolderKind.TRACEBACK: TRACEBACK,
     HolderKind.OUT: OUT,
@@ -34,9 +34,9 @@ class AllocationGroup:
     """Allocations under one name or line, and how to free them.
 
     Attributes:
-        held: What a view shows of them.
+        held: Its description for the views.
         rows: The allocations.
-        free: What `%nbmem free` takes to let them go; None if nothing that it knows holds them.
+        free: Argument of `%nbmem free` that releases them; None if it cannot.
     """
 
     held: HeldGroup
@@ -59,7 +59,7 @@ def groups(case: FailedRequest) -> list[AllocationGroup]:
             root = (holder[0] or root) if is_graph_name(name) else (root or holder[0])
             free = holder[1]
             if free == TRACEBACK and a.allocated_at[row] >= 0:
-                free = None  # of this very failure, whose line came before it
+                free = None  # held by this failure's own traceback, which has its own line
         elif category is Category.USER_TENSORS:
             free = root
         line = None if root or stack < 0 else users_line(card_ledger.session.stacks[stack])
@@ -88,7 +88,7 @@ def groups(case: FailedRequest) -> list[AllocationGroup]:
 def _held_at_the_end(case: FailedRequest) -> dict[int, tuple[str | None, str | None]]:
     """Map addresses to the holder's name and what `%nbmem free` takes.
 
-    A traceback is no name to know a tensor by; the line that made it says more.
+    A traceback is no name for a tensor; the line that made it has more information.
     """
     card_ledger = case.card_ledger
     found: dict[int, tuple[str | None, str | None]] = {}

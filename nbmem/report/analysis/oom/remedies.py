@@ -44,7 +44,7 @@ def remedies(
 
     Args:
         case: The failed request.
-        held: What lived at that moment.
+        held: The rows live at that moment.
         phase: The phase of the request.
     """
     trial = Trial(case, held, phase, FailureReplay(case))

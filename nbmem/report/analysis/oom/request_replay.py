@@ -1,8 +1,8 @@
 """Simulate the failed request again with one thing changed.
 
-A remedy is said only if the unchanged replay fails where the recording did; else the simulation
-says nothing about the change. What is freed just before the line is tried on the layout of that
-moment, not as if it had never been: its neighbours stay where they are.
+A remedy is reported only if the unchanged replay fails where the recording failed; else the
+simulation shows nothing. Memory freed just before the line is tried on the layout of that moment:
+its neighbours stay in place.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MOST_EVENTS = 200_000
 """Recordings up to this long are replayed from their start (half a second each time)."""
 _NOWHERE = 1 << 61
-"""An address that no event has: where the failed request is put when it is served."""
+"""An address that no event has: the failed request gets it when it is served."""
 
 
 def served_now(
@@ -43,7 +43,7 @@ def served_now(
     Args:
         case: The failed request.
         freed: Allocations that are freed just before it; None for none.
-        capacity: Bytes that may be reserved; None for what could be at the time.
+        capacity: Bytes that may be reserved; None for the capacity at that time.
     """
     total = case.capacity if capacity is None else capacity
     at = layout(case)
@@ -71,8 +71,8 @@ class FailureReplay:
     """A replay of the recording up to the failed request, with changes.
 
     Attributes:
-        faithful: Whether the unchanged replay fails at that request and nowhere before: only then
-            does a changed one say anything.
+        faithful: Whether the unchanged replay fails at that request and not before. Otherwise a
+            changed replay shows nothing.
     """
 
     def __init__(self, case: FailedRequest) -> None:

@@ -25,10 +25,10 @@ class Trial:
     """One failed request, and ways to try it again.
 
     Attributes:
-        case: Its figures.
-        held: What lived at that moment.
+        case: The figures of the failed request.
+        held: The rows live at that moment.
         phase: The phase in which it was made.
-        rerun: The recording, replayed up to it.
+        rerun: A replay of the recording up to it.
     """
 
     case: FailedRequest

@@ -37,7 +37,7 @@ TRACE_IT_THERE = (
 LARGEST = 5
 
 
-def untraced(  # noqa: PLR0913 - each is known or not by itself
+def untraced(  # noqa: PLR0913 - each may be known or not
     refusal: Refusal | None,
     message: OomMessage | None,
     *,
@@ -51,14 +51,15 @@ def untraced(  # noqa: PLR0913 - each is known or not by itself
     """Explain an error as far as possible without the allocator's events.
 
     Args:
-        refusal: How it was seen to fail; None where no observer was there.
-        message: The figures of the exception's text, rounded; None where the program kept it.
-        stack: Where the exception came from, innermost first.
-        layer: The module that ran then.
-        storages: What lives now, with its holders.
-        caught: Whether the program went on.
-        shares: What other frameworks of this process hold of the card now.
-        allocator: Whose memory torch hands out: its own is simulated where a cell is traced.
+        refusal: The observed error; None without an observer.
+        message: Rounded figures of the exception's text; None if only the program has the
+            exception.
+        stack: Stack of the exception, innermost first.
+        layer: The module that was running.
+        storages: The live storages, with their holders.
+        caught: Whether the program continued.
+        shares: Memory of the card that other frameworks of this process hold now.
+        allocator: Name of the allocator that torch uses: its own is simulated in a traced cell.
     """
     line = users_line(refusal.stack) if refusal else None
     wanted = refusal.wanted if refusal else message.wanted if message else None

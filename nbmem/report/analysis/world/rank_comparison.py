@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from nbmem.report.analysis.world.world_report import RankAtFailure, RankRow
 
 LEAST_SHARE, LEAST_OF_CARD = 0.1, 0.01
-"""A rank is out of balance if it is above the median by these parts of the median and of the card:
-below, ranks differ by a batch's last rows, and nobody would change a program for it."""
+"""A rank is out of balance if it exceeds the median by these parts of the median and of the card.
+Smaller differences (a batch's last rows) do not justify a change."""
 _STAGES = ("pp", "pipe", "stage")
-"""How the dimension of a mesh is called whose ranks hold different layers."""
+"""Prefix of mesh dimensions whose ranks hold different layers."""
 
 
 _CAUSES = (
     *(Category.INPUTS, Category.WEIGHTS, Category.OPTIMIZER_STATE, Category.COMMUNICATION),
     *(Category.USER_TENSORS, Category.ACTIVATIONS),
 )
-"""What others follow from, first: more inputs make more activations, and those more gradients."""
+"""Causes in order of precedence: more inputs make more activations, and those more gradients."""
 _CAUSE = 0.5
-"""Part of the largest difference that a cause has at least."""
+"""Part of the largest difference that a cause must have."""
 
 
 def spreads(rows: Sequence[RankRow]) -> tuple[Spread, ...]:
@@ -106,7 +106,7 @@ def first_out(
 
     Args:
         rows: The ranks.
-        held: Finds what one of them held at a moment.
+        held: Returns what a rank held at a moment.
     """
     refused = [(row.refusal, row) for row in rows if row.refusal is not None]
     if not refused:
@@ -119,7 +119,7 @@ def first_out(
 def hosts(rows: Sequence[RankRow]) -> tuple[HostMemory, ...]:
     """Sum the host memory that ranks took, by machine.
 
-    Virtual ranks are left out: theirs is the memory of an estimate.
+    Virtual ranks are left out: their memory is that of an estimate.
     """
     on: dict[str, list[RankRow]] = {}
     for row in rows:

@@ -1,6 +1,6 @@
 """Build a rank's row from its file, a session or a journal.
 
-A journal is read as far as it was written.
+A journal is read up to its last complete line.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from nbmem.report.ledger.card_ledger import CardLedger
 
 BINS = 80
-"""Stretches of a rank's small timeline: half as many as its picture has columns."""
+"""Intervals of a rank's small timeline: half as many as its picture has columns."""
 SILENT_S = 10.0
-"""Seconds without a line, of one a second, after which a rank does not run as it should."""
+"""Seconds without a line (one is due each second) after which a rank counts as silent."""
 _BY_KEY = {category.key: category for category in Category}
 
 
@@ -154,7 +154,7 @@ def _of_journal(file: RankFile, journal: Journal) -> RankRow:
         allocated=None if top is None else top[1].peak,
         reserved=max((c.reserved for e in journal.entries for c in e.cards), default=None),
         own_peak=max((e.own for e in journal.entries if e.own is not None), default=None),
-        # The counter says how high it was, and the line by which it had been so: not where.
+        # The counter gives the height of the peak; the line only a time by which it was reached.
         last_ns=last.t_ns if last else file.rank.started_ns,
         last_step=last.step if last else None,
         place=last.place if last else (),

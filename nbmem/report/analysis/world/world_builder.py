@@ -32,7 +32,7 @@ def read_world(path: str | Path, limits: Limits | None = None) -> WorldReport:
 
     Args:
         path: The folder.
-        limits: How large each file may be.
+        limits: Limits on the size of each file.
 
     Raises:
         UsageError: There is no such folder, or no rank's file in it.
@@ -95,7 +95,7 @@ def _latest_run(rows: Sequence[RankRow], notes: list[str]) -> list[RankRow]:
 def _before(row: RankRow, last: RankRow) -> bool:
     """Return whether a process had ended before another began.
 
-    This separates runs without a name; with a name the result is False.
+    This separates runs without a name; for runs with a name the result is False.
     """
     ended = row.rank.ended_ns
     return row.rank.run is None and ended is not None and ended < last.rank.started_ns
@@ -118,7 +118,7 @@ def _numbered(rows: Sequence[RankRow], notes: list[str]) -> Sequence[RankRow]:
 def _one_each(rows: Sequence[RankRow], notes: list[str]) -> list[RankRow]:
     """Keep the latest row of each rank.
 
-    Of two that claim one number, a note names the earlier one.
+    If two ranks have one number, a note names the earlier one.
     """
     by_number: dict[int, RankRow] = {}
     for row in sorted(rows, key=lambda row: row.rank.started_ns):
@@ -156,7 +156,7 @@ def _versions(rows: Sequence[RankRow]) -> list[str]:
 def _held(row: RankRow, t_ns: int, limits: Limits | None) -> RankAtFailure:
     """Read a rank's file once more, for a moment from another rank's file."""
     file = rank_file(row.path, limits)
-    if isinstance(file, str):  # it was there a moment ago
+    if isinstance(file, str):  # it existed a moment ago
         return RankAtFailure(rank=row.rank.number, t_ns=None)
     return replace(held_at(file, t_ns), rank=row.rank.number)
 

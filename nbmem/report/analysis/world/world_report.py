@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from nbmem.report.model import Timeline
 
 State = Literal["finished", "failed", "running", "silent", "lost"]
-"""How a rank ended: by itself, with an exception, not yet, not yet but its interpreter is held, or
-without a word (killed, or its machine is gone)."""
+"""How a rank ended: by itself, with an exception, still running, running but its interpreter is
+held, or without a record (killed, or its machine is gone)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class RankRow:
     """One rank's figures; None where its file has none.
 
     Attributes:
-        rank: Which.
+        rank: Number of the rank.
         path: Its file.
         title: The script's name.
         state: How it ended.
@@ -35,15 +35,15 @@ class RankRow:
         reserved: Highest bytes held from the driver.
         process: Highest figure that nvidia-smi shows for it.
         phase, step: Where `allocated` was highest.
-        held: Bytes of each category at that moment: all of the card, exactly; empty for a rank
+        held: Bytes of each category at that moment, exactly those of the card; empty for a rank
             without a session.
-        largest: What holds most of each live category then, by its name without numbers, and its
-            bytes; without those that have no name.
-        own_peak: Highest bytes of the host's memory that were its own (`core.world.Rank`).
-        last_ns: When it was last heard of, nanoseconds since the epoch.
-        last_step: The step that it was at then.
-        place: Where its main thread was then (`files.journal.Entry`).
-        place_ns: Since when it had been there.
+        largest: For each live category at that moment, the name without numbers that holds most of
+            it, and its bytes. Unnamed memory is left out.
+        own_peak: Peak of the host memory that belongs to this rank alone (`core.world.Rank`).
+        last_ns: Time of its last record, nanoseconds since the epoch.
+        last_step: Its step at that time.
+        place: Location of its main thread at that time (`files.journal.Entry`).
+        place_ns: Time at which it reached that location.
         refusal: The first request that could not be served.
         error: The exception that ended it.
         timeline: What it held over its run; None for a rank without a session.
@@ -154,7 +154,7 @@ class SharedCard:
 
     Attributes:
         host: Its machine.
-        card: What tells it from others there.
+        card: Its identifier on that machine.
         total: Its bytes; None where not known.
         ranks: The ranks.
         together: Their highest process figures (or else reserved bytes) together.
@@ -192,7 +192,7 @@ class WorldReport:
         title: The script's name.
         size: Ranks in the world.
         rows: Those that left a file, by rank.
-        missing: Ranks of which there is no file, and that none stands for.
+        missing: Ranks without a file that no other rank represents.
         highest: The row that peaked highest; None where no rank used a card.
         spreads: By category, those that some rank holds.
         imbalances: Ranks that differ without a reason, the largest first.

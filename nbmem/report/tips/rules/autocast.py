@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SHARE = 1 / 3
 LEAST_PART = 0.4
-"""Part of the activations' bytes that goes at least: some operators stay in float32."""
+"""Part of the activations' bytes that is saved at least: some operators stay in float32."""
 AMPERE = (8, 0)
 
 
@@ -75,7 +75,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 def _code(model: str | None, dtype: str) -> str | None:
     """Return code that runs the model under autocast, or None.
 
-    None where the notebook has no name for the model.
+    None if the notebook has no name for the model.
     """
     if model is None:
         return None

@@ -33,19 +33,19 @@ FIXED = (
     Category.WORKSPACE,
     Category.COMMUNICATION,
 )
-"""What does not depend on the batch."""
+"""Categories that do not depend on the batch."""
 PASS = ("input", "forward", "backward", "inference")
 """Phases whose memory depends on the batch."""
 EMPTY = 0.25
-"""Below this part of the card in use, card_empty speaks of it."""
+"""Below this used part of the card, the rule card_empty applies."""
 SAFE = 0.95
-"""Part of the room that a proposal uses: the next batch may be a little different."""
+"""Part of the room that a proposal uses: the next batch may be slightly different."""
 
 
 def check(e: Evidence) -> Iterator[Finding]:
     """Propose a smaller batch after an error, or else a larger one.
 
-    The larger one only if all tips are requested.
+    A larger one only if all tips are requested.
     """
     if e.ran_out:
         yield from _shrink(e)

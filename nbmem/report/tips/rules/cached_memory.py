@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from nbmem.report.tips.evidence import Evidence
 
 OF_THE_CARD = 1 / 3
-"""Part of a card with room that must be cached: who has room does not look for it, and torch gives
-it back by itself before a request fails."""
+"""Part of a card with room that must be cached. With room, cached bytes do no harm: torch releases
+them before a request fails."""
 IDLE = 0.12
-"""Part of the reserved bytes that must lie idle. Plain training runs leave up to 0.17 idle after
-their first step (the workspaces that cuDNN tried), so growth inside a loop of steps is none."""
+"""Part of the reserved bytes that must be idle. Plain training runs leave up to 0.17 idle after
+their first step (workspaces that cuDNN tried), so growth in a loop does not count."""
 
 
 def check(e: Evidence) -> Iterator[Finding]:
     """Find cached memory that lay idle while torch took more.
 
-    If all tips are requested: whatever empty_cache() would give back.
+    If all tips are requested: whatever empty_cache() would release.
     """
     now = int(e.card_ledger.releasable[-1])
     idle = _idle_while_growing(e)
@@ -79,11 +79,11 @@ def check(e: Evidence) -> Iterator[Finding]:
 def _idle_while_growing(e: Evidence) -> tuple[int, int, int] | None:
     """Find where cache lay idle while torch took more, or return None.
 
-    The result is the position, the bytes that lay idle from there to the end, and the bytes
-    taken from the driver since.
+    The result is the position, the bytes that stay idle from there to the end, and the bytes taken
+    from the driver since.
 
-    Cache is unused only if it stayed idle while torch asked the driver for more: a ratio cannot
-    tell the fault from a plain VGG.
+    Cache is unused only if it stayed idle while torch took more from the driver. A ratio cannot
+    tell this fault from a plain VGG.
     """
     events, card_ledger = e.trace.events, e.card_ledger
     grows = np.isin(events.action, TAKES)
@@ -91,7 +91,7 @@ def _idle_while_growing(e: Evidence) -> tuple[int, int, int] | None:
     since = np.append(np.cumsum(taken[::-1])[::-1], 0)
     idle = np.minimum.accumulate(card_ledger.releasable[::-1])[::-1]
     least = max(1, int(IDLE * e.report.peak.reserved))
-    if len(e.step_ends) > 1:  # a loop takes what it needs; what stays behind it is something else
+    if len(e.step_ends) > 1:  # a loop takes what it needs; count only what stays after it
         stays = card_ledger.allocated[-1] - card_ledger.allocated[:-1]
         grows &= (np.arange(len(events)) >= _loop_ends(e)) & (stays >= least)
     places = np.flatnonzero(grows & (np.minimum(idle, since)[:-1] >= least))
@@ -104,7 +104,7 @@ def _idle_while_growing(e: Evidence) -> tuple[int, int, int] | None:
 def _loop_ends(e: Evidence) -> int:
     """Return the position where the last backward ended.
 
-    The phase behind it lasts to the end of the recording.
+    The phase after it lasts to the end of the recording.
     """
     spans = (span for _, span in e.card_ledger.phases.spans if span.name == "backward")
     return max((e.card_ledger.bounds(span)[1] for span in spans), default=0)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from nbmem.report.tips.evidence import Evidence
 
 ALIKE = 0.8
-"""Part of a dictionary's bytes that must look like weights."""
+"""Part of a dictionary's bytes that must match weights."""
 _KEY = re.compile(r"\['([^']*)'\]$")
 _TOGETHER = re.compile(r"^(.*)\.\* of (\d+) tensors$")
 _NAMED = re.compile(r"^(.*?) (\([\d, ]*\) \w+)$")
@@ -48,7 +48,7 @@ _NAMED = re.compile(r"^(.*?) (\([\d, ]*\) \w+)$")
 def check(e: Evidence) -> Iterator[Finding]:
     """Find dictionaries that look like the model's weights.
 
-    If there are none: what torch.load made.
+    If there are none, use what torch.load made.
     """
     found = list(_named(e))
     yield from found
@@ -91,7 +91,7 @@ def _named(e: Evidence) -> Iterator[Finding]:
 def weight_forms(e: Evidence) -> dict[str, str]:
     """Return the shape and type of each weight seen, by its name.
 
-    The name is the one in the notebook.
+    It is the name in the notebook.
     """
     identities = e.trace.identities
     rows = np.flatnonzero(identities.category == Category.WEIGHTS)
@@ -118,7 +118,7 @@ def _joined(
 ) -> Iterator[HeldStorage]:
     """Yield a dictionary's tensors that the model has in one storage.
 
-    A recurrent layer has its weights so.
+    A recurrent layer stores its weights this way.
     """
     identities = e.trace.identities
     of_module: dict[str, list[HeldStorage]] = {}
@@ -141,7 +141,7 @@ def _joined(
 def _ends(weights: dict[str, str]) -> list[str]:
     """Return each weight's form and reversed name, sorted for bisection.
 
-    A checkpoint has as many keys as the model has weights, so each with each takes minutes.
+    A checkpoint has as many keys as the model has weights; comparing all pairs takes minutes.
     """
     return sorted(f"{form}\n{name[::-1]}" for name, form in weights.items())
 
@@ -156,7 +156,7 @@ def _is_weight(ends: list[str], key: str | None, form: str) -> bool:
 def _by_stacks(e: Evidence) -> Iterator[Finding]:
     """Find what torch.load made, beside an older set of the same sizes.
 
-    What became a weight, a buffer or optimizer state does not count.
+    Rows that became a weight, a buffer or optimizer state do not count.
     """
     a = e.card_ledger.allocations
     loaded = e.rows_with_stack(by_torch_load)

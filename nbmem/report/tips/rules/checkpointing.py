@@ -34,7 +34,7 @@ SHARE = 0.5
 MOST_ROWS = 6_000
 """Activations that are searched for a repetition."""
 FEWEST = 3
-"""Blocks below which there is nothing to repeat."""
+"""Number of blocks below which nothing repeats."""
 
 
 def check(e: Evidence) -> Iterator[Finding]:
@@ -98,7 +98,7 @@ def _kept_sizes(e: Evidence) -> NDArray[np.int64]:
 def _repeated(sizes: NDArray[np.int64], count: int) -> NDArray[np.int64] | None:
     """Return the sizes that repeat `count` times in a row, or None.
 
-    Of several, those with the most bytes.
+    Of several such lists, the one with the most bytes.
     """
     best: NDArray[np.int64] | None = None
     if count < FEWEST:

@@ -53,7 +53,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 def _code(name: str | None) -> str | None:
     """Return code that wraps the same module anew, or None.
 
-    None where the notebook has no name for it.
+    None if the notebook has no name for it.
     """
     if name is None:
         return None

@@ -36,7 +36,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     home = segments.addr.searchsorted(blocks.addr, "right") - 1
     used = np.zeros(len(segments), bool)
     used[home[blocks.state != BlockState.INACTIVE]] = True
-    # Of an expandable segment pages go, and the cache's own tip counts them.
+    # Of an expandable segment only pages are freed, and the cache's own tip counts them.
     free = dead & ~used & (segments.expandable == 0)
     size = int(segments.size[free].sum())
     if not e.matters(size):

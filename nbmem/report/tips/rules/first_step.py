@@ -34,7 +34,7 @@ COPIES = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adadelta"
 https://github.com/pytorch/pytorch/tree/v2.13.0/torch/optim, `_init_group` of each
 """
 STEP_BYTES = 4
-"""The counter of a fused or capturable step lies on the card; others lie on the CPU."""
+"""The step counter of a fused or capturable optimizer is on the card; others are on the CPU."""
 
 
 def check(e: Evidence) -> Iterator[Finding]:

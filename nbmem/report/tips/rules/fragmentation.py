@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 GAIN = 0.05
 """Part of the recorded reserved peak that a remedy must save."""
 OF_THE_CARD = 0.1
-"""Part of a card with room that a remedy must save: a restart for less is no advice."""
+"""Part of a card with room that a remedy must save: a restart is not worth less."""
 GROWTH = 0.05
-"""Part of the reserved peak by which what lies unused must grow after the second step."""
+"""Part of the reserved peak by which unused bytes must grow after the second step."""
 FEWEST = 3
-"""Steps that must have taken more: one batch that was larger is no change from step to step."""
+"""Steps that must have taken more: one larger batch is not a changing size."""
 SPLIT_SIZES = (64, 256)
 """max_split_size_mb values that are tried."""
 VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
@@ -62,7 +62,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     refused = e.ran_out or bool(e.retries)
     if not refused and not is_as_recorded(e.card_ledger, now):
         return
-    # Replayed without a refusal, the run itself takes more than there was: that is no figure.
+    # If requests failed, an unlimited replay exceeds what was reserved: use the recorded figure.
     took = int(e.card_ledger.reserved.max()) if refused else now.peak_reserved
     tried = sorted(_sufficient_remedies(e, took), key=lambda entry: entry[1].peak_reserved)
     if not tried:
@@ -96,7 +96,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 def _figure(e: Evidence, count: int) -> str:
     """Format the bytes that a replay reserved.
 
-    A replay has all the memory that it requests, maybe more than the card has.
+    A replay has unlimited memory, maybe more than the card has.
     """
     there = e.card_known and 0 < e.trace.info.total_bytes < count
     return "more than the card has" if there else fmt(count)
@@ -162,7 +162,7 @@ def _sufficient_remedies(e: Evidence, took: int) -> list[tuple[str | None, Repla
     None of them reserves more than was reserved.
     """
     tried = list(_tried(e))
-    if e.ran_out:  # the request that failed counts, too
+    if e.ran_out:  # the failed request counts, too
         confs = [conf for conf, _ in tried if conf is not None]
         tried = [(conf, try_settings(e.card_ledger, conf, limit=took)) for conf in confs]
         return [t for t in tried if t[1].refused is None]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nbmem.report.tips.evidence import Evidence
 
 OF_THE_CARD = 0.1
-"""Part of a card with room that must lie unused."""
+"""Part of a card with room that must be unused."""
 
 
 def check(e: Evidence) -> Iterator[Finding]:

@@ -83,7 +83,7 @@ def _pairs(e: Evidence) -> Iterator[tuple[Gather, Gather]]:
 def _code(e: Evidence, wanted: str) -> str | None:
     """Return code that sets the prefetch of all units, or None.
 
-    None where the notebook has no name for the model.
+    None if the notebook has no name for the model.
     """
     name = code_name(largest_fsdp_module(e.session))
     if name is None:

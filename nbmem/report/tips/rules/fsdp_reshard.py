@@ -90,7 +90,7 @@ def _is_same_group(e: Evidence, last: Gather, first: Gather | None) -> bool:
 def _moves_if_kept(e: Evidence, passes: list[tuple[Gather, Gather | None]]) -> Iterator[Move]:
     """Yield the moves that keep the first copies and drop the second.
 
-    The first copies live as long as the second, which are not made.
+    The first copies are live as long as the second, which are not made.
     """
     a = e.card_ledger.allocations
     for last, first in passes:
@@ -104,7 +104,7 @@ def _moves_if_kept(e: Evidence, passes: list[tuple[Gather, Gather | None]]) -> I
 def _code(e: Evidence, unit: str) -> str | None:
     """Return code that keeps the module of a unit whole, or None.
 
-    None where its path is not known.
+    None if its path is not known.
     """
     for module in sorted(e.modules, key=lambda m: -int(m["bytes"])):
         before = f"{module['name']}."

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from nbmem.report.tips.evidence import Evidence
 
 LARGE = 0.5
-"""Part of a model from which on a unit is too large."""
+"""Part of a model from which a unit is too large."""
 FEWEST = 4
-"""Blocks below which little is saved: two are gathered at a time, and two reduced."""
+"""Number of blocks below which little is saved: two are gathered at a time, and two reduced."""
 AT_A_TIME = 4
-"""Blocks that are whole at one moment: this one and the next, gathered, and two to be reduced."""
+"""Blocks that are whole at one moment: the current and the next one, and two to be reduced."""
 
 
 def check(e: Evidence) -> Iterator[Finding]:
@@ -74,7 +74,7 @@ def _saved(e: Evidence, block: int) -> tuple[int, int]:
 def _code(name: str | None, blocks: dict[str, Any]) -> str | None:
     """Return code that shards each block, or None.
 
-    None where the notebook has no name for the model.
+    None if the notebook has no name for the model.
     """
     if name is None:
         return None

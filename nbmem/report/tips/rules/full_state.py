@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 SHARE = 0.5
-"""Part of the model's bytes that must have lain there at once."""
+"""Part of the model's bytes that must have been live at once."""
 _STEPS = ("forward", "backward", "optimizer", "inference")
 
 
 def check(e: Evidence) -> Iterator[Finding]:
     """Find whole tensors that were gathered between the steps.
 
-    The saving is what the peak falls by if each goes to the host at once.
+    The saving is the fall of the peak if each goes to the host at once.
     """
     model = largest_fsdp_module(e.session)
     rows = _gathered(e) if model is not None else np.zeros(0, np.int64)
@@ -94,7 +94,7 @@ def _gathered(e: Evidence) -> Ints:
 def _code(name: str | None) -> str | None:
     """Return code that takes the state dict in host memory, or None.
 
-    None where the notebook has no name for the model.
+    None if the notebook has no name for the model.
     """
     if name is None:
         return None

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.1
-"""Part of the peak from which on they are worth a tip on a card with room."""
+"""Part of the peak from which they are worth a tip on a card with room."""
 OF_THE_CARD = 0.01
-"""... and the part of the card: to move a line costs nothing, but nobody looks for so little."""
+"""... and the part of the card: moving a line is free, but less is not worth a search."""
 
 
 def check(e: Evidence) -> Iterator[Finding]:
@@ -102,7 +102,7 @@ def _peak_reduction(e: Evidence, rows: Ints, gone: Ints) -> int:
 def _made_anew(e: Evidence) -> int:
     """Return bytes of gradients that the first backward made by its peak.
 
-    It found none.
+    This is the memory of a backward that starts without gradients.
     """
     first = next((i for i, n in enumerate(e.card_ledger.phases.names) if n == "backward"), None)
     if first is None:

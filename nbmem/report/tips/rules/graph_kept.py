@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 FEWEST = 3
-"""Passes whose results live on at the same time."""
+"""Passes whose results are live at one moment."""
 _GRAPH_OF = "the graph of "
 _ITEM = re.compile(r"(.+)\[\d+\]")
 
@@ -65,7 +65,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 def _code(paths: set[str], lists: set[str], item: str) -> str | None:
     """Return code that detaches what is kept, or None.
 
-    None where it is not a name, a list or a plain path from a name.
+    None unless it is a name, a list or a plain path from a name.
     """
     if len(paths) == 1 and not lists and is_expression(path := min(paths)):
         return f"{path} = {path}.detach()   # and from now on keep only {path}.detach()"
@@ -79,7 +79,7 @@ def _code(paths: set[str], lists: set[str], item: str) -> str | None:
     return None
 
 
-def _finding(  # noqa: PLR0913 - the words and figures of one sentence
+def _finding(  # noqa: PLR0913 - the parts of one sentence
     root: str | None,
     freed: int,
     passes: int,
@@ -111,7 +111,7 @@ def passes_kept(e: Evidence) -> int:
 def _kept(e: Evidence) -> tuple[Ints, int]:
     """Return the activations of forwards that live at the end.
 
-    Also returns of how many passes they are.
+    Also returns the number of passes.
     """
     card_ledger = e.card_ledger
     rows = card_ledger.live(card_ledger.events)
@@ -127,7 +127,7 @@ def _kept(e: Evidence) -> tuple[Ints, int]:
 def _named(e: Evidence, rows: set[int]) -> list[tuple[str, set[str], int]]:
     """Return the names whose graphs keep these rows.
 
-    With each its paths, and the bytes that detaching them frees.
+    With each come its paths, and the bytes that detaching them frees.
     """
     roots: dict[str, set[str]] = {}
     for held in e.held:

@@ -44,16 +44,18 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 OTHERS = (Category.ACTIVATIONS, Category.WORKSPACE)
-"""Growth of which other rules speak, or that is none."""
+"""Growth that other rules report, or that is no fault."""
 KEEPERS = (HolderKind.NAME, HolderKind.CLOSURE, HolderKind.GENERATOR, HolderKind.MODULE)
-"""Who may keep what grows; a loop that still runs has it in a local, and its end frees it."""
+"""Kinds of holders that may retain what grows; a running loop has it in a local and frees it at its
+end."""
 MOST = 0.5
-"""Part of what grows that one keeper must have; the last one has its own name in the loop, too."""
+"""Part of the growth that one holder must have; the last tensor also has its own name in the
+loop."""
 AS_BEFORE = 0.75
-"""Part of what forwards make that has the size it had a step before, where the batch has its own,
-too: autocast's copies of the weights have theirs in a longer batch as well."""
+"""Part of what forwards allocate with an unchanged size, where the batch's size changes: with a
+longer batch, autocast's copies of the weights also change."""
 LATER, OF_THE_CARD = 1_000, 0.1
-"""Steps in which even a small growth comes to this part of the card."""
+"""Number of steps after which even a small growth fills this part of the card."""
 
 
 def check(e: Evidence) -> Iterator[Finding]:
@@ -90,7 +92,7 @@ def _fills(e: Evidence, count: int) -> bool:
 def _keeper(e: Evidence, growth: Growth) -> str | None:
     """Return the holder at the end of what grew, or else its local name.
 
-    The latter where all of it is gone by then, or where no holder has most of it.
+    The latter if all of it is freed by then, or if no holder has most of it.
     """
     mine = _rows(e, growth)
     if not len(mine):
@@ -108,7 +110,7 @@ def _keeper(e: Evidence, growth: Growth) -> str | None:
 def _is_a_result(e: Evidence, growth: Growth) -> bool:
     """Return whether growth is a graph's or a longer batch's.
 
-    A graph holds it, or it is one tensor that is longer each time.
+    It is held by a graph, or it is one tensor that is longer each time.
     """
     rows = _rows(e, growth)
     held = e.held_in(rows)
@@ -126,7 +128,7 @@ def _batches_grow(e: Evidence) -> bool:
 
     Most of their tensors must be larger.
 
-    Where something is joined to what was there before, the others are as they were.
+    Where something is appended to earlier data, the other tensors have unchanged sizes.
     """
     a, ends = e.card_ledger.allocations, update_positions(e.card_ledger)[1:]
     rows = np.flatnonzero(
@@ -153,8 +155,7 @@ def _rows(e: Evidence, growth: Growth) -> Ints:
 def _variable_of(holder: str | None) -> str | None:
     """Return the variable in a holder's name, or None.
 
-    `history` of `history[...]['loss']`; None for what only a call named (`input
-    args[...]`).
+    `history` of `history[...]['loss']`; None for names from a call alone (`input args[...]`).
     """
     root = None if holder is None else holder.partition("[")[0].partition(".")[0]
     return root if root and (root.isidentifier() or root.startswith("local ")) else None
@@ -165,7 +166,7 @@ def _kept_place(
 ) -> tuple[str | None, list[HeldStorage]]:
     """Return the place inside a root that keeps the growth.
 
-    Such a place is `net.memo`. Also returns the storages that are freed with it.
+    An example is `net.memo`. Also returns the storages that are freed with it.
     """
     rows = {int(row) for growth in lines for row in _rows(e, growth)}
     alone = [] if root is None else e.held_only_by(*KEEPERS, root=root)
@@ -176,14 +177,14 @@ def _kept_place(
     place = _shared(min(paths), max(paths))
     while len(place) > len(root) and not _is_whole(place, paths):
         place = place[: max(place.rfind("."), place.rfind("["))]
-    place = place.removesuffix("[...]")  # a way that is too long to be said
+    place = place.removesuffix("[...]")  # a path that is too long to write
     return (place if place.startswith(root) else root), mine
 
 
 def _shared(first: str, last: str) -> str:
     """Return the common prefix of two texts.
 
-    If they are first and last of a sorted list, all have it.
+    If they are the first and last of a sorted list, it is common to all.
     """
     alike = sum(
         1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
@@ -200,10 +201,10 @@ def _is_whole(place: str, paths: list[str]) -> bool:
 def _code(e: Evidence, root: str | None, place: str | None, kept: list[HeldStorage]) -> str | None:
     """Return code that takes what is kept off the card, or None.
 
-    None where it is no tensor, nor a list of them, by name.
+    None unless it is a tensor, or a list of tensors, with a name.
     """
     if e.trace.info.kind == "cpu":
-        return None  # there is no other place to put it
+        return None  # it is in the host's memory already
     if root is None or place is None or not kept or not is_expression(place):
         return None
     paths = [held.name_in(root) for held in kept]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nbmem.report.tips.evidence import Evidence
 
 NEAR = 3
-"""Events after a birth within which the input goes."""
+"""Events after an allocation within which the input is freed."""
 
 
 def check(e: Evidence) -> Iterator[Finding]:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def check(e: Evidence) -> Iterator[Finding]:
     """Find freed memory that waits for a stream, and what it costs.
 
-    The cost is what is reserved beyond a replay in which nothing waits.
+    The cost is what is reserved beyond a replay in which no block waits.
     """
     at = int(np.argmax(e.card_ledger.active))
     waits = e.card_ledger.ledger(at)[Category.PENDING]
@@ -80,7 +80,7 @@ def _largest_pending(e: Evidence, at: int) -> str:
 def _code(name: str | None) -> str | None:
     """Return code that limits FSDP1's all-gathers, or None.
 
-    None where the notebook has no name for the module.
+    None if the notebook has no name for the module.
     """
     if name is None:
         return None

@@ -37,17 +37,18 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 FEWEST = 3
-"""Passes without a backward that show, for a model in training mode, that none will come."""
+"""Passes without a backward that show, for a model in training mode, that none will follow."""
 TAKEN_BACK = 0.1
-"""Part of what a pass kept that dies in a backward, from which on the pass was for training."""
+"""Part of a pass's retained bytes freed in a backward from which the pass was for training."""
 AT_MOST, AT_LEAST = 4, 1
-"""Tensors behind which one goes without a graph: a residual waits for its block, others do not."""
+"""Allocations after which a tensor is freed without a graph: a residual waits for its block, others
+do not."""
 RELEASED = 0.25
-"""Part of what passes hold that goes at once where the graph of one of them goes."""
+"""Part of the bytes that passes hold which is freed at once when one of their graphs is freed."""
 BETWEEN = ("input", "zero_grad")
-"""Phases that may lie between a forward and its backward."""
+"""Phases that may occur between a forward and its backward."""
 LARGEST = 3
-"""Tensors that may stay without a graph, too, however it is made: a mask, what a U-Net hands on."""
+"""Tensors that may stay without a graph, too: a mask, or the skip connections of a U-Net."""
 
 
 def check(e: Evidence) -> Iterator[Finding]:
@@ -59,13 +60,13 @@ def check(e: Evidence) -> Iterator[Finding]:
     if not passes or not (evaluated or (len(passes) >= FEWEST and not e.phases("backward"))):
         return
     if not evaluated and graph_kept.passes_kept(e) >= graph_kept.FEWEST:
-        return  # its tip says more
+        return  # that rule's tip has more information
     now = e.card_ledger.allocated
     low, high = now - _freed(e, passes, AT_MOST), now - _freed(e, passes, AT_LEAST)
     least = _largest(e, passes)
     saves = (max(0, int(now.max() - low.max()) - least), int(now.max() - high.max()))
     where = "at the peak"
-    if not e.worth(saves[1]):  # the training peaks higher
+    if not e.worth(saves[1]):  # the peak of the training is higher
         during = _during(e, passes)
         top = int(now[during].max())
         saves = (max(0, top - int(low[during].max()) - least), top - int(high[during].max()))
@@ -93,7 +94,7 @@ def _count(passes: list[int]) -> str:
 def _passes(e: Evidence) -> list[int]:
     """Return the forward phases that no backward follows.
 
-    No later backward frees a good part of what they kept, either.
+    Nor does a later backward free a good part of what they retained.
     """
     names = [span.name for _, span in e.card_ledger.phases.spans]
     return [
@@ -109,9 +110,9 @@ def _passes(e: Evidence) -> list[int]:
 def _kept(e: Evidence, phase: int) -> Ints:
     """Return the rows that a graph kept during a phase.
 
-    To the end of the phase, or until the graph was freed as a whole.
+    Rows count if retained to the end of the phase, or until the graph was freed as a whole.
 
-    Passes with nothing between them (slices of data that lie on the card) are one phase.
+    Passes with nothing between them (slices of data that is on the card) are one phase.
     """
     a = e.card_ledger.allocations
     rows = np.flatnonzero(
@@ -121,11 +122,11 @@ def _kept(e: Evidence, phase: int) -> Ints:
     count, size = len(rows), a.block[rows]
     births = np.searchsorted(
         a.allocated_at[rows], a.freed[rows]
-    )  # how many there were when it went
+    )  # allocations made before its free
     went = np.bincount(births, size, count + 1)
     held = np.append(0, np.cumsum(size)) - np.append(0, np.cumsum(went)[:-1])
     whole = (went >= RELEASED * held) & (np.bincount(births, minlength=count + 1) > AT_MOST)
-    # Of a recurrent layer's graph but a few tensors go: those that were seen in it are of it.
+    # Few tensors of a recurrent layer's graph are freed; those seen in the graph belong to it.
     texts, names = e.card_ledger.texts, e.card_ledger.names[rows].tolist()
     saved = np.array([name != NO_NAME and is_graph_name(texts[name]) for name in names], bool)
     late = births - np.arange(count) > AT_MOST
@@ -136,7 +137,7 @@ def _kept(e: Evidence, phase: int) -> Ints:
 def _inputs(e: Evidence, phase: int) -> Ints:
     """Return rows of a pass's inputs that were freed with its graph.
 
-    Nothing else kept them.
+    Nothing else retained them.
     """
     card_ledger, a = e.card_ledger, e.card_ledger.allocations
     mine = _kept(e, phase)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 SHARE = 0.5
 LEAST_PART = 0.5
-"""Part of the activations that goes at least: what an operator just uses stays on the card."""
+"""Part of the activations that is saved at least: an operator's current tensors stay on the
+card."""
 
 
 def check(e: Evidence) -> Iterator[Finding]:
@@ -55,7 +56,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 def _way(e: Evidence, count: int) -> str:
     """Return how long a transfer takes over the card's bus, as a sentence.
 
-    Empty where the card is not known.
+    Empty if the card is not known.
     """
     link = link_of(e.trace.info.capability)
     if link is None:
@@ -69,7 +70,7 @@ def _way(e: Evidence, count: int) -> str:
 def _code(model: str | None) -> str | None:
     """Return code that runs the model under save_on_cpu, or None.
 
-    None where the notebook has no name for the model.
+    None if the notebook has no name for the model.
     """
     if model is None:
         return None

@@ -37,7 +37,7 @@ TWO_COPIES = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
 def check(e: Evidence) -> Iterator[Finding]:
     """Report the step's temporaries first, then the optimizer's state.
 
-    To be rid of the temporaries costs nothing.
+    Removing the temporaries has no price.
     """
     optimizer, name = e.optimizer(), e.optimizer_code()
     if optimizer is None:

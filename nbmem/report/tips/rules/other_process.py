@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.05
-"""Part of the card that they must hold: a desktop's few hundred MiB are not worth a word."""
+"""Part of the card that they must hold: a desktop's few hundred MiB are not mentioned."""
 MOST_NAMES = 3
 
 

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from nbmem.report.tips.evidence import Evidence
 
 OF_THE_CARD = 0.25
-"""Part of the card that it must hold: a pool that grew by itself is as large as what it used."""
+"""Part of the card that it must hold: a pool that grew by itself is as large as its use."""
 MOST_USED = 0.5
-"""Part of its pool that its arrays may use at most."""
+"""Part of the pool that its arrays may use at most."""
 
 
 def check(e: Evidence) -> Iterator[Finding]:
@@ -77,7 +77,7 @@ def _jax(e: Evidence, share: Share) -> Iterator[Finding]:
 def most_used(e: Evidence, name: str) -> int:
     """Return the most bytes that a framework's arrays ever used.
 
-    At any reading; 0 without readings.
+    It is the highest of all readings; 0 without readings.
     """
     readings = e.trace.owners
     if readings is None:

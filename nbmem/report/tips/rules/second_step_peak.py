@@ -36,7 +36,7 @@ KEPT = (
     Category.WORKSPACE,
     Category.COMMUNICATION,
 )
-"""What an iteration makes once; everything else that it leaves is made anew by the next one."""
+"""What an iteration allocates once; the next iteration allocates the rest anew."""
 
 
 def check(e: Evidence) -> Iterator[Finding]:
@@ -49,7 +49,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     if opens is None or card_ledger.events > MOST_EVENTS:
         return
     begins, _ = card_ledger.bounds(card_ledger.phases.spans[opens][1])
-    # An evaluation behind the loop belongs to its last step, and to no further iteration.
+    # An evaluation after the loop belongs to its last step, and to no further iteration.
     closing = [s for s in e.session.spans if s.name in ("optimizer", "zero_grad")]
     ends = max(card_ledger.bounds(span)[1] for span in closing)
     a = card_ledger.allocations
@@ -77,15 +77,15 @@ def check(e: Evidence) -> Iterator[Finding]:
 def _again(e: Evidence, begins: int, ends: int, *, late: bool) -> int:
     """Return the allocated peak if the iteration runs once more.
 
-    What it made once stays; a gradient goes where the loop's head sets it to None; a batch, an
-    output and a loss go when their names get the new one.
+    What is allocated once stays. Gradients are freed where the start of the loop sets them to None.
+    A batch, an output and a loss are freed when their names are reassigned.
 
     Args:
         e: The recording.
         begins: Position at which the first iteration began.
         ends: Position at which it ended.
-        late: An output's name gets the new one when the loss is known, since the model itself
-            computes it; else at once.
+        late: Reassign an output's name when the loss is known, since the model itself computes the
+            loss; else at once.
     """
     card_ledger, a = e.card_ledger, e.card_ledger.allocations
     left = (a.allocated_at >= begins) & (a.allocated_at < ends) & (a.freed >= ends)
@@ -93,7 +93,7 @@ def _again(e: Evidence, begins: int, ends: int, *, late: bool) -> int:
     once = left & np.isin(card_ledger.category, KEPT)
     zeroed = _zeroed_at(e)
     if zeroed is None:
-        once |= gradients  # a later backward adds to them where they are
+        once |= gradients  # a later backward adds to them in place
     rows = np.flatnonzero(left & ~once)
     goes = a.allocated_at[rows] + 1
     if late:
@@ -111,7 +111,7 @@ def _again(e: Evidence, begins: int, ends: int, *, late: bool) -> int:
 def _zeroed_at(e: Evidence) -> int | None:
     """Return where the loop sets old gradients to None, or None.
 
-    That is ahead of its own backward.
+    It is before the loop's own backward.
     """
     for span in e.session.spans:
         if span.kind == "phase" and span.name == "backward":

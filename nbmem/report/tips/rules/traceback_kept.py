@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def check(e: Evidence) -> Iterator[Finding]:
     """Find tensors that only a traceback keeps.
 
-    Also those in the graph of one of its locals.
+    Includes those in the graph of one of its locals.
     """
     mine = e.held_only_by(HolderKind.TRACEBACK)
     freed = e.freed_bytes(mine)

@@ -38,7 +38,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     """Find names that alone keep a copy of a called model's weights."""
     chief, model = e.model(), e.model_code()
     if chief is None or model is None:
-        return  # who trains it, and with what, lies inside an object of the user's own
+        return  # the training runs inside an object of the user's
     used = {m["name"] for m in e.modules if m.get("called")}
     holders = {m["name"]: "module" for m in e.modules if m["class"] == chief["class"]}
     holders |= {o["name"]: "optimizer" for o in e.optimizers}
@@ -53,7 +53,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     for root, kind in others.items():
         mine = e.held_only_by(HolderKind.NAME, root=root)
         freed = e.freed_bytes(mine)
-        if kind == "optimizer":  # its state is its own; parameters that nothing else has are not
+        if kind == "optimizer":  # compare only its parameters: its state is always its own
             mine = [s for s in mine if _is_parameter(s.name_in(root))]
         alike = Counter(s.form for s in mine) & forms
         if not forms or alike.total() < ALIKE * forms.total() or not e.worth(freed):

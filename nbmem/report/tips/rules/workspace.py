@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SHARE = 0.25
 SMALLEST = 8 * 16 * KIB
-"""`:16:8` asks for eight pieces of 16 KiB."""
+"""`:16:8` requests eight buffers of 16 KiB."""
 
 
 def check(e: Evidence) -> Iterator[Finding]:

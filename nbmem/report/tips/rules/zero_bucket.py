@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SHARE = 0.1
 _ALIGNED = 512
-"""Bytes that the allocator's blocks are multiples of."""
+"""Block sizes of the allocator are multiples of it."""
 
 
 def check(e: Evidence) -> Iterator[Finding]:

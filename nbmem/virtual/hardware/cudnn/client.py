@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 _LIBRARY = "cudnn/lib/libcudnn.so.9"
 PATIENCE_S = 120
-"""For one answer: loading cuDNN takes a second, and an answer a tenth."""
+"""The timeout of one query: loading cuDNN takes a second, and a query a tenth."""
 MOST_LOST = 4
-"""Workers that may end while they are asked; then the rules go on alone."""
+"""Workers that may end during a query; then only the rules decide."""
 
 
 class CudnnClient:
@@ -54,7 +54,7 @@ class CudnnClient:
         self, known: dict[Problem, tuple[Answer, ...]], problem: Problem, wanted: int | None
     ) -> tuple[Answer, ...]:
         if problem not in known:
-            with self._lock:  # one answer belongs to one question, whichever thread asks
+            with self._lock:  # queries of all threads share the pipe, so one at a time
                 known[problem] = self._query(problem, wanted)
         return known[problem]
 
@@ -81,7 +81,7 @@ class CudnnClient:
             stdin.flush()
             return tuple(map(Answer.read, json.loads(_line(stdout))))
         except BaseException:
-            # Its answer to a question that was interrupted would be taken for the next one's.
+            # Otherwise the reply to an interrupted query would be read as the next query's.
             self.close()
             raise
 

@@ -58,16 +58,16 @@ _ANSWERS: dict[str, tuple[Callable[..., int], tuple[Any, ...]]] = {
         (*_pointers * 7, ctypes.c_int, *_pointers * 2),
     ),
 }
-_kept: list[Any] = []  # ctypes frees a callback that nobody holds
+_kept: list[Any] = []  # ctypes frees a callback without references
 
 
 def patch_cublaslt(cudnn: Path) -> bool:
     """Patch the cuBLASLt that `cudnn` will load to report an algorithm.
 
-    The patch changes this process alone.
+    The patch changes only this process.
 
-    Which of CUDA's releases cuDNN is made for, its name does not say: where there are two, of torch
-    and of another framework, both promise.
+    The name of cuDNN's library does not contain the CUDA release that it is made for. If there are
+    two, of torch and of another framework, both are patched.
 
     Returns:
         False where there is none, or this machine's code is not x86-64: cuDNN's lists would lack

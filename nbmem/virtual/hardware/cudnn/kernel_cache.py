@@ -1,8 +1,8 @@
 """The kernel of each convolution, found and cached as in torch.
 
-Torch takes the first kernel of cuDNN's list whose workspace fits, so that on a full card it goes on
-with a smaller one. With `torch.backends.cudnn.benchmark` it tries all of them once: that takes the
-largest workspace of the list and empties the cache behind it, whichever kernel wins.
+Torch takes the first kernel of cuDNN's list whose workspace fits, so that on a full card it uses
+a smaller one. With `torch.backends.cudnn.benchmark` it tries all of them once: that takes the
+largest workspace of the list and then empties the cache, whichever kernel wins.
 https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cudnn/Conv_v8.cpp
 (run_single_conv, generate_and_filter_plans)
 """

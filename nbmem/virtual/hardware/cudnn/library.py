@@ -41,7 +41,7 @@ _OPERATIONS = {
 }
 _CROSS_CORRELATION = 1
 _MODES = (0, 2)
-"""Instant heuristics, then the fallback list, as torch asks them.
+"""Instant heuristics, then the fallback list, as torch queries them.
 
 https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cudnn/Conv_v8.cpp
 (get_generator_sources)

@@ -45,10 +45,10 @@ class Tiling:
     """A tiling of the result among blocks, by one of Hopper's own kernels.
 
     Attributes:
-        rows: Of a block's tile.
-        columns: The same.
+        rows: Rows of a block's tile.
+        columns: Columns of a block's tile.
         cluster: Tiles in rows and columns whose blocks start together.
-        splits: Whether it may divide sums, too, and keep parts of them in its workspace.
+        splits: Whether it may divide sums, too, and store parts of them in its workspace.
     """
 
     rows: int = 128
@@ -63,8 +63,8 @@ class Answer:
 
     Attributes:
         nbytes: Bytes of its workspace.
-        tiling: Of a kernel of Hopper's own, whose partial sums depend on the real card, so that
-            only the copies are in `nbytes`; None for another.
+        tiling: The tiling of a kernel for Hopper, whose partial sums depend on the real card; then
+            only the copies are in `nbytes`. None for another kernel.
     """
 
     nbytes: int
@@ -87,7 +87,7 @@ class Kernels:
         problem: The convolution.
         nbytes: Workspace bytes of the kernel that cuDNN lists first.
         doubtful: Whether cuDNN was not queried, and may take a kernel with a far larger workspace.
-        every: Workspace bytes of all kernels in cuDNN's order; empty without an answer. The call
+        every: Workspace bytes of all kernels in cuDNN's order; empty without a reply. The call
             takes a while.
     """
 

@@ -2,8 +2,8 @@
 
 `python -m nbmem.virtual.hardware.cudnn.worker LIBRARY CARD` starts one.
 
-Reads problems, each in a line of JSON with the number of kernels that are wanted of it, and writes
-a list of answers for each.
+It reads problems from lines of JSON, each with the number of kernels to return, and writes a list
+of replies for each.
 """
 
 from __future__ import annotations

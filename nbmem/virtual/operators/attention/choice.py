@@ -57,7 +57,7 @@ def scaled_dot_product_attention(  # noqa: PLR0913 - the schema's
             )
         )
     if kernel == "efficient":
-        aligned = _aligned(mask, query, key)  # It outlives what nobody wants of the results.
+        aligned = _aligned(mask, query, key)  # It outlives the results that are not returned.
         return _first(
             aten._scaled_dot_product_efficient_attention(
                 query, key, value, aligned, needs_grad, dropout_p, is_causal, scale=scale

@@ -81,7 +81,7 @@ def _attention(  # noqa: PLR0913 - the operator's
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute attention by a fused kernel, or else in existing buffers.
 
-    Without a fused kernel the softmax is in place, and the result takes the queries' memory.
+    Without a fused kernel the softmax is in place, and the result reuses the queries' memory.
     """
     query, key, value = sources
     into, into_bias, back, back_bias = weights

@@ -1,7 +1,7 @@
 """FlashAttention 2 in torch: memory that its kernels take.
 
 aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp: mha_fwd, mha_varlen_fwd,
-mha_bwd, mha_varlen_bwd. Sequences of unequal lengths lie behind each other, without a
+mha_bwd, mha_varlen_bwd. Sequences of unequal lengths are stored one after the other, without a
 dimension for the batch.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RANDOM_STATE = 16
 """Bytes of a seed and an offset."""
 PARTS_APART = 128
-"""Rows by which the parts of a batch of unequal texts lie apart in backward."""
+"""Rows of distance between the parts of a batch of unequal texts in backward."""
 _MOST_PARTS = 128
 _ROWS = 64
 """Of the kernel that cuts the keys of a query into parts."""

@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 CUDNN_WORKSPACE = 256
 """Bytes of a plan's own, whatever the shape: recorded (gpt2, llama160m, timm_vit with bfloat16).
 
-cuDNN 9.19 says the same for a described H100: with masks, dropout, grouped queries and
+cuDNN 9.19 reports the same bytes for a described H100: with masks, dropout, grouped queries and
 heads of 32 to 256.
 """
 
 SPLIT_ON = ((8, 0), (9, 0))
-"""Where one query, as a generated token has, is a kernel of its own whose parts of the keys are
-known: cuDNN 9.20 says so of 559 shapes on a described H100 and A100 each (tests/oracle)."""
+"""Capabilities with a kernel for one query, as for a generated token, whose split of the keys is
+known. cuDNN 9.20 reports it for 559 shapes on a described H100 and A100 each (tests/oracle)."""
 
 BLACKWELL, BLACKWELL_TILE, BLACKWELL_WORKSPACE = (10, 0), 128, 128
 """From which capability on, how many rows and keys of a tile, and bytes of a plan that has any:
-as cuDNN 9.20 says for a described B200 (tests/oracle)."""
+as cuDNN 9.20 reports for a described B200 (tests/oracle)."""
 
 HALF_TILE_BYTES = {torch.float16: (154_112, 162_304), torch.bfloat16: (133_632, 152_064)}
 """Shared memory of the backward kernel with 128 x 128 tiles, without dropout and with it."""
 FLOAT_TILE_BYTES, WIDE_TILE_BYTES = 121_344, 60_928
 """Shared memory with 128 x 64 tiles: for float32, and for half types with heads of more than 128.
 
-sizeof(SharedStorage), as the launches in torch 2.11's library ask for it.
+sizeof(SharedStorage), as the launches in torch 2.11's library request it.
 """
 
 
@@ -102,7 +102,7 @@ def efficient_workspace(launch: Launch) -> int:
     """Return the bytes of the backward kernel's workspace for each head.
 
     They are float32 tiles of the query's gradient, with a lock and a counter each. If a tile
-    has fewer rows than a head has elements, half types also keep those of the gradients of keys
+    has fewer rows than a head has elements, half types also have tiles of the gradients of keys
     and values. mem_eff_attention/kernel_backward.h: workspace_strideBH
     """
     query, key, value = launch["query"], launch["key"], launch["value"]

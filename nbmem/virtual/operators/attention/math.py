@@ -54,7 +54,7 @@ def math_attention(  # noqa: PLR0913 - as above
     scores = torch.dropout(scores, dropout_p, True) if dropout_p else scores
     weights = scores.to(dtype)  # Returned beside the result, which is made last.
     result = torch.matmul(scores, every_value).to(dtype)
-    # As C++ leaves its variables, the last one first, and then what it returns beside the result.
+    # In the order in which C++ frees its variables: the last first, then the second result.
     del scores, every_key, every_value, scaled, mask, value, key, query, weights
     return result
 

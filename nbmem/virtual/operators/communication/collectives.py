@@ -2,12 +2,12 @@
 
 No tensor is sent. Every rank runs the same program, so another rank is taken to have the
 values of this one. A sum leaves known values as they are, and a gathered tensor holds this
-rank's values in each place.
+rank's values in each part.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp
 
 Known limit: a list that is gathered or scattered has its flat copy until the call ends.
-NCCL keeps that of an asynchronous call until the program waits for it.
+NCCL retains that of an asynchronous call until the program waits for it.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class CompletedFuture:
 
 
 MAX_MESSAGE_INTEGERS = 16
-"""Integers of a message that is told to a rank beside this one."""
+"""Integers of a message that is sent to a rank which runs beside this one."""
 _MAX_WORKS = 64
-"""Collectives whose tensors a program may still ask for; hooks ask at once."""
+"""Collectives whose tensors a program may still read; hooks read them at once."""
 _tensors_by_work: OrderedDict[int, tuple[Any, list[weakref.ref[torch.Tensor]]]] = OrderedDict()
-"""By its id, which is its own while it is kept here: C++ hands out the same object."""
+"""By the id of the work, which is unique while it is retained: C++ returns the same object."""
 
 
 def create_group(rank: int, size: int) -> Any:
@@ -104,7 +104,7 @@ def make_get_future(work_class: Any) -> Callable[[Any], Any]:
     """Return a `get_future` for a class of works.
 
     The method returns a completed future of the collective's tensors. If the class is shared
-    with other backends, their works keep the class's own method.
+    with other backends, their works use the class's own method.
 
     Args:
         work_class: The class of `completed_work`; torch 2.6 has one class for every backend.

@@ -124,7 +124,7 @@ def _depthwise_backward(launch: Launch) -> Iterator[Step]:
 def _depthwise3d_backward(launch: Launch) -> Iterator[Step]:
     """Yield the gradients in three dimensions: the results first.
 
-    The gradient's copy is kept to the end.
+    The gradient's copy is live to the end.
 
     cuda/DepthwiseConv3d.cu: conv_depthwise3d_backward_cuda
     """

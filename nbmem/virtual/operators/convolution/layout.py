@@ -82,8 +82,8 @@ def kernel_gradient(call: OperatorCall) -> tuple[torch.Tensor, bool]:
 
     The result's gradient is a meta tensor here. It is moved to the format that the input
     suggests. `to` copies what does not suggest the same format, whatever its strides (images of
-    one pixel lie in both formats). For a transposed convolution, `contiguous` copies what does
-    not lie in that format. cudnn/ConvShared.cpp: cudnn_convolution_backward
+    one pixel have both formats). For a transposed convolution, `contiguous` copies what does
+    not have that format. cudnn/ConvShared.cpp: cudnn_convolution_backward
     """
     source, gradient = as_meta(call.argument("input")), as_meta(call.argument("grad_output"))
     source, gradient = planar(kernel_input(source)), planar(gradient)

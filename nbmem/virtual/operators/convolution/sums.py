@@ -1,8 +1,8 @@
 """Partial sums of Hopper's own convolution kernels.
 
-These sums fill the whole card. cuDNN says how such a kernel divides its result into tiles
-and clusters (hardware/cudnn). Only a real card knows how many run at once, so that is a
-rule, read from recordings of an H100.
+These sums fill the whole card. cuDNN reports how such a kernel divides its result into tiles
+and clusters (hardware/cudnn). Only a real card determines how many run at once, so that is a
+rule, derived from recordings of an H100.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ if TYPE_CHECKING:
     from nbmem.virtual.cards import Card
     from nbmem.virtual.hardware.cudnn.problem import Tiling
 
-# Larger clusters lie within a part of the card and leave some of it idle: of 132 multiprocessors
+# Larger clusters run within a part of the card and leave some of it idle: of 132 multiprocessors
 # 120 were at work in clusters of 8 (resnet50_b64_sgdm_ampfp16) and of 4 (unet_b8_adam).
 IN_LARGE_CLUSTERS = 120 / 132
 AT_WORK = {1: 1.0, 2: 1.0, 3: 117 / 132, 5: 110 / 132, 6: 96 / 132}
 """Shares by a cluster's size: 13 parts of 3 clusters of 3 (vgg16), 11 of 2 of 5 (efficientnet_v2_s)
 and 2 of 8 of 6 (convnext_tiny)."""
-# Short sums are divided evenly, and not into too short ones: of 784 terms 2 (resnet152_b16, 512 to
-# 512) and of 1,568 7 (resnet50_b32), where 11 would fill the card; of 1,152 4 and of 576 2 (vgg16,
-# squeezenet1_1); of 2,048 2 and not 3 (inception_v3, 1280 to 448). But 2,304 make 15 (unet_b8).
+# Short sums are divided evenly, and not into sums that are too short. Terms and parts:
+# 784: 2 (resnet152_b16, 512 to 512); 1,568: 7 (resnet50_b32), where 11 would fill the card;
+# 1,152: 4 and 576: 2 (vgg16, squeezenet1_1); 2,048: 2 and not 3 (inception_v3, 1280 to 448).
+# But 2,304: 15 (unet_b8).
 SHORT_SUM, LEAST_SUM = 2048 * 4, 224 * 4
-"""Bytes of the factors from one of the two tensors; those figures are of float32."""
-# Sums of half types are divided into as many parts as make them the shortest, where each round of
-# sums in pairs costs as much as so many more terms. So are 447 of 515 such products of networks in
-# which an H100 was seen, and 445 of 496 of others; of as many parts as fill the card, 360 and 329.
+"""Bytes of the factors from one of the two tensors; the figures above are of float32."""
+# Sums of half types are divided into as many parts as make them the shortest. Each round of sums in
+# pairs costs as much as so many more terms. This holds for 447 of 515 such products of networks
+# recorded on an H100, and for 445 of 496 others. With as many parts as fill the card: 360, 329.
 ROUND = {4096: 900, 8192: 700}
 """By the elements of a tile, of float16."""
 ROUND_OF_LARGE = 300
@@ -128,7 +129,7 @@ def counters(
 
     There is one for each sum of two, and one from which clusters take their next work. The
     parts are summed in pairs, round by round: 14 need 7 + 4 + 2 + 1 counters, 3 need 2 + 1.
-    This holds on an H100 with 2, 3, 5, 7, 11, 13, 14 and 15 parts. Clusters take turns from
+    This holds on an H100 with 2, 3, 5, 7, 11, 13, 14 and 15 parts. Clusters are queued from
     more than two rounds on (1.7 and less had no counter, 2.1 and more had; tests/card, cuDNN
     9.19).
 
@@ -136,7 +137,7 @@ def counters(
         product: Of the convolution.
         tiling: How cuDNN divides it.
         card: On which it runs.
-        queued: Whether clusters take turns; None: in many rounds.
+        queued: Whether clusters are queued; None: in many rounds.
     """
     tiles, parts = product.parts(tiling, card)
     if queued is None:

@@ -125,7 +125,7 @@ def _copied(name: str, tensor: torch.Tensor) -> Iterator[Step]:
 def backward(launch: Launch) -> Iterator[Step]:
     """Yield the gradients of input, weight and bias.
 
-    Those of groups are put together at the end.
+    The gradients of groups are concatenated at the end.
     """
     groups = int(launch["groups"])
     gradient, source = launch["grad_output"], launch["input"]
@@ -155,7 +155,7 @@ def _gradients(
 ) -> Iterator[Step]:
     """Yield the columns and copies of the two gradient kernels.
 
-    Each kernel has columns, and a copy of its own of what does not lie by rows.
+    Each kernel has columns, and its own copy of tensors that are not stored by rows.
     """
     mask = launch["output_mask"]
     columns = temporary("columns", _columns(launch)), drop("columns")

@@ -1,8 +1,8 @@
 """The size of the workspace of a cuDNN convolution.
 
-cuDNN itself says which kernel it takes (hardware/cudnn), if it is installed. What it cannot
-say without a card are the partial sums that fill the card's multiprocessors (sums.py). If
-it is not installed, only the rules here decide. They were read from the recordings of an
+cuDNN itself reports which kernel it takes (hardware/cudnn), if it is installed. Without a card
+it cannot report the partial sums that fill the card's multiprocessors (sums.py). If
+it is not installed, only the rules here decide. They were derived from the recordings of an
 H100 (torch 2.11, cuDNN 9.19). Then a workspace can be off by one of the copies, and by more
 if a kernel transforms.
 """
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 ITEMS = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 ALIGNMENT, DESCRIPTOR = 16, 131
 """Bytes beyond the copies, to align them; and what cuDNN adds to Hopper's own kernels without a
-card, where it does not know whether their clusters take turns (sums.py)."""
+card, where it does not know whether their clusters are queued (sums.py)."""
 DIRECT = 0
 """Bytes of a kernel that reads the contiguous format itself: none, seldom 272 to 464."""
 VECTOR = 16
 """Bytes that the rows of a tensor must be a multiple of for such a kernel to load them."""
-# Multiply-adds for each element moved, from which copying into the faster format pays: direct at
-# 341 (forward 409) and copied at 409 (forward 682) in resnet50, deeplabv3 and densenet121; for half
-# types direct at 204 and copied at 341 (resnet50_b64_sgdm_ampbf16).
+# Multiply-adds for each element moved, from which copying into the faster format pays:
+# - direct at 341 (forward 409), copied at 409 (forward 682) in resnet50, deeplabv3, densenet121;
+# - half types: direct at 204, copied at 341 (resnet50_b64_sgdm_ampbf16).
 COPYING_PAYS = 375
 COPYING_PAYS_FORWARD = 550
 COPYING_PAYS_HALF = 270
 COPYING_PAYS_UNALIGNED = 105
 IMAGE = 256
-"""Positions up to which forward copies as gradients do where rows are not aligned (7x7 and 13x13:
-mobilenet_v3_large, shufflenet, squeezenet1_1); larger ones sooner (inception_v3, 17x17)."""
-# Times that the results of single images may be as large as the copies. Up to once they are taken
-# (deeplabv3), from four times on they are not (inception_v3); in between they are unless the
-# product of the copies fills the card (resnet50_b32 against resnet152_b16: 1024 to 512, 14x14).
+"""Positions up to which forward copies as gradients do if rows are not aligned (7x7 and 13x13:
+mobilenet_v3_large, shufflenet, squeezenet1_1). Larger ones copy sooner (inception_v3, 17x17)."""
+# How many times larger than the copies the results of single images may be. Up to once they are
+# used (deeplabv3), from four times on they are not (inception_v3). In between they are used unless
+# the copies' product fills the card (resnet50_b32 against resnet152_b16: 1024 to 512, 14x14).
 SINGLE_IMAGES = 1.0
 SINGLE_IMAGES_MOST = 3.3
 FILLED = 0.6
@@ -76,7 +76,7 @@ class ConvolutionShape:
         strided: Whether the window skips positions.
         groups: Groups of channels.
         pads: Whether the copies' channels are filled up to whole vectors: in three dimensions, as
-            cuDNN's answers show (tests/oracle); the H100's runs have none.
+            cuDNN's replies show (tests/oracle); the H100's runs have none.
     """
 
     source: int
@@ -151,7 +151,7 @@ class ConvolutionShape:
     def is_filled_up(self, answer: Answer) -> bool:
         """Return whether cuDNN fills the copies' channels up to whole vectors.
 
-        cuDNN's answer says so for other numbers of channels from 9.24 on, and on Blackwell
+        cuDNN reports it for other numbers of channels from 9.24 on, and on Blackwell
         (tests/oracle).
         """
         vector = VECTOR // self.item
@@ -172,7 +172,7 @@ def nbytes(problem: Problem, answer: Answer | None, card: Card, *, last: bool) -
 
     Args:
         problem: The convolution.
-        answer: cuDNN's choice; None: cuDNN does not say.
+        answer: cuDNN's choice; None: cuDNN has no reply.
         card: The card on which it runs.
         last: Whether the tensors are channels-last already.
     """
@@ -236,7 +236,7 @@ def _nbytes_from_cudnn(
 ) -> int:
     """Return the workspace that cuDNN names, with partial sums.
 
-    Of Hopper's own kernels cuDNN knows no more than the copies.
+    For Hopper's own kernels cuDNN reports only the copies.
     """
     if answer.tiling is None or shape.is_filled_up(answer):
         return answer.nbytes
@@ -246,7 +246,7 @@ def _nbytes_from_cudnn(
 def _taken(answer: Answer) -> int:
     """Return the workspace that cuDNN names, without its descriptor.
 
-    cuDNN adds a descriptor if it knows no card.
+    cuDNN adds a descriptor if it has no card.
     """
     described = answer.tiling is not None and answer.nbytes % VECTOR == DESCRIPTOR % VECTOR
     return answer.nbytes - DESCRIPTOR if described else answer.nbytes
@@ -308,7 +308,7 @@ def _most_single(shape: ConvolutionShape, card: Card) -> float:
 def _usual_tiling(shape: ConvolutionShape, card: Card) -> Tiling:
     """Return the usual tiling of weight gradients of this kind.
 
-    This is used if cuDNN does not say.
+    This is used if cuDNN has no reply.
     """
     if min(shape.outputs, shape.inputs * shape.window) <= TILE // 2:
         return Tiling(TILE // 2, TILE // 2)

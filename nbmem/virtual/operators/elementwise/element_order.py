@@ -1,7 +1,7 @@
 """Strides of results where CUDA kernels and torch's shape rules differ.
 
-A kernel of several tensors follows the first one that has an order; torch's rules for these are
-written as other operators, which begin with another tensor. A copy further on depends on it.
+A kernel of several tensors follows the first one that has an order. torch's rules for these are
+written as other operators, which begin with another tensor. It matters to later copies.
 
 aten/src/ATen/native/cuda/Activation*.cu, BinaryOps.cpp, Loss.cpp; aten/src/ATen/TensorIterator.cpp:
 reorder_dimensions

@@ -1,6 +1,6 @@
 """Operators that make, combine and negate masks.
 
-Their value rules say what a mask implies where no values are known.
+Their value rules return what a mask implies where no values are known.
 """
 
 from __future__ import annotations

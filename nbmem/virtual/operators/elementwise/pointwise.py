@@ -137,7 +137,7 @@ def power(launch: Launch) -> Iterator[Step]:
 def clamped(launch: Launch) -> Iterator[Step]:
     """Plan `clamp`: an input of another type is converted first.
 
-    Integers between float bounds are an example. The copy is kept until the call ends.
+    Integers between float bounds are an example. The copy is live until the call ends.
     """
     tensor, dtype = launch["self"], launch.outs[0].dtype
     if tensor.dtype is not dtype:

@@ -107,7 +107,7 @@ def _with_replacement(launch: Launch) -> Iterator[Step]:
 def _checks(launch: Launch) -> Iterator[Step]:
     """Plan the checks that all values are probabilities and no row sums to 0.
 
-    Buffers of the checks are kept as on the oracle.
+    Buffers of the checks are live as long as on the oracle.
     """
     tensor = launch["self"]
     item = tensor.element_size()

@@ -1,6 +1,6 @@
 """Operators whose results can be negative.
 
-The table tells which signs the made-up values of unknown results get. Operators that are
+The table has the signs that the made-up values of unknown results get. Operators that are
 not listed return positive numbers: exponentials, probabilities, deviations, losses.
 
 A name stands for all overloads, and with "_" for the in-place operator.

@@ -86,7 +86,7 @@ def real_to_complex(launch: Launch) -> Iterator[Step]:
 def complex_to_complex(launch: Launch) -> Iterator[Step]:
     """Yield the result, and a copy for the first plan if it needs one.
 
-    Other dimensions are done in place.
+    Other dimensions are transformed in place.
     """
     if launch.outs:
         yield out()

@@ -43,7 +43,7 @@ def _check_scatter(call: OperatorCall) -> None:
 def _shape_masked_fill(call: OperatorCall) -> Results:
     """Return the result of masked_fill, also for masks of bytes.
 
-    The card takes these with a warning. torch's rule knows bools alone.
+    The card takes these with a warning. torch's rule takes only bools.
     """
     target, mask, *value = call.args
     bools = torch.empty(mask.size(), dtype=torch.bool, device="meta")
@@ -65,7 +65,7 @@ _OF_TWO = (
     *("MaximumBackward0", "MinimumBackward0", "FmaxBackward0", "FminBackward0"),
     *("ClampBackward0", "ClampMinBackward1", "ClampMaxBackward1"),
 )
-"""Nodes whose formulas ask for subclasses since torch 2.14; before, they fill in place."""
+"""Nodes whose formulas test for subclasses since torch 2.14; before, they fill in place."""
 OPERATORS = (
     Operator(
         ("nonzero",),

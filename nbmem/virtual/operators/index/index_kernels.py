@@ -68,7 +68,7 @@ def nonzero(launch: Launch) -> Iterator[Step]:
 
 
 COUNTED = 512 * 16
-"""Elements whose nonzero ones a block counts at a time."""
+"""Elements in which a block counts the nonzero ones at a time."""
 COUNTING_BLOCKS = 2
 """Of a multiprocessor."""
 
@@ -98,7 +98,7 @@ def get(launch: Launch) -> Iterator[Step]:
 def put(launch: Launch) -> Iterator[Step]:
     """Yield the result, and the copies or the sort that writing needs.
 
-    Values are written where they belong, or sorted by their place and added up.
+    Values are written to their indices, or sorted by their flat index and added up.
     """
     if launch.outs:
         yield out()
@@ -174,7 +174,7 @@ def index_mean(launch: Launch) -> Iterator[Step]:
 def unfold_backward(launch: Launch) -> Iterator[Step]:
     """Yield the gradient and, for overlapping windows, their places.
 
-    The places are those along the dimension that the windows were taken from.
+    They are the indices along the dimension that the windows were taken from.
     """
     yield out()
     size = launch["input_sizes"]
@@ -185,7 +185,7 @@ def unfold_backward(launch: Launch) -> Iterator[Step]:
 def masked_scatter(launch: Launch) -> Iterator[Step]:
     """Yield the result and the place of each masked element's value.
 
-    The place is the number of masked elements before it.
+    That is the number of masked elements before it.
     """
     if launch.outs:
         yield out()
@@ -249,7 +249,7 @@ def _range_check(launch: Launch, index: torch.Tensor) -> Iterator[Step]:
 def _sorted_sums(launch: Launch, places: Iterable[Step]) -> Iterator[Step]:
     """Yield the sort by which values are added up in the order of places.
 
-    index_put_with_sort_kernel; the sort looks at as few bits as the places have.
+    index_put_with_sort_kernel; the sort reads only as many bits as the indices have.
     """
     target, values = launch["self"], launch["values"]
     indexed = [n for n, i in enumerate(launch["indices"]) if i is not None]

@@ -82,7 +82,7 @@ def nonzero(executor: Executor, call: OperatorCall) -> Any:
     found = _count(executor, call, tensor, NONZERO)
     made = _indices(executor, call, tensor, found)
     if found == tensor.numel() and worth_following(made):
-        # Where all are assumed, it is known which: a loop over experts sees each of them once.
+        # If all are taken as nonzero, the indices are known: a loop over experts gets each once.
         with _C._DisableTorchDispatch():
             every = torch.ones((), dtype=torch.bool).expand(tensor.size()).nonzero()
         executor.values.teach(made, every)
@@ -171,7 +171,7 @@ def _is_mask(index: torch.Tensor | None) -> bool:
 def _add_by_mask(executor: Executor, call: OperatorCall) -> Any:
     """Run `x[mask] += y`, which the gradient of `x[mask]` consists of, too.
 
-    If the mask is unknown, the number of values may say how many it selects.
+    If the mask is unknown, the number of values may be the number that it selects.
     """
     tensor, (mask,), values = call.args[:3]
     known = executor.values.twin(mask) if is_virtual(mask) else mask
@@ -191,7 +191,7 @@ def _add_by_mask(executor: Executor, call: OperatorCall) -> Any:
 def _add_at_cpu_indices(executor: Executor, call: OperatorCall) -> Any:
     """Run an accumulating `index_put` at indices on the CPU.
 
-    Their places are computed on the CPU.
+    Their indices are computed on the CPU.
     """
     with executor:
         values = call.args[2].to(LAZY[call.gpu.index])
@@ -253,7 +253,7 @@ def masked_scatter_backward(
     if missing > 0:
         zeros = torch.zeros(missing, dtype=grad.dtype, device=grad.device)
         whole = torch.cat([selected, zeros])
-        del zeros  # The last one of a list goes first.
+        del zeros  # The last one of a list is freed first.
         selected = whole
     return selected.view(sizes)
 

@@ -34,7 +34,7 @@ _PIXEL = 4
 def shape_of_windows(call: OperatorCall) -> Results:
     """Return a result whose storage is at least as large as the input.
 
-    The result begins with the input's size, and keeps that storage if it is smaller.
+    The result begins with the input's size, and retains that storage if it is smaller.
     """
     spec = infer(call).fresh[0]
     tensor = call.argument("self")

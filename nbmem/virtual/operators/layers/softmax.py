@@ -64,7 +64,7 @@ def kernel(launch: Launch) -> Iterator[Step]:
 def kernel_backward(launch: Launch) -> Iterator[Step]:
     """Plan the result, then gradient times output.
 
-    The kernel reads that product in the gradient's place.
+    The kernel reads that product instead of the gradient.
     """
     gradient, output = launch.call.args[:2]
     product = gradient * output

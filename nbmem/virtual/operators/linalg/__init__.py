@@ -1,6 +1,6 @@
 """Linear algebra by cuSOLVER and cuBLAS.
 
-Their own work areas are taken to be 0: without a card nothing says how large they are.
+Their own work areas count as 0: without a card their size is unknown.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def lstsq(call: OperatorCall) -> Results:
     left, right = call.args[:2]
     *batch, rows, columns = left.size()
     tail = tuple(right.size()[len(batch) + 1 :])
-    # The right side's columns lie one behind the other, as LAPACK has them.
+    # The right side's columns are contiguous, as in LAPACK.
     height = max(rows, columns)
     whole = torch.empty((*batch, *tail, height), dtype=left.dtype, device=META)
     solution = (whole.mT if tail else whole)[..., :columns, *(slice(None),) * len(tail)]
     real = left.dtype.to_real()
     others = several(
-        ((), left.dtype),  # in the place of the solution
+        ((), left.dtype),  # instead of the solution
         ((*batch, *tail) if rows > columns else (0,), real),
         ((0,), torch.int64),
         ((0,), real),

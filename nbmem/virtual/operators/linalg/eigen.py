@@ -45,7 +45,7 @@ def eig(executor: Executor, call: OperatorCall) -> Any:
 def eigen_memory(launch: Launch) -> Iterator[Step]:
     """Yield complex temporaries, then the results.
 
-    Of a real matrix there are real vectors, too; its values may turn out complex. Before torch
+    Of a real matrix there are real vectors, too; its eigenvalues may be complex. Before torch
     2.11 eigenvalues are computed on the CPU, without temporaries on the card.
     """
     tensor = launch.call.args[0]

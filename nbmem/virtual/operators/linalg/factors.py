@@ -130,7 +130,7 @@ def svd(launch: Launch) -> Iterator[Step]:
 def _vectors_aside(launch: Launch) -> dict[str, int]:
     """Return the elements of temporary vectors and values, by name.
 
-    A kernel cannot write these where they belong (svd_cusolver_gesvd, _gesvdj).
+    A kernel cannot write these into the results (svd_cusolver_gesvd, _gesvdj).
     """
     tensor = launch["A"]
     rows, columns = tensor.size()[-2:]

@@ -92,7 +92,7 @@ def pseudoinverse(executor: Executor, call: OperatorCall) -> Any:
         inverse = torch.where(sizes > bound, inverse, zero)
         del zero
         made = (right * inverse.unsqueeze(-2)) @ left.mH
-        # As C++ lets go of its own: the last first.
+        # In the order in which C++ frees its variables: the last first.
         del inverse, bound, largest, sizes
         if call.argument("hermitian"):
             del values, left, right

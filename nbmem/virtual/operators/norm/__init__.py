@@ -45,7 +45,7 @@ def _statistics(count: int) -> Callable[[OperatorCall], Results]:
 def _on_contiguous_input(call: OperatorCall) -> Results:
     """Return contiguous results, whatever the strides of the arguments.
 
-    torch's rule would keep those strides.
+    torch's rule would preserve those strides.
     """
     args, kwargs = call.map(lambda t: torch.empty(t.size(), dtype=t.dtype, device="meta"))
     return infer(OperatorCall(call.func, args, kwargs))

@@ -42,7 +42,7 @@ def rows_backward(launch: Launch) -> Iterator[Step]:
     Over many short rows there is one partial sum for each tile of rows. These are summed
     afterwards.
 
-    The sums are new tensors in the place of the results that were made first.
+    The sums are new tensors; they replace the results that were made first.
     """
     gradient, source = launch["grad_out"], launch["input"]
     yield from contiguous(source)
@@ -211,7 +211,7 @@ def _power_below(number: int) -> int:
 def cudnn_batch_norm(launch: Launch) -> Iterator[Step]:
     """Plan cuDNN's batch norm kernel.
 
-    It keeps no reserve, as there is no activation in it.
+    It has no reserve, as there is no activation in it.
     """
     yield from outs(launch)
     yield DNN

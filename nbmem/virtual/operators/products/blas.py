@@ -177,7 +177,7 @@ def _is_computed(launch: Launch, operands: Sequence[torch.Tensor]) -> bool:
 def _operand_copies(operands: Sequence[torch.Tensor]) -> Iterator[Step]:
     """Yield contiguous copies of operands that cuBLAS cannot step through.
 
-    These are expanded operands, mostly. The result lies by rows and cuBLAS counts by columns,
+    These are expanded operands, mostly. The result is stored by rows and cuBLAS counts by columns,
     so the second operand is its first. aten/src/ATen/native/cuda/Blas.cpp:
     prepare_matrix_for_cublas, prepare_batch_matrix_for_cublas, addmv_out_cuda
     """

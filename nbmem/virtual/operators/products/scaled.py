@@ -57,7 +57,7 @@ def _first_scale(call: OperatorCall) -> torch.Tensor:
 def of_scaled(call: OperatorCall) -> Results:
     """Return the result of `_scaled_mm`, by torch's Meta kernel if it can.
 
-    For MXFP4 the Meta kernel wants scales for bytes instead of values, so it is not used.
+    For MXFP4 the Meta kernel expects scales for bytes instead of values, so it is not used.
     """
     if not _is_mxfp4(call):
         return infer(call)

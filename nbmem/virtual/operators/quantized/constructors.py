@@ -94,7 +94,7 @@ def _from_floats(source: torch.Tensor, dtype: torch.dtype, quantizer: Any) -> to
         raise RuntimeError(f"Quantize only works on Float Tensor, got {aten_type_name(source)}")
     like = suggest_memory_format(source)
     integers = torch.empty_like(source, dtype=_integers(dtype), memory_format=like)
-    source.contiguous(memory_format=like)  # for the kernel, and gone after it
+    source.contiguous(memory_format=like)  # for the kernel, and freed after it
     return quantized(integers, dtype, quantizer)
 
 

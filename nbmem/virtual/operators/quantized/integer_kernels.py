@@ -42,7 +42,7 @@ _POOLED = "TensorDescriptor does not support {}"
 def view(call: OperatorCall) -> Any:
     """Return the same memory in another shape.
 
-    C++'s own kernels would look for a quantizer.
+    C++'s own kernels would search for a quantizer.
     """
     tensor = call.tensors[0]
     with _C._DisableTorchDispatch():

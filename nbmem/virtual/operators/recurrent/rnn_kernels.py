@@ -194,7 +194,7 @@ def _sequence(
 def dropout_state(executor: Executor, call: OperatorCall) -> Any:
     """Allocate a generator of 24 bytes per thread of the card.
 
-    Seen in the recording lstm_lm_b32s128_sgd.
+    Observed in the recording lstm_lm_b32s128_sgd.
     """
     card = call.gpu.card
     size = card.processors * card.multiprocessor.threads * 24

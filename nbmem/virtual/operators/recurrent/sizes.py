@@ -31,7 +31,7 @@ _OF_PRODUCTS = 8 * MIB
 _AT_ONCE = 393_216
 """Elements of the input that a plain cell's standard algorithm has copied at one time."""
 _PERSISTENT = {LSTM: 16, GRU: 14}
-"""What a kernel of all steps keeps more of each step; a plain cell 10."""
+"""Values that a persistent kernel stores more for each step; a plain cell 10."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +93,11 @@ class RecurrentShape:
     def reserve(self) -> int:
         """Bytes that backward reads: gates, cells, results and dropout masks.
 
-        An LSTM keeps four gates and its cells. A GRU keeps its three gates before and after the
-        recurrent product. All but the last layer keep their results. With dropout there is a bit
+        An LSTM stores four gates and its cells. A GRU stores its three gates before and after the
+        recurrent product. All but the last layer store their results. With dropout there is a bit
         for each result and direction of the next layer.
 
-        For projections it is inferred that a layer's result before the projection is kept, too.
+        For projections it is inferred that a layer's result before the projection is stored, too.
         """
         gates = GATES[self.mode]
         kept = {LSTM: gates + 1, GRU: 2 * gates}.get(self.mode, gates)

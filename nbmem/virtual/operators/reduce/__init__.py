@@ -233,7 +233,7 @@ OPERATORS = (
         source=_SOURCE + "; ReduceMaxValuesKernel.cu",
         shown_by=_ORACLE,
     ),
-    # torch.distributions asks whether parameters and samples are what they may be.
+    # torch.distributions checks with these whether parameters and samples are valid.
     Operator(("_is_all_true",), values=ValueRule(health=always(True))),
     Operator(("_is_any_true",), values=ValueRule(health=always(False))),
     Operator(

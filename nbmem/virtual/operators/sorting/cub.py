@@ -1,7 +1,7 @@
 """Scratch memory of CUB's algorithms, by the rules of its dispatch layer.
 
 https://github.com/NVIDIA/cccl/blob/v3.0.1/cub/cub/device/dispatch (contained in CUDA 13.0).
-The names of the kernels in torch's library say with which types it calls them:
+The names of the kernels in torch's library contain the types that it calls them with:
 `cuobjdump -res-usage -arch sm_90 libtorch_cuda.so`. A wrong guess at one was off by KiB. Tiles are
 those of the card's architecture: nbmem/virtual/cub_tunings.py.
 """
@@ -37,7 +37,7 @@ std::multiplies) no architecture is tuned."""
 SELECT_TILE = 128 * 10
 """Of a type of torch's own (halves), which is not tuned."""
 ENCODE_TILE = 128 * 6
-"""Elements whose runs are counted in 64 bits, which is not tuned."""
+"""Elements of a tile in run-length encoding with 64-bit counts, which is not tuned."""
 REDUCE_BY_KEY_TILE = 128 * 9
 """Keys of eight bytes whose sums one block finds."""
 MERGE_TILE = 256 * 8
@@ -45,7 +45,7 @@ MERGE_TILE = 256 * 8
 REDUCE_THREADS = 256
 REDUCE_TILE = REDUCE_THREADS * 16
 WAVES = 5
-"""How often the blocks that run at a time fit into those of a launch (subscription_factor)."""
+"""Waves of a launch: its blocks per block that runs at a time (subscription_factor)."""
 
 
 def _tiles(count: int, tile: int) -> int:
@@ -60,7 +60,7 @@ def parts(*sizes: int) -> int:
 def tile_states(tiles: int, word: int, payload: int = 0) -> int:
     """Return the bytes of the tile states of a scan (ScanTileState).
 
-    Blocks share these states to look back at their predecessors' sums. The buffers are nested
+    Blocks read their predecessors' sums in these states (look-back). The buffers are nested
     twice, except for sums of C++ types in the CUB of CUDA 12.
 
     Args:
@@ -85,7 +85,7 @@ def radix_sort(  # noqa: PLR0913 - as many as DeviceRadixSort takes
 ) -> int:
     """Return the bytes for sorting keys and values (dispatch_radix_sort.cuh).
 
-    The parts are histograms, states that blocks look back at, second buffers for more than one
+    The parts are histograms, look-back states, second buffers for more than one
     pass, and counters.
 
     Args:
@@ -93,7 +93,7 @@ def radix_sort(  # noqa: PLR0913 - as many as DeviceRadixSort takes
         count: Elements.
         key: Bytes of a key.
         value: Bytes of a value; 0: there are none.
-        bits: How many bits of the key are looked at; None: all.
+        bits: How many bits of the key are sorted by; None: all.
         floats: Whether the keys are float32.
     """
     widest = max(key, value, 4)

@@ -55,7 +55,7 @@ def bincount(executor: Executor, call: OperatorCall) -> Any:
     bins = int(call.argument("minlength", 0) or 0)
     twin = executor.values.twin(tensor)
     if not tensor.numel():
-        pass  # as many as were asked for
+        pass  # only `minlength` bins
     elif twin is not None:
         bins = max(bins, int(twin.max()) + 1)
     elif (bound := below_of(executor.values, tensor)) is not None:

@@ -104,7 +104,7 @@ def unique_consecutive(launch: Launch) -> Iterator[Step]:
 def unique_rows(launch: Launch) -> Iterator[Step]:
     """Plan `unique_dim`: row numbers are sorted by the rows' content.
 
-    Row numbers are kept where the content differs.
+    Row numbers are retained where the content differs.
 
     By Thrust: unique_dim_cuda_template, compute_unique.
     """
@@ -198,7 +198,7 @@ def unique_without_counts(
 
 
 FEW, GROWTH = 10, 0.145
-"""Elements that are looked for one by one: fewer than this times a power of how many there are."""
+"""Values that are searched one by one: fewer than this times a power of the number of elements."""
 
 
 def _are_few(call: OperatorCall) -> bool:

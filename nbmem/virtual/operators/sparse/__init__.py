@@ -2,7 +2,7 @@
 
 The parts are ordinary tensors of the card (tensors/sparse.py). A handler does with them
 what a card's kernel does in its host code. So names, values and memory need no further
-rules. Scratch memory that no tensor stands for is allocated by its size. Handlers run with
+rules. Scratch memory without a tensor is allocated by its size. Handlers run with
 the mode on.
 """
 

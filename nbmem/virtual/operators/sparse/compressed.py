@@ -264,7 +264,7 @@ def mv(executor: Executor, call: OperatorCall) -> torch.Tensor:
 def sampled_addmm(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Run `torch.sparse.sampled_addmm`.
 
-    It computes the product's elements at the places of the first matrix.
+    It computes the product's elements at the indices of the first matrix.
     """
     del executor
     matrix = call.args[0]

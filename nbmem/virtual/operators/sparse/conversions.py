@@ -67,7 +67,7 @@ def copy_(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Run `copy_` between sparse tensors; the target gets new buffers.
 
     Raises:
-        RuntimeError: One of them is dense, as torch says it.
+        RuntimeError: One of them is dense, in torch's words.
     """
     target, source = call.args[:2]
     if not (is_sparse(target) and is_sparse(source)):

@@ -30,7 +30,7 @@ OTHER = {
     torch.sparse_bsc: torch.sparse_bsr,
 }
 _SORTED_AT_ONCE = 4096
-"""Elements that a sort puts in order without memory beside."""
+"""Elements up to which a sort takes no additional memory."""
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def scratch_buffers(like: torch.Tensor, *sizes: int) -> Iterator[None]:
 def flip_layout(tensor: torch.Tensor) -> torch.Tensor:
     """Convert CSR to CSC or back (compressed_to_flipped).
 
-    Places are made as in COO and sorted the other way.
+    Indices are made as in COO and sorted in the other order.
     """
     parts: Compressed = parts_of(tensor)
     values, count = parts.values, parts.nnz
@@ -98,7 +98,7 @@ def coo_to_compressed(executor: Executor, call: OperatorCall) -> Any:
 def dense_to_compressed(executor: Executor, call: OperatorCall) -> Any:
     """Run `to_sparse_csr()` of a dense matrix.
 
-    Elements that are not zero are kept; unknown values count as nonzero.
+    Elements that are not zero are retained; unknown values count as nonzero.
     """
     dense = call.args[0]
     if is_sparse(dense) or dense.dim() != 2:

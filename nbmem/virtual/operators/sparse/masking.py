@@ -63,7 +63,7 @@ def multiply_compressed(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor
 def sparse_mask(executor: Executor, call: OperatorCall) -> Any:
     """Run `sparse_mask`: a product with ones, or a selection of a dense one.
 
-    A sparse matrix is multiplied by ones at the mask's places. Of a dense matrix a dense mask
+    A sparse matrix is multiplied by ones at the mask's indices. For a dense matrix a dense mask
     selects.
     """
     tensor, mask = call.args[:2]
@@ -90,7 +90,7 @@ def for_gradient(executor: Executor, call: OperatorCall) -> Any:
 
     AccumulateGrad copies it as it is, though the leaf is compressed.
 
-    C++ asks for the leaf's strides, for it takes the leaf for a dense tensor.
+    C++ reads the leaf's strides, since it treats the leaf as a dense tensor.
     """
     del executor
     tensor = call.args[0]

@@ -137,7 +137,7 @@ def coalesce(executor: Executor, call: OperatorCall) -> torch.Tensor:
 def _merged(tensor: torch.Tensor, executor: Executor, call: OperatorCall) -> Coo:
     """Merge equal places: place buffers, sort, comparison, then the result.
 
-    There are three buffers of places, and scratch memory of the sort and of the comparison.
+    There are three buffers of indices, and scratch memory of the sort and of the comparison.
     """
     parts: Coo = parts_of(tensor)
     indices, values, count = parts.indices, parts.values, parts.nnz

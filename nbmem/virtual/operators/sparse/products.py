@@ -122,7 +122,7 @@ def _count_of_product(
 ) -> int:
     """Count the product's elements, or estimate their number.
 
-    The estimate is for places that are drawn at random. It is used where a factor's places are
+    The estimate is for indices that are drawn at random. It is used where a factor's indices are
     unknown.
     """
     inner = call.args[1].size(0)

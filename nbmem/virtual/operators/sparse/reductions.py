@@ -33,7 +33,7 @@ def total(executor: Executor, call: OperatorCall) -> Any:
 def sum_dims(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Sum over some dimensions.
 
-    Their rows of indices are removed, and elements that then have one place are added up.
+    Their rows of indices are removed, and elements that then have equal indices are added up.
     """
     del executor
     tensor = call.args[0]

@@ -4,8 +4,8 @@ torch's C++ casts refuse tensors that are not on a CUDA device.
 
 The lists are those of the CUDA op reference of torch.amp, as spelled out in
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/autocast_mode.h
-They stay lists, apart from the records of operators. In torch they are one file, and are compared
-with it when a release changes it.
+They are lists, separate from the records of operators. In torch they are one file, and they are
+compared with it when a release changes it.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class AutocastKernels:
             if space in self._others:
                 continue
             full = [f"{space}::{name}" for name in names]
-            # Asking torch.ops for a library that is not loaded would leave its name there.
+            # A lookup in torch.ops of a library that is not loaded would leave its name there.
             loaded = [name for name in full if _C._jit_get_schemas_for_operator(name)]
             operators = [operator_of(name) for name in loaded]
             found = [operator for operator in operators if operator is not None]

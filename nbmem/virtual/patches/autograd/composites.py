@@ -1,13 +1,13 @@
 """Composite operators of torch for which CUDA has another path.
 
-To C++ a virtual tensor lives on `lazy:0`, so these operators would take the path of other devices.
+In C++ a virtual tensor is on `lazy:0`, so these operators would take the path of other devices.
 CUDA's path (`composite` of their record) is registered for CUDA's autograd key, which virtual
 tensors have. The dispatch mode calls it where autograd does not run (inference_mode). Operators
 that are a kernel on CUDA (`is_kernel`) bypass autograd, as they do there.
 
 A build of torch without CUDA also composes operators that have a kernel on CUDA. Comparing the
 registrations of both builds (`torch._C._dispatch_get_registrations_for_dispatch_key`) finds all of
-them: in 2.13 `rms_norm`, `silu_backward` and `mish_backward`. The same function tells what autocast
+them: in 2.13 `rms_norm`, `silu_backward` and `mish_backward`. The same function lists what autocast
 casts.
 """
 
@@ -34,9 +34,9 @@ _STRIDED = torch.ops.aten.as_strided_.default
 def _as_strided(*args: Any) -> Any:
     """Run torch's own as_strided_ kernel on a virtual tensor.
 
-    Every backend but XLA and that of lazy tensors has this kernel. C++ asks for it where
-    functionalization repeats on its wrapper what a view did in place, as in `adaptive_avg_pool2d(x,
-    1)` of an image in channels last.
+    Every backend but XLA and that of lazy tensors has this kernel. C++ calls it when
+    functionalization repeats an in-place view on its wrapper. An example is
+    `adaptive_avg_pool2d(x, 1)` of an image in channels last.
     """
     return _STRIDED._op_dk(torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional, *args)
 
@@ -56,7 +56,7 @@ class CompositeKernels:
             around = self._autocast.wrap_for_subclasses(operator, kernel)
             implement(self._library, operator, around, _KEY_AROUND)
         for name in kernels():
-            # The last for who asks whether CUDA has one: functionalization composes what has none.
+            # "CUDA" is for functionalization, which decomposes what has no kernel there.
             keys = (_KEY_AROUND,) if has_cuda_kernel(name) else (_KEY_AROUND, _KEY, "CUDA")
             for key in keys:
                 self._library.impl(name, torch.library.fallthrough_kernel, key)

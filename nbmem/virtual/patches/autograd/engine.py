@@ -37,7 +37,7 @@ def _clear_engine_queue(run: Callable[..., Any], leaf: torch.Tensor) -> None:
     """Empty the engine's queue after a pass that failed.
 
     This frees all that the queued nodes hold. On a card the engine's own threads do so at once.
-    Here a pass runs in the calling thread, whose queue waits for its next pass.
+    Here a pass runs in the calling thread, whose queue is processed only in its next pass.
     """
     with (
         torch.inference_mode(mode=False),

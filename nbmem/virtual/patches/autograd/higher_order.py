@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _ASKING = "_get_current_dispatch_mode"
 _TRACING = "torch._higher_order_ops.utils"
 _COPY, _TRACER = "_from_fun", "_maybe_reenter_make_fx"
-"""What copies one argument, and what is given a function and returns the one that traces it."""
+"""A function that copies one argument, and one that wraps a function as one that traces it."""
 _KERNELS = ("cond", "invoke_subgraph", "strict_mode", "base_hop", "scan")
 
 

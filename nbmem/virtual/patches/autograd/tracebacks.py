@@ -2,7 +2,7 @@
 
 An operator leaves no frame (frames.py). Frames of functions that replace torch's are removed where
 an error is shown: by Python's hooks, by the module `traceback` (logging, DataLoader's workers), or
-by IPython, which keeps for `%tb` and `%debug` what it has shown.
+by IPython, which stores for `%tb` and `%debug` what it has shown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _WALKERS = ("walk_tb", "_walk_tb_with_full_positions")
-"""Functions of `traceback` that all of it goes through a traceback by."""
+"""Functions with which all of `traceback` walks a traceback."""
 
 
 def traceback_patches() -> list[Patch]:

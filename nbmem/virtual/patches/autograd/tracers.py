@@ -1,7 +1,7 @@
 """Tracing of programs: what tracers load, compare and see as device.
 
-A fake tensor of a card has its device in Python alone. Where C++ asks for it, the answer is the
-device of a virtual tensor: for "cuda" the engine and every view would look for a driver, and end
+A fake tensor of a card has its device in Python alone. C++ gets the device of a virtual tensor
+instead: for "cuda" the engine and every view would search for a driver, and end
 the process.
 """
 
@@ -47,7 +47,7 @@ def _cpp_device(device: Any) -> Any:
 def tracing_patches() -> list[Patch]:
     """Return patches of torch.jit's tracer and of fake tensors.
 
-    They change what a trace compares and loads, and the device that C++ sees of a fake tensor.
+    They change what a trace compares and loads, and the device of a fake tensor in C++.
     """
     fake: Any = fake_tensor.FakeTensor
     true_dispatch = fake.__dict__["__torch_dispatch__"].__func__
@@ -62,7 +62,7 @@ def tracing_patches() -> list[Patch]:
     true_mode = mode.dispatch
 
     def in_mode(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # C++ makes a number's tensor where it hears that the others are.
+        # C++ makes a number's tensor on the device that it has for the others.
         device = (kwargs or {}).get("device")
         if device is not None and device.type == "lazy":
             kwargs = {**kwargs, "device": CUDA[device.index]}

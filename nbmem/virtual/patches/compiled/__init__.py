@@ -1,7 +1,7 @@
 """Compiled regions: captured, planned by Inductor, run without kernels.
 
-What a compiled step takes is decided in Python. AOTAutograd's partitioner says what is saved and
-what is computed again. Inductor fuses, orders and reuses buffers, and writes a wrapper that
+The memory of a compiled step is decided in Python. AOTAutograd's partitioner selects what is saved
+and what is recomputed. Inductor fuses, orders and reuses buffers, and writes a wrapper that
 allocates them. All of it runs here. The wrapper runs on the card's tensors, and allocates and frees
 what it would on a real card. Only the kernels do nothing.
 """

@@ -2,13 +2,13 @@
 
 A package holds the program, which is planned when it is called. On a card it holds machine code,
 and its constants are one block of cudaMalloc's, beside torch's allocator, for as long as the loaded
-model lives. So they are here. What a call takes is what Inductor plans for the same program.
+model exists. That holds here, too. A call takes what Inductor plans for the same program.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor/__init__.py
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/inductor/aoti_runtime/model_base.h
 
 Known limits: what compiling takes on a card to time kernels is not counted (all arguments of one
-kernel at a time). The seeds of attention (16 bytes) live there to the end of a call.
+kernel at a time). The seeds of attention (16 bytes) are live there to the end of a call.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ REFUSED = (
 _MARK = "nbmem"
 """A file in the package: which constants it has, and that it holds no machine code."""
 _TIMED_BEFORE: dict[str, Any] = {"aot_inductor.package": True, "shape_padding": False}
-"""No first call times kernels (a plan knows it by the first setting), or products and padded ones,
-of which the plain ones are taken here."""
+"""Settings without timing at the first call: neither kernels (plans depend on the first setting),
+nor products against padded ones. The plain ones are taken here."""
 _ALIGNED = 64
 _PAGE = 2 << 20
 """cudaMalloc of more than a MiB takes whole ones."""
 _BASE = 0x7E00_0000_0000
-"""Where constants lie: far from the allocator's segments."""
+"""The address of constants: far from the allocator's segments."""
 
 
 class AheadOfTime:
@@ -259,7 +259,7 @@ def _is_marked(path: Any) -> bool:
         with zipfile.ZipFile(path) as package:
             return any(name.rpartition("/")[2] == _MARK for name in package.namelist())
     except (OSError, zipfile.BadZipFile):
-        return False  # torch says what is wrong with it
+        return False  # torch raises the error
     finally:
         if hasattr(path, "seek"):
             path.seek(0)

@@ -1,7 +1,7 @@
 """Comments about buffers behind a planned wrapper's code.
 
-They name each buffer's operator, module and line. The graph's nodes know all three, and Inductor
-leaves them out of its text. Readers of the code read the comments, too (core/told.py).
+They name each buffer's operator, module and line. The graph's nodes have all three, and Inductor
+leaves them out of its text. Readers of the code parse them (core/session/buffer_annotations.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def buffer_comments_patch() -> Patch:
 
 def _lines(buffers: dict[str, Any]) -> Iterator[str]:
     for name, buffer in buffers.items():
-        # What stands for a buffer that a kernel has written to is none of its own.
+        # An object for a buffer that a kernel has written to has no operator of its own.
         node = _node(buffer) if hasattr(buffer, "get_origins") else None
         if node is not None:
             told = _operator(node), _direction(node), _module(node), *_line(node)
@@ -57,7 +57,7 @@ def _node(buffer: Any) -> Any:
 def _form(buffer: Any) -> tuple[str, str]:
     """Return a buffer's shape and type as text.
 
-    Both are empty where it stands for several.
+    Both are empty if it has several buffers.
     """
     layout = buffer.layout
     if not hasattr(layout, "size") or not hasattr(layout, "dtype"):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _KEPT = frozenset(
     {"Stream", "Event", "Generator", "_use_cudnn_rnn_flatten_weight", "clear_autocast_cache"}
 )
-"""Names of the package torch that have no place in a graph, or no meaning without a card."""
+"""Names of torch that do not belong in a graph, or have no meaning without a card."""
 _Device = type(CPU)
 _true_unset: Any = getattr(proxy_tensor, "unset_fake_temporarily", None)
 
@@ -47,7 +47,7 @@ class Capture:
     Args:
         mode: The mode of the cards.
         machine: The cards.
-        patches: What stands in for torch's functions.
+        patches: Replacements of torch's functions.
     """
 
     def __init__(self, mode: CardMode, machine: Machine, patches: Patches) -> None:
@@ -125,7 +125,7 @@ class Capture:
             gpu = machine.gpu(device)
             gpu.give(gpu.take(torch.float32.itemsize))
 
-        # Later ones compare a device with a string, so that they ask for none.
+        # Later releases compare a device with a string, so they do not call `is_available`.
         asks = "is_available" in true_init.__wrapped__.__code__.co_names
         return [Patch(fake_tensor, "init_gpu_context", init)] if asks else []
 
@@ -144,7 +144,7 @@ class Capture:
 
         return [
             Patch(InstructionTranslator, "run", run),
-            # Else torch makes constants on the card while it traces, and asks C++ for that.
+            # Else torch makes constants on the card while it traces, with C++ code.
             Patch(FakeTensorMode, "avoid_device_init", property(avoids)),
             *self._context_of_fakes(),
             _devices(),
@@ -157,7 +157,7 @@ class Capture:
 def _devices() -> Patch:
     """Return a patch that writes the card as device into graphs.
 
-    C++ names the device that it sees.
+    C++ would write its own device, `lazy`.
     """
     proxy: Any = proxy_tensor.ProxyTorchDispatchMode
     true_dispatch = proxy.__torch_dispatch__
@@ -179,8 +179,8 @@ _true_format: Any = getattr(torch._C, "_conv_determine_backend_memory_format", N
 def _format_of_convolution(source: torch.Tensor, weight: torch.Tensor, backend: Any) -> Any:
     """Return the memory format of a convolution on the card.
 
-    It is that of cuDNN, which a build without CUDA does not have. Other devices keep torch's
-    answer.
+    It is that of cuDNN, which a build without CUDA does not have. Other devices use torch's
+    own function.
     """
     if source.device.type == "cuda":
         return layout(source, weight)

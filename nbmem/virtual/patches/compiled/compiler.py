@@ -1,12 +1,12 @@
 """torch.compile while a virtual card is active.
 
-Inductor plans compiled regions for the card. A compiled function asks Dynamo for its stance at
-every call, so the patched stance also reaches what was compiled before. A region captured for the
-backend `eager` runs as it was captured.
+Inductor plans compiled regions for the card. A compiled function reads Dynamo's stance at
+every call, so the patched stance also applies to what was compiled before. A region captured for
+the backend `eager` runs as it was captured.
 
 A region that cannot be planned runs eagerly, and a note names the region and the reason. This holds
-for other backends than these two, and for any failure on the way: an error of the simulation is no
-error of the program.
+for other backends than these two, and for any failure while planning: an error of the simulation is
+no error of the program.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Compiler:
     Args:
         mode: The mode of the cards.
         machine: The cards.
-        patches: What stands in for torch's functions; what Inductor needs comes to it later.
+        patches: Replacements of torch's functions; those for Inductor are added to it later.
         eager: Plan nothing: a program that is run many times over would wait for each plan.
-        keep: Folder of plans that other activations take over; None to keep none.
+        keep: Folder of plans that other activations reuse; None to save none.
     """
 
     def __init__(
@@ -168,13 +168,13 @@ class Compiler:
         from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
 
         eagerly = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)  # with all that it calls
-        # A frame of ours runs as it is, but the program's that it calls are compiled.
+        # A frame of nbmem runs as it is, but frames of the program that it calls are compiled.
         as_it_is = FrameExecStrategy(FrameAction.SKIP, FrameAction.DEFAULT)
         catcher: Any = convert_frame.CatchErrorsWrapper
         true_catch: Any = catcher.__call__
         true_plan: Any = _Wrapper.__call__
         compiler = self
-        # Where a graph breaks, Dynamo looks at each frame that runs, ours included.
+        # Where a graph breaks, Dynamo handles each frame that runs, nbmem's included.
         for function in (CardMode.__torch_dispatch__, without_jit_trace(_is_on_card)):
             set_code_exec_strategy(function.__code__, eagerly)
 
@@ -193,7 +193,7 @@ class Compiler:
                     raise
                 except Exception as err:
                     if isinstance(self._torchdynamo_orig_backend, convert_frame.ConvertFrameAssert):
-                        raise  # fullgraph=True: a program that cannot be captured is told so
+                        raise  # fullgraph=True: a program that cannot be captured gets the error
                     compiler._give_up(err)
                     return ConvertFrameReturn(frame_exec_strategy=eagerly)
 
@@ -206,7 +206,7 @@ class Compiler:
                 with only_new(), compiler._planner.planning(), compiler._following(model, inputs):
                     return true_plan(self, model, inputs, **config)
             except (torch.OutOfMemoryError, RestartAnalysis):
-                raise  # the second: Dynamo shall capture it once more, otherwise
+                raise  # RestartAnalysis: Dynamo captures it again, differently
             except Exception as err:  # noqa: BLE001 - the region is captured, and runs as it is
                 compiler._give_up(err)
                 return model.forward
@@ -220,8 +220,8 @@ class Compiler:
     def _with_few_collections(self, work: Callable[[], T]) -> T:
         """Capture and plan with two garbage collections, not hundreds.
 
-        There are fifteen in a ResNet-50's compiling, a seventh of its time. Programs depend on
-        them: what the call before left in cycles is gone when a region is compiled once more.
+        Compiling a ResNet-50 has fifteen, a seventh of its time. Programs depend on them: what the
+        previous call left in cycles is freed when a region is compiled once more.
         """
         self._collects = False
         apart = contextlib.nullcontext() if self._follower is None else self._follower.excluding()

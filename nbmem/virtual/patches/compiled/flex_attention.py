@@ -94,7 +94,7 @@ def _is_compiled() -> bool:
     """Return whether the program has compiled the operator's caller.
 
     torch.compile's wrapper is then among the callers. flex_attention itself compiles the call for
-    the sake of its own checks, which does not count.
+    its own checks, which does not count.
     """
     frame, wrappers, by_hand = sys._getframe(2), 0, False
     while frame is not None:

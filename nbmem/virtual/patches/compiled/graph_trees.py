@@ -1,8 +1,8 @@
 """CUDA graphs of compiled regions, on the virtual card's memory.
 
 The graph trees are torch's module, unchanged. They decide which function is warmed up, recorded or
-replayed, and which outputs of an earlier one live. Replaced here are the C++ functions that they
-call: tensors at an address that they do not own, and the allocator's state of a private pool.
+replayed, and which outputs of an earlier one are live. Replaced here are the C++ functions that
+they call: tensors at an address that they do not own, and the allocator's state of a private pool.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor/cudagraph_trees.py
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/cuda/Module.cpp
@@ -162,8 +162,8 @@ def _outputs(node: Any, storages: Storages) -> dict[str, Any]:
     """Return methods that make the tensors of each replay anew.
 
     torch returns one tensor object at each replay, and makes autograd in C++ not count it. Here
-    each replay makes its own, which is counted right without that. Its storage is that of the
-    replay before while something of that lives (a gradient that is added up).
+    each replay makes its own, which is counted correctly. Its storage is that of the previous
+    replay while that is still live (a gradient that is added up).
     """
     true_tensor: Any = node._reconstruct_from_tensor_metadata
 
@@ -181,7 +181,7 @@ def _outputs(node: Any, storages: Storages) -> dict[str, Any]:
             storage = torch.UntypedStorage._new_with_weak_ptr(before.cdata)
         made = true_tensor(self, facts, storage)
         known[id(facts)] = StorageWeakRef(made.untyped_storage())
-        storages.overwrite(made.untyped_storage()._cdata, "")  # it tells nobody who reads it later
+        storages.overwrite(made.untyped_storage()._cdata, "")  # a later read raises no error
         return made
 
     return {"_initialize_cached_tensors": begin, "_reconstruct_from_tensor_metadata": tensor}

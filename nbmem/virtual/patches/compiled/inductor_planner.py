@@ -1,8 +1,8 @@
 """Inductor on a virtual card: it plans, but compiles no kernel.
 
-No kernel is run, either. Nothing of Inductor is kept beyond the card, but where plans are kept on
-request (kept.py). Its wrappers lie in a folder of their own, its caches are off, and its facts
-about a device are forgotten before and after.
+No kernel is run. Nothing of Inductor outlasts the card, unless plans are saved on request
+(plan_cache.py). Its wrappers are in a folder of their own, its caches are off, and its facts
+about a device are dropped before and after.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor
 
@@ -50,7 +50,7 @@ _SETTINGS = {
     "max_autotune_conv_backends": "ATEN",
 }
 _AUTOGRAD_SETTINGS = {"force_non_lazy_backward_lowering": True}
-"""A region's backward is planned with it: later the settings are those of the program."""
+"""A region's backward is planned with it: later the program's settings would apply."""
 
 
 class InductorPlanner:
@@ -59,7 +59,7 @@ class InductorPlanner:
     Args:
         mode: The mode of the cards.
         machine: The cards.
-        keep: Folder of plans that other activations take over; None to keep none.
+        keep: Folder of plans that other activations reuse; None to save none.
     """
 
     def __init__(self, mode: CardMode, machine: Machine, *, keep: str | None) -> None:
@@ -70,7 +70,7 @@ class InductorPlanner:
 
     def begin(self) -> list[Patch]:
         """Import Inductor, which takes seconds, and return its patches."""
-        # In a thread of its own: an import keeps the frames below it, with all their tensors.
+        # In a thread of its own: an import retains the frames below it, with all their tensors.
         thread = threading.Thread(target=_import)
         thread.start()
         thread.join()
@@ -145,7 +145,7 @@ class InductorPlanner:
             return timed_on_card(machine, act)
 
         def kernel(_self: Any, _name: str, source: str, *_: Any, **__: Any) -> PlannedKernel:
-            was_timed = config.aot_inductor.package  # those of a package, when it was compiled
+            was_timed = config.aot_inductor.package  # a package's are timed when it is compiled
             return PlannedKernel(mode, source, timed, tunes=not was_timed)
 
         return [
@@ -236,8 +236,8 @@ def _import_stream(wrapper: Any) -> None:
 def _fresh_cache(**_: Any) -> Iterator[None]:
     """Clear Inductor's caches before and after a `with` block.
 
-    Inductor's own function also makes a folder. It would keep the folder, and say so, where a plan
-    fails.
+    Inductor's own function also makes a folder. It would retain the folder, and print that, where a
+    plan fails.
     """
     from torch._inductor import utils
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _sympy: Any = sizevars.sympy
 _KEPT = 1 << 16
-"""Expressions that are remembered: a ResNet-50 has some thousand."""
+"""Expressions in the cache: a ResNet-50 has some thousand."""
 
 
 def shortcut_patches() -> list[Patch]:
@@ -112,7 +112,7 @@ def _simplify(true_simplify: Callable[..., Any]) -> Callable[..., Any]:
 def _with_ranges(true_simplify: Callable[..., Any]) -> Callable[..., Any]:
     """Return a simplification with ranges that is cached for all graphs.
 
-    torch caches it for one graph, and forward and backward ask for the same. Ranges matter to
+    torch caches it for one graph, and forward and backward make equal queries. Ranges matter to
     divisions alone, which most expressions do not have.
     """
     known: dict[Any, Any] = {}
@@ -232,7 +232,7 @@ def _once(true_init: Callable[[Any], None]) -> Callable[[Any], None]:
 def _unread(true_print: Callable[..., str]) -> Callable[..., str]:
     """Return a print_readable() that is empty if its text is not used.
 
-    Only torch's trace and what TORCH_LOGS asks for read a graph as text.
+    Only torch's trace and the logs of TORCH_LOGS read a graph as text.
     """
     trace, logs = logging.getLogger("torch.__trace"), _internal.log_state
 

@@ -2,15 +2,15 @@
 
 Plans are in torch's own cache, for the time of the process. An estimate runs one program again and
 again, each time on a card of its own. What changes is often in no region: an optimizer, the
-allocator's settings, the card's size. Torch's cache knows what a region was compiled from: the
-graph, the sizes, types and places of its inputs, the settings and modes. A card of another kind has
+allocator's settings, the card's size. The key of torch's cache has what a region was compiled from:
+the graph, the sizes, types and devices of its inputs, the settings and modes. Each kind of card has
 a folder of its own.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_functorch/_aot_autograd/autograd_cache.py
 
-What a plan takes on the card while it is made (constants, what Inductor times) is part of the run.
-It is taken again where the plan is reused. A plan that leaves something there for good is made
-anew.
+The memory of a plan on the card while it is made (constants, what Inductor times) is part of the
+run. It is allocated again where the plan is reused. A plan that leaves memory there for good is
+made anew.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nbmem.virtual.hardware.machine import Machine
 
 SETTINGS = {"force_disable_caches": False, "fx_graph_cache": True, "fx_graph_remote_cache": False}
-"""Inductor's, under which plans are kept."""
+"""Inductor's settings, under which plans are saved."""
 AUTOGRAD_SETTINGS = {
     "enable_autograd_cache": True,
     "enable_remote_autograd_cache": False,
@@ -40,7 +40,7 @@ AUTOGRAD_SETTINGS = {
 }
 """AOTAutograd's, which has Inductor's part of the plan with its own."""
 _taken: dict[tuple[str, str], list[_PlanAllocations]] = {}
-"""By place and torch's key: what the plan took on each card."""
+"""By folder and torch's key: what the plan allocated on each card."""
 
 
 def _folder_of(machine: Machine) -> str:
@@ -132,8 +132,8 @@ class PlanCache:
     def settle(self) -> None:
         """End the recordings and drop plans that leave allocations.
 
-        Called when what plans left in cycles has been collected: what lives then was left for good.
-        What repeated plans left is freed.
+        Called after a garbage collection of what plans left in cycles: what is live then was left
+        for good. What repeated plans left is freed.
         """
         for one in reversed(self._open):
             clean = [heard.end() for heard in reversed(one)]
@@ -157,7 +157,7 @@ class PlanCache:
             ),
             # Alone: what Inductor has timed is in a cache, too, and is timed in every run.
             *patches_of(ways, {"_get_tmp_dir": classmethod(lambda _cls: self._place)}),
-            # Half a region is not kept: nobody would take again what its plan took.
+            # Half a region is not saved: its plan's allocations would not be repeated.
             *patches_of(
                 codecache.FxGraphCache, {"_save_graph": staticmethod(lambda *_, **__: None)}
             ),

@@ -1,8 +1,8 @@
 """Space on Python's own stack for deep calls.
 
-Without it they map and unmap memory again and again. CPython (from 3.11 on) keeps the frames of a
-thread in pieces of 16 KiB and no spare one. At the depth where a piece ends, each call takes a page
-from the system and gives it back.
+Without it they map and unmap memory again and again. CPython (from 3.11 on) stores the frames of a
+thread in chunks of 16 KiB, without a spare one. At the depth where a chunk ends, each call takes a
+page from the system and gives it back.
 
 `push_chunk` and `_PyThreadState_PopFrame` in
 https://github.com/python/cpython/blob/v3.13.0/Python/pystate.c
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _SLOTS = 1 << 16
-"""Half a MiB for a frame of 8-byte slots: the piece that holds it is twice as large."""
+"""Half a MiB for a frame of 8-byte slots: the chunk that holds it is twice as large."""
 
 
 def _call(work: Callable[[], Any]) -> Any:

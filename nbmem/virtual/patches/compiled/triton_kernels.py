@@ -1,8 +1,8 @@
 """Triton kernels that Inductor writes, which are never compiled.
 
-A launch only forgets the values that the kernel writes. Where Inductor has several configurations
-for a kernel, its first launch times each: beside a buffer that clears the card's cache, on copies
-of what the kernel writes over. That reaches the allocator.
+A launch only drops the known values of tensors that the kernel writes. Where Inductor has several
+configurations for a kernel, its first launch times each. It does so beside a buffer that clears the
+card's cache, on copies of what the kernel overwrites. This changes the allocator's state.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor/runtime/triton_heuristics.py
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor/runtime/benchmarking.py
@@ -98,7 +98,7 @@ class PlannedKernel:
     Args:
         mode: The mode of the cards.
         source: Inductor's source for Triton.
-        timed: Sources that have been timed, without their kernels' names: Inductor asks once.
+        timed: Sources that have been timed, without their kernels' names: Inductor times each once.
         tunes: Whether its first launch times it.
     """
 
@@ -132,7 +132,7 @@ class PlannedKernel:
             return
         size = machine.current.card.l2_bytes // 4
         for _ in range(self._tuning.choices):
-            # Anew for each: what clears the cache may have raised the peak, and copies have room.
+            # Anew for each: clearing the cache may have raised the peak and left free memory.
             copied = self._copied(args)
             copies = [torch.clone(tensor) for tensor in copied]
             del copies

@@ -144,7 +144,7 @@ def _graphs(machine: Machine, accelerator: Any) -> list[Patch]:
 def _acceptable(tensor: torch.Tensor) -> bool:
     """Return whether cuDNN accepts a tensor, as is_acceptable() does.
 
-    torch asks before it flattens the weights of recurrent layers. bfloat16 is not among cuDNN's
+    torch calls it before it flattens the weights of recurrent layers. bfloat16 is not among cuDNN's
     types.
     """
     backend = torch.backends.cudnn
@@ -154,7 +154,7 @@ def _acceptable(tensor: torch.Tensor) -> bool:
 def _grouped(lists: Any, with_indices: bool = False) -> Any:  # noqa: FBT001, FBT002 - torch's own
     """Group tensors by dtype and by the device that Python sees.
 
-    foreach operators take their fast path on CUDA; C++ sees another device.
+    foreach operators take their fast path on CUDA; in C++ the device is another one.
     """
     groups = _true_groups(lists, with_indices)
     return {(found[0][0][0].device, key[1]): found for key, found in groups.items()}

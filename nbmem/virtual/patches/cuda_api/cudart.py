@@ -98,7 +98,7 @@ def _statistics(machine: Machine) -> dict[str, Any]:
 
     def set_settings(conf: str) -> None:
         for gpu in machine.gpus:
-            gpu.read_environment()  # what it says comes first, as in torch
+            gpu.read_environment()  # its settings are applied first, as in torch
             try:
                 gpu.allocator.set_settings(conf)
             except MalformedSettings as err:
@@ -150,7 +150,7 @@ def _statistics(machine: Machine) -> dict[str, Any]:
 def _history(machine: Machine) -> dict[str, Any]:
     """Return the C functions of the memory history and snapshots.
 
-    torch turns the history on and off for all cards at once.
+    torch enables or disables the history for all cards at once.
     """
     histories = tuple(gpu.history for gpu in machine.gpus)
 

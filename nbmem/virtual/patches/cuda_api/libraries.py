@@ -1,7 +1,7 @@
 """Links between torch and other libraries: DLPack, NVTX and NCCL.
 
 Tensors of a virtual card go through torch's own ends of DLPack. Another library gets an error that
-says what to do.
+explains what to do.
 """
 
 from __future__ import annotations

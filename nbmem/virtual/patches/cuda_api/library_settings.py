@@ -1,6 +1,6 @@
 """Settings of CUDA's libraries that torch's C++ holds.
 
-These are sizes, preferences, tuning and pinned memory. Answers and defaults are those of the oracle
+These are sizes, preferences, tuning and pinned memory. Values and defaults are those of the oracle
 (tests/oracle) with torch 2.13.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.host.pinned import Pinned
 
 FFT_PLANS = 4096
-"""Plans of cuFFT's that torch keeps; none is made here."""
+"""Plans of cuFFT's that torch caches; none is made here."""
 _NO_OTHER = (
     "A virtual GPU has torch's own allocator: another one is compiled code that asks the driver. "
     "Leave change_current_allocator out where the card is virtual."

@@ -1,6 +1,6 @@
 """torch.profiler without the card's activity.
 
-There is none, and torch would say so for each call.
+There is none, and torch would warn at each call.
 """
 
 from __future__ import annotations
@@ -20,6 +20,6 @@ def profiling_patches() -> list[Patch]:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         true_init(self, *args, **kwargs)
         if getattr(self, "profiler_kind", None) == states.KINETO_GPU_FALLBACK:
-            self.profiler_kind = states.KINETO  # else events of a driver's are asked for
+            self.profiler_kind = states.KINETO  # else it reads a driver's events
 
     return [Patch(profiler.profile, "__init__", init)]

@@ -62,7 +62,7 @@ _ERRORS = {
     101: ("cudaErrorInvalidDevice", "invalid device ordinal"),
     600: ("cudaErrorNotReady", "device not ready"),
 }
-"""By number (cudaError_t of driver_types.h), the names and what cudaGetErrorString says of them."""
+"""By number (cudaError_t of driver_types.h), the names and the texts of cudaGetErrorString."""
 
 
 class Cudart:

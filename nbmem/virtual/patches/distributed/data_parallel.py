@@ -62,7 +62,7 @@ class CardCollectives:
     ) -> list[list[torch.Tensor]]:
         """Copy many tensors to each card through flat buffers.
 
-        On other cards the copies stay parts of the buffers. The first card keeps the tensors
+        On other cards the copies stay parts of the buffers. The first card uses the tensors
         themselves.
 
         Raises:
@@ -157,7 +157,7 @@ def data_parallel_patches(machine: Machine) -> list[Patch]:
     cards = CardCollectives(machine)
 
     def scatter(ctx: Any, targets: Any, sizes: Any, dim: int, source: torch.Tensor) -> Any:
-        # torch's own asks for a stream of a real card.
+        # torch's own function gets a stream of a real card.
         indices = [machine.gpu(target).index for target in targets]
         from_cpu = source.device.type == "cpu"
         ctx.dim, ctx.input_device = dim, -1 if from_cpu else source.get_device()

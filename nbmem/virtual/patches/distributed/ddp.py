@@ -101,10 +101,10 @@ def _forward(true: Any) -> Any:
             broadcast(self.module.buffers(), self.device, self.process_group)
         if self._card_moves:
             (inputs,), (options,) = _to_kwargs(inputs, options, self.device, False)
-        with self._inside_ddp_forward():  # where the compiler looks for buckets to split at
+        with self._inside_ddp_forward():  # the compiler reads the buckets to split at from it
             return self.module(*inputs, **options)
 
-    return skip(forward)  # torch's own meets its reducer's C++, at which a compiled one breaks, too
+    return skip(forward)  # torch's own breaks a compiled graph, too, at its reducer's C++
 
 
 def _final_sync(true: Any) -> Any:
@@ -138,7 +138,7 @@ class _NullLogger:
     def _get_ddp_logging_data() -> _EmptyLoggingData:
         """Return empty data for torch's wrapper.
 
-        Lightning asks for it where a run ends.
+        Lightning calls it where a run ends.
         """
         return _EmptyLoggingData()
 

@@ -78,8 +78,8 @@ class ReducerBuckets:
         flat: The buckets.
         in_pass: Whether a gradient has come since the last pass was finished.
         hook: The program's communication hook with its state; None: an all_reduce of each.
-        nodes: The parameters' nodes, which the reducer keeps: hooks run for ever on the stream on
-            which the model was wrapped.
+        nodes: The parameters' nodes, which the reducer retains. So hooks always run on the stream
+            on which the model was wrapped.
     """
 
     def __init__(  # noqa: PLR0913 - the options of torch's reducer
@@ -107,7 +107,7 @@ class ReducerBuckets:
         self._promises: list[Any] = []
         self.hook: tuple[Any, Any] | None = None
         self.flat: list[torch.Tensor] = []
-        one = [sys.maxsize]  # of each type: nobody knows yet in which order gradients come
+        one = [sys.maxsize]  # of each type: the order of the gradients is not known yet
         first = self._by_size(range(len(parameters)), self._limits if caps or unused else one)
         self._fill(sorted(first, key=min, reverse=True))
 
@@ -143,7 +143,7 @@ class ReducerBuckets:
         mine = sorted((start, n) for n, (at, start) in self._places.items() if at == bucket)
         parameters = [p for _, n in mine if (p := self._parameters[n]()) is not None]
         promise = hook(state, GradientBucket(flat, parameters, (bucket, len(self.flat))))
-        self._promises.append(promise)  # Its result lives until backward is done.
+        self._promises.append(promise)  # Its result is live until backward is done.
 
     def finish(self) -> None:
         """Send the remaining buckets and the map of used parameters.

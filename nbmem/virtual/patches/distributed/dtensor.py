@@ -1,7 +1,7 @@
 """DTensor's search for strided shards, made once for each call.
 
 torch 2.13 plans the sharding of `torch._foreach_add(a, b)` for each element of the lists, and each
-time looks through all of them for a strided shard. An optimizer with 300 parameters looks at 90,000
+time searches all of them for a strided shard. An optimizer with 300 parameters then reads 90,000
 specs for each of its operators, and FSDP2 seldom has a strided one.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/tensor/_sharding_prop.py

@@ -1,7 +1,7 @@
 """Process groups of a virtual card, which communicate nothing.
 
 They are torch's own FakeProcessGroup, under the name of NCCL. Each rank is a process that runs
-alone and assumes that all others do what it does. An object that only another rank knows, as one
+alone and assumes that all others run as it does. An object that only another rank has, as one
 that it broadcasts, is taken from this rank if the program has it here.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/distributed/c10d/FakeProcessGroup.hpp
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NCCL = frozenset({"nccl", "cuda:nccl", "cpu:gloo,cuda:nccl"})
-"""Backends that a virtual card answers for; gloo's own processes work as they do."""
+"""Backends that a virtual card replaces; gloo's own processes work as they do."""
 
 
 class _Options:
@@ -101,7 +101,7 @@ def group_patches() -> list[Patch]:
         "_set_sequence_number_for_group": lambda _self: None,
         "_get_sequence_number_for_group": lambda _self: 0,
         "perform_nocolor_split": lambda _self, _device: None,
-        "_shutdown": lambda _self: None,  # torch 2.6 looks for it in vain
+        "_shutdown": lambda _self: None,  # torch 2.6 calls it, but does not have it
     }
     work_class = getattr(_c10d(), "FakeWork", _c10d().Work)  # torch 2.6 has the base class alone
     minutes = Patch(distributed_c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
@@ -253,7 +253,7 @@ def _argument_or_variable(value: int | None, variable: str, without: int) -> int
 def _objects(c10d: Any) -> dict[str, Any]:
     """Return the collectives that exchange Python objects.
 
-    Where this rank has an object of its own, that stands for the other rank's.
+    If this rank has an object of its own, the object replaces the other rank's.
     """
     broadcast, scatter = c10d.broadcast_object_list, c10d.scatter_object_list
 
@@ -269,7 +269,7 @@ def _objects(c10d: Any) -> dict[str, Any]:
         given = asked.get("scatter_object_input_list")
         if not RankState.apart:
             return scatter(*args, **options)
-        # Without a list only the rank that scatters knows, and this one keeps what it has.
+        # Without a list only the scattering rank has the objects; this rank's list stays unchanged.
         if given is not None and not c10d._rank_not_in_group(asked.get("group")):
             asked["scatter_object_output_list"][0] = given[c10d.get_rank(asked.get("group"))]
         return None

@@ -88,7 +88,7 @@ def leave_world() -> None:
 def _forget_in_accelerate() -> None:
     """Reset the state of Accelerate, which is one for all of a process.
 
-    It would say that the process group is still there.
+    It would report that the process group still exists.
     """
     state = sys.modules.get("accelerate.state")
     for name in ("AcceleratorState", "PartialState", "GradientState"):
@@ -160,7 +160,7 @@ def _sharing_patches() -> list[Patch]:
     true_put = queues.Queue.put
 
     def put(self: Any, obj: Any, *args: Any, **kwargs: Any) -> None:
-        # A queue pickles in a thread of its own, whose errors nobody hears; the reader would wait.
+        # A queue pickles in its own thread, whose errors are not reported; the reader would wait.
         if _holds_card(obj):
             raise UsageError(ONE_PROCESS)
         true_put(self, obj, *args, **kwargs)

@@ -1,12 +1,12 @@
 """Eager-mode memory of a planned region, from its captured graph.
 
-The graph runs as it is, once, forward and backward, where the region is first called, on cards of
+The graph runs as it is, once, forward and backward, at the first call of the region, on cards of
 its own. Nothing of the program runs twice, and nothing is left on its card. Autograd saves what it
-saves in eager mode, since these are the program's own operators. Python's variables of the
-program's functions are not there, so what keeps their values that long is looked up in its source
-(variables.py).
+saves in eager mode, since these are the program's own operators. The Python variables of the
+program's functions do not exist here. How long they would hold their values is read from the source
+(variable_lifetimes.py).
 
-Known limit: of a region that returns a number and other results, the number is taken for the loss.
+Known limit: if a region returns a number and other results, the number is treated as the loss.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class RegionMemory(NamedTuple):
 
     Attributes:
         forward: The most in forward.
-        kept: What forward leaves: its results, and what autograd keeps.
+        kept: What forward leaves: its results, and what autograd saves.
         backward: The most in backward; None without one.
-        beside: Bytes of results beside a loss, which the program may have let go of by then.
-        inputs: Which of the arguments from an earlier region autograd keeps, by number.
-        results: Which results autograd keeps.
+        beside: Bytes of results beside a loss, which the program may have released by then.
+        inputs: Which of the arguments from an earlier region autograd saves, by number.
+        results: Which results autograd saves.
     """
 
     forward: PeakBytes
@@ -65,7 +65,7 @@ class CapturedRegion:
 
     Args:
         graph: The captured graph; it is copied, for Inductor changes its own.
-        inputs: What stands for its arguments.
+        inputs: Placeholders for its arguments.
 
     Attributes:
         dynamic: Whether its arguments may have other sizes from call to call.
@@ -101,7 +101,7 @@ class CapturedRegion:
     def measure(self, mode: CardMode, patches: Patches, args: Sequence[Any]) -> RegionMemory:
         """Run the graph on tensors like these, on a card of its own.
 
-        Where sizes are fixed it can run only once: the graph is forgotten then.
+        If sizes are fixed it can run only once: the graph is then dropped.
         """
         cast, dtype = self._cast
         graph = self._graph
@@ -121,8 +121,8 @@ class CapturedRegion:
     def forget(self) -> None:
         """Drop the graph, so that nothing of the program's is held.
 
-        A graph and its module are a cycle, and would wait for a collection. What is cleared is the
-        copy's own; modules in it are the program's.
+        A graph and its module are a cycle, and would wait for a garbage collection. Only the copy
+        is cleared; modules in it belong to the program.
         """
         graph, self._graph = self._graph, None
         if graph is not None:
@@ -151,7 +151,7 @@ class CapturedRegion:
         made = [one for one in _tensors(results) if one.requires_grad]
         leaving = [
             one for one in made if not one.dim()
-        ] or made  # beside a loss, no other's is asked
+        ] or made  # with a loss, other results get no gradient
         unasked: int = sum(one.nbytes for one in made) - sum(one.nbytes for one in leaving)
         backward, lasts = None, (frozenset[int](), frozenset[int]())
         if leaving:
@@ -169,7 +169,7 @@ class CapturedRegion:
 class _ProducedArgument(torch.autograd.Function):
     """The program before a region, as a node that made an argument.
 
-    The argument is kept only by what goes on with it in the region.
+    The argument is held only by what uses it in the region.
     """
 
     @staticmethod
@@ -207,8 +207,8 @@ class _GradientSource(torch.autograd.Function):
 class _Replay(Interpreter):
     """An interpreter that runs a captured graph as the program would.
 
-    Dynamo's own operators are what they were in the program. What the program's variables keep
-    lives as long as they do.
+    Dynamo's own operators are replaced by those of the program. What the program's variables hold
+    is live as long as they are.
     """
 
     def __init__(self, graph: GraphModule, patches: Patches) -> None:
@@ -237,7 +237,7 @@ class _Replay(Interpreter):
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Call a function; run a marked checkpoint as a real one.
 
-        To what is compiled, checkpoints are only marks of nodes.
+        In a compiled graph, checkpoints are only annotations of nodes.
         """
         if getattr(target, "_name", "") == _CHECKPOINT:
             function, *given = args

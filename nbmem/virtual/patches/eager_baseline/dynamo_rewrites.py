@@ -1,8 +1,8 @@
 """The program's own operators, put back into a captured graph.
 
-Dynamo writes some of them in other operators. An optimizer's `_foreach_lerp_` becomes a difference,
-a product and a sum, of which the difference is as large as all gradients. Only the line that a node
-comes from names what was called.
+Dynamo replaces some of them by other operators. An optimizer's `_foreach_lerp_` becomes a
+difference, a product and a sum, of which the difference is as large as all gradients. Only the
+source line of a node names the operator that was called.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_dynamo/polyfills/__init__.py
 """

@@ -1,10 +1,10 @@
 """Eager-mode estimate of planned regions, beside their own run.
 
-The storages that a region goes on with, or leaves for another, are followed one by one. In eager
-mode autograd keeps such a storage, or the plan does, or the program, and often another than the
-plan's run.
+The storages that a region passes on to another, or takes from one, are followed one by one.
+Autograd in eager mode, the plan or the program may hold such a storage. Eager mode often holds
+another one than the plan's run.
 
-Known limit: nothing is said of regions in CUDA graphs, whose pools are no step's.
+Known limit: regions in CUDA graphs are not estimated, since their pools belong to no step.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Follower:
 
     Args:
         mode: The mode of the cards.
-        patches: What stands in for torch's functions.
+        patches: Replacements of torch's functions.
     """
 
     def __init__(self, mode: CardMode, patches: Patches) -> None:
@@ -189,8 +189,8 @@ def _hold(
 ) -> Callable[[], None]:
     """Hold the storages that a forward keeps for its backward.
 
-    They are among those that it went on with and those that it returned. Returns the function that
-    ends the holding.
+    They are among the storages that it took and those that it returned. Returns the function
+    that releases them.
     """
     made = [_known(one) for one in results if is_virtual(one)]
     times = Counter(reference.cdata for reference, _ in made)

@@ -1,11 +1,11 @@
 """Lifetimes of values that a program's variables keep.
 
-A captured graph frees a value behind its last use. A function keeps what it has given a name until
-that name gets another value, or the function returns. Dynamo notes the lines that each node comes
-from, function by function; the source says whether such a line gives a name.
+A captured graph frees a value after its last use. A function holds a value in a variable until the
+variable gets another value, or the function returns. Dynamo records the lines that each node comes
+from, function by function; the source shows whether such a line assigns a variable.
 
-Known limits: a function that is called from one line again and again passes for one call. What a
-function's parameters keep, and `del`, are not considered.
+Known limits: a function that is called from one line several times counts as one call. What a
+function's parameters hold, and `del`, are not considered.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def kept_until(graph: Graph) -> dict[Node, Node]:
 def _frames(nodes: list[Node]) -> list[tuple[Frame, ...]]:
     """Return the frames of each node, the outermost first.
 
-    A node without any has those of the node before.
+    A node without frames has those of the node before.
     """
     found: list[tuple[Frame, ...]] = []
     for node in nodes:
@@ -81,7 +81,7 @@ def _last(
             return at - 1
         if names.of(here[depth]) & given:
             while at + 1 < len(frames) and frames[at + 1][: depth + 1] == here[: depth + 1]:
-                at += 1  # noqa: PLW2901 - the old value goes when the new one is there
+                at += 1  # noqa: PLW2901 - the old value is freed after the new one is made
             return at
     return len(frames) - 1
 

@@ -134,7 +134,7 @@ def _integer_device_patches() -> list[Patch]:
 def _scripted(factories: list[Patch]) -> list[Patch]:
     """Return patches that let torch.jit.script find patched functions.
 
-    It knows torch's functions by identity, so a patched one is looked up as the original.
+    It compares torch's functions by identity, so a patched one is looked up as the original.
     """
     from torch.jit import _builtins, _recursive
 
@@ -173,4 +173,4 @@ def _off_card(data: Any) -> Any:
     A storage that is not on a card is returned itself.
     """
     on_card = is_virtual(data) or isinstance(data, torch.UntypedStorage)
-    return data.cpu() if on_card else data  # a storage itself where it is no card's
+    return data.cpu() if on_card else data  # a storage is returned itself if it is not on a card

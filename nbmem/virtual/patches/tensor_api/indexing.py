@@ -68,7 +68,7 @@ def _on_card(tensor: torch.Tensor, index: Any) -> Any:
 def _has_places(index: Any) -> bool:
     """Return whether an index lists elements by number.
 
-    The kernel for such an index wants the value on the card, too.
+    The kernel for such an index needs the value on the card, too.
     """
     parts = index if type(index) is tuple else (index,)
     return any(

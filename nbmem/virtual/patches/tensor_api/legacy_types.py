@@ -1,7 +1,7 @@
 """Tensor types as torch.cuda.FloatTensor, from before devices.
 
-torch.set_default_tensor_type, torch.Tensor(), Tensor.type(), Tensor.type_as() and Tensor.new() ask
-C++ for these types, which has none for a card that it does not know.
+torch.set_default_tensor_type, torch.Tensor(), Tensor.type(), Tensor.type_as() and Tensor.new() get
+these types from C++, which has none for an unknown card.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Lists of numbers and tensors that constructors take.
 
 A class with `__getitem__` in Python, as torch.Tensor has here (indexing.py), is a sequence to C++.
-C++ asks a tensor without dimensions for its length then. So each such tensor becomes the number
-that it is.
+C++ then reads the length of a tensor without dimensions. So each such tensor is replaced by its
+number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def replace_tensors(data: Any, dtype: torch.dtype | None = None) -> tuple[Any, t
 
     Args:
         data: Numbers, or lists of them, or anything else, which stays.
-        dtype: The type that was asked for; None: what the tensors and the numbers are together.
+        dtype: The requested type; None: the common type of the tensors and the numbers.
 
     Raises:
         ValueError: A tensor in a list has several elements.

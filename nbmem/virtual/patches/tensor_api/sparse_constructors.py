@@ -1,6 +1,6 @@
 """Constructors of sparse and nested tensors.
 
-Their C++ would ask for a driver.
+Their C++ would require a driver.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _compressed(
 ) -> torch.Tensor:
     """Make a compressed tensor, as `torch.sparse_csr_tensor` and others.
 
-    Without a size it is as large as the indices say.
+    Without a size it is as large as the indices require.
     """
     outer, inner, values, size = (
         given[place] if place < len(given) else next((named[n] for n in names if n in named), None)
@@ -126,7 +126,7 @@ def _compressed(
 def _to_device(data: Any, device: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Return a constructor's data as a tensor on a device.
 
-    Autograd records the move of a tensor that it knows.
+    Autograd records the move of a tensor if it tracks the tensor.
     """
     if isinstance(data, torch.Tensor):
         return data.to(device, dtype or data.dtype)

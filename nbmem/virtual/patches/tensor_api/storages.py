@@ -43,7 +43,7 @@ def storage_patches(mode: CardMode) -> list[Patch]:
 
     def data_ptr(self: torch.UntypedStorage) -> int:
         if not _on_card(self):
-            mode.host.write(self)  # somebody reads through the address
+            mode.host.write(self)  # other code reads through the address
             return _Base.data_ptr(self)
         block = mode.storages.of_storage(self)
         return 0 if block is None else block.addr

@@ -1,7 +1,7 @@
 """Attributes of virtual tensors, as Python sees them.
 
-A virtual tensor looks like a CUDA tensor with an address. A subclass that wraps one reports a
-device of its own. C++ is given the virtual tensor's device for it, or the engine would look for a
+In Python a virtual tensor is a CUDA tensor with an address. A subclass that wraps one reports a
+device of its own. C++ gets the virtual tensor's device for it, or the engine would search for a
 driver.
 """
 
@@ -43,7 +43,7 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
 
     def data_ptr(self: torch.Tensor) -> int:
         if not is_virtual(self):
-            mode.host.write_tensor(self)  # somebody reads through the address
+            mode.host.write_tensor(self)  # other code reads through the address
             return _Base.data_ptr(self)
         block = mode.storages.of(self)
         if block is None or not block.addr or not self.numel():
@@ -113,7 +113,7 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
     def wrapper(*args: Any, **kwargs: Any) -> torch.Tensor:
         """Make a subclass tensor that the engine takes for a virtual one.
 
-        Where AOTAutograd traces, autocast knows such a tensor by the keys that it is given here.
+        Where AOTAutograd traces, autocast identifies such a tensor by the keys that it gets here.
         """
         if args and args[0] is FunctionalTensor and type(args[-1]) is _C.DispatchKeySet:
             args = (*args[:-1], args[-1].add(_C.DispatchKey.AutocastCUDA))

@@ -61,7 +61,7 @@ def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         home = self.device
         if args and args[0] == home:
             args = args[1:]
-            if args and args[0] is None:  # no dtype: what a module says to its integer buffers
+            if args and args[0] is None:  # no dtype: as modules move their integer buffers
                 args = args[1:]
         if kwargs.get("device") == home:
             del kwargs["device"]
@@ -104,7 +104,7 @@ def new_tensor(self: torch.Tensor, data: Any, **kwargs: Any) -> torch.Tensor:
 def lazy_patches() -> list[Patch]:
     """Return a patch that lets parameters of lazy modules be moved.
 
-    They let only functions that they know move them.
+    Only functions in a list of theirs may move them.
     """
     lazy: Any = vars(parameter)["UninitializedTensorMixin"]
     return [Patch(lazy, "_allowed_methods", [*lazy._allowed_methods, to, cuda])]

@@ -1,7 +1,7 @@
 """Compiled Triton kernels, for their registers, code or scratch.
 
 Triton's compiler needs no card: it compiles for the one that is named. That takes seconds, so it is
-done where an answer depends on it and nowhere else.
+done only where a result depends on it.
 
 https://github.com/triton-lang/triton/blob/v3.7.1/python/triton/compiler/compiler.py: CompiledKernel
 """
@@ -34,7 +34,7 @@ MOST_THREADS = 1024
 _USED = re.compile(r"REG:(\d+) STACK:(\d+).*? LOCAL:(\d+)")
 _REGISTER_BYTES = 4
 PATIENCE_S = 30.0
-"""Seconds of a program for compiling what only scratch is asked of."""
+"""Seconds of a program for compiling kernels of which only the scratch memory is needed."""
 _SCRATCH = ("make_tensor_descriptor", "global_scratch")
 """Parts of the names of what takes scratch in a kernel."""
 
@@ -45,7 +45,7 @@ class TensorDescription:
     It has what its kernel is compiled for: the type and the alignment of the address.
 
     Args:
-        tensor: The tensor, which is not kept.
+        tensor: The tensor, to which no reference is held.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -120,7 +120,7 @@ class ScratchLauncher:
     The memory comes from the program's allocator. Nothing is launched.
 
     Args:
-        metadata: What Triton knows of the kernel.
+        metadata: Triton's metadata of the kernel.
         launched: Called with the kernel's arguments.
     """
 
@@ -228,9 +228,10 @@ def register_usage(name: str, kernel: bytes) -> tuple[int, int]:
 def may_take_scratch(kernel: Any) -> bool:
     """Return whether a launch may take memory of the program's allocator.
 
-    Compiling the kernel says how much. It may if a program has set an allocator, and the kernel or
-    what it calls makes descriptors on the card or names scratch. A library may set an allocator for
-    all kernels, and compiling each takes seconds.
+    The size is only known after compiling the kernel. A launch may take scratch if two things hold.
+    The program has set an allocator. The kernel, or what it calls, makes descriptors on the card
+    or names scratch. A library may set an allocator for all kernels, and each compile takes
+    seconds.
     """
     parts = sys.modules.get("triton.runtime._allocation")
     unset = getattr(parts, "NullAllocator", None)

@@ -39,7 +39,7 @@ COLD_CACHE = 256 << 20
 """Bytes that a benchmark writes between two launches, so that nothing is in the card's cache:
 triton/backends/nvidia/driver.py: get_empty_cache_for_benchmark."""
 ONE_TURN = 1000.0
-"""Milliseconds that every launch is said to take: a benchmark of a given time repeats it once."""
+"""Milliseconds of every launch: a benchmark of a given time then runs it once."""
 
 
 class TritonEvent:
@@ -140,7 +140,7 @@ class TritonDriver:
     def get_empty_cache_for_benchmark(self) -> torch.Tensor:
         """Return the buffer that a benchmark writes to clear the cache.
 
-        It lives as long as the benchmark.
+        It is live as long as the benchmark.
         """
         return torch.empty(COLD_CACHE // 4, dtype=torch.int, device=self.get_active_torch_device())
 

@@ -6,7 +6,7 @@ pages stay untouched. The first operator that reads the tensor runs the recipe f
 draws a seed from its generator, so a copy has the same numbers as its source. The numbers differ
 from those of a run without deferral.
 
-Such a tensor is an ordinary one. A stand-in without data would have to answer every path of C++.
+Such a tensor is an ordinary one. A stand-in without data would have to support every path of C++.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LARGE = 1 << 20
 TINY = 1 << 16
 """Bytes up to which a written tensor is copied into a recipe that uses it."""
 LONGEST = 64
-"""Steps of a recipe, with those of the tensors that it uses; a longer one is carried out."""
+"""Steps of a recipe, with those of the tensors that it uses; a longer one is run at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +155,7 @@ class LazyTensors:
         """Make a tensor of untouched pages with zeros or a deferred recipe.
 
         Raises:
-            MemoryError: This machine cannot even promise so much.
+            MemoryError: This machine cannot reserve so much.
         """
         nbytes = compute_required_storage_length(view.size, view.stride, 0) * view.dtype.itemsize
         return self._fresh(nbytes, view, recipe) if self.everything else view.of(untouched(nbytes))
@@ -199,7 +199,7 @@ class LazyTensors:
             return None
         try:
             made = self._fresh(spec.nbytes, _view(spec), None)
-        except MemoryError:  # torch says it better
+        except MemoryError:  # torch's own error is better
             return None
         rule = self._rule_of(call.func)
         if rule.fill is not None:

@@ -1,6 +1,6 @@
 """Zero-filled host memory without resident pages until it is written.
 
-Its pages are given back with `MADV_DONTNEED`, because the heap hands out again what was written
+Its pages are given back with `MADV_DONTNEED`, because the heap reuses memory that was written
 before; memory from numpy could not be resized.
 """
 
@@ -25,7 +25,7 @@ def untouched(nbytes: int) -> torch.UntypedStorage:
     Known limit: on other systems than Linux it is not resizable, as one that comes from numpy.
 
     Raises:
-        MemoryError: This machine cannot even promise so much.
+        MemoryError: This machine cannot reserve so much.
     """
     if not sys.platform.startswith("linux"):  # elsewhere MADV_DONTNEED does not mean zeros at once
         pages = np.zeros(nbytes, np.uint8)
@@ -35,8 +35,8 @@ def untouched(nbytes: int) -> torch.UntypedStorage:
         storage = torch.UntypedStorage(nbytes, device="cpu")
     except RuntimeError as err:
         raise MemoryError(str(err)) from None
-    # The heap hands out again what has been written before: whole pages are given back to the
-    # system, which puts zeros there when they are read.
+    # The heap reuses memory that has been written before: whole pages are given back to the
+    # system, which fills them with zeros when they are read.
     begin = _Base.data_ptr(storage)
     first, last = -(-begin // mmap.PAGESIZE), (begin + nbytes) // mmap.PAGESIZE
     start, length = first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE

@@ -1,12 +1,12 @@
 """Numbers for floats that are not computed, different by element.
 
-Programs hand what they read to other libraries: a projection of 300 equal rows, or a deviation that
-is zero, ends where a real run goes on. So an unknown float is a hash of its place in its storage.
-The same place has the same number in every storage of a kind, as comparisons of two copies expect;
-only what random operators make has a seed of its own, by the card's generator.
+Programs pass what they read to other libraries: a projection of 300 equal rows, or a deviation that
+is zero, fails where a real run continues. An unknown float is a hash of its index in its storage.
+An index has the same number in every storage of a kind, as comparisons of two copies expect. Only
+results of random operators have a seed of their own, from the card's generator.
 
 Numbers are between 1/16 and 1, where almost any operator could return them: probabilities, losses
-and deviations are positive. Where an operator can return negative ones (looks.py), they are
+and deviations are positive. Where an operator can return negative ones (value_signs.py), they are
 normal, with mean 0 and deviation 1. A storage of one element holds 1.0, as a loss.
 """
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     LookRule = Callable[[Values, OperatorCall], "SignAndSeed"]
 
 SAMPLED = 64
-"""Elements of the first row of a tensor from the CPU that say whether some are negative."""
+"""Elements of the first row of a CPU tensor that are tested for negative numbers."""
 
 
 class SignAndSeed(NamedTuple):
@@ -59,7 +59,7 @@ def sign_and_seed(values: Values, tensor: torch.Tensor) -> SignAndSeed:
     if true_device(tensor) != CPU or tensor.layout is not torch.strided:
         return POSITIVE
     kept = values.host.kept_of(tensor)
-    if kept is not None:  # Nobody has read it: it is a copy from a card, or initial weights.
+    if kept is not None:  # It has not been read: it is a copy from a card, or initial weights.
         if (recipe := kept.recipe) is None:
             return POSITIVE
         return SignAndSeed(*recipe.args[-2:]) if recipe.func is fill else SIGNED
