@@ -21,6 +21,8 @@ WHOLE_SYSTEMS = ("browser/", "live/test_kernel.py", "ipython/test_kernel.py")
 """Kernels, servers and browsers as they are: on a busy machine one may miss its time. A test that
 fails there is run twice more; a fault of ours fails each time, and the summary names all runs."""
 
+CACHED = type(functools.cache(int))
+
 
 @functools.cache
 def why_no_card() -> str | None:
@@ -59,12 +61,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _heap_of_its_own() -> None:
+def _heap_of_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
     """Let collections and nbmem's walks see what this file's tests made: not torch, nor sessions
     that other files' tests keep, which are most of what is there and take most of the time.
-    A frozen object is in no collection, and `gc.get_referrers` does not find it."""
+    A frozen object is in no collection, and `gc.get_referrers` does not find it. A walk that begins
+    at the modules still comes to it, so the results that this file's functions cache are dropped.
+    """
     gc.collect()
     gc.freeze()
+    yield
+    for function in vars(request.module).values():
+        if type(function) is CACHED and function.__module__ == request.module.__name__:
+            function.cache_clear()
 
 
 @pytest.fixture(autouse=True)
