@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import gc
 import importlib.util
+import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,7 @@ WHOLE_SYSTEMS = ("browser/", "live/test_kernel.py", "ipython/test_kernel.py")
 """Kernels, servers and browsers as they are: on a busy machine one may miss its time. A test that
 fails there is run twice more; a fault of ours fails each time, and the summary names all runs."""
 
+TEST_MODULE = re.compile(r"tests\.(?:.+\.)?test_\w+")
 CACHED = type(functools.cache(int))
 
 
@@ -65,11 +68,20 @@ def _heap_of_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
     """Let collections and nbmem's walks see what this file's tests made: not torch, nor sessions
     that other files' tests keep, which are most of what is there and take most of the time.
     A frozen object is in no collection, and `gc.get_referrers` does not find it. A walk that begins
-    at the modules still comes to it, so the results that this file's functions cache are dropped.
+    at the modules still comes to it: other files of tests are taken out of `sys.modules` meanwhile,
+    and the results that this file's functions cache are dropped.
     """
     gc.collect()
     gc.freeze()
+    other_tests = {
+        name: module
+        for name, module in sys.modules.items()
+        if TEST_MODULE.match(name) and module is not request.module
+    }
+    for name in other_tests:
+        del sys.modules[name]
     yield
+    sys.modules.update(other_tests)
     for function in vars(request.module).values():
         if type(function) is CACHED and function.__module__ == request.module.__name__:
             function.cache_clear()
