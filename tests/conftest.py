@@ -65,11 +65,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def _heap_of_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Let collections and nbmem's walks see what this file's tests made: not torch, nor sessions
-    that other files' tests keep, which are most of what is there and take most of the time.
-    A frozen object is in no collection, and `gc.get_referrers` does not find it. A walk that begins
-    at the modules still comes to it: other files of tests are taken out of `sys.modules` meanwhile,
-    and the results that this file's functions cache are dropped.
+    """Show collections and walks only what this file's tests made.
+
+    Torch, and the sessions that other files' tests keep, are most of the heap and take most of the
+    time. A frozen object is in no collection, and `gc.get_referrers` does not find it. A walk that
+    begins at the modules still comes to it. So other files of tests are not in `sys.modules`
+    meanwhile, and at the end the results that this file's functions cache are dropped.
     """
     gc.collect()
     gc.freeze()
