@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import gc
 import importlib.util
+import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,9 @@ settings.load_profile("busy")  # how long an example takes is the machine's affa
 WHOLE_SYSTEMS = ("browser/", "live/test_kernel.py", "ipython/test_kernel.py")
 """Kernels, servers and browsers as they are: on a busy machine one may miss its time. A test that
 fails there is run twice more; a fault of ours fails each time, and the summary names all runs."""
+
+TEST_MODULE = re.compile(r"tests\.(?:.+\.)?test_\w+")
+CACHED = type(functools.cache(int))
 
 
 @functools.cache
@@ -59,12 +64,28 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _heap_of_its_own() -> None:
-    """Let collections and nbmem's walks see what this file's tests made: not torch, nor sessions
-    that other files' tests keep, which are most of what is there and take most of the time.
-    A frozen object is in no collection, and `gc.get_referrers` does not find it."""
+def _heap_of_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Show collections and walks only what this file's tests made.
+
+    Torch, and the sessions that other files' tests keep, are most of the heap and take most of the
+    time. A frozen object is in no collection, and `gc.get_referrers` does not find it. A walk that
+    begins at the modules still comes to it. So other files of tests are not in `sys.modules`
+    meanwhile, and at the end the results that this file's functions cache are dropped.
+    """
     gc.collect()
     gc.freeze()
+    other_tests = {
+        name: module
+        for name, module in sys.modules.items()
+        if TEST_MODULE.match(name) and module is not request.module
+    }
+    for name in other_tests:
+        del sys.modules[name]
+    yield
+    sys.modules.update(other_tests)
+    for function in vars(request.module).values():
+        if type(function) is CACHED and function.__module__ == request.module.__name__:
+            function.cache_clear()
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-import nbmem
+import nbmem.api
 from nbmem.core.errors import FileFormatError, UsageError
 from nbmem.core.files.atomic_write import write_text
 from nbmem.core.session.cell_delta import CellDelta
@@ -46,7 +46,7 @@ class FakeTrace:
             self.stopped += 1
         return True
 
-    def look_no_more(self):
+    def discard_walk(self):
         pass
 
     interrupted = False
@@ -143,7 +143,7 @@ def recorder(monkeypatch):
     api = ModuleType("nbmem.api.tracing")
     api.trace, api.phase, api.open = fake.trace, fake.phase, fake.open
     monkeypatch.setitem(sys.modules, "nbmem.api.tracing", api)
-    monkeypatch.setattr(nbmem, "api", api, raising=False)
+    monkeypatch.setattr(nbmem.api, "tracing", api, raising=False)
     deltas = ModuleType("nbmem.capture.record.cell_deltas")
     deltas.DeltaReader = FakeReader
     monkeypatch.setitem(sys.modules, "nbmem.capture.record.cell_deltas", deltas)
