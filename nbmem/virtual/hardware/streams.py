@@ -88,7 +88,7 @@ class VirtualStream:
         """Let later work of the stream wait for another stream."""
         self.gpu.capture.join(self.cuda_stream, stream.cuda_stream)
         self.gpu.stream_timing.delay_until(
-            self.cuda_stream, stream.gpu.busy.until(stream.cuda_stream)
+            self.cuda_stream, stream.gpu.stream_timing.finish_ns(stream.cuda_stream)
         )
 
     def record_event(self, event: Any = None) -> VirtualEvent:

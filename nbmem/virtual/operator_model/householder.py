@@ -67,7 +67,7 @@ def gradient(executor: Executor, call: OperatorCall) -> Any:
     if columns is None:
         return NotImplemented
     if columns.reflected == BOTH_SIDES:
-        columns.let_go(executor)
+        columns.free_column(executor)
     step = _STEPS.get(call.func)
     return NotImplemented if step is None else step(executor, call, columns)
 
