@@ -1,4 +1,4 @@
-"""What all tests share: skips where there is no card or torch, second chances for whole systems."""
+"""Shared test setup: skips, reruns of whole systems, heap isolation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")  # how long an example takes is the machine's affair
 
-WHOLE_SYSTEMS = ("browser/", "live/test_kernel.py", "ipython/test_kernel.py")
+WHOLE_SYSTEMS = ("browser/", "sidebar/test_kernel.py", "notebook/test_kernel.py")
 """Kernels, servers and browsers as they are: on a busy machine one may miss its time. A test that
 fails there is run twice more; a fault of ours fails each time, and the summary names all runs."""
 

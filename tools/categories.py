@@ -2,7 +2,7 @@
 
 They are in nbmem/core/session/categories.py and nbmem/report/exploration.py.
 
-`python3 tools/categories.py` writes it; tests/house/test_generated.py checks that it is up to date.
+`python3 tools/categories.py` writes it; tests/repository checks that it is up to date.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 So a category has one colour everywhere.
 
-`python3 tools/palette.py` writes it; tests/house/test_generated.py checks that it is up to date.
+`python3 tools/palette.py` writes it; tests/repository checks that it is up to date.
 """
 
 from __future__ import annotations

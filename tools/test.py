@@ -37,9 +37,9 @@ _BROWSERS = ["-n", "3"]
 """Their tests wait a third of the time, for a kernel to start or a page to be drawn."""
 _GROUPS = ("torch", "run", "lint", "test", "frameworks")
 _OTHER_PYTHONS = ("3.11", "3.13")
-_ONCE = [f"--ignore=tests/{name}" for name in ("faults", "fuzz", "house")]
+_ONCE = [f"--ignore=tests/{name}" for name in ("faults", "fuzz", "repository")]
 """Long, and of the code more than of the Python that runs it."""
-_WARNED = ("tests/core", "tests/guest/test_warnings.py", "tests/ipython/test_kernel.py")
+_WARNED = ("tests/core", "tests/host_safety/test_warnings.py", "tests/notebook/test_kernel.py")
 """With every warning an error: a notebook, a script in a process of its own, kernels."""
 
 
@@ -175,10 +175,10 @@ def _ipython7(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     Everything else (torch is large) comes from the main environment, whose packages come after the
     small one's on the path.
     """
-    if not (ROOT / "tests" / "ipython").exists():
-        return 0, "left out: there is no tests/ipython"
+    if not (ROOT / "tests" / "notebook").exists():
+        return 0, "left out: there is no tests/notebook"
     small = _beside(python, "ipython7", fresh=fresh)
-    tests = ("tests/ipython", "tests/live")  # its ipykernel has no subshells
+    tests = ("tests/notebook", "tests/sidebar")  # its ipykernel has no subshells
     return _stream(str(small), "-m", "pytest", *_XDIST, "-m", "not slow", *tests)
 
 

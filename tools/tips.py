@@ -101,23 +101,27 @@ def _scenario(path: Path) -> str:
 
 def measured() -> str:
     """Return a table of each program's predicted and measured savings."""
-    from tests.tips.measure import running
+    from tests.tips.measure import program_runner
 
-    with running() as run:
+    with program_runner() as run:
         return "\n".join([MEASURED, *_measured(run), ""])
 
 
 def _measured(run: Any) -> Iterator[str]:
-    from tests.tips.measure import freed, saved
+    from tests.tips.measure import measure_freed, measure_saved
     from tests.tips.programs import FREEING, REWRITING
 
-    programs: list[tuple[Any, Any]] = [(p, freed) for p in FREEING]
-    programs += [(p, saved) for p in REWRITING]
+    programs: list[tuple[Any, Any]] = [(p, measure_freed) for p in FREEING]
+    programs += [(p, measure_saved) for p in REWRITING]
     for program, how in programs:
         findings, bytes_ = how(run, program)
         mine = [f for f in findings if f.rule == program.rule]
         best = min(mine, key=lambda f: abs((f.low + f.high) / 2 - bytes_))
-        remedy = program.action if how is freed else program.remedy or program.conf or program.new
+        remedy = (
+            program.action
+            if how is measure_freed
+            else program.remedy or program.conf or program.new
+        )
         yield (
             f"| {best.rule} | `{remedy}` | {fmt_range(best.low, best.high)} | "
             f"{format_bytes(bytes_)} "

@@ -25,28 +25,28 @@ SMOKE = ("demo", "CNN", "transformer with autocast", "compile", "fit", "traced c
 """What tests/smoke runs, in its order: the columns of the table."""
 TESTS = (
     "core",
-    "guest",
+    "host_safety",
     "faults/test_capture.py",
     "virtual",
-    "holders",
-    "record",
-    "live/test_known.py",
-    "live/test_machine.py",
+    "heap",
+    "capture",
+    "sidebar/test_loop_categories.py",
+    "sidebar/test_host_reader.py",
     "freeing",
     "oom",
     "tips",
-    "ipython",
+    "notebook",
     "estimate/test_isolation.py",  # the rest of estimate runs the same machinery for minutes
 )
 LEFT_OUT = (
-    "oom/test_message.py",
+    "oom/test_oom_message.py",
     "oom/test_recorded.py",
     "tips/test_catalogue.py",
     "tips/test_engine.py",
     "tips/test_scenarios.py",
-    "tips/test_silence.py",
-    "ipython/test_completion.py",
-    "ipython/test_kernel.py",  # the shell in a process of its own
+    "tips/test_healthy_programs.py",
+    "notebook/test_completion.py",
+    "notebook/test_kernel.py",  # the shell in a process of its own
 )
 COST = (
     "Where pip finds no CPU build, each release is the CUDA build with its libraries: 5 to 7 GB on "

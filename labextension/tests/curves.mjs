@@ -1,4 +1,4 @@
-// Prints what the page makes of snapshots: tests/browser/test_snapshots.py compares it with Python's.
+// Prints what the page makes of snapshots: tests/browser/test_snapshot_viewer.py compares it with Python's.
 import { readFileSync } from 'node:fs';
 
 import { cardsIn } from '../lib/page/file.js';

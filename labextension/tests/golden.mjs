@@ -2,7 +2,7 @@
 
 import { readdirSync, readFileSync } from 'node:fs';
 
-const folder = new URL('../../tests/live/golden/', import.meta.url);
+const folder = new URL('../../tests/sidebar/golden/', import.meta.url);
 
 export function golden(name) {
   return JSON.parse(readFileSync(new URL(`${name}.json`, folder), 'utf-8'));

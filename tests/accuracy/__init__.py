@@ -1,1 +1,1 @@
-"""How far the virtual H100 is from the real one, workload by workload."""
+"""Compare the virtual H100 with the real one, workload by workload."""

@@ -1,4 +1,4 @@
-"""The accuracy table: `python -m tests.accuracy [NAME ...]`; each workload in its own process.
+"""Print the accuracy table: `python -m tests.accuracy [NAME ...]`.
 
 Errors are signed, in percent of what the card recorded. Beside the virtual card stand the baselines
 of tests/accuracy/baselines.py on the same runs.
@@ -36,8 +36,8 @@ def recorded(name: str) -> dict[str, Any]:
     return json.loads(lzma.open(TRACES / f"{name}.json.xz").read())
 
 
-def ask(module: str, name: str) -> dict[str, Any]:
-    """What a module prints for a workload, or {"error": last line}."""
+def run_module(module: str, name: str) -> dict[str, Any]:
+    """Run a module for a workload; return its JSON or {"error": line}."""
     command = [sys.executable, "-W", "ignore", "-m", f"tests.accuracy.{module}", name]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -50,8 +50,8 @@ def peak_phase(bounds: list[dict[str, Any]]) -> str:
 
 
 def compare(name: str, *, baselines: bool) -> dict[str, Any]:
-    """Signed errors in percent."""
-    real, guess = recorded(name)["bounds"], ask("one", name)
+    """Return signed errors in percent."""
+    real, guess = recorded(name)["bounds"], run_module("one", name)
     if "error" in guess:
         return {"name": name, **guess}
     row: dict[str, Any] = {"name": name, "seconds": guess["seconds"]}
@@ -63,7 +63,7 @@ def compare(name: str, *, baselines: bool) -> dict[str, Any]:
     row["phase_right"] = row["phase"] == peak_phase(guess["bounds"])
     if baselines:
         was = max(b["peak_allocated"] for b in real)
-        guesses = ask("baselines", name)
+        guesses = run_module("baselines", name)
         for key, label in BASELINES.items():
             value = guesses.get(key)
             row[key] = 100 * (value - was) / was if isinstance(value, int) else None
@@ -77,7 +77,7 @@ def percent(value: float | None) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """One line for each run."""
+    """Format one line for each run."""
     lines = [
         (
             "| run | allocated, MiB | predicted | reserved, MiB | predicted | process | peak in | "
@@ -113,7 +113,7 @@ def summary_line(label: str, errors: list[float], of: int) -> str:
 
 
 def summary(rows: list[dict[str, Any]]) -> list[str]:
-    """Mean, median, 95th percentile and worst of the absolute errors; the under-estimates."""
+    """Summarize errors: mean, median, 95th percentile and worst."""
     ran = [row for row in rows if "error" not in row]
     lines = [
         f"| absolute error over {len(ran)} runs | mean | median | 95% | worst | too low |",

@@ -1,4 +1,4 @@
-"""What simpler estimators say of the same runs: `python -m tests.accuracy.baselines NAME`.
+"""Apply simpler estimators: `python -m tests.accuracy.baselines NAME`.
 
 - shapes: parameters, gradients, optimizer state and the outputs of all layers, from shapes alone.
 - tracker: torch's MemTracker over fake tensors on the CPU, two iterations: the second has the
@@ -31,7 +31,7 @@ def _size(tensor: torch.Tensor) -> int:
 
 
 def shapes(name: str) -> int:
-    """The first estimator: nothing is known of lifetimes, temporaries or workspaces."""
+    """Estimate by shapes alone, without lifetimes or temporaries."""
     build, opts = CFG[name]
     with torch.device("meta"):
         model, batch, loss_of = build()
@@ -66,7 +66,7 @@ def _flat(value: Any) -> list[torch.Tensor]:
 
 
 def tracker(name: str) -> int:
-    """The second: live tensors of a real program, without the allocator and the kernels."""
+    """Estimate by live tensors, without allocator or kernels."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
 
@@ -105,7 +105,7 @@ def tracker(name: str) -> int:
 
 
 def x4(name: str) -> int:
-    """The third."""
+    """Estimate four times the bytes of the weights, 1.2 times for inference."""
     build, opts = CFG[name]
     with torch.device("meta"):
         weights = sum(_size(p) for p in build()[0].parameters())

@@ -1,4 +1,4 @@
-"""Where a virtual run and its recording part: allocations in order, phase by phase.
+"""Find the first allocation at which a virtual run leaves its recording.
 
 `python -m tests.accuracy.difference NAME [--phase forward:0]` shows what the card took and the
 virtual one did not (`-`), and the other way round (`+`, with the operator that took it).
@@ -22,7 +22,7 @@ Taken = tuple[int, str, int | None]
 
 
 def real_phases(raw: dict[str, Any]) -> dict[str, list[Taken]]:
-    """Allocations of the recording by phase."""
+    """Return the allocations of the recording by phase."""
     actions, events = raw["actions"], raw["events"]
     alloc, free = actions.index("alloc"), actions.index("free_completed")
     phases: dict[str, list[Taken]] = {}
@@ -44,7 +44,7 @@ def real_phases(raw: dict[str, Any]) -> dict[str, list[Taken]]:
 
 
 class Watched(Run):
-    """A run that notes which operator takes what."""
+    """A run that records which operator allocates what."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

@@ -1,4 +1,4 @@
-"""One workload on the virtual H100, its counters as JSON: `python -m tests.accuracy.one NAME`."""
+"""Run one workload on the virtual H100 and print its counters as JSON."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def on_card(value: Any, opts: dict[str, Any]) -> Any:
 
 
 class Run:
-    """The loop of the recordings, with the counters at the end of each phase."""
+    """The training loop of the recordings, with counters by phase."""
 
     def __init__(self, name: str) -> None:
         self.build, self.opts = CFG[name]

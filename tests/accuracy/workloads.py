@@ -1,4 +1,4 @@
-"""The training workloads whose memory was recorded: CFG[name] = (build, options).
+"""Training workloads whose memory was recorded on an H100.
 
 `build()` returns (model, batch(), loss(model, batch)); the options are those of the recordings.
 """

@@ -15,7 +15,7 @@ GIVEN_BACK = ("free_requested", "free_completed", "segment_free", "segment_unmap
 
 
 def golden(release):
-    """The programs that a released allocator ran, with what it did."""
+    """Return a released allocator's programs, with its results."""
     path = RECORDINGS / "golden" / f"torch_{release}.json.xz"
     return json.loads(lzma.open(path).read())["programs"]
 
@@ -32,7 +32,7 @@ class Runner:
         self.trace.append([action.name.lower(), addr, size, stream])
 
     def step(self, line):  # noqa: C901 - one case for each operation
-        """Do one operation; the address, "OOM", or None where it returns none."""
+        """Do one operation; return the address, "OOM" or None."""
         name, *rest = line.split(" ")
         allocator, addresses = self.allocator, self._addresses
         match name:
@@ -65,7 +65,7 @@ class Runner:
         return None
 
     def row(self, returned):
-        """The counters in the order of a golden program's columns."""
+        """Return the counters in the order of a golden program's columns."""
         stats = self.allocator.memory_stats()
 
         def value(name, field="current"):
@@ -87,7 +87,7 @@ class Runner:
 
 
 def without_order_of_frees(trace):
-    """A trace with each run of frees and releases sorted: a hash map decides torch's order."""
+    """Sort each run of frees, whose order torch leaves to a hash map."""
     found, run = [], []
     for entry in trace:
         if entry[0] in GIVEN_BACK:

@@ -129,7 +129,7 @@ def test_the_order_of_equal_blocks_is_that_of_the_release(release, reused):
     assert a.malloc(30 * MIB) == blocks[reused]
 
 
-def test_nothing_costs_nothing_and_an_exbibyte_is_refused():
+def test_zero_bytes_allocate_nothing_and_an_exbibyte_is_refused():
     a = CachingAllocator(total_bytes=GIB)
     assert a.malloc(0) == 0
     a.free(0)

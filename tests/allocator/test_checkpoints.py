@@ -1,4 +1,4 @@
-"""A private pool's state: kept and put back, as CUDA graph trees do before they record again."""
+"""Checkpoints of a private pool's state, as CUDA graph trees make them."""
 
 import pytest
 
@@ -12,7 +12,7 @@ KIB = 1024
 
 
 def blocks(heap):
-    """Address, size and whether it is in use, of each block."""
+    """Return address, size and use of each block."""
     found = heap.layout().blocks
     used = (found.state == BlockState.ALLOCATED).tolist()
     return list(zip(found.addr.tolist(), found.size.tolist(), used, strict=True))
@@ -23,7 +23,7 @@ def heap(request):
     return CachingAllocator(total_bytes=1 << 34, settings=request.param)
 
 
-def test_a_pool_is_as_it_was_and_the_rest_as_it_is(heap):
+def test_restore_resets_the_pool_and_leaves_the_rest(heap):
     outside = heap.malloc(3 * MIB)
     heap.begin_pool(1)
     small, large = heap.malloc(4 * KIB), heap.malloc(5 * MIB)
@@ -49,7 +49,7 @@ def test_a_pool_is_as_it_was_and_the_rest_as_it_is(heap):
         assert stats[name]["all"]["current"] == 0
 
 
-def test_blocks_that_were_free_are_allocated_on_the_way(heap):
+def test_restore_allocates_blocks_that_were_free(heap):
     heap.begin_pool(1)
     first, second = heap.malloc(5 * MIB), heap.malloc(5 * MIB)
     heap.free(first)

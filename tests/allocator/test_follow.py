@@ -1,4 +1,4 @@
-"""The pass over recorded events: what it says of small histories, and of ones that contradict."""
+"""Following recorded events, also in histories with contradictions."""
 
 import numpy as np
 import pytest
@@ -20,12 +20,12 @@ SEG, BACK = Action.SEGMENT_ALLOC, Action.SEGMENT_FREE
 CURVES = ("allocated", "active", "requested", "reserved", "releasable", "inactive_split")
 
 
-def followed(rows, start=None, conf=PLAIN):
+def follow_rows(rows, start=None, conf=PLAIN):
     return reconstruct(start or Layout.empty(), events_of(rows), conf)
 
 
 def test_a_value_is_the_one_before_its_event():
-    found = followed(
+    found = follow_rows(
         [(SEG, BASE, 2 * MIB, 0), (A, BASE, 1000, 0), (R, BASE, 1000, 0), (C, BASE, 1000, 0)]
     )
     assert found.reserved.tolist() == [0, 2 * MIB, 2 * MIB, 2 * MIB, 2 * MIB]
@@ -53,7 +53,7 @@ def test_what_lived_before_and_what_never_dies():
     allocator.record_stream(pending, 9)
     allocator.free(pending)
     start = allocator.layout()
-    found = followed([(C, pending, 4 * MIB, 5)], start)
+    found = follow_rows([(C, pending, 4 * MIB, 5)], start)
     assert found.allocations.allocated_at.tolist() == [-1, -1]
     assert found.allocations.freed.tolist() == [1, -1]
     assert found.allocations.completed_at.tolist() == [1, 0]
@@ -64,7 +64,7 @@ def test_what_lived_before_and_what_never_dies():
 
 
 def test_frees_with_one_entry_only():
-    found = followed([(SEG, BASE, 2 * MIB, 0), (A, BASE, 512, 0), (C, BASE, 512, 0)])
+    found = follow_rows([(SEG, BASE, 2 * MIB, 0), (A, BASE, 512, 0), (C, BASE, 512, 0)])
     assert found.allocations.freed.tolist() == found.allocations.completed_at.tolist() == [2]
     assert found.notes == ()
 
@@ -90,7 +90,7 @@ def test_frees_with_one_entry_only():
     ],
 )
 def test_contradictions_become_notes(rows, note):
-    found = followed(rows)
+    found = follow_rows(rows)
     assert len(found.notes) == 1
     assert found.notes[0].startswith(note)
 
@@ -107,7 +107,7 @@ def test_settings_that_changed_unseen_are_mended():
         for addr in [allocator.malloc(size) for size in (19 * MIB + 5, 700_000, 5 * MIB)]:
             allocator.free(addr)
         kept = allocator.malloc(3 * MIB)
-    found = followed(rows)
+    found = follow_rows(rows)
     assert found.allocated[-1] == allocator.allocated
     assert found.reserved[-1] == allocator.reserved
     assert kept in found.allocations.addr.tolist()

@@ -1,4 +1,4 @@
-"""What five released allocators did, operation by operation."""
+"""Golden programs: the operations of five released allocators."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A real H100's runs, replayed from their requests alone and followed event by event."""
+"""Recorded H100 runs, replayed from requests and followed by events."""
 
 import json
 
@@ -19,7 +19,7 @@ from nbmem.core.files.session import save_session
 from nbmem.core.session.events import Action, BlockState, Layout
 from nbmem.core.units import GIB, MIB
 from tests.allocator.programs import RECORDINGS, events_of
-from tests.recorded import load, session_of
+from tests.recorded_runs import load, session_of
 
 TRACES = sorted((RECORDINGS / "traces").glob("*.json.xz"))
 SNAPSHOTS = sorted((RECORDINGS / "snapshots").glob("*.pickle.xz"))
@@ -27,7 +27,7 @@ RELEASE = "2.11.0"
 CURVES = (*COUNTERS, "releasable")
 
 
-def short(path):
+def workload_name(path):
     return path.name.split(".")[0]
 
 
@@ -36,7 +36,7 @@ def test_the_recordings_are_all_there():
     assert len(SNAPSHOTS) == 18
 
 
-@pytest.mark.parametrize("path", TRACES, ids=short)
+@pytest.mark.parametrize("path", TRACES, ids=workload_name)
 def test_a_run_is_predicted_to_the_byte(path):
     """Addresses, driver events, the final layout, and torch's counters at the end of each phase."""
     result = replay(path)
@@ -46,7 +46,7 @@ def test_a_run_is_predicted_to_the_byte(path):
     assert result.peak_reserved == result.recorded_peak_reserved
 
 
-@pytest.mark.parametrize("path", SNAPSHOTS, ids=short)
+@pytest.mark.parametrize("path", SNAPSHOTS, ids=workload_name)
 def test_a_scenario_is_predicted_to_the_byte(path):
     result = replay(path, release=RELEASE)
     assert result.exact, result.text()
@@ -55,17 +55,19 @@ def test_a_scenario_is_predicted_to_the_byte(path):
 
 
 def marks_of(path):
-    """Counters at labelled moments, with the events before each."""
-    marks = json.loads(path.with_name(f"{short(path)}.json").read_text())["marks"]
+    """Return counters at labelled moments, with the events before each."""
+    marks = json.loads(path.with_name(f"{workload_name(path)}.json").read_text())["marks"]
     return [mark for mark in marks if "t_us" in mark]
 
 
-@pytest.mark.parametrize("path", SNAPSHOTS, ids=short)
+@pytest.mark.parametrize("path", SNAPSHOTS, ids=workload_name)
 def test_the_model_counts_what_torch_counted(path):
     """Counters, peaks, segments, retries and OOMs at the labelled moments."""
     recording = read_card(path)
     settings = AllocatorSettings.from_torch(recording.settings, RELEASE)
-    limit = 2_550_524_805 if short(path) == "gc" else None  # set_per_process_memory_fraction(0.03)
+    limit = (
+        2_550_524_805 if workload_name(path) == "gc" else None
+    )  # set_per_process_memory_fraction(0.03)
     prediction = Prediction(
         Layout.empty(),
         recording.events,
@@ -111,7 +113,7 @@ def test_the_model_counts_what_torch_counted(path):
         assert values == expected, mark["label"]
 
 
-@pytest.mark.parametrize("path", [*TRACES, *SNAPSHOTS], ids=short)
+@pytest.mark.parametrize("path", [*TRACES, *SNAPSHOTS], ids=workload_name)
 def test_following_gives_the_curves_that_torch_counted(path):
     recording = read_card(path)
     settings = AllocatorSettings.from_torch(recording.settings, RELEASE)
@@ -135,7 +137,7 @@ def test_following_gives_the_curves_that_torch_counted(path):
 
 
 def assert_same_blocks(found, recording):
-    """What lives at the end are the blocks of the recorded layout."""
+    """Compare the live blocks with the recorded layout."""
     blocks = recording.end.blocks
     blocks = blocks[blocks.state == BlockState.ALLOCATED]
     rows = np.flatnonzero(found.allocations.freed == len(recording.events))
@@ -145,7 +147,7 @@ def assert_same_blocks(found, recording):
     assert found.allocations.requested[rows].tolist() == blocks.requested.tolist()
 
 
-@pytest.mark.parametrize("path", SNAPSHOTS, ids=short)
+@pytest.mark.parametrize("path", SNAPSHOTS, ids=workload_name)
 def test_a_recording_that_began_late_is_followed_from_its_end(path):
     recording = read_card(path)
     settings = AllocatorSettings.from_torch(recording.settings, RELEASE)

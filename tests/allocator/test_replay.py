@@ -1,4 +1,4 @@
-"""What `nbmem replay` says: for programs, for people, and about files that it cannot use."""
+"""Output of `nbmem replay`, as text, as JSON and for unusable files."""
 
 import json
 import pickle
@@ -13,7 +13,7 @@ from tests.allocator.programs import RECORDINGS
 
 
 def trace(**changes):
-    """A small trace in JSON: two tensors in one segment, as a card would have recorded them."""
+    """Make a small JSON trace: two tensors in one segment."""
     rows = [
         ["segment_alloc", 4096 << 12, 20 * MIB],
         ["alloc", 4096 << 12, 2 * MIB],
@@ -30,14 +30,14 @@ def trace(**changes):
     } | changes
 
 
-def written(tmp_path, raw):
+def write_trace(tmp_path, raw):
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(raw))
     return path
 
 
 def test_an_exact_replay(tmp_path):
-    result = replay(written(tmp_path, trace()))
+    result = replay(write_trace(tmp_path, trace()))
     assert result.to_json() == {
         "name": "small",
         "release": "2.13.0",
@@ -62,7 +62,7 @@ def test_an_exact_replay(tmp_path):
 def test_a_recording_that_no_allocator_made(tmp_path):
     raw = trace()
     raw["events"][2][1] += MIB
-    result = replay(written(tmp_path, raw))
+    result = replay(write_trace(tmp_path, raw))
     assert not result.exact
     assert result.to_json()["first_difference"] == {
         "event": 2,
@@ -75,7 +75,7 @@ def test_a_recording_that_no_allocator_made(tmp_path):
 def test_a_segment_of_the_wrong_size(tmp_path):
     raw = trace()
     raw["events"][0][2] = 22 * MIB
-    difference = replay(written(tmp_path, raw)).to_json()["first_difference"]
+    difference = replay(write_trace(tmp_path, raw)).to_json()["first_difference"]
     assert difference["event"] == 1
     assert difference["recorded"].startswith("took a segment of 23068672 bytes")
     assert difference["model"].startswith("took a segment of 20971520 bytes")
@@ -83,7 +83,7 @@ def test_a_segment_of_the_wrong_size(tmp_path):
 
 def test_a_counter_that_differs(tmp_path):
     bound = {"end_of": "load", "it": 0, "t": 9, "allocated": 3 * MIB, "peak_allocated": 7 * MIB}
-    difference = replay(written(tmp_path, trace(bounds=[bound]))).first_difference
+    difference = replay(write_trace(tmp_path, trace(bounds=[bound]))).first_difference
     assert difference.recorded == "counted 7340032 bytes peak_allocated at end of load 0"
     assert difference.model == "counts 5242880"
 
@@ -112,14 +112,14 @@ def test_empty_cache_without_a_stack_is_told_from_a_retry(tmp_path):
     rows += [["alloc", base, 30 * MIB]]
     actions = sorted({row[0] for row in rows})
     events = [[actions.index(r[0]), r[1], r[2], 0, t, 0] for t, r in enumerate(rows)]
-    assert replay(written(tmp_path, trace(actions=actions, events=events))).exact
+    assert replay(write_trace(tmp_path, trace(actions=actions, events=events))).exact
 
 
 def test_files_that_cannot_be_replayed(tmp_path):
     with pytest.raises(UsageError, match="There is no file"):
         replay(tmp_path / "missing.pickle")
     with pytest.raises(FileFormatError, match="JSON, but not a trace"):
-        replay(written(tmp_path, {"hello": 1}))
+        replay(write_trace(tmp_path, {"hello": 1}))
     quiet = tmp_path / "quiet.pickle"
     quiet.write_bytes(pickle.dumps({"segments": [], "device_traces": [[]]}))
     with pytest.raises(FileFormatError, match="holds no history of events"):
@@ -155,7 +155,7 @@ def test_two_cards_are_told_apart(tmp_path):
 
 
 def segments_of(allocator, card):
-    """The allocator's layout as torch's snapshot has it."""
+    """Return the allocator's layout as torch's snapshot has it."""
     states = ("inactive", "active_allocated", "active_pending_free")
     layout = allocator.layout()
     found = []

@@ -1,4 +1,4 @@
-"""Where steps end, in whatever order a file numbers them, and whether they are alike."""
+"""Ends of steps in any numbering, and the comparison of steps."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,7 @@ import numpy as np
 import nbmem
 from nbmem.report.analysis.growth import step_ends, steps_are_equal
 from nbmem.report.ledger.card_ledger import CardLedger
-from tests.recorded import load, session_of
+from tests.recorded_runs import load, session_of
 
 SNAPSHOTS = Path(__file__).parents[1] / "recordings" / "snapshots"
 

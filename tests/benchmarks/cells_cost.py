@@ -1,4 +1,4 @@
-"""What a traced cell costs as a notebook gets older: the same cell, a thousand times.
+"""Measure the cost of one traced cell as a notebook gets older.
 
 One IPython shell on a virtual T4, no page. Printed for each stretch of cells: the median of the CPU
 time of a cell and of its calls of Python functions, the memory of the process and the objects that
@@ -56,7 +56,7 @@ def run(shell: InteractiveShell, code: str) -> float:
 
 
 def profiled(shell: InteractiveShell, code: str, cells: int, into: Path) -> None:
-    """Profile some cells into a file: a trace would look at figures in a variable, too."""
+    """Profile some cells into a file."""
     profile = cProfile.Profile()
     for _ in range(cells):
         profile.enable()

@@ -1,4 +1,4 @@
-"""How long the explorer takes for 1,000 to 1,000,000 events, and what it adds to a notebook.
+"""Measure the explorer's speed for 1,000 to 1,000,000 events.
 
     python -m tests.benchmarks.explorer_speed [CHROMIUM]
 
@@ -79,7 +79,7 @@ REDRAW = """async () => {
 
 
 def session(events: int) -> Session:
-    """A training loop of at least so many events."""
+    """Make a training loop of at least so many events."""
     training = Training()
     if events < 10 * LAYERS:
         training.sizes = training.sizes[: LAYERS // 10]
@@ -93,7 +93,7 @@ def session(events: int) -> Session:
 
 @contextlib.contextmanager
 def served(folder: Path):
-    """A folder over HTTP on this machine."""
+    """Serve a folder over HTTP on this machine."""
     quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
     handler = functools.partial(quiet, directory=str(folder))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -103,7 +103,7 @@ def served(folder: Path):
 
 
 def in_a_page(browser, values: dict, told: list) -> tuple[float, list[float], list[float]]:
-    """Milliseconds to the first picture (BokehJS included), of redraws, and of exact moments."""
+    """Measure milliseconds to the first picture and of redraws."""
     with tempfile.TemporaryDirectory() as name, served(Path(name)) as url:
         folder = Path(name)
         (folder / "index.html").write_text(PAGE)
@@ -120,8 +120,8 @@ def in_a_page(browser, values: dict, told: list) -> tuple[float, list[float], li
     return float(first), redraws, learned
 
 
-def told_of(card_ledger) -> tuple[list[tuple[int, dict]], list[float]]:
-    """What a live widget is told of some moments, and the milliseconds that each takes."""
+def closeup_messages(card_ledger) -> tuple[list[tuple[int, dict]], list[float]]:
+    """Return a widget's messages of some moments, with their times."""
     found, times = [], []
     for part in range(1, ASKED + 1):
         event = card_ledger.events * part // (ASKED + 1) + 1
@@ -152,7 +152,7 @@ def measure(chromium: str | None) -> None:
             read = time.perf_counter()
             output = explorer_output(report)
             written = time.perf_counter()
-            told, asked = told_of(card_ledger)
+            told, asked = closeup_messages(card_ledger)
             sent = max(len(closeup["data"]) for _, closeup in told) / 1024
             print(
                 f"{report.events:9,}  {read - began:6.2f} s {written - read:6.3f} s "

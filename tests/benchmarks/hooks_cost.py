@@ -1,4 +1,4 @@
-"""What tracing costs a training step: with and without, in turns, in one process.
+"""Measure the cost of tracing a training step on a virtual card.
 
 On the virtual card (or, with --real, on a real one). The virtual card computes nothing, so a step
 on it is all Python: the ratio there is an upper bound for one that the CPU bounds, and the cost in

@@ -1,4 +1,4 @@
-"""What tracing costs a training step on the CPU, where no card is: with and without, in turns.
+"""Measure the cost of tracing a training step on the CPU.
 
 `python -m tests.benchmarks.host_cost [--steps N] [--rounds N]`: CPU seconds of this process, so
 that what else the machine does is no part of it, with one thread. Looks at the graph may take a

@@ -1,4 +1,4 @@
-"""What an estimate takes of this machine for a Llama of 7 billion weights, built on the CPU."""
+"""Measure the host memory of an estimate for a 7-billion-weight Llama."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ optimizer.step()
 
 
 def main() -> None:
-    """Print seconds and host memory of the process that estimates, the start of Python included."""
+    """Print time and host memory of the estimating process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=32, help="32 make 6.7 billion weights")
     layers = parser.parse_args().layers

@@ -1,4 +1,4 @@
-"""What a traced cell costs beside modules that merely exist, and a chain of layers by its length.
+"""Measure the cost of a traced cell beside idle modules.
 
 CPU seconds of whole cells in a real shell, report included. `--gpu NAME` for a virtual card.
 """
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def run(shell: InteractiveShell, cell: str) -> float:
-    """Run a cell; its CPU seconds."""
+    """Run a cell; return its CPU seconds."""
     begin = time.process_time()
     shell.run_cell(cell)
     return time.process_time() - begin

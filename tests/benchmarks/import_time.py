@@ -1,4 +1,4 @@
-"""How long `import nbmem` and `%load_ext nbmem` take in a fresh process, and what they import."""
+"""Measure the time of `import nbmem` and `%load_ext nbmem`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ print(json.dumps([took * 1e3, new]))
 
 
 def measure(before: str, timed: str) -> tuple[float, list[str]]:
-    """Milliseconds of one fresh process, and the modules that it imported meanwhile."""
+    """Return the time of a fresh process and its imported modules."""
     code = _CHILD.format(before=before, timed=timed)
     printed = subprocess.check_output([sys.executable, "-c", code], text=True)
     milliseconds, modules = json.loads(printed.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""A Llama as large trainings write it: meta-device init, TP, checkpointing, FSDP2 and a pipeline.
+"""A Llama with meta-device init, TP, checkpointing, FSDP2 and a pipeline.
 
     nbmem run tests/benchmarks/llama_over_ranks.py --gpu H200 --ranks 8 -- 8B --batch 2 --selective
     nbmem run tests/benchmarks/llama_over_ranks.py --gpu H200 --ranks 512 -- 405B --tp 8 --pp 8
@@ -40,7 +40,7 @@ VOCABULARY = 128256
 
 
 class Size(NamedTuple):
-    """A Llama 3.1: its layers, width, heads, and the MLP's hidden width."""
+    """Size of a Llama 3.1: layers, width, heads and hidden width."""
 
     layers: int
     width: int
@@ -59,7 +59,7 @@ SIZES = {
 
 
 class Attention(nn.Module):
-    """Grouped queries, rotated as complex numbers."""
+    """Grouped-query attention, rotated as complex numbers."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    """Some layers of the model: what is before the first and behind the last is None elsewhere."""
+    """Some layers of the model; missing ends are None."""
 
     def __init__(self, size: Size, layers: range, length: int) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class Llama(nn.Module):
 
 
 def split(model: Llama, mesh: DeviceMesh) -> None:
-    """Tensor and sequence parallel."""
+    """Apply tensor and sequence parallelism."""
     outer = {
         "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
         "norm": SequenceParallel(),
@@ -188,7 +188,7 @@ def _selected() -> Any:
 
 
 def prepare(model: Llama, mesh: DeviceMesh, *, selective: bool, pipeline: bool) -> None:
-    """Everything that is done to one stage's model, and its tensors on the card."""
+    """Apply every step to one stage's model and materialize it."""
     names = mesh.mesh_dim_names or ()
     if "tp" in names:
         split(model, mesh["tp"])
@@ -211,14 +211,14 @@ def _loss(predicted: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
 
 
 def parts(layers: int, stages: int) -> list[range]:
-    """Layers shared out over stages; the first ones have one more where they do not divide."""
+    """Distribute layers over stages, the rest to the first ones."""
     least, more = divmod(layers, stages)
     ends = [least * n + min(n, more) for n in range(stages + 1)]
     return [range(begin, end) for begin, end in itertools.pairwise(ends)]
 
 
 def train(size: Size, asked: argparse.Namespace, world: int) -> Trained:
-    """Build this rank's part and train it; returns its stages and their optimizers."""
+    """Build this rank's part and train it; return stages and optimizers."""
     data = world // asked.tp // asked.pp
     dims = [(asked.pp, "pp"), (data, "dp"), (asked.tp, "tp")]
     kept = [(count, name) for count, name in dims if count > 1 or name == "dp"]
@@ -269,7 +269,7 @@ def _pipeline(
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Train for two steps, and print what the card held at most."""
+    """Train for two steps and print the card's peak."""
     asked = options(words)
     dist.init_process_group("nccl")
     train(SIZES[asked.size], asked, dist.get_world_size())
@@ -278,7 +278,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def options(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """What is asked for; None takes the command's own words."""
+    """Parse the options; None reads the command's own words."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("size", choices=SIZES)
     for name, value in (("tp", 1), ("pp", 1), ("batch", 1), ("length", 8192), ("steps", 2)):

@@ -1,4 +1,4 @@
-"""How long a saved session of a million events takes from its file to a report and its views."""
+"""Measure the time from a large saved session to its report and views."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EVENT_NS = 2_000
 
 
 class Training:
-    """A training loop on the simulated allocator: what it does is what a recording would hold."""
+    """A training loop on the simulated allocator, as a recording."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, int, int, int]] = []
@@ -67,7 +67,7 @@ class Training:
         self._mark()
 
     def step(self, step: int) -> None:
-        """Forward, backward and optimizer: activations stay, temporaries come and go."""
+        """Run forward, backward and optimizer."""
         malloc, free = self.allocator.malloc, self.allocator.free
         first, kept, gradients = len(self.rows), [], []
         for size in self.sizes:
@@ -86,7 +86,7 @@ class Training:
         self._phase("optimizer", step, first)
 
     def session(self) -> Session:
-        """Everything that happened, as the recorder would freeze it."""
+        """Return the session as the recorder would build it."""
         begin = 1_700_000_000_000_000_000
         action, addr, size, stream = np.array(self.rows, np.int64).T
         t_ns = begin + np.arange(len(action)) * EVENT_NS
@@ -168,7 +168,7 @@ class Training:
 
 
 def training_of(events: int) -> Session:
-    """A session of at least so many events."""
+    """Make a session of at least so many events."""
     training = Training()
     training.load()
     step = 0

@@ -1,4 +1,4 @@
-"""How much larger a batch fits with saved activations on the host.
+"""Measure the batch that fits with saved activations on the host.
 
 `python -m tests.benchmarks.offload_batch [NETWORK]`: torchvision's ResNet-50 and ResNet-152 (so it
 needs a CUDA build of torch; no driver and no card), SGD with momentum, two steps, on a virtual V100

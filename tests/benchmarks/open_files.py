@@ -1,4 +1,4 @@
-"""What opening a file of a million events takes: seconds and memory, in a fresh process each."""
+"""Measure time and memory of opening a file of a million events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ print(f"{seconds:.2f} {time.process_time():.2f} {peak} {events}")
 
 
 def snapshot_of(events: int, stacks: int) -> dict[str, object]:
-    """What torch would dump: blocks that come and go, their frames shared as torch shares them."""
+    """Make torch's dump of blocks that come and go."""
     draw = random.Random(0)
     line = [
         {"name": f"function_{n}", "filename": f"project/part_{n % 40}.py", "line": n}
@@ -91,7 +91,7 @@ def snapshot_of(events: int, stacks: int) -> dict[str, object]:
 
 
 def opened(path: Path) -> tuple[float, float, int, int]:
-    """Seconds, those of the CPU, MiB at the peak, events; with nbmem's start, without Python's."""
+    """Open a file; return seconds, CPU time, peak MiB and events."""
     command = [sys.executable, "-c", OPEN, str(path)]
     seconds, busy, peak, events = subprocess.check_output(command, text=True).split()
     return float(seconds), float(busy), int(peak), int(events)

@@ -1,4 +1,4 @@
-"""How fast the simulated allocator and the pass over recorded events are, on recorded runs."""
+"""Measure the speed of the simulated allocator and of follow()."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MILLION = 1_000_000
 
 
 def operations(events: Events) -> list[tuple[int, int, int]]:
-    """What a program asked for: (bytes, stream, 0), or for a free (-1, 0, number of the alloc)."""
+    """Return a program's requests as (bytes, stream, number)."""
     rows: list[tuple[int, int, int]] = []
     made: dict[int, int] = {}
     columns = (events.action, events.addr, events.size, events.stream)
@@ -33,7 +33,7 @@ def operations(events: Events) -> list[tuple[int, int, int]]:
 
 
 def run_allocator(rows: list[tuple[int, int, int]], conf: str, *, events: bool) -> float:
-    """Seconds for one program."""
+    """Return the seconds of one program."""
     seen: list[tuple[int, int]] = []
 
     def note(action: Action, addr: int, _size: int, _stream: int) -> None:
@@ -54,7 +54,7 @@ def run_allocator(rows: list[tuple[int, int, int]], conf: str, *, events: bool) 
 
 
 def long_history(rows: list[tuple[int, int, int]], least: int) -> Events:
-    """At least so many events: a program again and again, freed to the last block in between."""
+    """Repeat a program until there are at least so many events."""
     seen: list[tuple[int, int, int, int]] = []
     allocator = CachingAllocator(total_bytes=80 << 30, on_event=lambda *event: seen.append(event))
     while len(seen) < least:
@@ -78,7 +78,7 @@ def long_history(rows: list[tuple[int, int, int]], least: int) -> Events:
 
 
 def main() -> None:
-    """Print a table; the best of some rounds, since other programs use the machine too."""
+    """Print a table with the best of some rounds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     rounds = parser.parse_args().rounds

@@ -1,4 +1,4 @@
-"""What a step on a virtual card costs: it grows with the operators, not with their size.
+"""Measure the time of a training step on a virtual card.
 
 What a program reads costs its stand-ins, by their number.
 """
@@ -19,7 +19,7 @@ COPIES = 50
 
 
 def measure(layers: int, width: int, rows: int) -> tuple[float, int]:
-    """Seconds of CPU for three steps after the model is built, and bytes at the card's peak."""
+    """Return CPU seconds of three steps, and the card's peak."""
     with virtual.activated("H200"):
         with torch.device("cuda"):
             blocks = [part for _ in range(layers) for part in (nn.Linear(width, width), nn.GELU())]
@@ -34,7 +34,7 @@ def measure(layers: int, width: int, rows: int) -> tuple[float, int]:
 
 
 def reading(count: int) -> float:
-    """Microseconds of CPU for a copy of so many unknown floats to the CPU, stand-ins included."""
+    """Return CPU microseconds of copying unknown floats to the CPU."""
     with virtual.activated("H200"):
         unknown = torch.randn(count, device="cuda")
         unknown.cpu()

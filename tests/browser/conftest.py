@@ -1,4 +1,4 @@
-"""Chromium against a real JupyterLab: run as a process of its own, `pytest tests/browser`.
+"""Fixtures for Chromium and JupyterLab: `pytest tests/browser`.
 
 NBMEM_CHROMIUM names a browser that is not on the path, NBMEM_PICTURES a folder for screenshots.
 """
@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """A test that fails says what the cells had printed by then, and the server."""
+    """Add cell outputs and the server's log to a failure's report."""
     report = yield
     if call.when == "call" and report.failed and "notebook" in item.funcargs:
         notebook = item.funcargs["notebook"]
@@ -99,7 +99,7 @@ def browser():
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left(request):
-    """End the kernels that a test has started, and forget the settings that it has changed."""
+    """End the kernels and reset the settings of a test."""
     yield
     for app in {"lab", "notebook7"} & set(request.fixturenames):
         server = request.getfixturevalue(app)

@@ -1,4 +1,4 @@
-"""Measures the time from an allocation to its pixel, during a cell that blocks the kernel.
+"""Measure the time from an allocation to its pixel in the sidebar.
 
 `python -m tests.browser.latency [HZ]`: the cell allocates in steps and notes when; the page notes
 when each figure is painted. Both clocks are this machine's.

@@ -1,4 +1,4 @@
-"""What a person does in JupyterLab or Notebook 7, as calls; each waits for what it brings about."""
+"""Actions of a user in JupyterLab or Notebook 7, as calls that wait."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ nbmem.frontends.notebook.idle_tasks.NEXT_S = 60  # a heap walk ends on a slow ma
 _ID = "nbmem-sidebar"
 PANEL = f"[...window.jupyterapp.shell.widgets('right')].find(panel => panel.id === '{_ID}')"
 """The panel's own object, in the page."""
-GOLDEN = Path(__file__).parents[1] / "live" / "golden"
+GOLDEN = Path(__file__).parents[1] / "sidebar" / "golden"
 _PUSH = """\
 import comm
 if "_test_push" not in globals():
@@ -34,7 +34,7 @@ KERNEL = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kern
 
 
 def golden(name: str) -> Any:
-    """One of the messages that the tests of both languages share, as if it came in an hour."""
+    """Return a golden message with the time of an hour from now."""
     message = json.loads((GOLDEN / f"{name}.json").read_text())
     return message | {"t_ms": 1000 * (time.time() + 3600)}
 
@@ -117,7 +117,7 @@ class Notebook:
         self.wait_idle()
 
     def printed(self, index: int) -> str:
-        """What a cell has printed."""
+        """Return the text that a cell has printed."""
         return self.page.evaluate(
             """i => window.jupyterapp.shell.currentWidget.content.widgets[i].model.toJSON().outputs
                 .filter(output => output.output_type === 'stream')
@@ -126,7 +126,7 @@ class Notebook:
         )
 
     def outputs(self) -> str:
-        """What every cell shows as JSON, for a person who looks for a fault."""
+        """Return the outputs of every cell as JSON, for the log of a failure."""
         return self.page.evaluate(
             """() => JSON.stringify(window.jupyterapp.shell.currentWidget.content.widgets
                 .map(cell => cell.model.toJSON().outputs), null, 1)"""
@@ -177,13 +177,13 @@ class Notebook:
         )
 
     def expect_bytes(self, figure: str, count: int) -> None:
-        """Wait until one of the card's figures is this."""
+        """Wait until a figure of the card has this value."""
         expect(self.page.get_by_test_id(f"nbmem-{figure}")).to_have_attribute(
             "data-bytes", str(count)
         )
 
     def bytes_of(self, figure: str) -> int:
-        """One of the card's figures, as the page has it."""
+        """Return a figure of the card as the page shows it."""
         return int(self.page.get_by_test_id(f"nbmem-{figure}").get_attribute("data-bytes") or "")
 
     def theme(self, name: str) -> None:
@@ -204,7 +204,7 @@ def expect(place: Locator) -> LocatorAssertions:
 
 
 def expect_read(page: Page, read: Callable[[Any], Any], expected: object) -> None:
-    """Wait until what is read of a page is this."""
+    """Wait until a reading of the page has this value."""
     end = time.monotonic() + 30
     while (found := read(page)) != expected and time.monotonic() < end:
         page.evaluate("() => new Promise(requestAnimationFrame)")

@@ -1,4 +1,4 @@
-"""A Jupyter server of the test's own: its settings, data and notebooks lie in a scratch folder."""
+"""A Jupyter server for tests, with settings and data in a scratch folder."""
 
 from __future__ import annotations
 
@@ -80,16 +80,16 @@ class Server:
 
     @property
     def runtime(self) -> Path:
-        """Where it and its kernels keep their connections."""
+        """Return the folder of connection files of the server and its kernels."""
         return self._root / "run"
 
     @property
     def environment(self) -> dict[str, str]:
-        """That of its kernels: a command of the same user's has the same."""
+        """Return the environment of the server's kernels."""
         return dict(self._env)
 
     def notebook(self, name: str, *cells: str) -> str:
-        """Write a notebook, and take away what an earlier run has touched for it; its name."""
+        """Write a notebook without traces of earlier runs; return its name."""
         for touched in self._notebooks.glob(f"{name}.*"):
             touched.unlink()
         book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
@@ -98,7 +98,7 @@ class Server:
         return name
 
     def jupyter(self, *words: str) -> str:
-        """What a command of Jupyter's says with this server's settings."""
+        """Run a Jupyter command with this server's settings; return its output."""
         command = [sys.executable, "-m", "jupyter", *words]
         asked = subprocess.run(
             command, env=self._env, capture_output=True, text=True, check=True, timeout=120
@@ -110,16 +110,16 @@ class Server:
         (self._notebooks / name).touch()
 
     def saved(self, name: str) -> nbformat.NotebookNode:
-        """A notebook as it lies on the disk."""
+        """Read a notebook from the disk."""
         return nbformat.read(self._notebooks / name, as_version=4)
 
     def get(self, path: str) -> Any:
-        """What its REST interface answers."""
+        """Return the server's answer to a GET request."""
         with urllib.request.urlopen(self.url + path, timeout=10) as answer:
             return json.load(answer)
 
     def log(self) -> str:
-        """What it has printed."""
+        """Return what the server has printed."""
         return (self._root / "server.log").read_text()
 
     def end_kernels(self) -> None:
@@ -129,11 +129,11 @@ class Server:
             urllib.request.urlopen(end, timeout=30).close()
 
     def forget_settings(self) -> None:
-        """Go back to the defaults: a test that fails in the middle leaves what it has switched."""
+        """Restore the default settings."""
         shutil.rmtree(self._root / "config" / "lab" / "user-settings", ignore_errors=True)
 
     def stop(self) -> None:
-        """End it with its kernels."""
+        """End the server with its kernels."""
         self._process.terminate()
         try:
             self._process.wait(20)

@@ -1,4 +1,4 @@
-"""The explorer under a traced cell, as a person uses it; figures are compared with Python's."""
+"""The explorer under a traced cell, compared with figures of Python."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def open_explorer(page):
 
 
 def card_ledger_of(server):
-    """What Python reads in the recording that the cell saved."""
+    """Return Python's ledger of the recording that the cell saved."""
     from nbmem.report.ledger.card_ledger import CardLedger
 
     trace = nbmem.open(server._notebooks / "run.nbmem")
@@ -78,7 +78,7 @@ def card_ledger_of(server):
 
 
 def ledger_of(page):
-    """The ledger as the page shows it: bytes by category, the empty ones left out."""
+    """Read the page's ledger: bytes by category, without empty ones."""
     shown = page.locator("[data-testid=nbx-ledger] [data-category]").evaluate_all(
         "rows => rows.map(row => [row.dataset.category, Number(row.dataset.bytes)])"
     )
@@ -86,7 +86,7 @@ def ledger_of(page):
 
 
 def pool_of(page):
-    """The pool as the page shows it: bytes in use, releasable, stuck and reserved."""
+    """Read the page's pool: bytes in use, releasable, stuck and reserved."""
     rows = page.locator("[data-testid=nbx-pool] [data-pool]")
     return rows.evaluate_all("rows => rows.map(row => Number(row.dataset.bytes))")
 
@@ -107,7 +107,7 @@ def event_of(page):
 
 
 def shown_whole(page, folder, name):
-    """A picture of the explorer in a window that is high enough for it, and in a narrow one."""
+    """Take pictures of the explorer in a tall and in a narrow window."""
     if folder is None:
         return
     usual = page.viewport_size
@@ -130,7 +130,7 @@ def traced(notebook, page):
 
 
 @pytest.mark.cells(LOAD, TRAIN)
-def test_every_part_follows_and_says_what_python_says(traced, page, lab, pictures):
+def test_every_part_follows_the_moment_and_equals_pythons_figures(traced, page, lab, pictures):
     card_ledger, report = card_ledger_of(lab)
     peak = report.peak.at.event
     expect_read(page, event_of, peak)
@@ -180,7 +180,7 @@ def test_every_part_follows_and_says_what_python_says(traced, page, lab, picture
 
 
 def press_keys_of_the_notebook(traced, page):
-    """They stay in the explorer, which has few tab stops."""
+    """Check that the explorer handles keys and has few tab stops."""
     before = traced.sources()
     for place in (page.get_by_test_id("nbx-timeline"), page.locator(".nbx-Verdict")):
         place.click(position={"x": 100, "y": 10})
@@ -206,7 +206,7 @@ def press_keys_of_the_notebook(traced, page):
 
 
 def follow_a_tensor(traced, page, card_ledger):
-    """From the table to its birth, its stack and the line that made it."""
+    """Go from a tensor's row to its allocation, stack and source line."""
     number = int(page.locator(LARGEST).first.get_attribute("data-tensor"))
     page.locator(LARGEST).first.locator("button").click()
     told = lifetime_of(card_ledger, number)
@@ -227,7 +227,7 @@ def follow_a_tensor(traced, page, card_ledger):
 
 
 def find_a_tensor(page, report):
-    """In the boxes and in the table."""
+    """Find a tensor in the boxes and in the table."""
     largest = max(
         (x for x in report.details.lives if x.born < report.peak.at.event <= x.freed),
         key=lambda life: life.requested,
@@ -267,7 +267,7 @@ def marks_of(page):
 
 
 def look_at_lines(traced, page, report):
-    """In a tab, and in the cell's editor: a line that is edited has no mark any more."""
+    """Check the marked lines in the tab and in the cell's editor."""
     page.locator(f"{EXPLORER} [data-tab=lines]").click()
     page.locator("[data-testid=nbx-lines] tbody tr").first.wait_for()
     shown = page.locator("[data-testid=nbx-lines] tbody tr").evaluate_all(
@@ -297,7 +297,7 @@ def look_at_lines(traced, page, report):
 
 
 def insert_a_tip(traced, page):
-    """Its code comes into a cell below, and is not run."""
+    """Insert a tip's code into a cell below, without running it."""
     page.locator(f"{EXPLORER} [data-tab=tips]").click()
     tip = page.locator("[data-testid=nbx-tips] li").filter(has_text="Insert the code below").first
     code = tip.locator("pre").inner_text()
@@ -306,7 +306,9 @@ def insert_a_tip(traced, page):
 
 
 @pytest.mark.cells(LOAD, TRAIN)
-def test_it_is_small_and_opens_again_without_a_kernel(traced, page, lab, context, pictures):
+def test_the_saved_explorer_is_small_and_opens_without_a_kernel(
+    traced, page, lab, context, pictures
+):
     for tab in ("phases", "pool", "cells"):
         page.locator(f"{EXPLORER} [data-tab={tab}]").click()
         page.locator(f"{EXPLORER} [role=tabpanel][data-drawn=true]:not([hidden])").wait_for()
@@ -346,7 +348,7 @@ def test_it_is_small_and_opens_again_without_a_kernel(traced, page, lab, context
 
 
 def convert(saved, lab, context):
-    """A page made by nbconvert shows the static picture and asks nobody for anything."""
+    """Check nbconvert's page: the static picture, without requests."""
     exporter = pytest.importorskip("nbconvert").HTMLExporter(mathjax_url="", require_js_url="")
     html, _ = exporter.from_notebook_node(saved)
     path = lab._notebooks / "page.html"
@@ -416,7 +418,7 @@ def test_the_users_own_controls_move_the_widget_and_it_moves_them(traced, live, 
 
 
 @pytest.mark.cells(LOAD, TRAIN, WIDGET)
-def test_a_live_kernel_tells_of_events_that_the_output_has_not(traced, live, page, lab):
+def test_a_live_kernel_sends_events_that_the_output_does_not_have(traced, live, page, lab):
     card_ledger, report = card_ledger_of(lab)
     between = sorted(set(range(card_ledger.events)) - set(report.timeline.event.tolist()))
     event = between[len(between) // 2]
@@ -501,7 +503,7 @@ COUNT = """function() {
 
 
 def alive(cdp):
-    """How many of Bokeh's shadow roots and canvases there are, those in no document included."""
+    """Count Bokeh's shadow roots and canvases, detached ones included."""
     cdp.send("HeapProfiler.collectGarbage")
     counts = []
     for name in ("ShadowRoot", "HTMLCanvasElement"):

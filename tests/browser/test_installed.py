@@ -1,4 +1,4 @@
-"""What users get: the wheel's contents, and JupyterLab's own word that the extension fits."""
+"""The wheel's contents, and JupyterLab's list of extensions."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from tests.browser.pages import LOAD, expect
 
 @pytest.mark.oldest
 @pytest.mark.cells(LOAD, "%%memtrace\nx = torch.zeros(2**22, device='cuda')")
-def test_it_is_live_beside_the_notebook(page, notebook7, request):
+def test_the_sidebar_is_live_beside_the_notebook(page, notebook7, request):
     notebook = opened(page, notebook7, request)
     notebook.run(0)
     notebook.wait_link("live")
@@ -24,7 +24,7 @@ def test_it_is_live_beside_the_notebook(page, notebook7, request):
 
 
 @pytest.mark.cells(LOAD, "%%memtrace\nx = [torch.zeros(2**22, device='cuda') for _ in range(4)]")
-def test_the_explorer_is_drawn_and_asks_nobody(page, notebook7, request):
+def test_the_explorer_is_drawn_without_requests(page, notebook7, request):
     asked = []
     page.on("request", lambda one: asked.append(one.url))
     notebook = opened(page, notebook7, request)

@@ -1,4 +1,4 @@
-"""The sidebar of a kernel whose machine has no card: the host's memory, live and after a trace."""
+"""The sidebar on a machine without a card: the host's memory."""
 
 from __future__ import annotations
 

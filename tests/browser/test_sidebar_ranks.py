@@ -1,4 +1,4 @@
-"""Ranks in the sidebar, as they write: real processes that a cell of a notebook starts."""
+"""Ranks in the sidebar while a notebook's cell runs them."""
 
 from __future__ import annotations
 

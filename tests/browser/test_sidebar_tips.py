@@ -1,4 +1,4 @@
-"""A tip's buttons, from the click to what the kernel has done: code, command, mute."""
+"""Buttons of a tip: insert code, run a command, mute."""
 
 from __future__ import annotations
 

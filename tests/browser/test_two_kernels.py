@@ -1,4 +1,4 @@
-"""Two kernels of one real Jupyter server: each is named by its notebook, and can be asked."""
+"""Two kernels of one real Jupyter server, by name and on request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ client = pytest.importorskip("jupyter_client", reason="the kernels are Jupyter's
 FAKE = """\
 import json, os, sys, types
 sys.path.insert(0, {root!r})
-from tests.faults.nvml import FakeNvml
+from tests.faults.fake_nvml import FakeNvml
 library = FakeNvml()
 Row = types.SimpleNamespace
 library.nvmlDeviceGetComputeRunningProcesses = lambda handle: [
@@ -62,7 +62,7 @@ def kernels(lab):
 
 
 def run(kernel, code):
-    """What a cell prints and shows."""
+    """Run a cell; return what it prints and shows."""
     said = []
 
     def hear(message):
@@ -75,7 +75,7 @@ def run(kernel, code):
 
 
 def nbmem(lab, *words, answer, pids):
-    """What `nbmem` says in a terminal of the same user."""
+    """Run `nbmem` in a terminal of the user; return its output."""
     code = (
         FAKE.format(root=str(ROOT))
         + "from nbmem.frontends.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -91,7 +91,7 @@ def nbmem(lab, *words, answer, pids):
     )
 
 
-def test_each_is_named_and_tells_and_can_be_asked(kernels, lab):
+def test_each_kernel_is_named_reports_its_memory_and_accepts_requests(kernels, lab):
     mine, here = kernels("mine.ipynb")
     other, there = kernels("other.ipynb")
     run(there, LOAD)

@@ -1,4 +1,4 @@
-"""A card's quarter of an hour: `python -m tests.card [--minutes 15] [--share 2/5] [PART ...]`.
+"""Measure a real card for 15 minutes: `python -m tests.card [PART ...]`.
 
 Measures on the first card that torch sees what nbmem's tables are made from, each part in a process
 of its own and into a file of its own under out/card, named by card, driver, torch and CUDA. It can
@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.card.one import OUT_OF_TIME
 from tests.card.parts import ALL, NAMED, PARTS, Share
-from tests.card.results import read
+from tests.card.results import read_results
+from tests.card.run_part import OUT_OF_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,8 +37,8 @@ PATIENCE_S = 30
 
 
 def measure(part: Part, path: Path, seconds: float, workers: int = 1, share: Share = ALL) -> int:
-    """Run a part in a process; its status, OUT_OF_TIME also if it had to be ended."""
-    command = [sys.executable, "-m", "tests.card.one", part.name, str(path)]
+    """Run a part in a process; return its status, OUT_OF_TIME if ended."""
+    command = [sys.executable, "-m", "tests.card.run_part", part.name, str(path)]
     command += ["--seconds", f"{seconds:.0f}", "--workers", str(workers), "--share", str(share)]
     with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as process:
         try:
@@ -50,14 +50,14 @@ def measure(part: Part, path: Path, seconds: float, workers: int = 1, share: Sha
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def go(
+def run_parts(
     parts: Iterable[Part],
     folder: Path,
     until: float,
     run: Callable[[Part, Path, float], int] = measure,
     share: Share = ALL,
 ) -> dict[str, str]:
-    """Run what the folder lacks; how each part stands afterwards, in words.
+    """Run the parts that the folder lacks; return the state of each.
 
     Args:
         parts: In the order of their worth.
@@ -69,21 +69,21 @@ def go(
     stand: dict[str, str] = {}
     for part in parts:
         path, status = folder / share.file(part.name), None
-        before = read(path).begun
+        before = read_results(path).begun
         end = min(until, time.monotonic() + part.seconds)
-        while not read(path).complete and (left := end - time.monotonic()) >= 1:
+        while not read_results(path).complete and (left := end - time.monotonic()) >= 1:
             print(f"{part.name}: {part.what}, {left:.0f} s at most", flush=True)
             status = run(part, path, left)
-            begun = read(path).begun
+            begun = read_results(path).begun
             if status in (0, OUT_OF_TIME) or begun == before:
                 break
             before = begun  # One that crashes is followed by another.
-        stand[part.name] = told(read(path), status)
+        stand[part.name] = describe_part(read_results(path), status)
     return stand
 
 
-def told(known: Results, status: int | None) -> str:
-    """How a part stands, in words.
+def describe_part(known: Results, status: int | None) -> str:
+    """Describe the state of a part in words.
 
     Args:
         known: What its file holds.
@@ -94,8 +94,8 @@ def told(known: Results, status: int | None) -> str:
     return f"{word}, {len(known.cases)} cases"
 
 
-def named() -> str:
-    """The folder of this machine's card, driver and versions.
+def results_folder() -> str:
+    """Name the folder of this machine's card, driver and versions.
 
     Raises:
         SystemExit: No card can be used here.
@@ -121,12 +121,12 @@ def main() -> None:
     options = parser.parse_args()
     begin = time.monotonic()
     try:
-        folder = options.out / named()
+        folder = options.out / results_folder()
         parts = [known[name] for name in known if name in options.names] or PARTS
         if len(parts) == 1:
             parts = [parts[0]._replace(seconds=60 * options.minutes)]
         run = partial(measure, workers=options.workers, share=options.share)
-        stand = go(parts, folder, begin + 60 * options.minutes, run, options.share)
+        stand = run_parts(parts, folder, begin + 60 * options.minutes, run, options.share)
     except KeyboardInterrupt:
         raise SystemExit(f"\nInterrupted: start it again to go on. So far: {options.out}") from None
     for name, words in stand.items():

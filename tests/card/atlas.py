@@ -1,11 +1,11 @@
-"""Operators of everyday at sizes of everyday: what each asks for, first and later, and backward."""
+"""Part `atlas`: requests of common operators at common sizes."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tests.card.asked import asked, warm
+from tests.card.allocator_requests import requests_by_moment, warm_up_libraries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,19 +17,22 @@ Way = tuple[str, "Callable[..., Any]", tuple[tuple[int, ...], ...]]
 
 
 def cases() -> Iterator[Case]:
-    """Products, attention, norms, losses, lookups, sums and sorts in three types; optimizers."""
+    """Yield products, attention, norms, losses and more in three types."""
     import torch
 
-    warm()
+    warm_up_libraries()
     for dtype in DTYPES:
         for name, call, shapes in [*products(torch), *layers(torch), *elements(torch)]:
-            yield f"{name} {dtype}", partial(asked, partial(tensors, dtype, shapes), call)
+            yield (
+                f"{name} {dtype}",
+                partial(requests_by_moment, partial(tensors, dtype, shapes), call),
+            )
     for name, made in OPTIMIZERS.items():
         yield f"{name} step", partial(optimizer, *made)
 
 
 def tensors(dtype: str, shapes: tuple[tuple[int, ...], ...]) -> list[Any]:
-    """Random tensors that want gradients."""
+    """Make random tensors that require gradients."""
     import torch
 
     options: dict[str, Any] = {"device": "cuda", "dtype": getattr(torch, dtype)}
@@ -122,7 +125,7 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def optimizer(kind: str, options: dict[str, Any]) -> dict[str, list[int]]:
-    """The first step, which makes the state, and a later one."""
+    """Record an optimizer's first step, which makes state, and a later one."""
     import torch
 
     def make() -> list[Any]:
@@ -131,4 +134,4 @@ def optimizer(kind: str, options: dict[str, Any]) -> dict[str, list[int]]:
             parameter.grad = torch.randn_like(parameter)
         return [getattr(torch.optim, kind)(model.parameters(), **options)]
 
-    return asked(make, lambda made: made.step())
+    return requests_by_moment(make, lambda made: made.step())

@@ -1,4 +1,4 @@
-"""The books of a traced run beside what nvidia-smi says at the same moment."""
+"""Part `balance`: a traced run's ledger beside nvidia-smi."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Part `compiled`: what compiled steps of training ask for, and what the same steps take eagerly.
+"""Part `compiled`: requests of compiled training steps and eager ones.
 
 Each workload has a process and folders of Inductor's and Triton's of its own, several beside each
 other, for compiling is the CPU's work.
@@ -27,8 +27,8 @@ HUNG_S = 240
 EAGERLY = ", eager"
 
 
-def asked(name: str) -> dict[str, Any] | str:
-    """What tests.oracle.compiled records of a workload, or what it raises."""
+def record_compiled(name: str) -> dict[str, Any] | str:
+    """Record a compiled workload, or return its error as a sentence."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "asked.json"
         command = [sys.executable, "-m", "tests.oracle.compiled", str(out)]
@@ -45,7 +45,7 @@ def asked(name: str) -> dict[str, Any] | str:
 
 
 def moments(found: dict[str, Any]) -> dict[str, Any] | str:
-    """Lists of bytes by name, as the tables compare them; a sentence is what was raised."""
+    """Return lists of bytes by name; a sentence stands for an error."""
     if "error" in found:
         return str(found["error"])
     allocated, reserved = zip(*found["peaks"], strict=True)
@@ -54,6 +54,6 @@ def moments(found: dict[str, Any]) -> dict[str, Any] | str:
 
 
 def cases() -> Iterator[Case]:
-    """The workloads compiled, then eagerly."""
+    """Yield the workloads compiled, then eagerly."""
     for name in [*WORKLOADS, *(f"{name}{EAGERLY}" for name in WORKLOADS)]:
-        yield name, partial(asked, name)
+        yield name, partial(record_compiled, name)

@@ -1,4 +1,4 @@
-"""Memory outside of torch's allocator: the card's total, the context, and each library's share."""
+"""Part `context`: memory outside of torch's allocator, by library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def cases() -> Iterator[Case]:
-    """The card before anything has touched it, then the libraries, one after another."""
+    """Yield the untouched card, then the libraries one after another."""
     yield "card", card
     yield "libraries", libraries
 
@@ -32,7 +32,7 @@ def card() -> dict[str, Any]:
 
 
 def outside(torch: Any, probe: NvmlProbe) -> tuple[int, str]:
-    """Bytes of this process beyond torch's segments, and by whose word.
+    """Return this process's bytes beyond torch's segments, and their source.
 
     In a container NVML may not tell processes; then it is what the card lost since, which counts
     whatever others do meanwhile.
@@ -46,7 +46,7 @@ def outside(torch: Any, probe: NvmlProbe) -> tuple[int, str]:
 
 
 def libraries() -> dict[str, Any]:
-    """What NVML's figure grows by at each library's first use, in bytes.
+    """Measure the growth of NVML's figure at each library's first use.
 
     A step that this build or card cannot take says so and takes no other with it.
     """
@@ -74,7 +74,7 @@ def libraries() -> dict[str, Any]:
 
 
 def _uses(torch: Any) -> dict[str, Callable[[], Any]]:
-    """By name: something small that needs the library, in the order in which programs do."""
+    """Return by name a small call that loads the library."""
     functional = torch.nn.functional
 
     def of(*shape: int) -> Any:

@@ -1,4 +1,4 @@
-"""A training step of many models, at sizes at which they are trained: what it asks for, its peaks.
+"""Part `models`: requests and peaks of training steps of many models.
 
 Networks of convolutions come first: only a card knows the workspaces that cuDNN takes there. Then
 the oracle's small models of every library that is here. Weights are left as they are found.
@@ -10,8 +10,8 @@ import importlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.card.asked import warm
-from tests.oracle.models import answer, settled
+from tests.card.allocator_requests import warm_up_libraries
+from tests.oracle.models import answer, sort_frees
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ CLASSES = 1000
 
 
 class Way(NamedTuple):
-    """How a model is trained: the type of autocast, or float32, and the images' format."""
+    """Training mode of a model: autocast type and memory format."""
 
     dtype: str
     last: bool
@@ -91,28 +91,33 @@ TIMM_BATCH, TIMM_SIZE = 16, 224
 
 
 def cases() -> Iterator[Case]:
-    """Each way over all networks of images, the usual ones first; then the oracle's models."""
+    """Yield each mode of the image networks, then the oracle's models."""
     import torch
 
     from tests.oracle.zoo import programs
 
-    warm()
+    warm_up_libraries()
     for way in WAYS:
         for name, make in images():
-            yield f"{name}, {way}", partial(trained, torch, make, way)
+            yield f"{name}, {way}", partial(record_training_step, torch, make, way)
         if way is PLAIN:
             for name, make in programs():
-                yield f"small {name}, {way}", partial(trained, torch, make, way)
+                yield f"small {name}, {way}", partial(record_training_step, torch, make, way)
     for dtype in ("bfloat16", "float16"):
         for name, make in programs():
-            yield f"small {name}, {dtype}", partial(trained, torch, make, Way(dtype, last=False))
+            yield (
+                f"small {name}, {dtype}",
+                partial(record_training_step, torch, make, Way(dtype, last=False)),
+            )
 
 
-def trained(torch: Any, make: Callable[[], Program], way: Way) -> dict[str, list[int]] | str:
-    """The sizes in order and both peaks; the sentence of an error."""
+def record_training_step(
+    torch: Any, make: Callable[[], Program], way: Way
+) -> dict[str, list[int]] | str:
+    """Record a training step's sizes and peaks, or return its error."""
     made = partial(_channels_last, torch, make) if way.last else make
     found = answer(torch, made, getattr(torch, way.dtype), None)
-    return found if isinstance(found, str) else {**found, "sizes": settled(found["sizes"])}
+    return found if isinstance(found, str) else {**found, "sizes": sort_frees(found["sizes"])}
 
 
 def _channels_last(torch: Any, make: Callable[[], Program]) -> Program:
@@ -128,7 +133,7 @@ def _channels_last(torch: Any, make: Callable[[], Program]) -> Program:
 
 
 def images() -> Iterator[tuple[str, Callable[[], Program]]]:
-    """The networks of torchvision and timm, as far as these are here."""
+    """Return the installed image networks of torchvision and timm."""
     for name, batch, size in TORCHVISION:
         shape = (batch, 3, size, size)
         yield f"{name} {_sides(shape)}", partial(_torchvision, name, shape, ())
@@ -162,7 +167,7 @@ def _timm(name: str, shape: tuple[int, ...]) -> Program:
 
 
 def _classifier(model: Any, shape: tuple[int, ...], labeled: tuple[int, ...]) -> Program:
-    """With a label for each image, or for each of its pixels."""
+    """Make a program with a label for each image or pixel."""
     import torch
 
     from tests.oracle.zoo import Program
@@ -172,7 +177,7 @@ def _classifier(model: Any, shape: tuple[int, ...], labeled: tuple[int, ...]) ->
 
 
 def loss(model: Any, batch: Any) -> Any:
-    """The cross entropy of the first result."""
+    """Return the cross entropy of the first result."""
     import torch
 
     found = model(batch[0])

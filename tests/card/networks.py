@@ -1,4 +1,4 @@
-"""Two networks to time and to trace: one bound by the CPU, one by the card."""
+"""Two networks to time and trace, one CPU-bound, one GPU-bound."""
 
 from __future__ import annotations
 

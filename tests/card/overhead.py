@@ -1,4 +1,4 @@
-"""What watching costs a training step: nothing, the history alone, nbmem, torch's profiler."""
+"""Part `overhead`: the cost of watching a training step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cases() -> Iterator[Case]:
 
 
 def measured(name: str) -> dict[str, Any]:
-    """Milliseconds of a step by way of watching, of each round's first steps and of its last ones.
+    """Measure milliseconds of a step by kind of watching.
 
     Rounds are interleaved, and each step is waited for.
     """
@@ -58,7 +58,7 @@ def measured(name: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def history() -> Iterator[None]:
-    """torch's memory history with Python stacks."""
+    """Record torch's memory history with Python stacks."""
     import torch
 
     memory = torch.cuda.memory
@@ -71,7 +71,7 @@ def history() -> Iterator[None]:
 
 @contextlib.contextmanager
 def traced() -> Iterator[None]:
-    """A trace of nbmem's."""
+    """Trace with nbmem."""
     import nbmem.api.tracing as nbmem
 
     with nbmem.trace("t", namespace={}):
@@ -79,7 +79,7 @@ def traced() -> Iterator[None]:
 
 
 def profiled() -> Any:
-    """torch's profiler with its memory events."""
+    """Profile with torch's profiler and its memory events."""
     from torch.profiler import profile
 
     return profile(profile_memory=True)

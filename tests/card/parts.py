@@ -1,4 +1,4 @@
-"""What is measured on a card, the most valuable first."""
+"""Parts that are measured on a card, the most valuable first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Part(NamedTuple):
     beside: bool = False
 
     def cases(self) -> Iterator[Case]:
-        """Each with a name of its own; what is called returns plain data."""
+        """Yield the part's cases: a unique name and a function to call."""
         found: Iterator[Case] = importlib.import_module(f"tests.card.{self.name}").cases()
         return found
 
@@ -41,7 +41,7 @@ PARTS = (
     Part("overhead", 120, "what tracing costs a step"),
     Part("readings", 30, "what a live reading costs"),
     Part("atlas", 90, "what operators of everyday ask for"),
-    Part("promises", 120, "tests/gpu"),
+    Part("real_card_tests", 120, "tests/gpu"),
     Part("samples", 150, "what torch's samples of its operators ask for, while time is left"),
 )
 NAMED = (Part("compiled", 600, "compiled steps of training, and the same eagerly", beside=True),)
@@ -70,11 +70,11 @@ class Share(NamedTuple):
         return f"{self.number}/{self.of}"
 
     def of_cases(self, cases: Iterable[Any], most: int | None = None) -> Iterator[Any]:
-        """Its own of the first `most`, or of all."""
+        """Yield this share of the first `most` cases, or of all."""
         return itertools.islice(cases, self.number - 1, most, self.of)
 
     def file(self, part: str) -> str:
-        """Its file's name."""
+        """Return the name of this share's file."""
         return f"{part}.jsonl" if self.of == 1 else f"{part}.{self.number}of{self.of}.jsonl"
 
 
@@ -82,5 +82,5 @@ ALL = Share(1, 1)
 
 
 def part(name: str) -> Part:
-    """The part of that name."""
+    """Return the part of that name."""
     return next(one for one in (*PARTS, *NAMED) if one.name == name)

@@ -1,4 +1,4 @@
-"""What one reading costs, in microseconds: those that nbmem makes while a cell runs, and others."""
+"""Part `readings`: the cost of one reading, in microseconds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cases() -> Iterator[Case]:
 
 
 def timed(read: Callable[[], Any], _kept: Any) -> dict[str, float]:
-    """Median, least and 95th percentile of many."""
+    """Return median, minimum and 95th percentile of many readings."""
     took = []
     for _ in range(TIMES):
         begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""A part's file: JSON lines, the first with the card, one a case, the last when it is complete.
+"""Results of a part as JSON lines, which survive interruptions.
 
 Each line is written at once. What an interruption tears is left out when the file is read, and a
 second start goes on behind the last whole line.
@@ -24,7 +24,7 @@ TRIES = 2
 
 
 class Results(NamedTuple):
-    """What a part's file holds.
+    """Contents of a part's file.
 
     Attributes:
         head: Card, driver and versions; empty if there is no file.
@@ -39,12 +39,12 @@ class Results(NamedTuple):
     complete: bool
 
     def lacks(self, case: str) -> bool:
-        """Whether the case is still to be run."""
+        """Return whether the case has not been run yet."""
         return case not in self.cases and self.begun[case] < TRIES
 
 
-def read(path: Path) -> Results:
-    """What the file holds; torn lines are none."""
+def read_results(path: Path) -> Results:
+    """Read a part's file and skip torn lines."""
     found = Results({}, {}, Counter(), complete=False)
     for line in path.read_text("utf-8").splitlines() if path.exists() else ():
         try:
@@ -72,19 +72,19 @@ class Writer:
         self._file = path.open("a", encoding="utf-8")
         if torn:
             self._file.write("\n")
-        if not read(path).head:
+        if not read_results(path).head:
             self._write({"head": head})
 
     def begin(self, name: str) -> None:
-        """Note that a case is begun, for its process may not live to say more."""
+        """Record that a case begins, before its process may crash."""
         self._write({"begun": name})
 
     def case(self, name: str, found: Any) -> None:
-        """Note what a case has shown."""
+        """Record a case's result."""
         self._write({"case": name, "found": found})
 
     def finish(self) -> None:
-        """Nothing is left to do."""
+        """Record that the part is complete."""
         self._write(COMPLETE)
         self._file.close()
 
@@ -95,7 +95,7 @@ class Writer:
 
 
 def head() -> dict[str, Any]:
-    """The card that torch sees first, its driver, and the versions. A context is not made.
+    """Return torch's first card, driver and versions, without a context.
 
     `real`: it is a real card's, neither the oracle's nor a virtual one's.
     """

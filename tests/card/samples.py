@@ -6,8 +6,8 @@ import signal
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tests.card.asked import warm
-from tests.oracle.record import asked, late
+from tests.card.allocator_requests import warm_up_libraries
+from tests.oracle.record import raise_timeout, record_operator
 from tests.oracle.samples import database
 
 if TYPE_CHECKING:
@@ -20,8 +20,11 @@ def cases() -> Iterator[Case]:
     """Every operator, in float32 and then in half types."""
     import torch
 
-    signal.signal(signal.SIGPROF, late)
-    warm()
+    signal.signal(signal.SIGPROF, raise_timeout)
+    warm_up_libraries()
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         for one in database(torch, dtype):
-            yield f"{one.name} {str(dtype).removeprefix('torch.')}", partial(asked, torch, one)
+            yield (
+                f"{one.name} {str(dtype).removeprefix('torch.')}",
+                partial(record_operator, torch, one),
+            )

@@ -1,4 +1,4 @@
-"""What the files of a card say for nbmem's tables: `python -m tests.card.tables FOLDER ...`.
+"""Make rows of cards.toml: `python -m tests.card.tables FOLDER ...`.
 
 Prints the card's entry of nbmem/virtual/cards.toml with what was measured, and which workspaces,
 operators and samples ask for something else than the virtual card of that name. `--write` puts the
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.units import MIB
 from nbmem.virtual.cards import CARDS
-from tests.card.results import Results, read
+from tests.card.results import Results, read_results
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -40,7 +40,7 @@ class UnusableError(Exception):
 
 
 class Difference(NamedTuple):
-    """Where a card asks for something else than the virtual card.
+    """A difference between a card's requests and its virtual card's.
 
     Attributes:
         case: Its name, and the moment.
@@ -64,8 +64,8 @@ def _sizes(sizes: Mapping[int, int]) -> str:
     )
 
 
-def entry(context: Results) -> dict[str, Any]:
-    """A card's row of cards.toml; what is known of it beside the measured stays.
+def card_row(context: Results) -> dict[str, Any]:
+    """Build a card's row of cards.toml and retain its other known fields.
 
     Raises:
         UnusableError: They are not a real card's, or the card's totals are not in them.
@@ -99,7 +99,7 @@ def entry(context: Results) -> dict[str, Any]:
 
 
 def toml(row: Mapping[str, Any]) -> str:
-    """The row as it stands in cards.toml."""
+    """Format a row as it stands in cards.toml."""
     lines = [f"{key} = {_value(key, value)}" for key, value in row.items()]
     return "\n".join(["[[card]]", *lines, ""])
 
@@ -112,8 +112,8 @@ def _value(key: str, value: Any) -> str:
     return f"{value:_}" if "total" in key else str(value)
 
 
-def written(table: str, row: Mapping[str, Any]) -> str:
-    """The table's text with that row in the place of the card's own, or before the published."""
+def insert_row(table: str, row: Mapping[str, Any]) -> str:
+    """Replace the card's row in the table, or insert it."""
     head, *blocks = re.split(r"(?m)^(?=\[\[)", table)
     named = f'name = "{row["name"]}"'
     for number, block in enumerate(blocks):
@@ -126,7 +126,7 @@ def written(table: str, row: Mapping[str, Any]) -> str:
 
 
 def differences(card: Results, virtual: Results) -> tuple[int, list[Difference]]:
-    """How many moments both have heard, and those whose sequences are not equal."""
+    """Count the compared moments and list the unequal ones."""
     compared, found = 0, []
     for case in card.cases.keys() & virtual.cases.keys():
         ours = dict(_moments(case, virtual.cases[case]))
@@ -145,15 +145,15 @@ def _asked(sizes: list[int]) -> Counter[int]:
 
 
 def _moments(case: str, found: Any) -> Iterator[tuple[str, list[int]]]:
-    """Every sequence of a case, by name; none where it raised something."""
+    """Return every sequence of a case by name; none after an error."""
     if isinstance(found, dict):
         for moment, sizes in found.items():
             if isinstance(sizes, list):
                 yield f"{case}, {moment}", sizes
 
 
-def together(shares: list[Results]) -> Results:
-    """The cases of all processes that ran a part beside each other."""
+def merge_shares(shares: list[Results]) -> Results:
+    """Merge the results of processes that ran side by side."""
     found = Results({}, {}, Counter(), complete=all(one.complete for one in shares))
     for one in shares:
         found.head.update(one.head)
@@ -161,34 +161,34 @@ def together(shares: list[Results]) -> Results:
     return found
 
 
-def reached(shares: list[Results]) -> int:
-    """How many of a part's cases hold all that its processes ran."""
+def count_reached_cases(shares: list[Results]) -> int:
+    """Return the number of leading cases that contain all begun ones."""
     return len(shares) * max((len(one.begun) for one in shares), default=0)
 
 
 def on_the_virtual_card(part: str, name: str, cases: int) -> Results:
-    """What the virtual card of that name answers to the same part, in a process of its own."""
+    """Run the part on the virtual card of that name, in its own process."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "virtual.jsonl")
-        command = [sys.executable, "-m", "tests.card.one", part, str(path), "--virtual", name]
+        command = [sys.executable, "-m", "tests.card.run_part", part, str(path), "--virtual", name]
         command += ["--cases", str(cases)]
         subprocess.run(command, cwd=ROOT, check=False)
-        return read(path)
+        return read_results(path)
 
 
 def report(folder: Path, *, compare: bool) -> tuple[dict[str, Any], list[str]]:
-    """The card's row, and in lines what differs from its virtual card."""
-    row = entry(read(folder / "context.jsonl"))
+    """Return the card's row and lines on differences from its virtual card."""
+    row = card_row(read_results(folder / "context.jsonl"))
     lines = []
     for part in COMPARED if compare else ():
-        shares = [read(path) for path in sorted(folder.glob(f"{part}.*jsonl"))]
-        real = together(shares)
+        shares = [read_results(path) for path in sorted(folder.glob(f"{part}.*jsonl"))]
+        real = merge_shares(shares)
         if not real.cases:
             continue
         if all(card.name != row["name"] for card in CARDS):
             lines.append(f"{part}: no virtual card is called {row['name']}; write its row first.")
             continue
-        virtual = on_the_virtual_card(part, row["name"], reached(shares))
+        virtual = on_the_virtual_card(part, row["name"], count_reached_cases(shares))
         compared, found = differences(real, virtual)
         lines.append(f"{part}: {compared - len(found)} of {compared} equal")
         lines += map(str, found)
@@ -209,7 +209,7 @@ def main() -> None:
         except UnusableError as err:
             raise SystemExit(f"{folder}: {err}") from None
         if options.write:
-            TABLE.write_text(written(TABLE.read_text("utf-8"), row), "utf-8")
+            TABLE.write_text(insert_row(TABLE.read_text("utf-8"), row), "utf-8")
         print(toml(row))
         print("\n".join(lines))
 

@@ -14,18 +14,18 @@ from tests.oracle.zoo import Program
 
 
 def small():
-    """One convolution between two layers, and two labelled images."""
+    """Make a small convolution network and two labelled images."""
     net = torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
     )
     return Program(net, (torch.rand(2, 3, 8, 8), torch.arange(2)), models.loss)
 
 
-def test_a_step_is_heard_with_its_peaks_in_every_way():
+def test_a_step_is_recorded_with_its_peaks_in_every_training_mode():
     with virtual.activated("H100"):
-        workspaces.warm()
-        found = {way: models.trained(torch, small, way) for way in models.WAYS}
-        again = models.trained(torch, small, models.PLAIN)
+        workspaces.warm_up_libraries()
+        found = {way: models.record_training_step(torch, small, way) for way in models.WAYS}
+        again = models.record_training_step(torch, small, models.PLAIN)
     plain = found[models.PLAIN]
     assert plain == again
     allocated, reserved = plain["peaks"]
@@ -47,7 +47,7 @@ def test_what_a_model_refuses_is_its_finding():
         return small()._replace(loss=lambda model, batch: model(batch[1]))
 
     with virtual.activated("H100"):
-        assert "Error: " in models.trained(torch, wrong, models.PLAIN)
+        assert "Error: " in models.record_training_step(torch, wrong, models.PLAIN)
 
 
 def test_the_usual_convolutions_come_first_and_no_name_is_there_twice():

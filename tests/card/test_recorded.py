@@ -1,4 +1,4 @@
-"""What an H100 answered in a quarter of an hour, beside the virtual card of its name and release.
+"""Recorded answers of an H100 beside those of its virtual card.
 
 The recording holds `make card`'s parts of that time (atlas, samples, workspaces, context, balance,
 readings), steps of the same models, convolutional networks, compiled workloads and scripts as
@@ -21,7 +21,7 @@ from nbmem.capture.devices.nvml_readings import unattributed_bytes
 from nbmem.virtual.card_names import find_card
 from nbmem.virtual.hardware.cudnn import client
 from tests.card import atlas
-from tests.card.asked import asked, warm
+from tests.card.allocator_requests import requests_by_moment, warm_up_libraries
 
 CONVOLUTION = re.compile(
     r"conv2d (\w+) (\d+)x(\d+)x(\d+)x\d+ to (\d+) kernel (\d+) stride (\d+) groups (\d+) (\w+)"
@@ -49,7 +49,7 @@ def test_the_cards_totals_are_the_tables(recorded):
     assert recorded["context"]["libraries"]["context"] == card.context_bytes
 
 
-def test_what_is_nobodys_is_told_apart_with_any_number_of_processes(recorded):
+def test_unattributed_memory_is_separated_with_any_number_of_processes(recorded):
     for row in recorded["contexts"]:
         held = dict.fromkeys(range(row["processes"]), 0)
         if held:
@@ -59,7 +59,7 @@ def test_what_is_nobodys_is_told_apart_with_any_number_of_processes(recorded):
 
 
 def convolved(name):
-    """The requests of a convolution of the recording, and of its backward, at a later call."""
+    """Return recorded requests of a later convolution and its backward."""
     dtype, *sizes, layout = CONVOLUTION.match(name).groups()
     batch, inner, side, outer, kernel, stride, groups = map(int, sizes)
 
@@ -71,7 +71,9 @@ def convolved(name):
         ]
 
     padding = kernel // 2 if stride < kernel else 0
-    found = asked(make, lambda x, w: torch.conv2d(x, w, None, stride, padding, 1, groups))
+    found = requests_by_moment(
+        make, lambda x, w: torch.conv2d(x, w, None, stride, padding, 1, groups)
+    )
     return {moment: sizes for moment, sizes in found.items() if moment.startswith("later")}
 
 
@@ -80,7 +82,7 @@ def test_convolutions_take_what_the_card_took(recorded, equal):
     """216 convolutions forward and backward: most to the byte where cuDNN can be asked."""
     rows = {name: row for name, row in recorded["workspaces"].items() if CONVOLUTION.match(name)}
     with virtual.activated("H100 80GB", release="2.11.0"):
-        warm()
+        warm_up_libraries()
         found = {name: convolved(name) for name in rows}
     same = [
         moment

@@ -1,4 +1,4 @@
-"""A part's file: whole lines count, an interruption costs one case, a crash two tries of it."""
+"""Results files survive torn lines, interruptions and crashes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.card.__main__ import PATIENCE_S, go, measure
-from tests.card.one import OUT_OF_TIME, fill
+from tests.card.__main__ import PATIENCE_S, measure, run_parts
 from tests.card.parts import ALL, PARTS, Part, Share
-from tests.card.results import Writer, folder_name, read
+from tests.card.results import Writer, folder_name, read_results
+from tests.card.run_part import OUT_OF_TIME, fill
 
 ABOUT = {
     "card": "NVIDIA H100 80GB HBM3",
@@ -28,7 +28,7 @@ LONG = time.monotonic() + 1e6
 
 
 def numbers(count, called):
-    """Cases 0 to `count`, each its own double; `called` notes which were run."""
+    """Make cases 0 to `count` and record in `called` which were run."""
 
     def run(number):
         called.append(number)
@@ -46,10 +46,10 @@ def test_a_second_start_runs_what_is_missing_and_nothing_else(tmp_path):
         patch.setattr(time, "monotonic", lambda: next(moments))
         assert not fill(path, ABOUT, cases, LONG)
     assert called == [0, 1]
-    assert not read(path).complete
+    assert not read_results(path).complete
     assert fill(path, {"card": "another"}, cases, LONG)
     assert called == [0, 1, 2, 3]
-    found = read(path)
+    found = read_results(path)
     assert found.cases == {"0": 0, "1": 2, "2": 4, "3": 6}
     assert found.head == ABOUT
     assert found.complete
@@ -68,8 +68,8 @@ def test_cases_beside_each_other_are_run_once_each_and_end_in_whole_lines(tmp_pa
     cases = [(str(number), partial(run, number)) for number in range(10)]
     assert fill(path, ABOUT, cases, LONG, workers=2)
     assert sorted(called) == list(range(10))
-    assert read(path).cases == {str(number): [number] * 1000 for number in range(10)}
-    assert read(path).complete
+    assert read_results(path).cases == {str(number): [number] * 1000 for number in range(10)}
+    assert read_results(path).complete
     assert not fill(tmp_path / "late.jsonl", ABOUT, cases, time.monotonic(), workers=2)
 
 
@@ -78,9 +78,9 @@ def test_a_torn_line_is_none_and_the_next_stands_on_its_own(tmp_path):
     fill(path, ABOUT, numbers(2, []), LONG)
     whole = path.read_text().removesuffix('{"complete": true}\n')
     path.write_text(whole + '{"case": "2", "fou')
-    assert read(path).cases == {"0": 0, "1": 2}
+    assert read_results(path).cases == {"0": 0, "1": 2}
     assert fill(path, ABOUT, numbers(3, []), LONG)
-    assert read(path).cases == {"0": 0, "1": 2, "2": 4}
+    assert read_results(path).cases == {"0": 0, "1": 2, "2": 4}
 
 
 def test_what_a_case_raises_is_its_finding(tmp_path):
@@ -88,7 +88,7 @@ def test_what_a_case_raises_is_its_finding(tmp_path):
         raise RuntimeError("no such kernel\nand a trace")
 
     fill(tmp_path / "part.jsonl", ABOUT, [("one", refused)], LONG)
-    assert read(tmp_path / "part.jsonl").cases == {"one": "RuntimeError: no such kernel"}
+    assert read_results(tmp_path / "part.jsonl").cases == {"one": "RuntimeError: no such kernel"}
 
 
 def test_a_case_that_ends_its_process_is_tried_twice(tmp_path):
@@ -98,13 +98,13 @@ def test_a_case_that_ends_its_process_is_tried_twice(tmp_path):
         writer.begin("1")
     assert fill(path, ABOUT, numbers(3, called), LONG)
     assert called == [0, 2]
-    assert "1" not in read(path).cases
+    assert "1" not in read_results(path).cases
 
 
 KILLED = """
 import sys, time
 from pathlib import Path
-from tests.card.one import fill
+from tests.card.run_part import fill
 def slow(): print("begun", flush=True); time.sleep(60)
 fill(Path(sys.argv[1]), {"card": "T4"}, [("a", lambda: 1), ("b", slow)], time.monotonic() + 99)
 """
@@ -116,7 +116,7 @@ def test_a_killed_process_leaves_what_it_had(tmp_path):
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"begun\n"
         process.send_signal(signal.SIGKILL)
-    assert read(path).cases == {"a": 1}
+    assert read_results(path).cases == {"a": 1}
     called = []
     assert fill(path, ABOUT, [("a", None), ("b", lambda: called.append("b"))], LONG)
     assert called == ["b"]
@@ -134,12 +134,12 @@ def test_parts_run_in_order_each_in_its_time_and_none_that_is_complete(tmp_path)
         fill(path, ABOUT, numbers(2, []), LONG)
         return 0
 
-    assert go(fakes("a", "b"), tmp_path, time.monotonic() + 15, run) == {
+    assert run_parts(fakes("a", "b"), tmp_path, time.monotonic() + 15, run) == {
         "a": "complete, 2 cases",
         "b": "complete, 2 cases",
     }
     assert ran == [("a", 10), ("b", 10)]
-    go(fakes("a", "b", "c", seconds=40), tmp_path, time.monotonic() + 15, run)
+    run_parts(fakes("a", "b", "c", seconds=40), tmp_path, time.monotonic() + 15, run)
     assert ran[2:] == [("c", 15)]
 
 
@@ -147,7 +147,7 @@ def test_a_part_that_is_cut_says_so(tmp_path):
     def run(_part, path, _seconds):
         return 0 if fill(path, ABOUT, numbers(2, []), time.monotonic()) else OUT_OF_TIME
 
-    assert go(fakes("a"), tmp_path, time.monotonic() + 15, run) == {
+    assert run_parts(fakes("a"), tmp_path, time.monotonic() + 15, run) == {
         "a": "cut, its time was over, 0 cases"
     }
     slow = Part("readings", 30, "it has not even imported torch")
@@ -175,7 +175,7 @@ def test_no_part_begins_when_the_time_is_over(tmp_path):
     def run(*_):
         raise AssertionError
 
-    assert go(fakes("a"), tmp_path, time.monotonic(), run) == {
+    assert run_parts(fakes("a"), tmp_path, time.monotonic(), run) == {
         "a": "not begun, no time was left, 0 cases"
     }
 
@@ -192,7 +192,7 @@ def test_a_part_that_crashes_goes_on_behind_the_case_and_one_that_cannot_start_i
             return -signal.SIGSEGV
         return 0 if fill(path, ABOUT, numbers(2, []), LONG) else OUT_OF_TIME
 
-    stand = go(fakes("never", "crashes"), tmp_path, time.monotonic() + 60, run)
+    stand = run_parts(fakes("never", "crashes"), tmp_path, time.monotonic() + 60, run)
     assert ran == ["never", "crashes", "crashes", "crashes"]
     assert stand == {"never": "not complete, 0 cases", "crashes": "complete, 1 cases"}
 

@@ -1,4 +1,4 @@
-"""A card's files make its row of cards.toml and name what differs, to the byte."""
+"""Rows of cards.toml from a card's files, and differences to the byte."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import pytest
 from nbmem.core.units import MIB
 from nbmem.virtual import find_card
 from nbmem.virtual.cards import _card
-from tests.card.one import fill
-from tests.card.results import read
+from tests.card.results import read_results
+from tests.card.run_part import fill
 from tests.card.tables import (
     TABLE,
     Difference,
     UnusableError,
+    card_row,
+    count_reached_cases,
     differences,
-    entry,
+    insert_row,
     main,
-    reached,
-    together,
+    merge_shares,
     toml,
-    written,
 )
 
 ABOUT = {
@@ -47,17 +47,17 @@ LIBRARIES = {
 
 def file(path, cases, about=ABOUT):
     fill(path, about, [(name, lambda it=it: it) for name, it in cases.items()], 1e12)
-    return read(path)
+    return read_results(path)
 
 
 @pytest.fixture
 def measured(tmp_path):
-    """A T4's files as tests/card writes them."""
+    """Write the files of a T4 as tests/card writes them."""
     return file(tmp_path / "context.jsonl", {"card": CARD, "libraries": LIBRARIES})
 
 
 def test_the_row_has_what_was_measured_and_is_read_as_such(measured):
-    row = tomllib.loads(toml(entry(measured)))["card"][0]
+    row = tomllib.loads(toml(card_row(measured)))["card"][0]
     assert row == {
         "key": "T4",
         "name": "Tesla T4",
@@ -82,18 +82,18 @@ def test_the_row_has_what_was_measured_and_is_read_as_such(measured):
 
 def test_the_row_takes_the_place_of_the_cards_own_and_no_other(measured):
     before = TABLE.read_text("utf-8")
-    after = written(before, entry(measured))
+    after = insert_row(before, card_row(measured))
     old, new = tomllib.loads(before), tomllib.loads(after)
     assert len(new["card"]) == len(old["card"])
     changed = [one for one in new["card"] if one not in old["card"]]
     assert [one["total"] for one in changed] == [14_912]
     assert new["published"] == old["published"]
-    assert written(after, entry(measured)) == after
+    assert insert_row(after, card_row(measured)) == after
 
 
-def test_a_card_that_nobody_knew_stands_behind_the_others(measured):
+def test_an_unknown_card_is_added_behind_the_others(measured):
     measured.head["card"] = "NVIDIA B9000"
-    new = tomllib.loads(written(TABLE.read_text("utf-8"), entry(measured)))
+    new = tomllib.loads(insert_row(TABLE.read_text("utf-8"), card_row(measured)))
     assert new["card"][-1]["key"] == "B9000"
     assert new["published"]
 
@@ -101,9 +101,9 @@ def test_a_card_that_nobody_knew_stands_behind_the_others(measured):
 def test_what_is_no_real_cards_is_refused(tmp_path, measured, monkeypatch):
     file(tmp_path / "oracle/context.jsonl", {"card": CARD}, {**ABOUT, "real": False})
     with pytest.raises(UnusableError, match="no real card"):
-        entry(read(tmp_path / "oracle/context.jsonl"))
+        card_row(read_results(tmp_path / "oracle/context.jsonl"))
     with pytest.raises(UnusableError, match="totals"):
-        entry(file(tmp_path / "torn.jsonl", {}))
+        card_row(file(tmp_path / "torn.jsonl", {}))
     monkeypatch.setattr("sys.argv", ["tables", "--write", str(tmp_path / "oracle")])
     with pytest.raises(SystemExit, match="no real card"):
         main()
@@ -157,11 +157,11 @@ def test_compiled_steps_are_compared_by_their_peaks_pools_and_last_step(tmp_path
 
 def test_the_files_of_processes_beside_each_other_are_one(tmp_path):
     shares = [file(tmp_path / "a", {"1": 1, "3": 3}), file(tmp_path / "b", {"2": 2})]
-    found = together(shares)
+    found = merge_shares(shares)
     assert (found.head, found.cases) == (ABOUT, {"1": 1, "2": 2, "3": 3})
     assert found.complete
-    assert reached(shares) == 4
-    assert reached([]) == 0
+    assert count_reached_cases(shares) == 4
+    assert count_reached_cases([]) == 0
 
 
 def test_the_virtual_card_measures_itself_as_its_own_row(tmp_path):

@@ -1,4 +1,4 @@
-"""Workspaces of cuDNN's convolutions and recurrent layers: no other source has them."""
+"""Part `workspaces`: of cuDNN's convolutions and recurrent layers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.card.asked import asked, warm
+from tests.card.allocator_requests import requests_by_moment, warm_up_libraries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +59,7 @@ class Convolution(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Of input and result the larger, in float32."""
+        """Return the bytes of the larger of input and result, in float32."""
         result = self.side * self.stride if self.transposed else self.side // self.stride
         inner, outer = self.inner * self.side**self.dimensions, self.outer * result**self.dimensions
         return 4 * self.batch * max(inner, outer)
@@ -137,10 +137,10 @@ SHAPES = ((64, 200, 128, 256), (32, 128, 256, 512), (8, 35, 650, 650), (1, 16, 6
 
 
 def cases() -> Iterator[Case]:
-    """What networks have in each type and format, recurrent layers, other batches; then any."""
-    warm()
+    """Yield known convolutions, recurrent layers, then random convolutions."""
+    warm_up_libraries()
     seen = set()
-    for one in (*usual(), *drawn()):
+    for one in (*known_convolutions(), *random_convolutions()):
         if one.nbytes <= MOST_BYTES and (name := str(one)) not in seen:
             seen.add(name)
             yield name, partial(convolution, one)
@@ -149,8 +149,8 @@ def cases() -> Iterator[Case]:
                 yield from recurrent(dtype)
 
 
-def usual() -> Iterator[Convolution]:
-    """Those of known networks."""
+def known_convolutions() -> Iterator[Convolution]:
+    """Yield the convolutions of known networks."""
     for last, dtype in product((False, True), TYPES):
         yield from (one._replace(dtype=dtype, last=last) for one in USUAL if not (
             last and one.dimensions == 1))  # fmt: skip
@@ -159,8 +159,8 @@ def usual() -> Iterator[Convolution]:
     yield from (one._replace(benchmark=True) for one in USUAL)
 
 
-def drawn() -> Iterator[Convolution]:
-    """Any convolutions, the same every time: what no list of ours thinks of."""
+def random_convolutions() -> Iterator[Convolution]:
+    """Yield random convolutions, the same ones every time."""
     dice = random.Random(0)
     widths = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 320, 512, 768, 1024)
     for _ in range(DRAWN):
@@ -196,7 +196,7 @@ def recurrent(dtype: str) -> Iterator[Case]:
 
 
 def convolution(one: Convolution) -> Any:
-    """Its forward, and its backward for input and weight."""
+    """Run a convolution forward and backward for input and weight."""
     import torch
 
     dtype = one.dtype.split(",", maxsplit=1)[0]
@@ -220,13 +220,13 @@ def convolution(one: Convolution) -> Any:
     with cudnn.flags(
         enabled=True, benchmark=one.benchmark, deterministic=False, allow_tf32=dtype == one.dtype
     ):
-        found = asked(make, convolve)
+        found = requests_by_moment(make, convolve)
     torch.cuda.empty_cache()  # others use the card
     return found
 
 
 def recurrence(dtype: str, layer: tuple[Any, ...], shape: tuple[int, ...]) -> Any:
-    """A recurrent layer that trains, its batch first."""
+    """Train a recurrent layer with the batch dimension first."""
     import torch
 
     kind, layers, both, dropout = layer
@@ -238,4 +238,4 @@ def recurrence(dtype: str, layer: tuple[Any, ...], shape: tuple[int, ...]) -> An
         x = torch.randn(batch, length, inner, device="cuda", dtype=getattr(torch, dtype))
         return [net.to("cuda", getattr(torch, dtype)), x.requires_grad_()]
 
-    return asked(make, lambda net, x: net(x)[0])
+    return requests_by_moment(make, lambda net, x: net(x)[0])

@@ -1,4 +1,4 @@
-"""`nbmem` in a process of its own, as a user starts it."""
+"""Fixtures that run `nbmem` in its own process."""
 
 from __future__ import annotations
 

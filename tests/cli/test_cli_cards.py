@@ -1,4 +1,4 @@
-"""Which card is used, and the table of those that can be."""
+"""Choice of a card on the command line, and the table of cards."""
 
 from __future__ import annotations
 

@@ -269,7 +269,7 @@ def test_a_reader_who_has_seen_enough_is_no_fault(script, tmp_path):
 
 
 def _heed_ctrl_c():
-    """What a shell starts in the background ignores Ctrl-C, and so do its children."""
+    """Restore the default Ctrl-C, which background processes ignore."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

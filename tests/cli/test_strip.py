@@ -1,4 +1,4 @@
-"""A notebook for git: its reports as text without times, everything else to the byte."""
+"""`nbmem strip`: reports become text without times for git."""
 
 import io
 import json
@@ -14,17 +14,17 @@ from nbmem.frontends.cli import main
 from nbmem.frontends.cli.strip import stripped
 from nbmem.views.mime_bundle import mimebundle
 from nbmem.views.mime_types import MIME
-from tests.views import sample
+from tests.views import sample_reports as sample
 
 
 def slower(report):
-    """The same run on a slower machine."""
+    """Return the run as on a slower machine."""
     phases = tuple(replace(row, t1_ns=row.t1_ns + 3_000_000) for row in report.phases)
     return replace(report, duration_ns=2 * report.duration_ns, phases=phases)
 
 
 def notebook(report, more="# text é"):
-    """As a front end saves it."""
+    """Save a notebook as a front end does."""
     outputs = [
         {"data": mimebundle(report), "metadata": {}, "output_type": "display_data"},
         {"data": {"text/plain": ["1.50 s"]}, "metadata": {}, "output_type": "execute_result"},

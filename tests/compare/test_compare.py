@@ -1,4 +1,4 @@
-"""Two recordings side by side, to the byte; and a limit that names what exceeded it."""
+"""Comparison of two recordings to the byte, and limits on a peak."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from nbmem.frontends.notebook.trace_history import MOST_BYTES, TraceHistory
 from nbmem.report.analysis import build_report
 from nbmem.report.analysis.peak_limit import over_limit
 from nbmem.views.comparison import comparison_json
-from tests.recorded import load, session_of
+from tests.recorded_runs import load, session_of
 
 pytestmark = pytest.mark.torch
 MIB = 1 << 20
@@ -31,8 +31,8 @@ def block(mib):
     return torch.empty(mib * MIB, dtype=torch.uint8, device="cuda")
 
 
-def traced(name, **tensors):
-    """A trace in which each name of a notebook gets so many MiB."""
+def trace_of_sizes(name, **tensors):
+    """Trace a block in which each name gets so many MiB."""
     names = {}
     with nbmem.trace(name, stacks=True, namespace=names) as trace:
         for key, mib in tensors.items():
@@ -42,7 +42,7 @@ def traced(name, **tensors):
 
 
 def test_what_changed_is_named_and_sorted_by_bytes():
-    a, b = traced("a", kept=30, small=2), traced("b", kept=30, small=12, new=100)
+    a, b = trace_of_sizes("a", kept=30, small=2), trace_of_sizes("b", kept=30, small=12, new=100)
     found = nbmem.diff(a, b)
     changes = {(c.kind, c.name): c.change for c in found.comparison.changes}
     assert changes["holder", "new"] == 100 * MIB
@@ -58,7 +58,7 @@ def test_what_changed_is_named_and_sorted_by_bytes():
 
 
 def test_lines_are_compared_where_both_sides_have_them():
-    a, b = traced("a", x=10), traced("b", x=30)
+    a, b = trace_of_sizes("a", x=10), trace_of_sizes("b", x=30)
     (line,) = [c for c in nbmem.diff(a, b).comparison.changes if c.kind == "line"]
     assert line.change == 20 * MIB
     with nbmem.trace("no stacks") as c:
@@ -70,7 +70,7 @@ def test_lines_are_compared_where_both_sides_have_them():
 
 
 def test_equal_recordings_say_so():
-    a = traced("a", x=10)
+    a = trace_of_sizes("a", x=10)
     assert "Both sides hold the same" in str(nbmem.diff(a, a))
 
 
@@ -165,7 +165,7 @@ def test_without_a_card_an_assertion_does_not_pass_in_silence():
 
 def test_kept_traces_are_bounded_and_found_by_number_and_name(monkeypatch):
     kept = TraceHistory()
-    traces = [traced(f"In [{n}]", x=n) for n in (1, 2, 3)]
+    traces = [trace_of_sizes(f"In [{n}]", x=n) for n in (1, 2, 3)]
     each = max(held_bytes(trace.session) for trace in traces)
     assert 0 < each < MOST_BYTES
     monkeypatch.setattr("nbmem.frontends.notebook.trace_history.MOST_BYTES", 2 * each + 500)
@@ -173,7 +173,7 @@ def test_kept_traces_are_bounded_and_found_by_number_and_name(monkeypatch):
         kept.add(trace)
     assert kept.find("1") is None
     assert kept.get("2") is traces[1]
-    named = traced("mine", x=4)
+    named = trace_of_sizes("mine", x=4)
     kept.add(named)
     kept.number(named, 7)
     assert kept.get("7") is kept.get("mine") is named
@@ -182,7 +182,7 @@ def test_kept_traces_are_bounded_and_found_by_number_and_name(monkeypatch):
 
 
 def test_of_kept_traces_the_newest_alone_keeps_its_report():
-    kept, older, newer = TraceHistory(), traced("older", x=1), traced("newer", x=2)
+    kept, older, newer = TraceHistory(), trace_of_sizes("older", x=1), trace_of_sizes("newer", x=2)
     kept.add(older)
     first = older.report()
     assert older.report().ledger_at_end is first.ledger_at_end
@@ -194,7 +194,7 @@ def test_numbers_of_cells_go_with_their_traces(monkeypatch):
     monkeypatch.setattr("nbmem.frontends.notebook.trace_history.MOST_CELLS", 2)
     kept = TraceHistory()
     for number in (1, 2, 3):
-        trace = traced("mine")
+        trace = trace_of_sizes("mine")
         kept.add(trace)
         kept.number(trace, number)
     assert kept.names() == ["mine", "3", "2"]

@@ -1,4 +1,4 @@
-"""What grows from step to step, by name and to the byte; a healthy loop grows nothing."""
+"""Growth from step to step, by name and to the byte."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def _card():
 
 
 def train(body, steps=6):
-    """Six steps of a small network; `body` gets each loss and the names of the 'notebook'."""
+    """Train six steps and call `body` with each loss and the namespace."""
     import torch
 
     model = torch.nn.Linear(FEATURES, 400).cuda()

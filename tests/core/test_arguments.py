@@ -1,4 +1,4 @@
-"""Lines that users write: quotes, paths, a statement of Python behind options."""
+"""Parsing of user-written lines: quotes, paths, options, statements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nbmem reads from bytecode, on each Python; and what is lost where that has changed."""
+"""Bytecode readings on each Python, and their loss where it changed."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ HEADS = ("def run(probe, x):", "if 1:")
 
 @functools.cache
 def place(head, source):
-    """Each program is run once, whatever its instructions are taken for."""
+    """Run each program once, whatever its instructions are taken for."""
     return self_test._place(head, source)
 
 
-def right(module, name):
+def reads_correctly(module, name):
     return all(
         getattr(module, name)(*place(head, source)) == answer
         for source, answer in ANSWERS[name].items()
@@ -102,7 +102,7 @@ def right(module, name):
 
 @pytest.fixture
 def imported_anew(monkeypatch):
-    """The module as a Python sees it whose instructions `dis` describes just now."""
+    """Import the module again under the current `dis` tables."""
 
     def load():
         monkeypatch.setattr(self_test, "_losses", lost := {})
@@ -156,7 +156,9 @@ def test_an_instruction_that_is_unknown_costs_only_what_needs_it(monkeypatch, im
         with monkeypatch.context() as patch:
             renamed(patch, name, into)
             module, lost = imported_anew()
-            wrong = {one for one in READINGS if one not in lost and not right(module, one)}
+            wrong = {
+                one for one in READINGS if one not in lost and not reads_correctly(module, one)
+            }
             assert not wrong, name
             assert all(getattr(module, one)(None, 0) == READINGS[one] for one in lost)
 
@@ -226,7 +228,7 @@ def test_readings_are_right_where_every_instruction_is_watched():
     watch.set_events(tool, watch.events.INSTRUCTION | watch.events.CALL | watch.events.LINE)
     try:
         place.cache_clear()
-        wrong = [name for name in READINGS if not right(bytecode, name)]
+        wrong = [name for name in READINGS if not reads_correctly(bytecode, name)]
     finally:
         watch.set_events(tool, 0)
         watch.free_tool_id(tool)

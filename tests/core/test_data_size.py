@@ -1,4 +1,4 @@
-"""What plain data counts is what it holds, and counting it costs little."""
+"""Sizes of plain data, and the cost of measuring them."""
 
 import gc
 import tracemalloc

@@ -1,4 +1,4 @@
-"""Reading who holds what: a storage once, and what letting go of one root frees."""
+"""Holders of storages, counted once, and the bytes a root frees."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Phases of torch's own snapshots, against what the programs that were recorded did."""
+"""Phases of torch's own snapshots, from the stacks of their events."""
 
 import pickle
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_phases_lie_side_by_side_and_cover_every_event():
     assert Action.SEGMENT_FREE not in session.devices[0].events.action[: edges[0][1]]
 
 
-def test_nothing_is_told_of_no_events():
+def test_no_events_have_no_phases():
     assert phases_of(Events.empty(), ()) == ()
 
 
@@ -72,22 +72,26 @@ FUNCTION = frame("/site-packages/torch/autograd/function.py", 311, "apply")
 RUN = frame("/site-packages/torch/autograd/graph.py", 841, "_engine_run_backward")
 
 
-def at(line):
+def stack_at_line(line):
     return [*EVALUATE, frame("/home/x/train.py", line, "<module>"), frame("??", 0, "_start")]
 
 
-LOAD = [*MALLOC, frame(MODULE, 944, "_apply"), *at(3)]
-BATCH = [*MALLOC, *at(10)]
-FORWARD = [*MALLOC, frame("/home/x/net.py", 5, "forward"), *EVALUATE, *CALL, *at(11)]
-LOSS = [*MALLOC, *at(12)]
-SEED = [*MALLOC, RUN, *at(13)]
+LOAD = [*MALLOC, frame(MODULE, 944, "_apply"), *stack_at_line(3)]
+BATCH = [*MALLOC, *stack_at_line(10)]
+FORWARD = [*MALLOC, frame("/home/x/net.py", 5, "forward"), *EVALUATE, *CALL, *stack_at_line(11)]
+LOSS = [*MALLOC, *stack_at_line(12)]
+SEED = [*MALLOC, RUN, *stack_at_line(13)]
 GRADIENT = [*MALLOC, *ENGINE]
 RECOMPUTED = [*MALLOC, frame("/home/x/net.py", 5, "forward"), *CALL, FUNCTION, *ENGINE]
-CLIPPED = [*MALLOC, frame("/site-packages/torch/nn/utils/clip_grad.py", 9, "clip"), *at(14)]
+CLIPPED = [
+    *MALLOC,
+    frame("/site-packages/torch/nn/utils/clip_grad.py", 9, "clip"),
+    *stack_at_line(14),
+]
 
 
 def stepping(line):
-    return [*MALLOC, frame("/home/x/adam.py", 7, "step"), OPTIMIZER, *at(line)]
+    return [*MALLOC, frame("/home/x/adam.py", 7, "step"), OPTIMIZER, *stack_at_line(line)]
 
 
 STEPPING = stepping(15)
@@ -95,7 +99,7 @@ LOOP = [BATCH, FORWARD, LOSS, SEED, GRADIENT, RECOMPUTED, GRADIENT, CLIPPED, STE
 
 
 def snapshot(tmp_path, stacks, cards=1):
-    """A file of torch's in which each stack takes 512 bytes more, on the last card."""
+    """Write a snapshot in which each stack allocates 512 bytes more."""
     base, size = 1 << 40, 2 << 20
     blocks = [
         {"address": base + 512 * i, "size": 512, "state": "active_allocated", "frames": stack}
@@ -118,7 +122,7 @@ def snapshot(tmp_path, stacks, cards=1):
     return path
 
 
-def told(session):
+def phase_text(session):
     phases = [s for s in session.spans if s.kind == "phase"]
     return " ".join(
         f"{s.name}{'' if s.step is None else s.step}[{s.last[-1] - s.first[-1]}]" for s in phases
@@ -127,7 +131,7 @@ def told(session):
 
 def test_the_engines_thread_is_known_by_its_stack_of_cpp_frames(tmp_path):
     session = session_of_snapshot(snapshot(tmp_path, [LOAD, *LOOP, *LOOP]))
-    assert told(session) == (
+    assert phase_text(session) == (
         "load[2] input0[1] forward0[2] backward0[4] optimizer0[2] "
         "input1[1] forward1[2] backward1[4] optimizer1[2]"
     )
@@ -146,7 +150,7 @@ def test_phases_are_told_from_a_windows_stacks_too(tmp_path):
     stacks = [LOAD, *LOOP, *LOOP]
     here = session_of_snapshot(snapshot(tmp_path, stacks))
     there = session_of_snapshot(snapshot(tmp_path, [windows(stack) for stack in stacks]))
-    assert told(there) == told(here)
+    assert phase_text(there) == phase_text(here)
 
 
 def test_no_line_of_cpp_is_the_users(tmp_path):
@@ -163,7 +167,7 @@ def test_no_line_of_cpp_is_the_users(tmp_path):
 def test_two_optimizers_are_told_apart_by_the_lines_that_call_them(tmp_path):
     half = [FORWARD, LOSS, SEED, GRADIENT]
     gan = [BATCH, *half, stepping(15), *half, stepping(25)]
-    assert told(session_of_snapshot(snapshot(tmp_path, [LOAD, *gan, *gan]))) == (
+    assert phase_text(session_of_snapshot(snapshot(tmp_path, [LOAD, *gan, *gan]))) == (
         "load[2] input0[1] forward0[2] backward0[2] optimizer0[1] forward0[2] backward0[2] "
         "optimizer0[1] input1[1] forward1[2] backward1[2] optimizer1[1] forward1[2] backward1[2] "
         "optimizer1[1]"
@@ -173,7 +177,7 @@ def test_two_optimizers_are_told_apart_by_the_lines_that_call_them(tmp_path):
 def test_phases_are_those_of_the_card_that_held_the_most(tmp_path):
     session = session_of_snapshot(snapshot(tmp_path, [LOAD, *LOOP, *LOOP], cards=2))
     assert [device.info.index for device in session.devices] == [0, 1]
-    assert told(session).startswith("load[2] input0[1] forward0[2]")
+    assert phase_text(session).startswith("load[2] input0[1] forward0[2]")
     assert all(span.last[0] == 0 for span in session.spans)  # nothing happened on the other
 
 

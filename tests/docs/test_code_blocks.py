@@ -1,4 +1,4 @@
-"""Every block of Python in README and on the site runs on a virtual card, or says why not.
+"""Python blocks of the README and the site run on a virtual card.
 
 A page's blocks run one after the other in one shell, which has what a reader is taken to have: a
 model that trains. `<!-- not run: reason -->` stands above a block that is compiled and no more.
@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch")
 
 from nbmem import virtual
-from tests.shells import shell_on_a_card
+from tests.ipython_shell import shell_on_virtual_card
 
 ROOT = Path(__file__).parents[2]
 WRITTEN = ("tips.md",)
@@ -54,7 +54,7 @@ PIECE = re.compile(
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_the_code_of_a_page_runs(page, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
-    with shell_on_a_card(monkeypatch) as shell:
+    with shell_on_virtual_card(monkeypatch) as shell:
         shell.run_cell(TAKEN_FOR_GRANTED, store_history=True).raise_error()
         for piece in PIECE.finditer(page.read_text()):
             code = piece["code"]

@@ -1,4 +1,4 @@
-"""Estimates asked in this process where the process does not matter: a child costs seconds."""
+"""Fixtures that run estimates in this process, which saves seconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nbmem import virtual
 
 @pytest.fixture(scope="module")
 def here():
-    """Answer in this process what a process of its own would answer."""
+    """Run estimates in this process instead of a child."""
     apart = importlib.import_module("nbmem.estimates.runs.subprocess_client")
     estimates = importlib.import_module("nbmem.estimates")
 

@@ -1,4 +1,4 @@
-"""torch.compile as a remedy: its bytes are those of the line, and it is asked behind all others."""
+"""torch.compile as a remedy, with the bytes of its line."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ for step in range(2):
 ADAM = SOURCE.replace("SGD(", "Adam(")
 
 
-def asked(source, *keys):
+def probe_cell(source, *keys):
     return probe(programs.cell(source, {}), Request(card=virtual.find_card("T4"), remedies=keys))
 
 
@@ -74,19 +74,19 @@ def held_as_a_traced_cell(source):
     [("compile", "net.compile()"), ("compile_graphs", 'net.compile(mode="reduce-overhead")')],
 )
 def test_the_line_holds_what_the_run_says_and_another_run_is_eager_again(key, line):
-    eager = asked(SOURCE).probe
-    reply = asked(SOURCE, key)
+    eager = probe_cell(SOURCE).probe
+    reply = probe_cell(SOURCE, key)
     assert reply.refused is None
     assert reply.code == line
     assert f"net = Net().cuda()\n{line}\noptimizer" in reply.changed
     assert reply.probe.allocated < eager.allocated
     assert held_as_a_traced_cell(reply.changed) == reply.probe.allocated
-    assert asked(SOURCE).probe.allocated == eager.allocated
+    assert probe_cell(SOURCE).probe.allocated == eager.allocated
 
 
 @pytest.fixture
 def quick(monkeypatch):
-    """A compiler that takes no time, beside two other remedies."""
+    """Provide a compiler that takes no time, beside two other remedies."""
 
     def compiled_at_once(remedy, model):
         del model
@@ -96,7 +96,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(planner, "REMEDIES", (Autocast, PlainSGD, Compile, ways.CompileGraphs))
 
 
-def test_it_is_run_behind_the_pairs_in_none_of_them_and_not_where_another_suffices(here, quick):
+def test_compile_runs_after_the_pairs_in_none_of_them_and_only_if_needed(here, quick):
     told = []
     found = here.plan(programs.cell(ADAM, {}), "T4", every=True, tell=told.append)
     titles = [line.partition(":")[0] for line in told]
@@ -125,7 +125,7 @@ def test_a_program_that_compiles_is_planned_behind_its_eager_run(here):
         show=lambda answer, _left: seen.append(answer.options[0].probe.allocated),
     )
     assert [line.partition(":")[0] for line in told] == ["as it is", "as it is, compiled"]
-    eager, base = asked(SOURCE).probe, found.options[0].probe
+    eager, base = probe_cell(SOURCE).probe, found.options[0].probe
     assert seen == [eager.allocated]
     assert base.allocated == held_as_a_traced_cell(COMPILED) < eager.allocated
     assert any(units.format_bytes(eager.need) in sentence for sentence in found.sentences)

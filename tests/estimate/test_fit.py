@@ -1,4 +1,4 @@
-"""The largest value that fits: against brute force on the virtual card, its parts by hand."""
+"""Largest value that fits, against brute force and hand-counted parts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ for step in range(2):
 
 
 def small_card(mib):
-    """A T4 with so little memory that a search is a few runs."""
+    """Return a T4 with so little memory that a search takes few runs."""
     import dataclasses
 
     card = virtual.find_card("T4")
@@ -54,7 +54,7 @@ def found(here, script):
     )  # fmt: skip
 
 
-def test_it_is_what_brute_force_finds(found, script):
+def test_the_fit_equals_brute_force(found, script):
     program = programs.script(script, vary="batch")
     verdicts = {
         value: probe(program, Request(card=small_card(1500), value=value)).probe.fits

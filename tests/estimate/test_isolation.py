@@ -1,4 +1,4 @@
-"""A cell that is estimated leaves the notebook as it is: in a process of its own, for real."""
+"""Estimates run in their own process and leave the notebook unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimates in a real kernel: what they leave behind, and what Ctrl-C ends."""
+"""Estimates in a real kernel, and Ctrl-C during one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 psutil = pytest.importorskip("psutil")
 
 from nbmem.frontends.sidebar.requests import Done, ExpectQuestion
-from tests.live.kernel import Kernel
+from tests.sidebar.kernel import Kernel
 
 STANDING = """
 import json, logging, os, random, sys, warnings
@@ -67,7 +67,7 @@ def answer(kernel, code):
 
 
 def shown(ran):
-    """The text that stands under the cell at its end."""
+    """Return the text under the cell at its end."""
     kinds = ("display_data", "update_display_data")
     return ran.outputs(*kinds)[-1]["data"]["text/plain"]
 
@@ -87,7 +87,7 @@ def test_the_kernel_stands_as_before(kernel):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each question has its own process")
-def test_what_answers_starts_when_a_question_is_typed(kernel):
+def test_the_estimating_process_starts_when_a_question_is_typed(kernel):
     me = psutil.Process(answer(kernel, "os.getpid()"))
     kernel.client.complete("%nbmem gpu ", 11)
     kernel.run("pass")

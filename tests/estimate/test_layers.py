@@ -51,7 +51,7 @@ def test_the_bytes_are_those_by_hand(here, model):
     assert last.backward_flops == 2 * last.forward_flops
 
 
-def test_its_own_optimizer_is_asked(here, model):
+def test_the_programs_own_optimizer_gives_the_state_bytes(here, model):
     momentum = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     found = here.layers(model, optimizer=momentum)
     assert found.optimizer == "of its own SGD"
@@ -66,7 +66,7 @@ def test_tied_weights_count_once(here):
     assert [row.parameters for row in here.layers(tied).rows] == [64, 0]
 
 
-def test_they_sort_and_show(here, model):
+def test_layers_are_sorted_and_shown(here, model):
     found = here.layers(model, (32, 64), title="net").sorted("output")
     assert found.rows[-1].name == "2"
     assert "64 x 256 + 256" in render_text(found)

@@ -16,7 +16,7 @@ from nbmem.frontends.notebook.commands import estimates
 
 @pytest.fixture
 def run(here, capsys):
-    """Run a cell with the extension loaded; returns what it wrote to stdout and stderr."""
+    """Run a cell with the extension loaded; return stdout and stderr."""
     InteractiveShell.clear_instance()
     main = sys.modules["__main__"]
     shell = InteractiveShell.instance()

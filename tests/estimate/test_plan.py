@@ -1,4 +1,4 @@
-"""The remedies: exact bytes where they can be counted by hand, and why one does nothing."""
+"""Remedies of a plan: exact bytes, and the reason where one has none."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ for step in range(2):
 
 @pytest.fixture
 def peak(tmp_path):
-    """Peak allocated of the plain program under remedies."""
+    """Return the allocated peak of the plain program under remedies."""
     (tmp_path / "plain.py").write_text(PLAIN)
     program = programs.script(str(tmp_path / "plain.py"))
 

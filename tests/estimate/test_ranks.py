@@ -1,4 +1,4 @@
-"""Rank 0 of a world, as an estimate: exact shards, and what cannot be such a world."""
+"""Rank 0 of a world as an estimate: shards and impossible worlds."""
 
 import dataclasses
 
@@ -88,7 +88,7 @@ optimizer.step()
         assert found.sent["all-reduce"] == 512 * 512 * 4
 
 
-def test_who_makes_no_group_is_told_that_its_rank_holds_all():
+def test_a_program_without_a_process_group_is_noted_to_hold_everything():
     program, request = rank_of(ALONE, 8)
     found = probe(program, request).probe
     assert rank_sentences(program, found)[1:] == [NO_GROUP]

@@ -1,4 +1,4 @@
-"""The largest batch on cards that the recorded runs of a real H100 just fill.
+"""Largest batch on cards that recorded H100 runs just fill.
 
 The requests that were recorded are served again with less and less memory. The least with which all
 are served makes a card that holds the recorded batch, and hardly one sample more.
@@ -17,7 +17,7 @@ from nbmem.core.units import MIB
 from nbmem.report.analysis import card_ledger_of
 from nbmem.report.analysis.what_if import try_settings
 from tests.accuracy.one import Run
-from tests.recorded import load, session_of
+from tests.recorded_runs import load, session_of
 
 
 class Varied(Run):
@@ -43,7 +43,7 @@ def sized(tensor, rows):
 
 
 def least(card_ledger, most):
-    """Bytes that the recorded requests need reserved, to a MiB."""
+    """Return the bytes that the recorded requests need reserved, to a MiB."""
     low, high = 0, most // MIB
     while high - low > 1:
         middle = (low + high) // 2
@@ -56,7 +56,7 @@ def least(card_ledger, most):
     ("name", "batch"),
     [("nn_transformer_b32s256_adam", 32), ("unet_b8_adam", 8), ("lstm_lm_b32s128_sgd", 32)],
 )
-def test_it_is_the_recorded_batch_within_one_step(here, name, batch):
+def test_the_largest_batch_is_the_recorded_one_within_one_step(here, name, batch):
     raw = load(name)
     context = max(bound["process"] - bound["reserved"] for bound in raw["bounds"])
     reserved = least(

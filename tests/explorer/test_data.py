@@ -1,4 +1,4 @@
-"""The explorer's data: equal to the report's to the byte, and small enough for a notebook."""
+"""Explorer data equals the report to the byte and stays small."""
 
 import json
 
@@ -11,8 +11,8 @@ from nbmem.report.analysis import build_report
 from nbmem.views.explorer.data import explorer_data
 from nbmem.views.explorer.holding_names import parts_of
 from nbmem.views.explorer.output import packed, unpacked
-from tests.recorded import load, session_of
-from tests.views import sample
+from tests.recorded_runs import load, session_of
+from tests.views import sample_reports as sample
 
 LARGEST_OUTPUT = 96 * 1024
 """Characters that a report may add to a saved notebook."""

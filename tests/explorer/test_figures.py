@@ -8,7 +8,7 @@ import pytest
 
 from nbmem.views.explorer.output import MIME
 from nbmem.views.mime_bundle import mimebundle
-from tests.views import sample
+from tests.views import sample_reports as sample
 
 pytest.importorskip("bokeh", reason="Bokeh is not installed")
 
@@ -34,7 +34,7 @@ def kinds(node):
     return mine | {kind for child in node.values() for kind in kinds(child)}
 
 
-def listed(name):
+def names_in_guard(name):
     text = re.search(rf"const {name} = new Set\((.*?)\);", GUARD.read_text(), re.DOTALL)
     return set(re.findall(r"\w+", "".join(re.findall(r"'([^']*)'", text[1]))))
 
@@ -44,7 +44,7 @@ def test_the_front_end_knows_every_model_of_this_bokeh():
     assert set(figures) == {"timeline", "holders", "phases", "growth", "pool"}
     for text in figures.values():
         document = json.loads(text)
-        assert models(document) <= listed("MODELS")
+        assert models(document) <= names_in_guard("MODELS")
         assert not any(model.startswith("CustomJS") for model in models(document))
 
 

@@ -7,7 +7,7 @@ from nbmem.core.errors import UsageError
 from nbmem.report.analysis import card_ledger_of, report_of
 from nbmem.views.explorer.output import unpacked
 from nbmem.views.widget import explorer_widget
-from tests.recorded import load, session_of
+from tests.recorded_runs import load, session_of
 
 pytest.importorskip("anywidget", reason="anywidget is not installed")
 pytest.importorskip("bokeh", reason="Bokeh is not installed")
@@ -28,8 +28,8 @@ def widget(card_ledger):
     made.close()
 
 
-def told(widget):
-    """What the page is told of the chosen moment: bytes by category, events, its lives."""
+def closeup_data(widget):
+    """Return the page's data for the moment: categories, events, lifetimes."""
     data = unpacked(widget.closeup["data"])
     events = np.cumsum(data["moments"]["event"]).tolist()
     held = {category: np.cumsum(steps).tolist() for category, steps in data["moments"]["held"]}
@@ -42,7 +42,7 @@ def test_it_opens_at_the_peak_and_goes_to_any_event(widget, card_ledger):
     widget.observe(lambda change: seen.append(change.new), "moment")
     for event in (0, 1, 17, card_ledger.events // 2 + 1):
         widget.moment = event
-        data, events, held = told(widget)
+        data, events, held = closeup_data(widget)
         assert data["pool_event"] == event
         assert events == [event]
         ledger = card_ledger.ledger(event)
@@ -60,7 +60,7 @@ def test_a_tensor_is_one_of_the_recording(widget, card_ledger):
     widget.tensor = last
     assert widget.life.number == last
     assert widget.life.requested == card_ledger.allocations.requested[last]
-    numbers = np.cumsum(told(widget)[0]["lives"]["number"])
+    numbers = np.cumsum(closeup_data(widget)[0]["lives"]["number"])
     assert last in numbers.tolist()
     with pytest.raises(traitlets.TraitError, match=f"0 to {last}, and no 100000"):
         widget.tensor = 100_000
@@ -73,7 +73,7 @@ def test_a_span_leads_to_its_peak(widget, card_ledger):
     widget.span = (last, first)
     assert widget.span == (first, last)
     assert widget.moment == card_ledger.peak(first, last)
-    assert told(widget)[1] == sorted({first, widget.moment, last})
+    assert closeup_data(widget)[1] == sorted({first, widget.moment, last})
     widget.moment = first
     assert widget.span == (first, last)
     widget.span = None
@@ -91,7 +91,7 @@ def test_a_page_knows_only_times(widget, card_ledger):
     assert (card_ledger.times(np.array(widget.span)) == start + np.array(times)).all()
 
 
-def test_everything_that_lives_as_a_frame(widget, card_ledger):
+def test_live_tensors_as_a_data_frame(widget, card_ledger):
     pytest.importorskip("pandas", reason="pandas is not installed")
     for event in (widget.moment, card_ledger.events // 2 + 1):
         widget.moment = event

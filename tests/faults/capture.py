@@ -1,4 +1,4 @@
-"""Every function of capture made to fail while a notebook is traced, as a table.
+"""Make every function of capture fail while a notebook is traced.
 
     python -m tests.faults.capture             every kind of fault, at the entry and at random lines
     python -m tests.faults.capture --quick     one kind, at the entry
@@ -139,7 +139,7 @@ LAST = "step(model, optimizer)\n'last'"
 
 
 class Outcome(NamedTuple):
-    """What a user sees of a cell, but for what nbmem says."""
+    """User-visible outcome of a cell, without what nbmem prints."""
 
     value: Any
     error: str | None
@@ -148,7 +148,7 @@ class Outcome(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """What came of a notebook."""
+    """Outcome of one run of the notebook."""
 
     outcomes: list[Outcome]
     sessions: list[bool]
@@ -158,7 +158,7 @@ class Trial(NamedTuple):
 
 
 class _Publisher:
-    """What the line under a cell needs of a kernel's publisher."""
+    """Fake of the kernel's publisher that the line under a cell needs."""
 
     topic = b""
     is_publishing = False
@@ -181,7 +181,7 @@ class _Publisher:
 
 
 def notebook(fault: Fault | None = None, *, loaded: bool = True) -> Trial:
-    """Run it, with a fault in nbmem or without."""
+    """Run the notebook, with a fault in nbmem or without."""
     with virtual.activated("T4"), _shell() as shell:
         _run(shell, PREPARE)
         _run(shell, "step(nn.Linear(256, 256).cuda(), torch.optim.SGD([torch.ones(1)]))")
@@ -228,8 +228,8 @@ def notebook(fault: Fault | None = None, *, loaded: bool = True) -> Trial:
         return Trial(outcomes, sessions, said, after_fault.getvalue(), left)
 
 
-def trouble(trial: Trial, usual: Trial, error: str) -> str | None:
-    """Why a trial was lost; None if it has survived."""
+def failure_reason(trial: Trial, usual: Trial, error: str) -> str | None:
+    """Return the reason why a trial failed; None if it passed."""
     interrupts = error == "KeyboardInterrupt"
     if "could not load the extension" in trial.said or (
         interrupts and "`%%memtrace` not found" in trial.said
@@ -257,7 +257,7 @@ def trouble(trial: Trial, usual: Trial, error: str) -> str | None:
 def attempt(
     target: Target, error: str, *, at: str = "entry", seed: int = 0
 ) -> tuple[str | None, int]:
-    """Try one fault; returns what went wrong, and how often the fault was met."""
+    """Try one fault; return the failure and how often it was raised."""
     fault = Fault(target, ERRORS[error], at=at, seed=seed, once=target.name in RELEASES)
     recording._running.clear()
     try:
@@ -265,14 +265,14 @@ def attempt(
     except BaseException:  # noqa: BLE001 - whatever reached us reached the user
         fault.disarm()
         return f"it reached the user: {traceback.format_exc(limit=-3)}", fault.hits
-    return trouble(trial, usual(), error), fault.hits
+    return failure_reason(trial, run_without_nbmem(), error), fault.hits
 
 
 _USUAL: list[Trial] = []
 
 
-def usual() -> Trial:
-    """The notebook without nbmem."""
+def run_without_nbmem() -> Trial:
+    """Run the notebook without nbmem."""
     if not _USUAL:
         notebook(loaded=False)  # what torch makes once
         bare = notebook(loaded=False)
@@ -282,8 +282,8 @@ def usual() -> Trial:
 
 @contextlib.contextmanager
 def small_heap() -> Iterator[None]:
-    """Let each trial's walks see what its notebook made, and not all that torch is made of."""
-    usual()
+    """Restrict heap walks to objects that the notebook made."""
+    run_without_nbmem()
     gc.collect()
     gc.freeze()
     try:
@@ -292,14 +292,14 @@ def small_heap() -> Iterator[None]:
         gc.unfreeze()
 
 
-def met() -> list[Target]:
-    """The functions of capture that the notebook calls."""
+def called_targets() -> list[Target]:
+    """Return the functions of capture that the notebook calls."""
     seen = set()
 
     def watch(frame: Any, _event: str, _argument: Any) -> None:
         seen.add(frame.f_code)
 
-    usual()
+    run_without_nbmem()
     threading.setprofile(watch)
     sys.setprofile(watch)
     try:
@@ -350,7 +350,7 @@ def _run(shell: Any, code: str) -> Outcome:
 
 
 def _magic(shell: Any, name: str, written: io.StringIO) -> None:
-    """Load or unload the extension; what that raises, IPython prints, and the user sees."""
+    """Load or unload the extension; print an error as IPython does."""
     try:
         shell.run_line_magic(name, "nbmem")
     except KeyboardInterrupt:
@@ -369,7 +369,7 @@ def _has_session(shell: Any) -> bool:
 
 
 def _state(shell: Any) -> dict[str, Any]:
-    """All that nbmem puts something into."""
+    """Return everything in which nbmem puts something."""
     module, optimizer = torch.nn.Module, torch.optim.Optimizer
     hooks = torch.nn.modules.module
     manager = shell.input_transformer_manager
@@ -423,7 +423,7 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def _part(trials: Iterable[tuple[Target, str, Any]], part: int, parts: int) -> list[Any]:
-    """A part in random order, and in the same one whatever else is tried: none falls between."""
+    """Return a part of the trials in a fixed random order."""
     drawn = [(random.Random(f"{one.name} {rest}").random(), one, *rest) for one, *rest in trials]
     drawn.sort(key=operator.itemgetter(0))
     return [trial for at, *trial in drawn if part - 1 <= at * parts < part]
@@ -445,7 +445,7 @@ def main() -> int:
     deaf, hears = signal.SIG_IGN, signal.default_int_handler  # whatever the shell has chosen
     signal.signal(signal.SIGINT, deaf if options.deaf else hears)
     count: Counter[tuple[str, str]] = Counter()
-    targets = [one for one in met() if options.only in one.name]
+    targets = [one for one in called_targets() if options.only in one.name]
     kinds = ["Exception"] if options.quick else list(ERRORS)
     places = [("entry", 0)] + ([] if options.quick else [("line", s) for s in range(options.seeds)])
     trials = _part(itertools.product(targets, kinds, places), *map(int, options.part.split("/")))

@@ -1,4 +1,4 @@
-"""Makes any function of nbmem fail on purpose, whoever calls it and under whatever name.
+"""Make any function of nbmem fail on purpose, under any name.
 
     targets = functions("nbmem.views", "nbmem.report.tips")
     with Fault(targets[0], MemoryError) as fault:       # at its entry, at every call
@@ -40,7 +40,7 @@ class Target(NamedTuple):
     function: FunctionType
 
     def codes(self) -> tuple[CodeType, ...]:
-        """Its code and that of the functions inside it."""
+        """Return the code objects of the function and of those inside it."""
         found = [self.function.__code__]
         for code in found:
             found += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
@@ -48,7 +48,7 @@ class Target(NamedTuple):
 
 
 def functions(*packages: str, skip: Collection[str] = ()) -> list[Target]:
-    """Every function and method that is written in some packages (or modules), by name.
+    """Return every function of some packages or modules, by name.
 
     Args:
         packages: Dotted names; their modules are imported. One that cannot be imported here, since
@@ -77,7 +77,7 @@ def _modules(packages: Collection[str]) -> Iterator[ModuleType]:
 
 
 def _written_in(module: ModuleType) -> Iterator[tuple[str, FunctionType]]:
-    """Names and functions whose code stands in the module's file: generated ones do not."""
+    """Yield functions whose code stands in the module's file."""
     for name, value in vars(module).items():
         members = [(name, value)]
         if inspect.isclass(value) and value.__module__ == module.__name__:
@@ -89,7 +89,7 @@ def _written_in(module: ModuleType) -> Iterator[tuple[str, FunctionType]]:
 
 
 def _functions_of(value: Any) -> Iterator[FunctionType]:
-    """A function, or those below a decorator that stands in its place."""
+    """Return a function, or the ones below its decorator."""
     if isinstance(value, FunctionType):
         inner = inspect.unwrap(value)
         if isinstance(inner, FunctionType):
@@ -106,7 +106,7 @@ def _functions_of(value: Any) -> Iterator[FunctionType]:
 
 
 class Fault:
-    """A fault in one function: armed by `with` or by `arm`, gone after `disarm`.
+    """A fault in one function, armed by `with` or `arm`.
 
     Args:
         target: The function.
@@ -141,7 +141,7 @@ class Fault:
         self._traced: Any = None
 
     def arm(self) -> Self:
-        """From here on it fails."""
+        """Make the function fail from here on."""
         if self.line is None:
             self.target.function.__globals__[_NAME] = self._raised
             self.target.function.__code__ = _raising(self._code)
@@ -157,7 +157,7 @@ class Fault:
         return self
 
     def disarm(self) -> None:
-        """It works again."""
+        """Restore the function."""
         if self.line is None:
             self.target.function.__code__ = self._code
             self.target.function.__globals__.pop(_NAME, None)
@@ -210,7 +210,7 @@ def _some_line(target: Target, seed: int) -> int:
 
 
 def _raising(code: CodeType) -> CodeType:
-    """Code that raises in the place of another: with as many closure cells, or it would not fit."""
+    """Make code that raises, with as many closure cells as the original."""
     names = code.co_freevars
     generator = bool(code.co_flags & inspect.CO_GENERATOR)
     source = ["def made():"]

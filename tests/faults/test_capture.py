@@ -1,4 +1,4 @@
-"""A fault anywhere in capture changes nothing of the user's, leaves nothing behind, and is said."""
+"""Faults in capture: nothing of the user's changes, and a note is left."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ RARELY = 24
 @pytest.fixture(scope="module")
 def targets():
     with capture.small_heap():
-        yield capture.met()
+        yield capture.called_targets()
 
 
 def test_a_notebook_without_a_fault_is_the_users_own():
     trial = capture.notebook()
-    assert capture.trouble(trial, capture.usual(), "Exception") is None
+    assert capture.failure_reason(trial, capture.run_without_nbmem(), "Exception") is None
     assert all(trial.sessions)
 
 
@@ -82,6 +82,6 @@ def test_what_stays_with_the_compiler_keeps_nothing_in_torch(targets):
     name = "nbmem.capture.patches.compilations.Compilations.watch_no_more"
     target = next(one for one in targets if one.name == name)
     fault = capture.Fault(target, ZeroDivisionError)  # each time: nothing can take it out
-    why = capture.trouble(capture.notebook(fault), capture.usual(), "Exception")
+    why = capture.failure_reason(capture.notebook(fault), capture.run_without_nbmem(), "Exception")
     assert fault.hits
     assert "torch" not in (why or "")

@@ -1,4 +1,4 @@
-"""NVML that misbehaves loses its figures and nothing else, and hangs nobody for long."""
+"""Faults in NVML cost its own figures and never block for long."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from nbmem.core.session.session import NOT_KNOWN, CardSamples
 from nbmem.core.units import MIB
 from nbmem.frontends.sidebar.card_reader import CardReader
 from nbmem.report.ledger.card_ledger import CardLedger
-from tests.faults.nvml import (
+from tests.faults.fake_nvml import (
     DRIVER,
     FUNCTIONS,
     OTHER,
@@ -43,7 +43,7 @@ from tests.faults.nvml import (
     process,
     raiser,
 )
-from tests.recorded import load, session_of
+from tests.recorded_runs import load, session_of
 
 BY_CUDA = USED + 512
 """Bytes in use by cudaMemGetInfo: which source answered can be told."""
@@ -56,7 +56,7 @@ QUICK_S = 0.1
 
 @pytest.fixture
 def fake(monkeypatch):
-    """One card, of which torch holds some, and its NVML."""
+    """Fake one card, of which torch holds some, and its NVML."""
     found = FakeNvml()
     monkeypatch.setitem(sys.modules, "pynvml", found)
     counters = Counters(
@@ -79,7 +79,7 @@ def fake(monkeypatch):
 
 @pytest.fixture
 def hasty(monkeypatch):
-    """Limits that a test can wait for."""
+    """Set timeouts that a test can wait for."""
     for module in (nvml, card_sampler, timeouts):
         monkeypatch.setattr(module, "LIMIT_S", QUICK_S)
     monkeypatch.setattr(nvml, "COLD_S", QUICK_S)
@@ -88,7 +88,7 @@ def hasty(monkeypatch):
 
 
 def recorded(fake, least=8):
-    """Record some readings; the sampler and its notes."""
+    """Take some readings; return the sampler and its notes."""
     notes = []
     found = Sampler(None, notes.append)
     begin = time.monotonic()
@@ -104,8 +104,8 @@ def a_session():
     return session_of(load("cudagraph_mlp_b512_sgd"))
 
 
-def books_with(found):
-    """The books of a recording that has these readings, each balanced to the byte."""
+def checked_ledger(found):
+    """Return the checked ledger of a recording with these readings."""
     session = a_session()
     (trace,) = session.devices
     total, driver = found.card_bytes(0) or (TOTAL, 0)
@@ -139,7 +139,7 @@ def test_whatever_nvml_does_its_figures_are_right_or_unknown(fake, when, request
         found, notes = recorded(fresh)
         took = time.monotonic() - begin
         samples = found.samples(0)
-        card_ledger = books_with(found)
+        card_ledger = checked_ledger(found)
         checks = {
             "used": set(samples.used) <= {USED, BY_CUDA, NOT_KNOWN} or name in BELIEVED,
             "process": set(samples.process) <= {PROCESS, NOT_KNOWN},
@@ -171,7 +171,7 @@ def test_a_call_that_hangs_is_given_up_and_said_once(fake, hasty, name, first):
     begin = time.monotonic()
     found, notes = recorded(fake)
     assert time.monotonic() - begin < 4 * QUICK_S
-    books_with(found)
+    checked_ledger(found)
     if not notes:
         assert name not in fake.calls or fake.calls[name] < first, "it was never asked"
         return
@@ -237,16 +237,16 @@ def broken_import(err):
         (SyntaxError("invalid syntax"), "cannot be imported"),
     ],
 )
-def test_a_package_that_is_half_there_is_not_there(fake, monkeypatch, err, said):
+def test_a_package_whose_import_fails_counts_as_missing(fake, monkeypatch, err, said):
     monkeypatch.delitem(sys.modules, "pynvml")
     monkeypatch.setattr(sys, "meta_path", [broken_import(err), *sys.meta_path])
     found, (note,) = recorded(fake)
     assert said in note
     assert set(found.samples(0).used) == {BY_CUDA}
-    books_with(found)
+    checked_ledger(found)
 
 
-def test_so_is_another_package_of_that_name(fake, monkeypatch):
+def test_another_package_of_that_name_counts_as_missing(fake, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(__version__="1.0"))
     found, (note,) = recorded(fake)
     assert "NVML cannot be read (" in note
@@ -288,7 +288,7 @@ def test_what_torch_gives_back_while_nvml_is_asked_is_no_contradiction(fake, mon
     assert (samples.process >= RESERVED).all()
 
 
-def test_a_sampler_may_be_stopped_by_anybody_at_any_time(fake):
+def test_a_sampler_may_be_stopped_by_any_thread_at_any_time(fake):
     threads = threading.active_count()
     notes = []
     never = Sampler(None, notes.append)
@@ -380,7 +380,7 @@ def test_the_ledger_takes_the_last_context_that_was_known():
         assert ledger[Category.CONTEXT] in {200, 400}
 
 
-def test_where_nobody_ever_said_what_this_process_holds_it_is_unknown():
+def test_process_bytes_that_were_never_read_are_unknown():
     session = a_session()
     (trace,) = session.devices
     samples = replace(trace.samples, process=np.full(len(trace.samples), NOT_KNOWN))

@@ -1,4 +1,4 @@
-"""A view, a tip or an analysis that fails costs itself: the figures stand, and a note says so."""
+"""Faults in a view, a tip or an analysis leave the figures and a note."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_any_function_that_fails_leaves_the_figures_and_a_note(part):
         "nbmem.views.text.render_text",
     ],
 )
-def test_so_does_memory_that_runs_out_and_recursion_without_end(name, error):
+def test_memory_errors_and_endless_recursion_leave_the_figures_and_a_note(name, error):
     trial = views.Trial("loss_accumulation", target(name), beside=False)
     fault = Fault(trial.target, views.ERRORS[error])
     assert views.attempt(trial, fault) is None
@@ -62,7 +62,7 @@ def test_without_a_ledger_the_counters_stand():
         if (why := views.attempt(trial, Fault(trial.target, MemoryError), card_ledger=True))
     }
     assert not lost
-    found = views.healthy("oom")
+    found = views.run_without_fault("oom")
     with Fault(target("nbmem.report.ledger.attribution.attribute"), MemoryError):
         text = str(views.trace_of(found.session))
     assert found.counters in text
@@ -70,7 +70,7 @@ def test_without_a_ledger_the_counters_stand():
 
 
 def test_counters_that_were_read_stand_with_the_highest_and_the_last():
-    recorded = pytest.importorskip("tests.recorded")
+    recorded = pytest.importorskip("tests.recorded_runs")
     session = recorded.session_of(recorded.load("cudagraph_mlp_b512_sgd"))
     (trace,) = session.devices
     lines = counter_lines(trace).splitlines()
@@ -80,7 +80,7 @@ def test_counters_that_were_read_stand_with_the_highest_and_the_last():
 
 def test_without_any_figure_a_sentence_stands():
     broken = Fault(target("nbmem.report.ledger.fallback_text.counter_lines"), ZeroDivisionError)
-    session = views.healthy("oom").session
+    session = views.run_without_fault("oom").session
     with Fault(target("nbmem.report.ledger.attribution.attribute"), MemoryError), broken:
         text = str(views.trace_of(session))
     assert "its counters cannot be read, either: ZeroDivisionError()" in text
@@ -88,7 +88,7 @@ def test_without_any_figure_a_sentence_stands():
 
 
 def test_a_chart_costs_the_chart_alone():
-    found = views.healthy("loss_accumulation")
+    found = views.run_without_fault("loss_accumulation")
     whole, _ = views.show(found)
     with Fault(target("nbmem.views.charts.timeline.timeline"), ZeroDivisionError):
         forms, text = views.show(found)
@@ -127,14 +127,14 @@ def test_a_note_is_english(name, said):
 
 
 def test_without_phases_the_explorer_stands_without_what_refers_to_them():
-    healthy = views.healthy("oom")
+    healthy = views.run_without_fault("oom")
     with Fault(target("nbmem.report.analysis.report_builder._phase_rows"), ZeroDivisionError):
         forms, _ = views.show(healthy)
     assert len(forms) == 3
     assert "The phases were left out: ZeroDivisionError()." in forms[views.TEXT]
 
 
-def test_what_an_exception_carries_is_cut_and_obeys_nobody():
+def test_the_text_of_an_exception_is_cut_and_escaped():
     faults = Faults()
 
     class LoudError(Exception):
@@ -148,24 +148,24 @@ def test_what_an_exception_carries_is_cut_and_obeys_nobody():
 
 
 def test_an_interrupt_is_the_users_and_passes():
-    trace = views.trace_of(views.healthy("oom").session)
+    trace = views.trace_of(views.run_without_fault("oom").session)
     with (
         Fault(target("nbmem.views.text.render_text"), KeyboardInterrupt),
         pytest.raises(KeyboardInterrupt),
     ):
         str(trace)
-    assert views.healthy("oom").block in str(trace), "and the session is still there"
+    assert views.run_without_fault("oom").block in str(trace), "and the session is still there"
 
 
 def test_what_was_left_out_comes_back_once_it_works():
-    trace = views.trace_of(views.healthy("oom").session)
+    trace = views.trace_of(views.run_without_fault("oom").session)
     with Fault(target("nbmem.report.analysis.timeline.timeline"), MemoryError):
         assert "The timeline was left out" in str(trace)
     assert "left out" not in str(trace)
 
 
-def test_who_calls_a_view_from_python_meets_its_fault():
-    report = views.trace_of(views.healthy("oom").session).report()
+def test_a_view_called_from_python_raises_its_fault():
+    report = views.trace_of(views.run_without_fault("oom").session).report()
     from nbmem.views.text import render_text
 
     with (
@@ -177,7 +177,7 @@ def test_who_calls_a_view_from_python_meets_its_fault():
 
 def test_a_widget_that_fails_says_what_shows_the_report_instead():
     pytest.importorskip("anywidget")
-    trace = views.trace_of(views.healthy("oom").session)
+    trace = views.trace_of(views.run_without_fault("oom").session)
     with (
         Fault(target("nbmem.views.widget.explorer_widget"), ZeroDivisionError),
         pytest.raises(NbmemError, match=r"could not be made: ZeroDivisionError\(\)\. The report"),
@@ -186,7 +186,7 @@ def test_a_widget_that_fails_says_what_shows_the_report_instead():
 
 
 def test_a_card_that_was_not_used_is_no_fault():
-    trace = views.trace_of(views.healthy("oom").session)
+    trace = views.trace_of(views.run_without_fault("oom").session)
     bundle = trace._repr_mimebundle_(device=7)
     assert bundle[views.TEXT].startswith("nbmem: Card 7 was not used")
 

@@ -1,4 +1,4 @@
-"""Every function of views, tips and analysis made to fail while a report is shown, as a table.
+"""Make every function of views, tips and analysis fail in a report.
 
     python -m tests.faults.views             every kind of fault, at the entry and at random lines
 
@@ -45,7 +45,7 @@ ROWS = (
 
 
 class BrokenReprError(Exception):
-    """Its own repr() fails, too."""
+    """An exception whose repr() fails, too."""
 
     def __repr__(self) -> str:
         raise ZeroDivisionError
@@ -61,7 +61,7 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 
 @dataclass(frozen=True)
 class Healthy:
-    """What a recording shows when nothing fails."""
+    """A recording's views when nothing fails."""
 
     session: Any
     block: str
@@ -72,8 +72,8 @@ class Healthy:
 
 
 @functools.cache
-def healthy(name: str) -> Healthy:
-    """The unfaulted outcome of a recording, with what its figures look like in every form."""
+def run_without_fault(name: str) -> Healthy:
+    """Show a recording without a fault; return views and figures."""
     session = nbmem.open(SNAPSHOTS / f"{name}.pickle.xz").session
     trace = trace_of(session)
     report = build_report(session)
@@ -89,20 +89,20 @@ def healthy(name: str) -> Healthy:
 
 
 def trace_of(session: Any) -> nbmem.Trace:
-    """A fresh trace of a session, which has read nothing yet."""
+    """Make a fresh trace of a session that has read nothing yet."""
     trace = nbmem.Trace(session.name)
     trace.session, trace.cells = session, ROWS
     return trace
 
 
 def show(found: Healthy) -> tuple[dict[str, Any], str]:
-    """What a notebook and a terminal get."""
+    """Render the outputs of a notebook and of a terminal."""
     trace = trace_of(found.session)
     return trace._repr_mimebundle_(), str(trace)
 
 
 def show_beside(found: Healthy) -> list[dict[str, str]]:
-    """The outputs beside the report: all tips, the cells, the error's explanation."""
+    """Render the other outputs: tips, cells, the error's explanation."""
     trace_of(found.session).all_tips()
     bundles = [mime_bundle.history_bundle(ROWS)]
     if found.ooms:
@@ -110,8 +110,10 @@ def show_beside(found: Healthy) -> list[dict[str, str]]:
     return bundles
 
 
-def trouble(found: Healthy, shown: tuple[dict[str, Any], str], *, card_ledger: bool) -> str | None:
-    """Why a report was lost; None if it has survived."""
+def failure_reason(
+    found: Healthy, shown: tuple[dict[str, Any], str], *, card_ledger: bool
+) -> str | None:
+    """Return the reason why a report failed; None if it passed."""
     forms, text = shown
     for name, one in ((TEXT, forms.get(TEXT, "")), ("str()", text)):
         figures = (found.block, found.plain, *([found.counters] if card_ledger else []))
@@ -126,8 +128,8 @@ def trouble(found: Healthy, shown: tuple[dict[str, Any], str], *, card_ledger: b
     return None
 
 
-def reached(targets: list[Target], run: Callable[[], Any]) -> set[str]:
-    """Names of the functions that a run calls."""
+def called_functions(targets: list[Target], run: Callable[[], Any]) -> set[str]:
+    """Return the names of the functions that a run calls."""
     by_code = {target.function.__code__: target.name for target in targets}
     names = set()
 
@@ -154,12 +156,14 @@ class Trial(NamedTuple):
 
 @functools.cache
 def trials(*packages: str) -> list[Trial]:
-    """Each function once, in the cheapest recording that calls it."""
+    """Yield each function once, in the cheapest recording that calls it."""
     targets = functions(*packages, skip=("nbmem.report.ledger.fallback_text",))
     found, tried = [], set()
     for name in RECORDINGS:
         for beside, run in ((False, show), (True, show_beside)):
-            names = reached(targets, functools.partial(run, healthy(name))) - tried
+            names = (
+                called_functions(targets, functools.partial(run, run_without_fault(name))) - tried
+            )
             if beside:
                 names = {one for one in names if not one.startswith(OUTERMOST)}
             tried |= names
@@ -168,8 +172,8 @@ def trials(*packages: str) -> list[Trial]:
 
 
 def attempt(trial: Trial, fault: Fault, *, card_ledger: bool = False) -> str | None:
-    """Show a recording with a fault; why it was lost, or None."""
-    found = healthy(trial.recording)
+    """Show a recording with a fault; return the failure, or None."""
+    found = run_without_fault(trial.recording)
     try:
         with fault:
             if trial.beside:
@@ -177,7 +181,7 @@ def attempt(trial: Trial, fault: Fault, *, card_ledger: bool = False) -> str | N
             shown = show(found)
     except BaseException as err:  # noqa: BLE001 - what a user would meet
         return f"{type(err).__name__} came through"
-    return trouble(found, shown, card_ledger=card_ledger) if fault.hits else None
+    return failure_reason(found, shown, card_ledger=card_ledger) if fault.hits else None
 
 
 def main() -> int:

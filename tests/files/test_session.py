@@ -1,4 +1,4 @@
-"""Sessions survive the disk bit by bit; what is no whole session is refused with a sentence."""
+"""Sessions survive saving; anything else is refused with a sentence."""
 
 import dataclasses
 import json
@@ -37,7 +37,7 @@ from nbmem.core.session.session import (
 )
 from nbmem.core.session.spans import Span
 from tests.fuzz.bases import session as fuzzed
-from tests.recorded import load, session_of
+from tests.recorded_runs import load, session_of
 
 CODES = {"action", "category", "expandable", "kind", "small", "state"}
 
@@ -176,7 +176,7 @@ def sessions(draw):
 
 
 def plain(value):
-    """Dataclasses and arrays as something that compares."""
+    """Convert dataclasses and arrays into comparable values."""
     if isinstance(value, Columns):
         return {name: (array.dtype.str, array.tolist()) for name, array in value.columns()}
     if dataclasses.is_dataclass(value):
@@ -303,7 +303,7 @@ def test_a_truncated_file_is_a_sentence(tmp_path, keep):
 
 
 def rewritten(path, name, change):
-    """The same file with one member changed."""
+    """Rewrite the file with one member changed."""
     with zipfile.ZipFile(path) as old:
         members = {n: old.read(n) for n in old.namelist()}
     members[name] = change(members[name])

@@ -1,4 +1,4 @@
-"""The border for torch's snapshots: tolerant of what is new, deaf to what would run."""
+"""Reading torch's snapshots: new fields pass, code is never run."""
 
 import gzip
 import io
@@ -24,7 +24,7 @@ def snapshot(*entries, segments=(), **more):
     return {"segments": list(segments), "device_traces": [list(entries)], **more}
 
 
-def written(tmp_path, raw):
+def write_snapshot(tmp_path, raw):
     path = tmp_path / "snapshot.pickle"
     path.write_bytes(raw if isinstance(raw, bytes) else pickle.dumps(raw))
     return path
@@ -123,7 +123,7 @@ def test_a_card_without_events_has_none():
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
 def test_files_may_be_packed(tmp_path, pack):
     raw = snapshot(entry("alloc"), allocator_settings={"max_split_size": -1})
-    assert load_snapshot(written(tmp_path, pack(pickle.dumps(raw)))) == raw
+    assert load_snapshot(write_snapshot(tmp_path, pack(pickle.dumps(raw)))) == raw
 
 
 class Hostile:
@@ -141,7 +141,7 @@ def test_a_hostile_file_runs_nothing(tmp_path, how):
     trap = tmp_path / "sprung"
     raw = snapshot(entry("alloc"), extra=Hostile(trap, how))
     with pytest.raises(FileFormatError, match=f"The pickle wants .*{how.__name__}.*run code"):
-        load_snapshot(written(tmp_path, raw))
+        load_snapshot(write_snapshot(tmp_path, raw))
     assert not trap.exists()
     if how is os.system:  # the trap works: loaded plainly it is sprung
         pickle.loads(pickle.dumps(raw))
@@ -156,14 +156,14 @@ def test_references_out_of_the_file_are_refused(tmp_path):
     target = io.BytesIO()
     Outside(target).dump(snapshot(extra="here"))
     with pytest.raises(FileFormatError, match="outside of it"):
-        load_snapshot(written(tmp_path, target.getvalue()))
+        load_snapshot(write_snapshot(tmp_path, target.getvalue()))
 
 
 def test_every_truncation_is_refused_with_one_sentence(tmp_path):
     whole = pickle.dumps(snapshot(entry("alloc", frames=FRAMES), segments=[segment()]))
     for length in range(0, len(whole), 7):
         with pytest.raises(FileFormatError, match=r"truncated or is not a pickle|not a snapshot"):
-            load_snapshot(written(tmp_path, whole[:length]))
+            load_snapshot(write_snapshot(tmp_path, whole[:length]))
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_every_truncation_is_refused_with_one_sentence(tmp_path):
 )
 def test_foreign_files(tmp_path, data, says):
     with pytest.raises(FileFormatError) as caught:
-        load_snapshot(written(tmp_path, data))
+        load_snapshot(write_snapshot(tmp_path, data))
     assert says in str(caught.value)
     assert "snapshot.pickle" in str(caught.value)
 

@@ -1,4 +1,4 @@
-"""A program without IPython: the names are those of `__main__`."""
+"""Fixtures of a program without IPython, with names in `__main__`."""
 
 import sys
 from types import ModuleType
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def program(monkeypatch):
-    """The names of a program, which has no shell and no traceback."""
+    """Return the names of a program without shell or traceback."""
     shells = sys.modules.get("IPython.core.interactiveshell")
     if shells is not None:
         shells.InteractiveShell.clear_instance()

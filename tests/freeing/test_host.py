@@ -1,4 +1,4 @@
-"""What is freed by name where torch runs on the CPU: measured as on a card."""
+"""Freeing by name where torch runs on the CPU."""
 
 import weakref
 
@@ -12,7 +12,7 @@ from nbmem import virtual
 
 @pytest.fixture
 def names(program):
-    """The names of a program that uses no card."""
+    """Return the names of a program that uses no card."""
     virtual.deactivate()
     return program
 

@@ -1,4 +1,4 @@
-"""`nbmem.free` and `nbmem.top` in a program without IPython: the names are those of `__main__`."""
+"""`nbmem.free` and `nbmem.top` in a program without IPython."""
 
 import sys
 
@@ -14,18 +14,18 @@ from nbmem.core.units import MIB
 
 @pytest.fixture
 def names(program):
-    """The names of a program that runs on a virtual card."""
+    """Return the names of a program on a virtual card."""
     with virtual.activated("H100 80GB"):
         yield program
         program.clear()
 
 
-def made(names, code):
+def execute(names, code):
     exec(f"import torch\n{code}", names)
 
 
 def test_variables_are_freed_to_the_byte(names):
-    made(names, "x = torch.zeros(3 << 18, device='cuda'); kept = [x, x + 1]")
+    execute(names, "x = torch.zeros(3 << 18, device='cuda'); kept = [x, x + 1]")
     freed = nbmem.free("kept[1]", "x")
     assert [one.measured for one in freed.actions] == [3 * MIB, 0]
     assert freed.measured == freed.actions[0].predicted == 3 * MIB
@@ -36,7 +36,7 @@ def test_variables_are_freed_to_the_byte(names):
 
 
 def test_the_cache_goes_back_to_the_driver(names):
-    made(names, "x = torch.zeros(3 << 18, device='cuda'); del x")
+    execute(names, "x = torch.zeros(3 << 18, device='cuda'); del x")
     reserved = torch.cuda.memory_reserved()
     freed = nbmem.free("cache")
     assert freed.measured == freed.actions[0].predicted == reserved > 0
@@ -69,7 +69,7 @@ def test_what_a_failed_call_left_behind_is_freed(names):
     ],
 )
 def test_what_cannot_be_freed_is_a_sentence(names, what, why):
-    made(names, "x = torch.zeros(3 << 18, device='cuda')")
+    execute(names, "x = torch.zeros(3 << 18, device='cuda')")
     with pytest.raises(UsageError, match=why):
         nbmem.free(*what)
     assert torch.cuda.memory_allocated() == 3 * MIB
@@ -77,7 +77,9 @@ def test_what_cannot_be_freed_is_a_sentence(names, what, why):
 
 def test_the_largest_tensors_have_their_names(names):
     assert str(nbmem.top()) == "Nothing lives on a card: torch has no memory allocated there."
-    made(names, "model = torch.nn.Linear(512, 256).cuda(); x = torch.zeros(3 << 18, device='cuda')")
+    execute(
+        names, "model = torch.nn.Linear(512, 256).cuda(); x = torch.zeros(3 << 18, device='cuda')"
+    )
     top = nbmem.top(1)
     assert [row.name for row in top.holdings[0]] == ["x", "model.weight", "model.bias"]
     assert sum(row.block for row in top.holdings[0]) == torch.cuda.memory_allocated()

@@ -1,4 +1,4 @@
-"""Make hostile files, open each in a process with limits, and print how they ended."""
+"""Open hostile files in limited processes and print how each ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tests.fuzz.mutations import KINDS, made
+from tests.fuzz.mutations import KINDS, hostile_file
 from tests.fuzz.run import run, table
 from tests.fuzz.worker import draw
 
@@ -22,7 +22,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.one is not None:
         path = options.keep or Path("hostile.pickle")
-        path.write_bytes(made(options.one, options.only)[1])
+        path.write_bytes(hostile_file(options.one, options.only)[1])
         draw(path, options.one)
         return 0
     outcomes = run(range(options.first, options.first + options.files), only=options.only)

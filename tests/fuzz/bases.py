@@ -1,4 +1,4 @@
-"""Whole files that mutations begin with: small snapshots of a card, sessions with every table."""
+"""Valid files that mutations start from: snapshots and sessions."""
 
 from __future__ import annotations
 

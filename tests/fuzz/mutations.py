@@ -1,4 +1,4 @@
-"""One hostile file for each number: bytes, opcodes, values, archives, JSON, columns changed."""
+"""Make one hostile file for each number."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ NASTY = (
 )  # fmt: skip
 
 
-def made(number: int, only: str | None = None) -> tuple[str, bytes]:
-    """The kind and the bytes of one file; the same for the same number."""
+def hostile_file(number: int, only: str | None = None) -> tuple[str, bytes]:
+    """Return the kind and bytes of a file, reproducible by its number."""
     draw = random.Random(number)
     kind = only or draw.choice(sorted(KINDS))
     return kind, KINDS[kind](draw)
 
 
 def _bytes(draw: random.Random) -> bytes:
-    """A whole file, packed or not, with some of its bytes changed."""
+    """Change some bytes of a valid file, packed or not."""
     name = draw.choice(bases.NAMES)
     if draw.random() < 0.4:
         data = bytearray(bases.zipped(bases.entries(name), draw.choice((0, 8))))
@@ -80,7 +80,7 @@ _OPCODES = [
 
 
 def _opcodes(draw: random.Random) -> bytes:
-    """A pickle of opcodes by chance, alone, many times over, or inside a snapshot."""
+    """Make a pickle of random opcodes, alone or inside a snapshot."""
     program = b"".join(draw.choices(_OPCODES, k=draw.choice((2, 8, 40, 200))))
     match draw.randrange(4):
         case 0:
@@ -100,7 +100,7 @@ def _opcodes(draw: random.Random) -> bytes:
 
 
 def _changed(draw: random.Random, tree: object, times: int) -> None:
-    """Put something nasty into places of a tree of lists and dicts; or take them out, or repeat."""
+    """Replace, remove or repeat values in a tree of lists and dicts."""
     for _ in range(times):
         node, above = tree, None
         while isinstance(node, (list, dict)) and node and (above is None or draw.random() < 0.85):
@@ -123,14 +123,14 @@ def _changed(draw: random.Random, tree: object, times: int) -> None:
 
 
 def _values(draw: random.Random) -> bytes:
-    """A snapshot that is a whole pickle and says nonsense."""
+    """Make a valid pickle of a snapshot with nonsense values."""
     raw = bases.snapshot(draw.choice(bases.NAMES))
     _changed(draw, raw, draw.choice((1, 1, 2, 6, 60)))
     return pickle.dumps(raw, protocol=draw.randint(2, 5))
 
 
 def _json(draw: random.Random) -> bytes:
-    """A session whose JSON says nonsense."""
+    """Make a session whose JSON has nonsense values."""
     parts = bases.entries(draw.choice(bases.NAMES))
     head = json.loads(parts["session.json"])
     _changed(draw, head, draw.choice((1, 1, 2, 6, 40)))
@@ -149,7 +149,7 @@ def _json(draw: random.Random) -> bytes:
 
 
 def _columns(draw: random.Random) -> bytes:
-    """A session with numbers in its columns that refer to nothing, are too large, or too many."""
+    """Make a session whose columns have invalid references or lengths."""
     parts = bases.entries(draw.choice(bases.NAMES))
     names = [name for name in parts if name.endswith(".npy")]
     for name in draw.sample(names, draw.choice((1, 1, 2, 5))):
@@ -189,7 +189,7 @@ def _nonsense(draw: random.Random, array: np.ndarray) -> bytes:
 
 
 def _archive(draw: random.Random) -> bytes:
-    """An archive that is none, lies about its entries, or unpacks to far more than it is."""
+    """Make a broken archive, false entries or a decompression bomb."""
     name = draw.choice(bases.NAMES)
     parts = bases.entries(name)
     match draw.randrange(7):
@@ -212,11 +212,11 @@ def _archive(draw: random.Random) -> bytes:
             return draw.choice((gzip.compress, lzma.compress))(
                 b"\x80\x04" + data.replace(b"\0", draw.choice((b"]", b"N", b"(", b"\x94", b"\0")))
             )
-    return _lying(draw, bytearray(bases.zipped(parts, draw.choice((0, 8)))))
+    return _false_directory_fields(draw, bytearray(bases.zipped(parts, draw.choice((0, 8)))))
 
 
-def _lying(draw: random.Random, data: bytearray) -> bytes:
-    """Fields of the archive's directory and headers with other values."""
+def _false_directory_fields(draw: random.Random, data: bytearray) -> bytes:
+    """Change fields of the archive's directory and headers."""
     marks = {b"PK\x01\x02": (8, 10, 16, 20, 24, 28, 30, 42), b"PK\x03\x04": (6, 8, 14, 18, 22, 26),
              b"PK\x05\x06": (8, 10, 12, 16, 20)}  # fmt: skip
     for _ in range(draw.choice((1, 2, 4))):

@@ -1,4 +1,4 @@
-"""Hands files to the workers, ends those that hang, and adds up what came of it."""
+"""Distribute hostile files to workers and count the outcomes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HANGS = 60
 
 
 class _Worker:
-    """A process, and the file that it has."""
+    """A worker process and its current file."""
 
     def __init__(self, only: str | None) -> None:
         context = multiprocessing.get_context("spawn")
@@ -72,7 +72,7 @@ def run(numbers: Iterable[int], *, only: str | None = None, workers: int = 0) ->
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """Tried, opened, refused and failed by kind; then the failures, those alike once."""
+    """Format counts by kind, then the failures without repeats."""
     counts = Counter((one.kind, one.how in {"opened", "refused"} and one.how) for one in outcomes)
     lines = [f"{'kind':<10}{'tried':>9}{'opened':>9}{'refused':>9}{'failed':>9}"]
     for kind in [*sorted(KINDS), "?", "all"]:

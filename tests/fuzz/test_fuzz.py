@@ -1,4 +1,4 @@
-"""A thousand hostile files: each is opened and drawn, or refused with a sentence, and cheaply."""
+"""A thousand hostile files are opened, or refused with a sentence."""
 
 import sys
 

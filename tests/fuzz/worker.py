@@ -1,4 +1,4 @@
-"""One process that opens hostile files and draws what is in them, and says how each one ended."""
+"""A worker process that opens hostile files and reports the outcomes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nbmem.views.exports import FORMATS
 from nbmem.views.exports.report import report_json
 from nbmem.views.html import render_page
 from nbmem.views.text import render_text
-from tests.fuzz.mutations import made
+from tests.fuzz.mutations import hostile_file
 
 MOST_SECONDS = 2.0
 """Of CPU, for one file from opening it to its last view."""
@@ -32,7 +32,7 @@ _ROOM = 4 << 30
 
 
 class Outcome(NamedTuple):
-    """How one file ended.
+    """Outcome of one file.
 
     Attributes:
         number: Which file.
@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
 
 
 class _TooSlowError(BaseException):
-    """The file takes far too long; nothing may catch this."""
+    """Raised when a file takes far too long; nothing may catch it."""
 
 
 def _too_slow(_signal: int, _frame: object) -> None:
@@ -69,13 +69,13 @@ def serve(pipe, only: str | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "hostile.pickle")
         while (number := pipe.recv()) is not None:
-            kind, data = made(number, only)
+            kind, data = hostile_file(number, only)
             path.write_bytes(data)
             del data
-            pipe.send(tried(number, kind, path))
+            pipe.send(try_file(number, kind, path))
 
 
-def tried(number: int, kind: str, path: Path) -> Outcome:
+def try_file(number: int, kind: str, path: Path) -> Outcome:
     """Open one file and draw it."""
     gc.collect()
     before, begin = _reset_peak(), time.process_time()
@@ -108,7 +108,7 @@ def _opened(path: Path, number: int) -> tuple[str, str]:
 
 
 def draw(path: Path, number: int) -> None:
-    """Everything that `nbmem report` and `nbmem export` do with a file."""
+    """Draw and export a file as `nbmem report` and `nbmem export` do."""
     trace = nbmem.open(path)
     report = trace.report()
     # A rule may find that a recording contradicts itself; any other error is a fault of ours.
@@ -124,7 +124,7 @@ def draw(path: Path, number: int) -> None:
 
 
 def _reset_peak() -> int:
-    """Forget the highest figure of before; returns the one of now."""
+    """Reset the peak counter; return its current value."""
     Path("/proc/self/clear_refs").write_text("5")
     return _peak()
 

@@ -41,7 +41,7 @@ def train(model, optimizer, steps=STEPS):
 
 @pytest.fixture
 def trained():
-    """A traced run from an empty cache, and the model that it trained."""
+    """Trace a run from an empty cache; return it with its model."""
     torch._C._cuda_clearCublasWorkspaces()  # an earlier test's lie in larger segments, or not
     torch.cuda.empty_cache()
     with nbmem.trace("train", namespace={}) as t:
@@ -133,7 +133,7 @@ def test_the_virtual_card_of_this_name_predicts_the_peak(trained):
 
 
 def predict_in_a_process(name):
-    """A virtual card cannot stand beside a real context, so it gets a process of its own.
+    """Predict on the virtual card in a process without a real context.
 
     By its own switch: on the oracle `virtual.activate` is the oracle.
     """

@@ -1,4 +1,4 @@
-"""The callbacks of Lightning and transformers: what they log, leave and survive."""
+"""Callbacks of Lightning and transformers: what they log and survive."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def lightning_callback(request, monkeypatch):
 
 
 def check(figures, trace):
-    """The figures are those of the report, and the books balance."""
+    """Compare the logged figures with the report's."""
     report = trace.report()
     held = {c: int(float(figures[f"nbmem/at_peak/{c.key}"])) for c in Category}
     assert figures.keys() >= NAMES

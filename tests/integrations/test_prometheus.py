@@ -1,4 +1,4 @@
-"""What Prometheus is told of a kernel, read with its own parser."""
+"""Metrics for Prometheus, read with its own parser."""
 
 from __future__ import annotations
 

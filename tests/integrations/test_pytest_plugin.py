@@ -1,4 +1,4 @@
-"""The pytest plugin, in runs of its own: what passes, what fails, and with which sentence."""
+"""The pytest plugin: passes, failures and their sentences."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_after_one_that_left_something():
 
 @pytest.fixture
 def installed(tmp_path):
-    """A folder for the path in which pytest finds the plugin as if nbmem were installed."""
+    """Make a folder in which pytest finds the plugin as installed."""
     points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     info = tmp_path / "path" / "nbmem_of_this_checkout-0.dist-info"
     info.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The figures of a trace, and what the experiment trackers' own readers find of them."""
+"""Figures of a trace in the readers of experiment trackers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""VS Code, as code-server brings it, opens a notebook with nbmem's outputs in Chromium.
+"""VS Code draws the outputs of a notebook, through code-server.
 
 `make integrations` installs it (tools/vscode.py) and names its folder in NBMEM_VSCODE. Its notebook
 renderer, its webview's policy and its choice among an output's forms are VS Code's own.
@@ -76,7 +76,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """VS Code's server; folders are trusted, or it would draw no HTML of anybody's."""
+    """Start VS Code's server with trusted folders."""
     data = tmp_path_factory.mktemp("vscode")
     settings = data / "data" / "User" / "settings.json"
     settings.parent.mkdir(parents=True)
@@ -132,7 +132,7 @@ def page():
 
 
 def opened(page, server, folder):
-    """The notebook's outputs: the frame in which VS Code draws them."""
+    """Open the frame in which VS Code draws the outputs."""
     page.goto(f"{server}/?{urllib.parse.urlencode({'folder': str(folder)})}")
     item = page.get_by_role("treeitem", name="shown.ipynb")
     item.wait_for()

@@ -1,4 +1,4 @@
-"""`python -m tests.leaks`: play scenes of traces and name what they leave.
+"""Play scenes and name what traces leave: `python -m tests.leaks`.
 
 python -m tests.leaks cells                          # on the CPU
 python -m tests.leaks cells --on T4 --only failing   # on a virtual card, with one cell

@@ -1,4 +1,4 @@
-"""Count what lives in a process: containers by length, objects by type, threads, files, bytes.
+"""Count live objects of a process, by type, length and reference.
 
 A leak is found without a list of places. What is larger after each of several equal intervals of
 work, and did not grow so in intervals of a control, is named with the way that leads to it.
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 
-from tests.leaks.ways import ways_to
+from tests.leaks.object_paths import paths_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -66,7 +66,7 @@ class Census(NamedTuple):
     figures: dict[str, int]
 
     def of(self, address: int) -> tuple[int, int] | None:
-        """Length and references of an object; None for one that was not there."""
+        """Return an object's length and references; None if unknown."""
         place = bisect_left(self.ids, address)
         if place == len(self.ids) or self.ids[place] != address:
             return None
@@ -74,7 +74,7 @@ class Census(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """What grew in every interval: by how much for each round, at least."""
+    """Growth in every interval, at least by so much for each round."""
 
     what: str
     rate: float
@@ -84,7 +84,7 @@ class Growth(NamedTuple):
 
 
 def take(earlier: Sequence[Census] = ()) -> Census:
-    """Count everything that lives now.
+    """Count all live objects.
 
     Args:
         earlier: Counts that are kept: their own bytes do not count.
@@ -114,7 +114,7 @@ def take(earlier: Sequence[Census] = ()) -> Census:
 
 
 def _bounded(found: Iterable[Any]) -> set[int]:
-    """Dictionaries of caches that have a bound."""
+    """Return the dictionaries of caches that have a bound."""
     caches = (one for one in found if type(one) is _CACHE and one.cache_info().maxsize is not None)
     return {id(inner) for one in caches for inner in gc.get_referents(one) if type(inner) is dict}
 
@@ -130,7 +130,7 @@ def _untracked(found: Sequence[Any]) -> list[Any]:
 
 
 def _lengths(found: Sequence[Any]) -> array[int]:
-    """Containers' lengths, whatever a subclass says of them; what has a bound has none here."""
+    """Return containers' lengths, without those that have a bound."""
     ways = {kind: _way_to_length(kind) for kind in set(map(type, found))}
     return array("q", [-1 if (way := ways[type(one)]) is None else way(one) for one in found])
 
@@ -185,7 +185,7 @@ class _MallInfo(ctypes.Structure):
 
 
 def _heap() -> int | None:
-    """Bytes that C's allocator has handed out; None where it does not say."""
+    """Return the bytes in use of C's allocator; None if unknown."""
     ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if ask is None:
         return None
@@ -208,7 +208,7 @@ def grown_by(
 
 
 def counted(work: Callable[[], object], rounds: int, intervals: int = 3) -> list[Census]:
-    """Count before, between and after intervals of work; a first one fills what has a bound."""
+    """Count before, between and after intervals of work."""
     taken: list[Census] = []
     for _ in range(intervals + 1):
         for _ in range(rounds):
@@ -218,7 +218,7 @@ def counted(work: Callable[[], object], rounds: int, intervals: int = 3) -> list
 
 
 def growths(work: Sequence[Census], control: Sequence[Census], rounds: int) -> list[Growth]:
-    """Find what grew in each interval of the work, and did not grow so in those of the control.
+    """Find what grew in each interval of the work and not in the control.
 
     Args:
         work: Counts before, between and after the intervals.
@@ -231,7 +231,7 @@ def growths(work: Sequence[Census], control: Sequence[Census], rounds: int) -> l
     for thing in gc.get_objects() if grown else ():
         if issubclass(type(thing), type) and grown.get(id(thing), ("",))[0] == _MORE_REFERENCES:
             del grown[id(thing)]  # each instance has one, and those are counted
-    ways = ways_to(grown)
+    ways = paths_to(grown)
     found += [Growth(f"{ways[address]} {what}", rate) for address, (what, rate) in grown.items()]
     return found
 
@@ -254,7 +254,7 @@ def _named(
 def _grown(
     work: Sequence[Census], control: Sequence[Census], rounds: int
 ) -> dict[int, tuple[str, float]]:
-    """Objects that were there all the time, with what of them grew."""
+    """Return the objects that were there throughout and grew."""
     found = {}
     for place, address in enumerate(work[-1].ids):
         size, references = work[-1].sizes[place], work[-1].references[place]

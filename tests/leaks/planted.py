@@ -1,4 +1,4 @@
-"""Leaks of every kind that Python lets one make, for a test of the census."""
+"""Leaks of every kind that Python allows, for a test of the census."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from array import array
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from tests.leaks import census, ways
+from tests.leaks import census
+from tests.leaks import object_paths as ways
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +49,7 @@ heap.memset.argtypes = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
 
 
 class Mine:
-    """What is leaked where nothing else is at hand."""
+    """A type of its own for planted leaks."""
 
 
 @functools.cache
@@ -148,12 +149,12 @@ def harmless() -> None:
 
 
 def main() -> None:
-    """Print what grows by what is harmless, what by all the others, and what stays of it."""
+    """Print the growth by harmless work and by planted leaks."""
     print(*census.grown_by(harmless), sep="\n")
     print("---")
     try:
         print(*census.grown_by(lambda: [plant() for plant, _ in PLANTED.values()]), sep="\n")
-        print("---", *ways.strangers("tests", "__main__"), sep="\n")
+        print("---", *ways.foreign_references("tests", "__main__"), sep="\n")
     finally:
         for one in kept:
             if isinstance(one, subprocess.Popen):

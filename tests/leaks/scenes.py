@@ -1,4 +1,4 @@
-"""Rounds of traces after which nothing may stay: cells of a notebook, blocks of a program.
+"""Rounds of traces that must leave nothing behind.
 
 Each scene is played in a process of its own. A control does the same without nbmem, since IPython
 keeps what it has run and torch what it has made.
@@ -15,7 +15,8 @@ from IPython.core.interactiveshell import InteractiveShell
 import nbmem
 from nbmem import virtual
 from nbmem.frontends.notebook import cell_hooks, trace_history
-from tests.leaks import census, ways
+from tests.leaks import census
+from tests.leaks import object_paths as ways
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,7 +141,7 @@ ROUNDS = 2
 
 
 def play(scene: str, card: str | None, names: list[str]) -> list[str]:
-    """Play a scene in this process, with few traces kept; on a virtual card, if one is named.
+    """Play a scene in this process, on a virtual card if one is named.
 
     Returns:
         A line for each thing that grows; and, where nbmem is gone at the end, for each thing of
@@ -150,7 +151,7 @@ def play(scene: str, card: str | None, names: list[str]) -> list[str]:
     with contextlib.nullcontext() if card is None else virtual.activated(card):
         grown = SCENES[scene]("cpu" if card is None else "cuda", names)
     gone = scene != "cells" and card is None  # a virtual card registers rules in torch for good
-    left = ways.strangers("nbmem", "tests", "__main__", "__mp_main__") if gone else []
+    left = ways.foreign_references("nbmem", "tests", "__main__", "__mp_main__") if gone else []
     return [*map(str, grown), *(f"      left  {way}" for way in left)]
 
 

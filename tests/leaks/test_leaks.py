@@ -1,4 +1,4 @@
-"""A trace leaves nothing behind: a census finds what grows, and what is planted for it to find."""
+"""A trace leaves nothing behind, by a census that finds planted leaks."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def in_a_process(tmp_path, *words):
-    """Run Python on its own, with folders of its own."""
+    """Run Python in a process with folders of its own."""
     folders = {name: str(tmp_path) for name in ("TMPDIR", "IPYTHONDIR", "XDG_RUNTIME_DIR")}
     return subprocess.run(
         [sys.executable, *words],

@@ -1,4 +1,4 @@
-"""A ledger that does not add up says so, in production."""
+"""A ledger that does not add up raises, in production, too."""
 
 import pytest
 from hypothesis import given

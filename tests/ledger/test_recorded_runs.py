@@ -1,4 +1,4 @@
-"""The books of 35 runs of a real H100 are, byte for byte, what the card's counters said."""
+"""Ledgers of recorded H100 runs equal the card's counters."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ import pytest
 from nbmem.core.session.categories import Category
 from nbmem.report.analysis import build_report
 from nbmem.report.ledger.card_ledger import CardLedger
-from tests.recorded import CATEGORIES, NAMES, load, session_of
+from tests.recorded_runs import CATEGORIES, NAMES, load, session_of
 
 COUNTERS = ("allocated", "active", "requested", "reserved", "inactive_split")
 
@@ -106,7 +106,7 @@ def test_hardly_anything_is_unknown_at_the_peak(run):
     assert at_peak[Category.UNKNOWN] <= 0.01 * at_peak.active
 
 
-def test_without_sightings_nothing_is_made_up(run):
+def test_without_observations_no_category_is_invented(run):
     """The categories come from what was seen, not from names, sizes or the phase of birth."""
     raw, _, _ = run
     blind = CardLedger(session_of({**raw, "categories": []}))

@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom, here on a virtual card, and are kept without outputs."""
+"""Notebooks run from top to bottom and are kept without outputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 @pytest.fixture(scope="module", params=NOTEBOOKS, ids=lambda path: path.stem)
 def executed(request, tmp_path_factory):
-    """One notebook after it has been run."""
+    """Run a notebook once."""
     book = nbformat.read(request.param, as_version=4)
     if any("ipyparallel" in cell.source for cell in book.cells):
         pytest.importorskip("ipyparallel", reason="one notebook runs on engines")
@@ -42,13 +42,13 @@ def _outputs(book):
 
 
 def only(book, title, why):
-    """Skip unless it is the notebook of that title."""
+    """Skip unless the notebook has that title."""
     if book.cells[0].source.splitlines()[0] != title:
         pytest.skip(why)
 
 
 def displayed(book):
-    """What its cells show, as text."""
+    """Return the text that a notebook's cells show."""
     return [o.data["text/plain"] for _, o in _outputs(book) if o.output_type == "display_data"]
 
 

@@ -20,7 +20,7 @@ def card():
 
 @pytest.fixture
 def named_graphs():
-    """What graphs have saved has names: not up to torch 2.9."""
+    """Skip where torch does not name saved tensors, up to torch 2.9."""
     pytest.importorskip("torch")
     if reason := why_unreadable():
         pytest.skip(reason)

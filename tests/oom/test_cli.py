@@ -1,4 +1,4 @@
-"""The same on the command line: a script that runs out of memory, and two recordings compared."""
+"""Out of memory on the command line, and comparison of recordings."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""An out-of-memory error on a virtual card: explained to the byte, its remedies proved by use."""
+"""Explanations of out-of-memory errors, with remedies that are tried."""
 
 import gc
 import threading
@@ -43,7 +43,7 @@ def step(model, rows):
 
 
 def out_of_memory(run, *args, names=None):
-    """Trace something that runs out of memory; its explanation and its report."""
+    """Trace a program that runs out; return explanation and report."""
     import torch
 
     trace = nbmem.trace("run", stacks=True, namespace=names or {})
@@ -229,7 +229,7 @@ def test_raised_again_as_something_else_it_is_still_what_ended_the_run():
     assert report.error.startswith("ValueError: too big (from OutOfMemoryError: CUDA out of memory")
 
 
-def test_it_is_the_same_from_a_file_and_text_and_html_say_the_same(tmp_path):
+def test_a_saved_explanation_is_equal_and_so_are_text_and_html(tmp_path):
     model = network()
     autopsy, report, trace = out_of_memory(step, model, 30_000, names={"model": model})
     session = open_session(trace.save(tmp_path / "oom.nbmem"))

@@ -1,4 +1,4 @@
-"""Under the traceback of a failed cell: traced, untraced, caught, in a thread, interrupted."""
+"""Explanations under the traceback of a failed cell."""
 
 import re
 
@@ -29,7 +29,7 @@ model.zero_grad()
 
 @pytest.fixture
 def run(capsys):
-    """Run cells in a real shell; what each wrote, and its error."""
+    """Run cells in a real shell; return outputs and errors."""
     InteractiveShell.clear_instance()
     shell = InteractiveShell.instance()
     nbmem.load_ipython_extension(shell)
@@ -71,7 +71,7 @@ def test_after_free_traceback_the_memory_is_what_it_was_before_the_cell(run):
         assert allocated() == before
 
 
-def test_an_untraced_cell_hears_how_to_know_more(run):
+def test_an_untraced_cell_is_advised_to_trace(run):
     out, _ = run("train(30_000)")
     assert "470.0 MiB were needed from the card, which had" in out
     assert "The cell was not traced. With %%memtrace on its first line" in out

@@ -1,4 +1,4 @@
-"""The out-of-memory errors of a real H100 (tests/recordings/snapshots), taken apart to the byte."""
+"""Out-of-memory errors recorded on an H100, explained to the byte."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ SNAPSHOTS = Path(__file__).parents[1] / "recordings" / "snapshots"
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """Sessions by name, and the JSON with the counters at labelled moments."""
+    """Read a session by name, with the counters at labelled moments."""
     folder = tmp_path_factory.mktemp("snapshots")
 
     def read(name):

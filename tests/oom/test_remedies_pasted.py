@@ -1,4 +1,4 @@
-"""What an explained error says to paste has the user's names, runs, and then the program runs."""
+"""Pasted remedies use the user's names, run, and are enough."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""What a failed cell that was not traced is told to do: the simulator speaks for torch's own."""
+"""Advice after an untraced failure, by torch's allocator."""
 
 import pytest
 

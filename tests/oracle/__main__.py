@@ -1,4 +1,4 @@
-"""The virtual card against torch's own CUDA code: `python -m tests.oracle`.
+"""Compare the virtual card with CUDA code: `python -m tests.oracle`.
 
 python -m tests.oracle [--card NAME ...] [--dtype TYPE ...] [OPERATOR ...]
 python -m tests.oracle --models [PART OF A NAME ...]      training steps of many libraries' models
@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from tests.oracle import compare, compiled, errors, everyday, models, probes
-from tests.oracle.launch import OUT, environment, place
+from tests.oracle.launch import OUT, environment, release_folder
 from tests.oracle.record import results
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ CARDS = ("H100 80GB",)
 
 
 def record(out: Path, options: argparse.Namespace, card: str, dtype: str, *, virtual: bool) -> Any:
-    """What is recorded in processes of their own: one that crashes is followed by another."""
+    """Record in processes; start another one after a crash."""
     python = options.virtual_python if virtual else sys.executable
     module = "tests.oracle.models" if options.models else "tests.oracle.record"
     command = [python, "-m", module, str(out), *options.names, "--dtype", dtype]
@@ -54,8 +54,8 @@ def record(out: Path, options: argparse.Namespace, card: str, dtype: str, *, vir
 
 
 def both(options: argparse.Namespace, card: str, dtype: str) -> tuple[Any, Any]:
-    """What the oracle and the virtual card answer, asked at the same time."""
-    folder = place() / "results"
+    """Run the oracle and the virtual card at the same time."""
+    folder = release_folder() / "results"
     folder.mkdir(parents=True, exist_ok=True)
     label = f"{card} {dtype}{' models' * options.models}"
     paths = [folder / f"{label} {name}.jsonl" for name in ("oracle", "virtual")]
@@ -81,7 +81,7 @@ def compare_everyday(card: str, python: str) -> None:
 
 
 def compare_errors(card: str, python: str) -> None:
-    """The same of what torch's databases list as errors."""
+    """Compare both sides' errors; write every difference into a file."""
     real = errors.answers(sys.executable, environment(card), virtual=None)
     here = errors.answers(python, dict(os.environ), virtual=card)
     path = OUT / f"{card} errors.txt"

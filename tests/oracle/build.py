@@ -1,4 +1,4 @@
-"""Builds the stand-in's libraries for one installation of torch.
+"""Build the stand-in's libraries for one installation of torch.
 
 Of each CUDA library that torch links there is a small one with the same soname and symbol
 versions. What src/NAME.cpp does not define is generated from the prototypes of the public headers
@@ -59,7 +59,7 @@ SHORTEST = 10_000
 
 
 class Prototype(NamedTuple):
-    """A C function: what it returns, and the type and name of each parameter."""
+    """A C function: result type, and type and name of each parameter."""
 
     returns: str
     parameters: tuple[tuple[str, str], ...]
@@ -77,13 +77,13 @@ def stem(soname: str) -> str:
 
 
 def libraries(site: Path) -> list[Path]:
-    """Whatever in torch and torchvision may link CUDA."""
+    """Return the libraries of torch and torchvision that may link CUDA."""
     found = [*site.glob("torch/lib/lib*.so"), *site.glob("torchvision/*.so")]
     return [path for path in found if path.stat().st_size > SHORTEST]
 
 
-def wanted(site: Path) -> dict[str, dict[str, str | None]]:
-    """By soname: the symbols that are asked of it, each with its version or None."""
+def required_symbols(site: Path) -> dict[str, dict[str, str | None]]:
+    """Return the required symbols by soname, with versions or None."""
     sonames = {stem(name): name for name in LOADED_BY_NAME}
     symbols: list[str] = []
     for path in libraries(site):
@@ -106,7 +106,7 @@ def wanted(site: Path) -> dict[str, dict[str, str | None]]:
 
 
 def prototypes(site: Path) -> dict[str, Prototype]:
-    """What the headers declare, by name."""
+    """Return the functions that the headers declare, by name."""
     found: dict[str, Prototype] = {}
     headers = [*site.glob("nvidia/*/include/*.h"), *site.glob("nvidia/nvshmem/include/*/*.h")]
     for path in headers:
@@ -129,7 +129,7 @@ def _parameter(text: str) -> tuple[str, str]:
 
 
 def stub(name: str, prototype: Prototype | None) -> str:
-    """A function in C that succeeds; without a prototype it takes nothing."""
+    """Write a C function that succeeds."""
     returns, parameters = prototype or Prototype("int", ())
     taken, body = [], []
     for number, (kind, label) in enumerate(parameters):
@@ -153,7 +153,7 @@ def stub(name: str, prototype: Prototype | None) -> str:
 
 
 def compiled(source: Path, work: Path, site: Path, standard: str = "c++17") -> Path:
-    """The object of one of our own sources."""
+    """Compile one of our own sources."""
     torchs = [site / "torch/include", site / "torch/include/torch/csrc/api/include"]
     headers = [SOURCES / "compat", SOURCES, *site.glob("nvidia/*/include"), *torchs]
     made = work / f"{source.stem}.o"
@@ -163,7 +163,7 @@ def compiled(source: Path, work: Path, site: Path, standard: str = "c++17") -> P
 
 
 def values(site: Path, out: Path) -> None:
-    """What computes values beside torch's kernels; it links torch, and is loaded after it."""
+    """Build the library that computes values beside torch's kernels."""
     made = compiled(SOURCES / "values.cpp", out / "generated", site, "c++20")
     torchs = (f"-L{site}/torch/lib", "-ltorch_cpu", "-lc10", "-lc10_cuda")
     run("g++", "-shared", "-o", out / "values.so", made, *torchs, f"-L{out}", "-l:libcuda.so.1")
@@ -178,7 +178,7 @@ class Place(NamedTuple):
 
 
 def library(soname: str, symbols: dict[str, str | None], place: Place, below: list[str]) -> str:
-    """Make one library, and say in a line of what; `below`: the stand-ins that it links."""
+    """Link one library; return a line that describes it."""
     site, out, known = place
     base, work = stem(soname).removeprefix("lib"), out / "generated"
     objects, written = [], set()
@@ -207,7 +207,7 @@ def library(soname: str, symbols: dict[str, str | None], place: Place, below: li
 
 
 def cards() -> str:
-    """nbmem's table of cards as the stand-in reads it, a line each; sizes in bytes."""
+    """Return nbmem's table of cards as text for the stand-in."""
     lines = []
     for card in CARDS:
         threads, blocks, block_shared = card.multiprocessor
@@ -225,7 +225,7 @@ def table_of(architecture: int) -> str:
 
 
 def kernels(site: Path, out: Path) -> None:
-    """Registers and shared memory of torch's kernels, which decide CUB's temporary sizes."""
+    """Read registers and shared memory of torch's kernels."""
     tool = next(iter(site.glob("triton/backends/nvidia/bin/cuobjdump")), None)
     if tool is None:
         print("no cuobjdump beside torch: every kernel is taken to need 32 registers")
@@ -248,7 +248,7 @@ def kernels(site: Path, out: Path) -> None:
 
 
 def sources() -> str:
-    """What the libraries are made from, but for torch: another text where a source has changed."""
+    """Return a hash of the libraries' sources and the table of cards."""
     files = [Path(__file__), *(path for path in sorted(SOURCES.rglob("*")) if path.is_file())]
     return hashlib.sha256(
         b"".join([*(path.read_bytes() for path in files), cards().encode()])
@@ -263,7 +263,7 @@ def build(site: Path, out: Path) -> None:
     (out / MADE_FROM).unlink(missing_ok=True)
     shutil.rmtree(out / "generated", ignore_errors=True)
     (out / "generated").mkdir(parents=True)
-    place, needs, below = Place(site, out, prototypes(site)), wanted(site), list[str]()
+    place, needs, below = Place(site, out, prototypes(site)), required_symbols(site), list[str]()
     # Each links the driver, and all but NVML's the runtime, too.
     ranks = {"libcuda": 0, "libcudart": 1}
     for soname in sorted(needs, key=lambda name: (ranks.get(stem(name), 2), name)):

@@ -1,8 +1,8 @@
-"""The oracle in the virtual card's place: what `virtual.activate` is in a process on the oracle.
+"""The oracle in the place of `nbmem.virtual`.
 
 The stand-in has the cards that are asked for first; a process cannot change them. So a test that
-activates a card has a process of its own (tests/oracle/apart.py). To nbmem no virtual card is
-active: whatever it reads is what a real card's torch and NVML say.
+activates a card has a process of its own (process_per_test.py). For nbmem no virtual
+card is active: whatever it reads is what a real card's torch and NVML say.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class OnlyVirtualError(Exception):
 
 
 class OracleCard:
-    """What tests ask of a card, read from torch and the stand-in."""
+    """A card's figures for tests, read from torch and the stand-in."""
 
     def __init__(self, card: Card, index: int) -> None:
         self.card = card
@@ -63,7 +63,7 @@ class OracleCard:
 
     @property
     def beside(self) -> int:
-        """Bytes that another library of this process has taken from the driver."""
+        """Return the bytes that another library has taken from the driver."""
         return self._beside
 
     @beside.setter
@@ -110,7 +110,7 @@ def activate(  # noqa: PLR0913 - as of virtual.activate
     """
     del defer, eager
     from nbmem.virtual import find_cards
-    from tests.oracle.world import be_alone, meet
+    from tests.oracle.world import single_rank_rendezvous, use_single_rank_rendezvous
 
     wanted = find_cards(name)
     if real := on_a_real_card():
@@ -126,7 +126,7 @@ def activate(  # noqa: PLR0913 - as of virtual.activate
     if conf is None:
         conf = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
     _leave()
-    be_alone(real.alone if real else meet)
+    use_single_rank_rendezvous(real.alone if real else single_rank_rendezvous)
     if "backend" in conf:
         raise OnlyVirtualError("Torch chooses its allocator when it is imported.")
     new = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # the old one warns
@@ -165,7 +165,7 @@ def _names() -> list[str]:
 
 
 def _leave() -> None:
-    """Nothing lives or is cached, no peak is remembered, nobody else is on the cards."""
+    """Free everything on the cards and reset their peaks."""
     for process in OTHERS:
         process.kill()
         process.wait()
@@ -183,7 +183,7 @@ def _leave() -> None:
 
 
 def _others(held: Mapping[int, int] | int | None) -> None:
-    """Other processes with memory of every card, which live until the card is left."""
+    """Start other processes that hold memory of every card."""
     if held is None:
         return
     if isinstance(held, int):
@@ -235,6 +235,6 @@ def on_a_real_card() -> Any:
 
 
 def put_in(virtual: Any) -> None:
-    """Give nbmem.virtual these functions."""
+    """Replace the functions of nbmem.virtual."""
     for function in (activate, deactivate, activated):
         setattr(virtual, function.__name__, function)

@@ -1,4 +1,4 @@
-"""Two results of record.py, compared: `python -m tests.oracle.compare ORACLE VIRTUAL`."""
+"""Compare results: `python -m tests.oracle.compare ORACLE VIRTUAL`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def taken(sizes: list[int]) -> list[int]:
 
 
 def kind_of(oracle: Any, here: Any) -> str:
-    """How two answers to one case differ: sizes, the sentence of an error, or None."""
+    """Return how two answers to a case differ, or None."""
     if oracle is None or here is None:
         return ABSENT
     failed = isinstance(oracle, str), isinstance(here, str)
@@ -37,7 +37,7 @@ def kind_of(oracle: Any, here: Any) -> str:
 
 
 def differences(oracle: Any, here: Any) -> dict[str, str]:
-    """Of each case of an operator, its kind."""
+    """Return the kind of difference of each case."""
     if isinstance(oracle, str) or isinstance(here, str):
         known = [side for side in (oracle, here) if not isinstance(side, str)]
         names = dict.fromkeys(known[0]) if known else {"samples": None}
@@ -46,22 +46,22 @@ def differences(oracle: Any, here: Any) -> dict[str, str]:
 
 
 def worst(kinds: dict[str, str]) -> str:
-    """Of an operator; what both refuse says nothing."""
+    """Return the worst kind of an operator, without refusals of both."""
     return max((k for k in kinds.values() if k != NEITHER), key=KINDS.index, default=NEITHER)
 
 
 def counted(kinds: dict[str, dict[str, str]]) -> Counter[str]:
-    """Cases of each kind, those that both refuse left out."""
+    """Count cases of each kind, without refusals of both."""
     return Counter(k for found in kinds.values() for k in found.values() if k != NEITHER)
 
 
 def compared(oracle: dict[str, Any], here: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """By operator and case, the kind; of the operators that both were asked for."""
+    """Return the kind by operator and case, where both have answers."""
     return {name: differences(oracle[name], here[name]) for name in oracle if name in here}
 
 
 def row(label: str, kinds: dict[str, dict[str, str]]) -> str:
-    """A line of the table: operators, cases, and how many are of each kind."""
+    """Format a line of the table: operators, cases, and each kind."""
     cases = counted(kinds)
     equal = sum(worst(found) == EQUAL for found in kinds.values())
     share = 100 * cases[EQUAL] / max(1, cases.total())
@@ -70,7 +70,7 @@ def row(label: str, kinds: dict[str, dict[str, str]]) -> str:
 
 
 def rows(label: str, kinds: dict[str, dict[str, str]]) -> list[str]:
-    """That line, as the comparison of models has several."""
+    """Return the line in a list, as for models."""
     return [row(label, kinds)]
 
 
@@ -81,7 +81,7 @@ HEAD = (
 
 
 def report(oracle: dict[str, Any], here: dict[str, Any]) -> list[str]:
-    """Every operator that differs, with its first case that does."""
+    """Write every operator that differs, with its first such case."""
     lines = []
     for name, kinds in compared(oracle, here).items():
         wrong = {case: kind for case, kind in kinds.items() if kind not in (EQUAL, NEITHER)}

@@ -1,4 +1,4 @@
-"""Compiled steps, as they ask of the allocator: `python3 tools/oracle.py --compiled [PART ...]`.
+"""Compare compiled steps: `python3 tools/oracle.py --compiled [PART ...]`.
 
 Each workload has a process and a folder of Inductor's of its own, for what was compiled before is
 in its caches. Asked are the peaks of each step, the first one with its compiling, and the sizes of
@@ -19,9 +19,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tests.oracle.launch import environment, follow_values, place
-from tests.oracle.models import settled
-from tests.oracle.record import Heard, said
+from tests.oracle.launch import environment, follow_values, release_folder
+from tests.oracle.models import sort_frees
+from tests.oracle.record import AllocatorEvents, error_text
 
 STEPS = 5
 HUNG_S = 900
@@ -30,16 +30,16 @@ READ_VALUES = ("transformers generate",)
 
 
 def workloads() -> dict[str, Any]:
-    """What makes each, by name: of torch alone, then those that need a package."""
+    """Return the workloads by name, those that need a package last."""
     from tests.oracle.packaged_images import IMAGES
-    from tests.oracle.packaged_words import WORDS
+    from tests.oracle.packaged_language import WORDS
     from tests.oracle.programs import WORKLOADS
 
     return WORKLOADS | IMAGES | WORDS
 
 
 def steps_of(name: str) -> dict[str, Any]:
-    """What the steps of a workload take."""
+    """Return the bytes of each step of a workload."""
     import torch
 
     follow_values()
@@ -52,7 +52,7 @@ def steps_of(name: str) -> dict[str, Any]:
     for number in range(STEPS):
         torch.cuda.reset_peak_memory_stats()
         if number == STEPS - 1:
-            heard = Heard(torch)
+            heard = AllocatorEvents(torch)
         step()
         peaks.append([torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()])
     assert heard is not None
@@ -69,21 +69,21 @@ def private_pools(torch: Any) -> list[int]:
 
 
 def compared(oracle: dict[str, Any], here: dict[str, Any]) -> str:
-    """A row: how far off the peaks of all steps are, and whether the last step is the same."""
+    """Format a row: errors of the peaks, and whether last steps agree."""
     if "error" in oracle or "error" in here:
         return f"{oracle.get('error', 'ran')} | {here.get('error', 'ran')} | "
     sides = oracle, here
     true, mine = ([max(peaks) for peaks in zip(*side["peaks"], strict=True)] for side in sides)
     errors = [f"{100 * (m / t - 1):+.2f}%" for m, t in zip(mine, true, strict=True)]
     same = "no"
-    for word, form in (("but work areas", bare), ("yes", list)):
-        if settled(form(oracle["sizes"])) == settled(form(here["sizes"])):
+    for word, form in (("but work areas", without_work_areas), ("yes", list)):
+        if sort_frees(form(oracle["sizes"])) == sort_frees(form(here["sizes"])):
             same = word
     return " | ".join([*errors, same])
 
 
-def bare(sizes: list[int]) -> list[int]:
-    """Without what is freed again before anything else is asked: a kernel's work area."""
+def without_work_areas(sizes: list[int]) -> list[int]:
+    """Drop blocks that are freed before the next request."""
     kept: list[int] = []
     for size in sizes:
         if kept and size < 0 and kept[-1] == -size:
@@ -94,7 +94,7 @@ def bare(sizes: list[int]) -> list[int]:
 
 
 def run(names: list[str], card: str, virtual_python: str) -> None:
-    """Both sides of each workload, and the table."""
+    """Run both sides of each workload and print the table."""
     print("| workload | allocated | reserved | the last step is equal | notes |")
     print("| --- | --: | --: | --- | --- |")
     for name in workloads():
@@ -108,8 +108,8 @@ def run(names: list[str], card: str, virtual_python: str) -> None:
 
 
 def answer(name: str, python: list[str], env: dict[str, str], *more: str) -> dict[str, Any]:
-    """What one side says; what the oracle has said is kept."""
-    folder = place() / "results"
+    """Return one side's answer; the oracle's is cached."""
+    folder = release_folder() / "results"
     folder.mkdir(parents=True, exist_ok=True)
     out = folder / f"compiled {name}{' virtual' * bool(more)}.json"
     if not more and out.exists():
@@ -139,7 +139,7 @@ def main() -> None:
     try:
         found = steps_of(options.name)
     except Exception as err:  # noqa: BLE001 - whatever it is, it is the finding
-        found = {"error": said(err)}
+        found = {"error": error_text(err)}
     found["notes"] = list(gpu.notes) if gpu is not None else []
     options.out.write_text(json.dumps(found))
     sys.stdout.flush()

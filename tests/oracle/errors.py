@@ -1,4 +1,4 @@
-"""Mistakes that torch's own tests know of each operator: what a card says to them.
+"""Compare the errors that torch's own tests list for each operator.
 
 `python -m tests.oracle --errors` calls torch's operators, modules and optimizers with what their
 databases list as errors (`error_inputs_func`), on the oracle and on the virtual card. Told is the
@@ -14,7 +14,7 @@ import warnings
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from tests.oracle.record import said
+from tests.oracle.record import error_text
 from tests.oracle.samples import known_modules, seeded
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ HEAD = (
 
 
 def mistakes(torch: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Each with its name."""
+    """Yield each mistake with its name."""
     yield from _of_operators(torch)
     yield from _of_modules()
     yield from _of_optimizers()
@@ -93,19 +93,19 @@ def _of_optimizers() -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def _listed(function: Any, *args: Any) -> Iterator[Any]:
-    """What a database lists; the sentence of an error where it cannot on this device."""
+    """Read a database's list; return the error where that fails."""
     try:
         yield from function(*args)
     except Exception as err:  # noqa: BLE001 - told by both sides, or by one
-        yield f"not made: {said(err)}"
+        yield f"not made: {error_text(err)}"
 
 
 def answer(act: Callable[[], Any]) -> str:
-    """How it ends."""
+    """Run a mistake; return how it ends."""
     try:
         made = act()
     except Exception as err:  # noqa: BLE001 - that is the answer
-        return said(err)
+        return error_text(err)
     return made if isinstance(made, str) else RUNS
 
 
@@ -117,7 +117,7 @@ def answers(python: str, env: dict[str, str], *, virtual: str | None) -> dict[st
 
 
 def counts(real: dict[str, str], card: dict[str, str]) -> Counter[str]:
-    """How many the card raises, and of these how many are raised here."""
+    """Count the card's errors and those that are raised here, too."""
     found: Counter[str] = Counter(asked=len(real))
     for name, told in real.items():
         here = card.get(name, "")

@@ -1,4 +1,4 @@
-"""Everyday calls and everyday mistakes: what they return or raise, by kind and in words.
+"""Compare results and errors of common calls.
 
 `python -m tests.oracle --everyday` asks each line of everyday.txt on the oracle and on the virtual
 card. Statements are parted by ` ;; `; of the last one, an expression, the form is told: shapes,
@@ -25,7 +25,7 @@ _LONGEST = 150
 
 
 def names() -> dict[str, Any]:
-    """What the lines may use: tensors of many kinds on the card, `c` on the CPU."""
+    """Return the names that lines may use; `c` is on the CPU."""
     import numpy as np
     import torch
     from torch import nn
@@ -48,7 +48,7 @@ def names() -> dict[str, Any]:
 
 
 def form(value: Any) -> str:
-    """A result without its values."""
+    """Describe a result without its values."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -66,7 +66,7 @@ def form(value: Any) -> str:
 
 
 def answer(line: str) -> str:
-    """What a line returns or raises."""
+    """Return what a line returns or raises."""
     import torch
 
     given = names()
@@ -95,7 +95,7 @@ def answers(python: str, env: dict[str, str], *, virtual: str | None) -> dict[st
 
 
 def differences(real: dict[str, str], card: dict[str, str]) -> list[str]:
-    """Each line whose answers differ, with both."""
+    """Yield each line whose answers differ, with both."""
     return [
         f"{line}\n    oracle: {told}\n    card:   {card.get(line, 'nothing: it ended there')}"
         for line, told in real.items()

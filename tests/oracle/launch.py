@@ -1,4 +1,4 @@
-"""The environment in which a Python loads the stand-in's libraries before torch's own."""
+"""Environment in which Python loads the stand-in's libraries first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OUT = Path(__file__).parents[2] / "out" / "oracle"
 
 
 def site_packages() -> Path:
-    """Where this Python's torch lies.
+    """Return the folder of this Python's torch.
 
     Raises:
         SystemExit: It is no build for CUDA, or there is none.
@@ -27,14 +27,14 @@ def site_packages() -> Path:
     return site
 
 
-def place() -> Path:
-    """Where the running release of torch has its libraries and its answers."""
+def release_folder() -> Path:
+    """Return the folder of the running release's libraries and answers."""
     (release,) = site_packages().glob("torch-*.dist-info")
     return OUT / release.name.removesuffix(".dist-info")
 
 
 def compilers_own(site: Path, built: Path) -> str:
-    """A search path with what NVRTC opens by name, which torch 2.11 does not load for it.
+    """Return a search path with the libraries that NVRTC opens by name.
 
     A folder of its own: beside it lie the CUDA libraries that the stand-in takes the place of.
     """
@@ -48,14 +48,14 @@ def compilers_own(site: Path, built: Path) -> str:
 
 
 def environment(card: str, *, count: int = 1, values: bool = False) -> dict[str, str]:
-    """What a Python must be started with to see `count` of those cards; builds what is not there.
+    """Return the environment for `count` cards; build missing libraries.
 
     Args:
         card: Its name.
         count: How many.
         values: Whether the process computes on the CPU what kernels would write (`follow_values`).
     """
-    site, built = site_packages(), place()
+    site, built = site_packages(), release_folder()
     made_from = built / MADE_FROM
     if not made_from.exists() or made_from.read_text() != sources():
         build(site, built)

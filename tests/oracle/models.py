@@ -1,4 +1,4 @@
-"""One training step of a model, as it asks of the allocator: `python -m tests.oracle.models OUT`.
+"""Record one step of a model: `python -m tests.oracle.models OUT`.
 
 What is written down of each: the sizes in order, the peaks, and on the virtual card which operator
 asked. `compared` names those that differ.
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.oracle.compare import EQUAL, NEITHER, kind_of
-from tests.oracle.record import UNFINISHED, Heard, results, said
+from tests.oracle.record import UNFINISHED, AllocatorEvents, error_text, results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,8 +34,8 @@ _ALIGNED = 4000
 """Requests up to which two sequences are laid beside each other."""
 
 
-class Askers:
-    """On the virtual card: the operator behind each request, with the autograd node it serves."""
+class RequestOrigins:
+    """Record the operator and autograd node behind each request."""
 
     def __init__(self) -> None:
         from nbmem.virtual.dispatch.card_mode import CardMode
@@ -74,26 +74,26 @@ def step(torch: Any, program: Any, dtype: Any) -> None:
     optimizer.zero_grad()
 
 
-def answer(torch: Any, make: Callable[[], Any], dtype: Any, askers: Askers | None) -> Any:
-    """The sizes, the peaks and who asked; the sentence of an error."""
-    from tests.oracle.zoo import undrawn
+def answer(torch: Any, make: Callable[[], Any], dtype: Any, askers: RequestOrigins | None) -> Any:
+    """Return sizes, peaks and operators, or the error."""
+    from tests.oracle.zoo import without_weight_initialization
 
     for seed in (torch.manual_seed, random.seed):
         seed(0)
     try:
-        with undrawn():
+        with without_weight_initialization():
             program = make()
         gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        heard = Heard(torch)
+        heard = AllocatorEvents(torch)
         if askers is not None:
             askers.names.clear()
         step(torch, program, dtype)
         peaks = [torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()]
         found = {"sizes": heard.sizes(), "peaks": peaks}
     except Exception as err:  # noqa: BLE001 - whatever it is, it is the finding
-        return said(err)
+        return error_text(err)
     return found if askers is None else {**found, "askers": list(askers.names)}
 
 
@@ -104,7 +104,7 @@ def record(out: Path, names: list[str], dtype: str, *, virtual: bool) -> None:
     from tests.oracle.zoo import programs
 
     done = results(out)
-    askers = Askers() if virtual else None
+    askers = RequestOrigins() if virtual else None
     gc.disable()
     x = torch.zeros(8, 8, device="cuda", requires_grad=True)
     (x @ x).sum().backward()  # the libraries' handles and workspaces first
@@ -123,7 +123,7 @@ def record(out: Path, names: list[str], dtype: str, *, virtual: bool) -> None:
 
 
 class Finding(NamedTuple):
-    """How one model differs.
+    """Differences of one model.
 
     Attributes:
         kind: As of an operator's case.
@@ -141,33 +141,33 @@ class Finding(NamedTuple):
 
     @property
     def convolutions_alone(self) -> bool:
-        """Whether only work areas differ that cuDNN asks for otherwise where there is a card."""
+        """Return whether only work areas of cuDNN differ."""
         return bool(self.askers) and all(one.startswith(_CONVOLUTIONS) for one in self.askers)
 
 
 def compared(oracle: dict[str, Any], here: dict[str, Any]) -> dict[str, Finding]:
-    """By model; what both refuse is left out."""
+    """Return findings by model, without refusals of both."""
     found = {}
     for name, true in oracle.items():
         if name not in here:
             continue
         sides = true, here[name]
-        kind = kind_of(*(s if isinstance(s, str) else settled(s["sizes"]) for s in sides))
+        kind = kind_of(*(s if isinstance(s, str) else sort_frees(s["sizes"]) for s in sides))
         if kind == NEITHER:
             continue
         if any(isinstance(side, str) for side in sides):
             found[name] = Finding(kind)
             continue
         (allocated, reserved), (mine, kept) = (side["peaks"] for side in sides)
-        askers = () if kind == EQUAL else tuple(differing(*sides))
-        ours, theirs = (lasting(settled(side["sizes"])) for side in sides)
+        askers = () if kind == EQUAL else tuple(differing_operators(*sides))
+        ours, theirs = (lasting(sort_frees(side["sizes"])) for side in sides)
         error = (kept - reserved) / reserved
         found[name] = Finding(kind, allocated == mine, error, askers, ours == theirs)
     return found
 
 
 def lasting(sizes: list[int]) -> list[int]:
-    """The sequence without what is freed as soon as it was taken: work areas, of which most are."""
+    """Drop blocks that are freed as soon as they are taken."""
     left: list[int] = []
     for size in sizes:
         if size < 0 and left and left[-1] == -size:
@@ -177,8 +177,8 @@ def lasting(sizes: list[int]) -> list[int]:
     return left
 
 
-def settled(sizes: list[int]) -> list[int]:
-    """The sequence with what is freed between two requests by size.
+def sort_frees(sizes: list[int]) -> list[int]:
+    """Sort the frees between two requests by size.
 
     Autocast's cache is a table by address, so it leaves in another order in every process; and
     whatever the order, the next request meets the same free blocks.
@@ -190,8 +190,8 @@ def settled(sizes: list[int]) -> list[int]:
     ]
 
 
-def differing(oracle: dict[str, Any], here: dict[str, Any]) -> Iterator[str]:
-    """The operators whose requests differ, each once, in order; none where only frees do."""
+def differing_operators(oracle: dict[str, Any], here: dict[str, Any]) -> Iterator[str]:
+    """Yield the operators whose requests differ, each once, in order."""
     true, mine = ([size for size in side["sizes"] if size > 0] for side in (oracle, here))
     askers = here["askers"]
     if len(askers) != len(mine) or max(len(true), len(mine)) > _ALIGNED:
@@ -220,7 +220,7 @@ HEAD = (
 
 
 def row(label: str, found: dict[str, Finding]) -> str:
-    """A line of the table."""
+    """Format a line of the table."""
     ran = [one for one in found.values() if one.allocated is not None]
     equal = sum(one.kind == EQUAL for one in ran)
     worked = sum(one.kind != EQUAL and one.convolutions_alone for one in ran)
@@ -235,7 +235,7 @@ def row(label: str, found: dict[str, Finding]) -> str:
 
 
 def rows(label: str, found: dict[str, Finding]) -> Iterator[str]:
-    """That line, and one for each library where there are several."""
+    """Yield the line of all models and one for each library."""
     yield row(label, found)
     libraries = dict.fromkeys(name.split()[0] for name in found)
     for library in libraries if len(libraries) > 1 else ():

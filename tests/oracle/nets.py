@@ -1,4 +1,4 @@
-"""Networks that are trained compiled: images, words, diffusion, recommendation."""
+"""Networks to train compiled: vision, language and more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled programs as people write them with packages: images, volumes, diffusion, graphs.
+"""Compiled programs of image, volume, diffusion and graph packages.
 
 As in `programs.py`, a workload makes itself on the card and returns what runs one step. None of
 these was looked at while the planner was made.

@@ -1,4 +1,4 @@
-"""nbmem's tests of capture with the oracle as the card: `python -m tests.oracle --probes`.
+"""Test capture on the oracle's card: `python -m tests.oracle --probes`.
 
 With --real before it the machine's own card is in the oracle's place (tests/oracle/real.py).
 
@@ -32,23 +32,23 @@ COUNT = {"tests/gpu": 2}
 """How many of it there are for which tests; one for all others."""
 PROBES = (
     "tests/gpu",
-    "tests/record",
-    "tests/holders",
-    "tests/owners",
+    "tests/capture",
+    "tests/heap",
+    "tests/frameworks",
     "tests/oom",
     "tests/freeing",
-    "tests/ipython",
-    "tests/live",
+    "tests/notebook",
+    "tests/sidebar",
     "tests/cli/test_cli_run.py",
-    "tests/cli/test_cli_trouble.py",
+    "tests/cli/test_cli_errors.py",
     "tests/tips",
-    "tests/guest",
+    "tests/host_safety",
     "tests/compare",
-    "tests/explorer/test_lives.py",
+    "tests/explorer/test_lifetimes.py",
     "tests/integrations/test_callbacks.py",
     "tests/integrations/test_pytest_plugin.py",
     "tests/faults/test_capture.py",
-    "tests/browser/test_sidebar_card.py",
+    "tests/browser/test_sidebar_real_card.py",
 )
 HEAD = (
     "| tests | passed | failed | only virtual | skipped | seconds |\n"
@@ -57,13 +57,13 @@ HEAD = (
 
 
 def started(env: dict[str, str]) -> dict[str, str]:
-    """That environment for programs in which the oracle is in the virtual card's place."""
+    """Return the environment in which the oracle replaces the card."""
     path = [str(START), str(ROOT), *filter(None, [env.get("PYTHONPATH")])]
     return {**env, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
 
 
-class Ended(NamedTuple):
-    """How a part's tests ended, from pytest's own report.
+class PartResult(NamedTuple):
+    """Outcomes of a part's tests, from pytest's report.
 
     Attributes:
         counts: How many ended how.
@@ -76,10 +76,10 @@ class Ended(NamedTuple):
     seconds: float = 0
 
 
-def ended(xml: Path, seconds: float, code: int = 0) -> Ended:
-    """Read pytest's report; a part of which none is there, or that pytest refused, has failed."""
+def read_result(xml: Path, seconds: float, code: int = 0) -> PartResult:
+    """Read pytest's report; a missing or refused one is a failure."""
     if not xml.exists() or code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        return Ended(Counter(failed=1), (f"{xml.stem}: its process",), seconds)
+        return PartResult(Counter(failed=1), (f"{xml.stem}: its process",), seconds)
     counts: Counter[str] = Counter()
     failed = []
     for case in ET.parse(xml).iter("testcase"):
@@ -93,13 +93,13 @@ def ended(xml: Path, seconds: float, code: int = 0) -> Ended:
             only = "only the virtual card" in str(skipped.get("message"))
             end = "only virtual" if only else "skipped"
         counts[end] += 1
-    return Ended(counts, tuple(failed), seconds)
+    return PartResult(counts, tuple(failed), seconds)
 
 
-def table(found: dict[str, Ended]) -> str:
-    """Those counts as Markdown, their sum, and who failed."""
+def table(found: dict[str, PartResult]) -> str:
+    """Format the counts as Markdown with their sum and the failures."""
     whole = sum((one.counts for one in found.values()), Counter())
-    rows = {**found, "all": Ended(whole, seconds=sum(one.seconds for one in found.values()))}
+    rows = {**found, "all": PartResult(whole, seconds=sum(one.seconds for one in found.values()))}
     ends = ("passed", "failed", "only virtual", "skipped")
     lines = [
         f"| {name} | {' | '.join(str(one.counts[end]) for end in ends)} | {one.seconds:.0f} |"
@@ -110,13 +110,13 @@ def table(found: dict[str, Ended]) -> str:
 
 
 def split(wanted: list[str]) -> tuple[list[str], list[str]]:
-    """The tests among what was asked for, all of PROBES if there are none; and pytest's options."""
+    """Separate tests from pytest's options; default to all of PROBES."""
     tests = [one for one in wanted if (ROOT / one.partition("::")[0]).exists()]
     return tests or list(PROBES), [one for one in wanted if one not in tests]
 
 
 def files(parts: list[str]) -> list[str]:
-    """Those parts by their files, which can run beside each other."""
+    """Return the files of those parts, which can run side by side."""
     found: list[str] = []
     for part in parts:
         inside = sorted((ROOT / part).glob("test_*.py"))
@@ -124,20 +124,20 @@ def files(parts: list[str]) -> list[str]:
     return found
 
 
-def run_part(part: str, options: list[str], *, real: bool) -> Ended:
+def run_part(part: str, options: list[str], *, real: bool) -> PartResult:
     """Run a part in a process of its own, on a card of the oracle or on the machine's."""
     xml, begin = OUT / "probes" / f"{part.replace('/', '.')}.xml", time.monotonic()
     xml.unlink(missing_ok=True)
-    plugin = ["-p", "tests.oracle.apart", "-p", "no:cacheprovider"]
+    plugin = ["-p", "tests.oracle.process_per_test", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", *plugin, f"--junitxml={xml}", "-q"]
     count = next((n for name, n in COUNT.items() if part.startswith(name)), 1)
     env = {**os.environ, REAL: "1"} if real else environment(CARD, count=count)
     done = subprocess.run([*command, *options, part], cwd=ROOT, env=started(env), check=False)
-    return ended(xml, time.monotonic() - begin, done.returncode)
+    return read_result(xml, time.monotonic() - begin, done.returncode)
 
 
 def run(wanted: list[str], *, real: bool = False, workers: int = 1) -> int:
-    """Run those tests; whether one has failed.
+    """Run those tests; return whether one has failed.
 
     The table is written anew after each part, so that a run that is ended has said what it knows.
 
@@ -147,7 +147,7 @@ def run(wanted: list[str], *, real: bool = False, workers: int = 1) -> int:
         workers: How many files run beside each other; a part after the other if it is one.
     """
     tests, options = split(wanted)
-    found: dict[str, Ended] = {}
+    found: dict[str, PartResult] = {}
     with ThreadPoolExecutor(workers) as pool:
         parts = tests if workers == 1 else files(tests)
         jobs = {pool.submit(run_part, part, options, real=real): part for part in parts}

@@ -1,4 +1,4 @@
-"""Compiled training of many kinds: vision, language, diffusion, recommendation, and each mode.
+"""Compiled training programs of many kinds and modes.
 
 A workload makes itself on the card and returns what runs one step. Models are shallow, since what
 compiling takes grows with their depth, and batches are large, so that the peak is that of tensors.
@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from tests.oracle.nets import LENGTH, WORDS, ConvNeXt, Inverted, ViT, Words, resnet
-from tests.oracle.nets_more import DLRM, Cross, DiT, Towers, UNet
+from tests.oracle.nets_diffusion_recommendation import DLRM, Cross, DiT, Towers, UNet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +77,7 @@ def decoder(name: str, **options: Any) -> nn.Module:
     return hugging(name, **sizes | options)
 
 
-def told(rows: int, length: int = LENGTH) -> Callable[[nn.Module], torch.Tensor]:
+def language_loss(rows: int, length: int = LENGTH) -> Callable[[nn.Module], torch.Tensor]:
     words = ids(rows, length)
     return lambda model: model(input_ids=words, labels=words).loss
 
@@ -104,7 +104,7 @@ def dynamic() -> Callable[[], Any]:
     lengths = iter((512, 384, 448, 320, 416, 352))
     return trained(
         hugging("GPT2", n_layer=2, n_embd=512, n_head=8, vocab_size=WORDS),
-        lambda m: told(8, next(lengths))(m),  # noqa: PLW0108 - another length each time
+        lambda m: language_loss(8, next(lengths))(m),  # noqa: PLW0108 - another length each time
     )
 
 
@@ -207,7 +207,7 @@ WORKLOADS: dict[str, Callable[[], Callable[[], Any]]] = {
     "words, compiled optimizer": own_optimizer,
     "words, inference": generating,
     "gpt2, dynamic": dynamic,
-    "llama": lambda: trained(decoder("Llama"), told(8), amp=True),
+    "llama": lambda: trained(decoder("Llama"), language_loss(8), amp=True),
     "bert": lambda: trained(
         hugging(
             "Bert",
@@ -217,7 +217,7 @@ WORKLOADS: dict[str, Callable[[], Callable[[], Any]]] = {
             num_attention_heads=8,
             vocab_size=WORDS,
         ),
-        told(8),
+        language_loss(8),
     ),
     "t5": lambda: trained(
         hugging(
@@ -229,7 +229,7 @@ WORKLOADS: dict[str, Callable[[], Callable[[], Any]]] = {
             vocab_size=WORDS,
             decoder_start_token_id=0,
         ),
-        told(8, 256),
+        language_loss(8, 256),
     ),
     "unet": unet,
     "dit, AMP": dit,

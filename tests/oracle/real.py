@@ -1,4 +1,4 @@
-"""A real card in the virtual card's place: `python -m tests.oracle --probes --real`.
+"""Use a real card instead: `python -m tests.oracle --probes --real`.
 
 What the oracle's probes hold is then asked of a card's own driver and NVML. The card that the
 machine has serves every test, whichever it asks for: what needs another one's size or name fails,
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RealCard(oracle.OracleCard):
-    """What tests ask of a card, read from torch, the driver and NVML."""
+    """A card's figures for tests, read from torch, the driver and NVML."""
 
     _taken: ctypes.c_void_p | None = None
 
@@ -47,7 +47,7 @@ class RealCard(oracle.OracleCard):
 
 
 def others(held: Mapping[int, int] | int | None) -> None:
-    """Other processes that hold so much.
+    """Start other processes that hold so much.
 
     Raises:
         OnlyVirtualError: A process holds its context, too, so not what is asked for.
@@ -56,8 +56,8 @@ def others(held: Mapping[int, int] | int | None) -> None:
         raise oracle.OnlyVirtualError("What other processes hold is not chosen on a real card.")
 
 
-def found() -> tuple[Card, ...]:
-    """The machine's first card, as the virtual card's table has it, alone.
+def find_real_card() -> tuple[Card, ...]:
+    """Return the machine's first card from the virtual card's table.
 
     Raises:
         OnlyVirtualError: The table has no such card.
@@ -72,8 +72,8 @@ def found() -> tuple[Card, ...]:
         raise oracle.OnlyVirtualError(str(err)) from None
 
 
-def alone(*_url: Any, **_options: Any) -> NoReturn:
-    """In the place of a rendezvous: the library's ranks really meet.
+def refuse_rendezvous(*_url: Any, **_options: Any) -> NoReturn:
+    """Refuse a rendezvous: the library's ranks would really meet.
 
     Raises:
         OnlyVirtualError: Always.

@@ -1,4 +1,4 @@
-"""What torch's operators ask of the allocator: `python -m tests.oracle.record OUT.jsonl`.
+"""Record operators' requests: `python -m tests.oracle.record OUT.jsonl`.
 
 What is written down are the sizes that are allocated, and, negative, those that are freed, in
 order. A line for each operator, at once: what a crash or a person ends goes on where it was.
@@ -23,7 +23,7 @@ from tests.oracle.samples import database
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.oracle.samples import Asked
+    from tests.oracle.samples import OperatorCases
 
 PATIENCE_S = 30
 """Of the processor for one operator, so that a busy machine makes no difference."""
@@ -39,8 +39,8 @@ class TookTooLongError(Exception):
     """An operator did not end in time."""
 
 
-class Heard:
-    """The allocator's events since a moment, of blocks that were born after it."""
+class AllocatorEvents:
+    """Events of the allocator since a moment, of newer blocks."""
 
     def __init__(self, torch: Any) -> None:
         self._memory = torch.cuda.memory
@@ -52,7 +52,7 @@ class Heard:
         return self._memory._snapshot()["device_traces"][0]
 
     def sizes(self) -> list[int]:
-        """Bytes allocated and, negative, freed, in order."""
+        """Return bytes allocated and, negative, freed, in order."""
         born: set[int] = set()
         found = []
         for event in self._events()[self._start :]:
@@ -65,49 +65,49 @@ class Heard:
         return found
 
 
-def said(err: BaseException) -> str:
+def error_text(err: BaseException) -> str:
     return f"{type(err).__name__}: {(str(err).splitlines() or [''])[0][:120]}"
 
 
-def heard(torch: Any, prepare: Callable[[], Any]) -> list[int] | str | None:
-    """What a case asks for, or what it raises; None: it is none, nothing has a gradient."""
+def record_case(torch: Any, prepare: Callable[[], Any]) -> list[int] | str | None:
+    """Record a case's requests or error; None without a gradient."""
     try:
         act = prepare()
         if act is None:
             return None
-        listening = Heard(torch)
+        listening = AllocatorEvents(torch)
         kept = act()
         found = listening.sizes()
         del kept
     except TookTooLongError:
         raise
     except Exception as err:  # noqa: BLE001 - whatever it is, it is the finding
-        return said(err)
+        return error_text(err)
     return found
 
 
-def asked(torch: Any, one: Asked) -> dict[str, Any] | str:
-    """By case; a sentence where there are no cases."""
+def record_operator(torch: Any, one: OperatorCases) -> dict[str, Any] | str:
+    """Record every case of an operator; return a sentence without cases."""
     found: dict[str, Any] = {}
     try:
         signal.setitimer(signal.ITIMER_PROF, PATIENCE_S)
         for case, prepare in one.cases():
-            answer = heard(torch, prepare)
+            answer = record_case(torch, prepare)
             if answer is not None:
                 found[case] = answer
     except Exception as err:  # noqa: BLE001
-        return said(err)
+        return error_text(err)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
     return found
 
 
-def late(*_: object) -> None:
+def raise_timeout(*_: object) -> None:
     raise TookTooLongError(f"{PATIENCE_S} s")
 
 
 def results(path: Path) -> dict[str, Any]:
-    """What a file holds, by operator; a later line counts, a torn one does not."""
+    """Read a file by operator: later lines win, torn lines are skipped."""
     found: dict[str, Any] = {}
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
@@ -118,28 +118,28 @@ def results(path: Path) -> dict[str, Any]:
 
 
 def record(out: Path, names: list[str], dtype: str) -> None:
-    """Append what is not there yet."""
+    """Append the missing operators."""
     import torch
 
     done = results(out)
-    signal.signal(signal.SIGPROF, late)
+    signal.signal(signal.SIGPROF, raise_timeout)
     gc.disable()  # else a cycle that an earlier operator left is freed in the midst of another
     x = torch.zeros(8, 8, device="cuda", requires_grad=True)
     (x @ x).sum().backward()  # the libraries' handles and workspaces first
     del x
     with out.open("a") as file:
         for one in database(torch, getattr(torch, dtype)):
-            if one.name in done or (names and not is_meant(one.name, names)):
+            if one.name in done or (names and not is_selected(one.name, names)):
                 continue
             write(file, one.name, UNFINISHED, 0)
             faulthandler.dump_traceback_later(HUNG_S, exit=True)
             begin = time.process_time()
-            write(file, one.name, asked(torch, one), time.process_time() - begin)
+            write(file, one.name, record_operator(torch, one), time.process_time() - begin)
             faulthandler.cancel_dump_traceback_later()
 
 
-def is_meant(name: str, names: list[str]) -> bool:
-    """By its whole name, with dots or without: nn.functional.linear is nn_functional_linear."""
+def is_selected(name: str, names: list[str]) -> bool:
+    """Match a whole operator name, with dots or underscores."""
     return name in {one.replace(".", "_") for one in names} or name in names
 
 

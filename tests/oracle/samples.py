@@ -1,4 +1,4 @@
-"""What is asked of both: calls from torch's own databases, by operator and case.
+"""Calls from torch's own databases, by operator and case.
 
 Samples are made on the CPU and moved, so that what their values decide is known on both sides.
 """
@@ -20,8 +20,8 @@ SAMPLES = 4
 """Of each operator, evenly from the list of its samples."""
 
 
-class Asked(NamedTuple):
-    """One operator in one dtype.
+class OperatorCases(NamedTuple):
+    """Cases of one operator in one dtype.
 
     Attributes:
         name: As torch's database has it.
@@ -37,13 +37,13 @@ def seeded(torch: Any) -> None:
         seed(0)
 
 
-def spread(samples: list[Any]) -> Iterator[tuple[int, Any]]:
-    """A few of them with their places, evenly from the list."""
+def sample_evenly(samples: list[Any]) -> Iterator[tuple[int, Any]]:
+    """Yield a few samples with their indices, evenly from the list."""
     return enumerate(samples[:: max(1, -(-len(samples) // SAMPLES))])
 
 
 def on_card(torch: Any, value: Any) -> Any:
-    """What a sample holds, on the card: values, strides and what lies around a view as they are."""
+    """Copy a sample to the card with its strides and views."""
     if value == "cpu" if isinstance(value, str) else isinstance(value, torch.device):
         return "cuda"
     if not isinstance(value, torch.Tensor):
@@ -63,14 +63,14 @@ def differentiable(torch: Any, results: Any) -> list[Any]:
 
 
 def gradients(torch: Any, results: list[Any], *, dense: bool) -> list[Any]:
-    """Dense, as a next layer gives them, or expanded from a number, as a sum's or a mean's are."""
+    """Return gradients, dense or expanded from a number."""
     if dense:
         return [torch.ones_like(y) for y in results]
     return [torch.ones((), dtype=y.dtype, device=y.device).expand_as(y) for y in results]
 
 
 def calls(torch: Any, function: Any, samples: list[Any], *, trained: bool) -> Iterator[Any]:
-    """Of a function with samples: forward, and backward from both kinds of gradients."""
+    """Yield a function's forward and backward for each sample."""
 
     def moved(sample: Any) -> Callable[[], Any]:
         held = (sample.input, sample.args, sample.kwargs)
@@ -86,7 +86,7 @@ def calls(torch: Any, function: Any, samples: list[Any], *, trained: bool) -> It
         incoming = gradients(torch, results, dense=dense)
         return lambda: torch.autograd.backward(results, incoming)
 
-    for number, sample in spread(samples):
+    for number, sample in sample_evenly(samples):
         yield f"{number} forward", lambda sample=sample: moved(sample)
         if trained:
             yield f"{number} backward, dense", lambda sample=sample: backward(sample, dense=True)
@@ -96,8 +96,8 @@ def calls(torch: Any, function: Any, samples: list[Any], *, trained: bool) -> It
             )
 
 
-def operators(torch: Any, dtype: Any) -> Iterator[Asked]:
-    """op_db: what torch's own tests of operators call."""
+def operators(torch: Any, dtype: Any) -> Iterator[OperatorCases]:
+    """Yield the operators of torch's op_db."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     for op in op_db:
@@ -111,10 +111,10 @@ def operators(torch: Any, dtype: Any) -> Iterator[Asked]:
             samples = list(op.sample_inputs("cpu", dtype, requires_grad=trained))
             return calls(torch, op.op, samples, trained=trained)
 
-        yield Asked(op.formatted_name, cases)
+        yield OperatorCases(op.formatted_name, cases)
 
 
-def lists(torch: Any, dtype: Any) -> Iterator[Asked]:
+def lists(torch: Any, dtype: Any) -> Iterator[OperatorCases]:
     """Operators on lists of tensors (torch._foreach_*), in place and not."""
     from torch.testing._internal import common_methods_invocations as known
 
@@ -129,11 +129,11 @@ def lists(torch: Any, dtype: Any) -> Iterator[Asked]:
                 samples = list(op.sample_inputs("cpu", dtype, noncontiguous=False))
                 return calls(torch, function, samples, trained=False)
 
-            yield Asked(function.__name__, cases)
+            yield OperatorCases(function.__name__, cases)
 
 
-def optimizers(torch: Any, dtype: Any) -> Iterator[Asked]:
-    """The first step and the second of each optimizer, in each of its implementations."""
+def optimizers(torch: Any, dtype: Any) -> Iterator[OperatorCases]:
+    """Yield two steps of each optimizer in each implementation."""
     from torch.testing._internal.common_optimizers import optim_db
 
     if not dtype.is_floating_point:
@@ -152,14 +152,14 @@ def optimizers(torch: Any, dtype: Any) -> Iterator[Asked]:
                 continue
 
             def cases(known: Any = known, flag: Any = flag) -> Iterator[Any]:
-                for number, given in spread(known.optim_inputs_func(device="cuda")):
+                for number, given in sample_evenly(known.optim_inputs_func(device="cuda")):
                     yield from steps(torch, known, {**given.kwargs, **flag}, dtype, number)
 
-            yield Asked(f"{known.optim_cls.__name__} {name}={on}", cases)
+            yield OperatorCases(f"{known.optim_cls.__name__} {name}={on}", cases)
 
 
 def steps(torch: Any, known: Any, options: Any, dtype: Any, number: int) -> Iterator[Any]:
-    """Of an optimizer over two matrices and, where it takes such, a vector."""
+    """Yield an optimizer's steps over two matrices and a vector."""
     shapes = (
         ((30, 7), (5, 300)) if known.optim_cls.__name__ == "Muon" else ((30, 7), (5, 300), (9,))
     )
@@ -177,8 +177,8 @@ def steps(torch: Any, known: Any, options: Any, dtype: Any, number: int) -> Iter
     yield f"{number} second step", lambda: made(1)
 
 
-def modules(torch: Any, dtype: Any) -> Iterator[Asked]:
-    """torch.nn's modules in training: forward, and backward from both kinds of gradients."""
+def modules(torch: Any, dtype: Any) -> Iterator[OperatorCases]:
+    """Yield torch.nn's modules in training, forward and backward."""
     from torch.testing._internal.common_modules import module_db
 
     if not dtype.is_floating_point:
@@ -194,7 +194,7 @@ def modules(torch: Any, dtype: Any) -> Iterator[Asked]:
             )
             return calls(torch, run, [trainee(torch, known, g, dtype) for g in given], trained=True)
 
-        yield Asked(known.name, cases)
+        yield OperatorCases(known.name, cases)
 
 
 class Trainee(NamedTuple):
@@ -222,14 +222,14 @@ DATABASES = (operators, lists, optimizers, modules)
 
 
 def known_modules() -> None:
-    """Let torch's modules be asked: they want a package that only torch's own tests use."""
+    """Stub the package that only torch's own tests import."""
     sys.modules.setdefault("expecttest", types.ModuleType("expecttest")).__dict__.setdefault(
         "TestCase", unittest.TestCase
     )
 
 
-def database(torch: Any, dtype: Any) -> Iterator[Asked]:
-    """Everything."""
+def database(torch: Any, dtype: Any) -> Iterator[OperatorCases]:
+    """Yield all operators, lists, optimizers and modules."""
     known_modules()
     for listed in DATABASES:
         yield from listed(torch, dtype)

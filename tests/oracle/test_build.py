@@ -1,4 +1,4 @@
-"""Generated prototypes, the table of cards, and where libraries are found."""
+"""Generated prototypes, the table of cards, and library paths."""
 
 from nbmem.virtual.cards import CARDS
 from tests.oracle import build, launch

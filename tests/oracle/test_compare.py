@@ -1,4 +1,4 @@
-"""A case is what one sample asks for; who raises alone is told apart, what both refuse is none."""
+"""Comparison of sequences, errors and refused cases."""
 
 import json
 
@@ -18,7 +18,7 @@ from tests.oracle.compare import (
     report,
     row,
 )
-from tests.oracle.record import is_meant, results
+from tests.oracle.record import is_selected, results
 
 NO = "RuntimeError: no"
 
@@ -39,7 +39,7 @@ def test_sequences_differ_in_frees_in_order_or_in_sizes(here, kind):
     assert kind_of([4, 8, -8, -4], here) == kind
 
 
-def test_who_raises_alone_is_told_apart():
+def test_an_error_on_one_side_alone_is_a_kind_of_its_own():
     assert kind_of(NO, [4]) == ONLY_VIRTUAL
     assert kind_of(NO, "ValueError: other words") == NEITHER
 
@@ -81,6 +81,6 @@ def test_a_file_that_was_cut_off_is_read_up_to_there(tmp_path):
 
 
 def test_an_operator_is_named_with_dots_or_as_the_database_has_it():
-    assert is_meant("nn_functional_linear", ["nn.functional.linear"])
-    assert is_meant("Adam fused=True", ["Adam fused=True"])
-    assert not is_meant("nn_functional_linear", ["linear"])
+    assert is_selected("nn_functional_linear", ["nn.functional.linear"])
+    assert is_selected("Adam fused=True", ["Adam fused=True"])
+    assert not is_selected("nn_functional_linear", ["linear"])

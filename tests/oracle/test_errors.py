@@ -1,4 +1,4 @@
-"""Two sides' errors, counted by hand."""
+"""Counting of both sides' errors."""
 
 from __future__ import annotations
 

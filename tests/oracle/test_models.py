@@ -1,9 +1,9 @@
-"""A model is equal, differs by named operators, or raises on one side; what both refuse is none."""
+"""Comparison of models, their operators and their errors."""
 
 import pytest
 
 from tests.oracle.compare import EQUAL, ONLY_ORACLE, SIZES
-from tests.oracle.models import Finding, compared, differing, lasting, report, row, rows
+from tests.oracle.models import Finding, compared, differing_operators, lasting, report, row, rows
 
 CONVOLUTION = "aten.convolution.default"
 
@@ -28,11 +28,16 @@ def test_frees_between_two_requests_have_no_order():
 
 def test_the_operators_are_named_whose_requests_differ():
     oracle, here = answer([4, 8, 16]), answer([4, 9, 16, 32])
-    assert list(differing(oracle, here)) == ["aten.9.default [8] [9]", "aten.32.default [] [32]"]
+    assert list(differing_operators(oracle, here)) == [
+        "aten.9.default [8] [9]",
+        "aten.32.default [] [32]",
+    ]
 
 
 def test_what_is_asked_for_here_alone_belongs_to_the_operator_before():
-    assert list(differing(answer([4, 8, 16]), answer([4, 16]))) == ["aten.4.default [8] []"]
+    assert list(differing_operators(answer([4, 8, 16]), answer([4, 16]))) == [
+        "aten.4.default [8] []"
+    ]
 
 
 def test_work_areas_of_convolutions_are_told_apart():

@@ -1,4 +1,4 @@
-"""How the probes' tests are run apart and counted, and that nbmem knows of no oracle."""
+"""The runner of the capture tests: isolation and counts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.oracle.apart import in_a_child
 from tests.oracle.only_virtual import ONLY_VIRTUAL, reason
-from tests.oracle.probes import PROBES, ended, split, table
+from tests.oracle.probes import PROBES, read_result, split, table
+from tests.oracle.process_per_test import in_a_child
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +31,7 @@ def test_a_child_that_crashes_costs_what_it_had_not_said():
 
 
 def test_a_child_that_hangs_is_ended(monkeypatch):
-    monkeypatch.setattr("tests.oracle.apart.ENDS_S", 0.1)
+    monkeypatch.setattr("tests.oracle.process_per_test.ENDS_S", 0.1)
 
     def hang(write):
         write(b"one\n")
@@ -47,22 +47,22 @@ def test_every_end_is_counted_in_its_place(tmp_path):
     path = tmp_path / "probes.xml"
     path.write_text(
         "<testsuite>"
-        + case("tests.record.test_a")
-        + case("tests.record.test_b", '<failure message="no"/>')
-        + case("tests.record.test_b", '<skipped message="only the virtual card: its own"/>')
+        + case("tests.capture.test_a")
+        + case("tests.capture.test_b", '<failure message="no"/>')
+        + case("tests.capture.test_b", '<skipped message="only the virtual card: its own"/>')
         + case("tests.cli.test_cli_run", '<skipped message="no torch"/>')
         + "</testsuite>"
     )
     found = {
-        "tests": ended(path, 12.3, pytest.ExitCode.TESTS_FAILED),
-        "tests/gone": ended(tmp_path / "gone.xml", 4),
+        "tests": read_result(path, 12.3, pytest.ExitCode.TESTS_FAILED),
+        "tests/gone": read_result(tmp_path / "gone.xml", 4),
     }
     assert table(found).splitlines()[2:] == [
         "| tests | 1 | 1 | 1 | 1 | 12 |",
         "| tests/gone | 0 | 1 | 0 | 0 | 4 |",
         "| all | 1 | 2 | 1 | 1 | 16 |",
         "",
-        "- tests/record/test_b.py::t",
+        "- tests/capture/test_b.py::t",
         "- gone: its process",
     ]
 
@@ -70,8 +70,8 @@ def test_every_end_is_counted_in_its_place(tmp_path):
 def test_a_part_that_pytest_refuses_has_failed(tmp_path):
     path = tmp_path / "probes.xml"
     path.write_text("<testsuite/>")
-    assert ended(path, 1, pytest.ExitCode.USAGE_ERROR).failed == ("probes: its process",)
-    assert not ended(path, 1, pytest.ExitCode.OK).failed
+    assert read_result(path, 1, pytest.ExitCode.USAGE_ERROR).failed == ("probes: its process",)
+    assert not read_result(path, 1, pytest.ExitCode.OK).failed
 
 
 def test_tests_are_told_from_options_of_pytest():
@@ -85,8 +85,8 @@ def test_what_is_listed_is_there():
         path, _, test = name.partition("::")
         assert (ROOT / path).exists(), name
         assert not test or f"def {test}(" in (ROOT / path).read_text("utf-8"), name
-    assert reason("tests/ipython/test_gpu.py::test_x") is not None
-    assert reason("tests/record/test_loops.py::test_x") is None
+    assert reason("tests/notebook/test_gpu.py::test_x") is not None
+    assert reason("tests/capture/test_training_loops.py::test_x") is None
 
 
 def test_nothing_in_the_wiring_knows_the_oracle():

@@ -1,4 +1,4 @@
-"""A world of ranks of which one runs: none is waited for, and what they would say is its own.
+"""A process group in which only one rank runs.
 
 torch's process group, its communicators and their collectives are the real ones; the stand-in's
 NCCL takes the other ranks to have what this one has, as the virtual card does.
@@ -22,8 +22,8 @@ STORES: list[Store] = []
 """C++ asks the Python object, which nothing else keeps."""
 
 
-class Alone(Store):  # type: ignore[misc]
-    """The store of a process that has nobody to meet: it waits for nothing."""
+class LoneStore(Store):  # type: ignore[misc]
+    """A store for a single process, which waits for nothing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,15 +46,17 @@ class Alone(Store):  # type: ignore[misc]
         pass
 
 
-def meet(url: str, timeout: Any = None, **options: Any) -> Iterator[tuple[Store, int, int]]:
-    """In the place of the rendezvous that the environment describes (env://)."""
+def single_rank_rendezvous(
+    url: str, timeout: Any = None, **options: Any
+) -> Iterator[tuple[Store, int, int]]:
+    """Replace the rendezvous of env:// for a single rank."""
     del timeout, options
     said = {**os.environ, **{k.upper(): v for k, v in parse_qsl(urlparse(url).query)}}
-    STORES.append(Alone())
+    STORES.append(LoneStore())
     yield STORES[-1], int(said["RANK"]), int(said["WORLD_SIZE"])
 
 
-def be_alone(way: Any = meet) -> None:
-    """Let `init_process_group` meet nobody."""
+def use_single_rank_rendezvous(way: Any = single_rank_rendezvous) -> None:
+    """Make `init_process_group` wait for no other rank."""
     # The package has a function of this name, too.
     importlib.import_module("torch.distributed.rendezvous")._rendezvous_handlers["env"] = way

@@ -1,4 +1,4 @@
-"""Models of many libraries, each with a batch and a loss: what the sweep trains for one step.
+"""Models of many libraries with a batch and a loss, for one step.
 
 Each library is asked for what it has; none is a requirement. Models are made on the CPU, without
 drawing their weights, and small: what decides is which operators run, not how wide they are.
@@ -57,8 +57,8 @@ Made = tuple[str, "Callable[[], Program]"]
 
 
 @contextlib.contextmanager
-def undrawn() -> Iterator[None]:
-    """Weights are left as they are found: drawing them takes longer than all else."""
+def without_weight_initialization() -> Iterator[None]:
+    """Skip the initialization of weights, which takes longest."""
     names = [n for n in dir(nn.init) if n.endswith("_") and not n.startswith("_")]
     drawn = {name: getattr(nn.init, name) for name in names}
     for name in names:
@@ -71,7 +71,7 @@ def undrawn() -> Iterator[None]:
 
 
 def mean_of(results: Any) -> torch.Tensor:
-    """One number of everything that has a gradient."""
+    """Reduce everything that has a gradient to one number."""
     leaves = torch.utils._pytree.tree_leaves(results)
     found = [y for y in leaves if isinstance(y, torch.Tensor) and y.requires_grad]
     return sum((y.float().mean() for y in found[1:]), found[0].float().mean())
@@ -93,7 +93,7 @@ def _classifier(make: Callable[..., nn.Module], size: int, **options: Any) -> Pr
 
 
 def torchvision_models() -> Iterator[Made]:
-    """Classification, one of each family; segmentation and detection."""
+    """Yield one classifier of each family, segmentation and detection."""
     known = importlib.import_module("torchvision.models")
     families: dict[str, str] = {}
     for name in known.list_models(module=known):
@@ -142,7 +142,7 @@ _SMALLEST = ("test_", "atto", "femto", "pico", "nano", "micro", "tiny", "_xxs", 
 
 
 def timm_models() -> Iterator[Made]:
-    """The smallest of each file of timm, as far as names say which that is."""
+    """Yield the smallest model of each file of timm."""
     timm = importlib.import_module("timm")
     files: dict[str, list[str]] = {}
     for name in timm.list_models():
@@ -162,7 +162,7 @@ def _timm(timm: Any, name: str) -> Program:
 
 
 def transformers_models() -> Iterator[Made]:
-    """Every architecture of the library that learns from tokens or from images."""
+    """Yield every architecture that learns from tokens or images."""
     auto = importlib.import_module("transformers.models.auto.modeling_auto")
     for kind, feed in (
         ("CAUSAL_LM", _tokens),
@@ -210,7 +210,7 @@ def _pixels(config: Any) -> dict[str, Any]:
 
 
 def diffusers_models() -> Iterator[Made]:
-    """UNets, transformers and autoencoders of images, as their own tests make them small."""
+    """Yield small UNets, transformers and autoencoders of diffusers."""
     known = importlib.import_module("diffusers")
     blocks = {"block_out_channels": (32, 64), "layers_per_block": 1, "norm_num_groups": 8}
 

@@ -1,4 +1,4 @@
-"""What a person does in a notebook: load, trace, report, fit, plan, save, open. Prints `done`."""
+"""A user's session in a notebook, from load to save."""
 
 import json
 import os

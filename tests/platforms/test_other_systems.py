@@ -1,6 +1,6 @@
-"""A notebook's session where nbmem takes the machine for Windows or macOS.
+"""A notebook's session as on Windows or macOS.
 
-What is simulated stands in elsewhere/sitecustomize.py: names that such a Python lacks, spawn as
+What is simulated stands in other_system/sitecustomize.py: names that such a Python lacks, spawn as
 the only start method, pipes that select cannot watch, files that stay while they are open.
 """
 
@@ -22,7 +22,7 @@ ROOT = HERE.parents[1]
 @pytest.mark.slow
 @pytest.mark.parametrize("system", ["win32", pytest.param("darwin", marks=pytest.mark.long)])
 def test_load_trace_report_fit_plan_and_save(system, tmp_path):
-    places = (str(HERE / "elsewhere"), str(ROOT), os.environ.get("PYTHONPATH", ""))
+    places = (str(HERE / "other_system"), str(ROOT), os.environ.get("PYTHONPATH", ""))
     environment = {
         **os.environ,
         "IPYTHONDIR": str(tmp_path / "ipython"),

@@ -1,4 +1,4 @@
-"""`python -m tests.ranks`: gloo's real processes against ranks on virtual cards, to the byte.
+"""Compare gloo's processes with virtual ranks: `python -m tests.ranks`.
 
 python -m tests.ranks                       # every program at world sizes 2, 3 and 4
 python -m tests.ranks --world 2 fsdp2 ddp   # some
@@ -24,7 +24,7 @@ LIMIT_S = 100
 
 
 def compare(world: int, names: tuple[str, ...] = NAMES) -> dict[str, list[str]]:
-    """What differs between the twins, by program; empty lists where all is equal."""
+    """Return the differences between the twins, by program."""
     with tempfile.TemporaryDirectory() as folder:
         _start("gloo", range(world), world, folder, names)
         _start("H100", range(world), world, folder, names)
@@ -47,7 +47,7 @@ PLACES = ("gloo", "H100")
 
 def _start(place: str, ranks: range, world: int, folder: str, names: tuple[str, ...]) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), FOLDER: folder}
-    command = [sys.executable, "-W", "ignore", "-m", "tests.ranks.seen", place]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.ranks.rank_contents", place]
     running = [
         subprocess.Popen(
             [*command, str(rank), str(world), folder, *names], cwd=ROOT, env=environment

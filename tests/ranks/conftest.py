@@ -1,4 +1,4 @@
-"""Programs of several real processes, as torchrun starts them: gloo between them, virtual cards."""
+"""Fixtures that start several real processes as torchrun does."""
 
 import os
 import subprocess
@@ -41,7 +41,7 @@ TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
 
 @pytest.fixture(scope="session")
 def start(tmp_path_factory):
-    """Start the program in two processes that write into `runs/today/`; returns folder, processes.
+    """Start the program in two processes; return folder and processes.
 
     By torchrun it is one process to wait for; without it the two themselves, which saves an import.
     """
@@ -67,5 +67,5 @@ def start(tmp_path_factory):
 
 
 def _ranked(rank):
-    """What torchrun would set, and overwrites."""
+    """Return the variables that torchrun would set."""
     return {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}

@@ -1,4 +1,4 @@
-"""Programs of several ranks that run on gloo's CPU processes and on virtual cards alike.
+"""Programs of several ranks, for gloo's processes and virtual cards.
 
 Each takes the device and returns its model and its optimizer after two steps.
 """

@@ -1,4 +1,4 @@
-"""Ranks that are real: processes of torchrun, each of which writes what it held."""
+"""Real ranks: processes of torchrun, each with its own file."""
 
 import json
 import os
@@ -179,7 +179,7 @@ def test_a_world_that_hangs_and_one_that_was_killed_are_told(start):
 
 
 def at_rest(folder):
-    """The journals, once rank 0 waits in its barrier and rank 1 reads its input; else None."""
+    """Return the journals once both ranks wait; else None."""
     journals = [read_journal(path) for path in sorted(folder.glob("*.journal"))]
     if len(journals) < 2 or not all(journal.entries for journal in journals):
         return None

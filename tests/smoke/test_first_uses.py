@@ -1,4 +1,4 @@
-"""What a newcomer runs first, on whatever torch is installed: `tools/torches.py --smoke`.
+"""First steps of a user on any torch: `tools/torches.py --smoke`.
 
 Each test notes the figure that it saw, for the table of releases in docs/where.md.
 """
@@ -120,7 +120,7 @@ def nbmem(tmp_path):
 
 
 def assert_trained(report):
-    """Weights, gradients and optimizer state are named, and next to nothing is unknown."""
+    """Check that weights, gradients and optimizer state are named."""
     ledger = report["ledger_at_peak"]
     assert sum(ledger.values()) == report["device"]["total_bytes"]
     assert ledger["weights"] > 0

@@ -1,20 +1,20 @@
-"""A virtual card for programs, and settings that are nobody's."""
+"""Fixtures: a virtual card, and isolated settings."""
 
 import pytest
 
-from tests.tips.measure import running
+from tests.tips.measure import program_runner
 
 
 @pytest.fixture(autouse=True)
 def own_settings(tmp_path, monkeypatch):
-    """No test reads or writes the settings of whoever runs it."""
+    """Isolate a test from the user's settings."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("APPDATA", str(tmp_path / "config"))
 
 
 @pytest.fixture
 def run():
-    """`run(code, before=..., card=..., conf=..., stacks=...)` gives (trace, namespace)."""
+    """Provide run(code, ...), which returns (trace, namespace)."""
     pytest.importorskip("torch", reason="the programs are torch programs")
-    with running() as go:
+    with program_runner() as go:
         yield go

@@ -1,4 +1,4 @@
-"""Runs a program on the virtual card under a trace, mends it, and compares the bytes."""
+"""Run a program traced, mend it, and compare the bytes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def running():
-    """`run(code, before=..., card=..., conf=..., stacks=...)` gives (trace, namespace)."""
+def program_runner():
+    """Provide run(code, ...), which returns (trace, namespace)."""
     import torch
 
     import nbmem.api.tracing as nbmem
@@ -42,8 +42,8 @@ def running():
         leave()
 
 
-def freed(run, program):
-    """(all findings, bytes by which allocated falls when the remedy is applied)."""
+def measure_freed(run, program):
+    """Return all findings and the bytes that the remedy frees."""
     import torch
 
     trace, names = run(program.code, before=program.before)
@@ -53,8 +53,8 @@ def freed(run, program):
     return findings, before - torch.cuda.memory_allocated()
 
 
-def saved(run, program):
-    """(all findings, bytes by which the peak of the mended program is lower)."""
+def measure_saved(run, program):
+    """Return all findings and the fall of the mended program's peak."""
     peaks, findings = [], ()
     for what in (program.old, program.new):
         trace, _ = run(

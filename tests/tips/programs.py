@@ -1,4 +1,4 @@
-"""Programs for the virtual card: one fault each, what mends it, and how the bytes are compared."""
+"""Programs with one fault each, and what mends it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ batch = lambda rows=256, width=1024: torch.randn(rows, width, device="cuda")
 
 @dataclass(frozen=True, kw_only=True)
 class Freeing:
-    """A fault whose mending frees memory at once: predicted and measured bytes are equal.
+    """A fault whose remedy frees memory at once.
 
     Attributes:
         rule: The tip that must come first.
@@ -38,7 +38,7 @@ class Freeing:
 
 @dataclass(frozen=True, kw_only=True)
 class Rewriting:
-    """A fault whose mending is another program: the peak falls by what was predicted.
+    """A fault whose remedy is another program.
 
     Attributes:
         rule: The tip that must be there.

@@ -1,4 +1,4 @@
-"""A checkpoint's key is the end of a weight's name, found without comparing each with each."""
+"""Matching of checkpoint keys with the names of weights."""
 
 import time
 

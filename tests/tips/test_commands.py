@@ -6,12 +6,12 @@ torch = pytest.importorskip("torch", reason="there is no memory to speak of with
 
 from nbmem.frontends.notebook.extension import _LOADED
 from tests.faults.injector import Fault, Target, functions
-from tests.shells import shell_on_a_card
+from tests.ipython_shell import shell_on_virtual_card
 
 
 @pytest.fixture
 def shell(monkeypatch):
-    with shell_on_a_card(monkeypatch) as shell:
+    with shell_on_virtual_card(monkeypatch) as shell:
         yield shell
 
 
@@ -93,7 +93,7 @@ def test_without_a_report_or_with_a_wrong_option_a_sentence_says_so(say):
     assert "needs one tip" in say("%nbmem mute")
 
 
-def test_nothing_to_say_is_said(say):
+def test_a_report_without_tips_is_a_sentence(say):
     say("%%memtrace\nx = torch.zeros(1 << 20, device='cuda')")
     said = say("%nbmem tips")
     assert "No tips: nothing in this recording would bring memory back." in said

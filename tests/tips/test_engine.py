@@ -1,4 +1,4 @@
-"""The engine: a broken rule costs only itself, muted ones are silent, names are only data."""
+"""The tip engine: broken rules, muted rules, hostile names."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Tips where torch runs on the CPU: what they promise is what the process gives back."""
+"""Tips where torch runs on the CPU, measured on the process."""
 
 import ast
 import gc
@@ -75,8 +75,8 @@ def traced(code, names):
     return trace
 
 
-def judged(rule):
-    """(rule, low and high of its one tip, by how much the process fell when it was followed)."""
+def measure_tip(rule):
+    """Return a rule's tip and the measured fall of the process."""
     names = {"__name__": "__main__"}
     exec(BEFORE, names)
     (finding,) = traced(FORGOTTEN[rule][0], names).report().findings

@@ -1,4 +1,4 @@
-"""Every tip on the virtual card: it appears, its remedy is applied, the bytes are those said."""
+"""Every tip's promised bytes equal the measured ones."""
 
 import re
 from dataclasses import replace
@@ -17,15 +17,15 @@ from nbmem.report.analysis.cache_releases import had_room, releases_for_requests
 from nbmem.report.analysis.growth import find_growth, step_ends
 from nbmem.report.ledger.card_ledger import CardLedger
 from nbmem.report.tips.engine import advise
-from tests.tips.measure import freed, saved
+from tests.tips.measure import measure_freed, measure_saved
 from tests.tips.programs import FREEING, MODEL, REWRITING
 
 torch = pytest.importorskip("torch", reason="the programs are torch programs")
 
-from tests import deepspeed
+from tests import fake_deepspeed as deepspeed
 
 
-def found(findings, rule):
+def findings_of(findings, rule):
     return [finding for finding in findings if finding.rule == rule]
 
 
@@ -33,7 +33,7 @@ def found(findings, rule):
 def test_what_a_remedy_frees_is_what_was_said_to_the_byte(run, program):
     if program.rule == "graph_kept" and (reason := why_unreadable()):
         pytest.skip(reason)
-    findings, measured = freed(run, program)
+    findings, measured = measure_freed(run, program)
     assert findings[0].rule == program.rule
     assert program.name in findings[0].title
     assert findings[0].ground == "exact"
@@ -42,8 +42,8 @@ def test_what_a_remedy_frees_is_what_was_said_to_the_byte(run, program):
 
 @pytest.mark.parametrize("program", REWRITING, ids=lambda p: p.rule)
 def test_the_peak_falls_by_what_was_said(run, program):
-    findings, measured = saved(run, program)
-    mine = found(findings, program.rule)
+    findings, measured = measure_saved(run, program)
+    mine = findings_of(findings, program.rule)
     assert mine, [f.title for f in findings]
     assert not program.first or findings[0].rule == program.rule
     slack = 0.02 * measured if any(f.ground == "simulated" for f in mine) else 0
@@ -67,7 +67,7 @@ def test_the_first_step_adds_what_was_foreseen(run, optimizer):
         "model(batch(64, 1500)).sum().backward()",
         before=MODEL,
     )
-    mine = found(trace.report().findings, "first_step")
+    mine = findings_of(trace.report().findings, "first_step")
     before = torch.cuda.memory_allocated()
     names["optimizer"].step()
     added = torch.cuda.memory_allocated() - before
@@ -125,25 +125,25 @@ for _ in range({steps}):
 @pytest.mark.parametrize("loop", STEPS)
 def test_the_second_iteration_peaks_where_it_was_foreseen(run, loop):
     one, _ = run(STEPS[loop].format(steps=1), before=MODEL)
-    mine = found(one.report().findings, "second_step_peak")
+    mine = findings_of(one.report().findings, "second_step_peak")
     two, _ = run(STEPS[loop].format(steps=2), before=MODEL)
     more = two.report().peak.allocated - one.report().peak.allocated
     assert [(f.low, f.high) for f in mine] == [(more, more)]
-    assert not found(two.report().findings, "second_step_peak")
+    assert not findings_of(two.report().findings, "second_step_peak")
 
 
 def test_an_iteration_behind_a_warm_up_has_no_second_peak(run):
     loop = STEPS["zero_grad at the end"]
     again = loop[loop.index("for") :].format(steps=1)
     trace, _ = run(again, before=MODEL + loop.format(steps=5))
-    assert not found(trace.report().findings, "second_step_peak")
+    assert not findings_of(trace.report().findings, "second_step_peak")
 
 
 @pytest.mark.parametrize(("card", "bus"), [("T4", "3.0"), ("L4", "4.0"), ("H100 80GB", "5.0")])
 def test_the_way_to_the_host_is_the_cards_own(run, card, bus):
     loop = "model = net(1024, 12)\nfor _ in range(2):\n    model(batch(8192)).sum().backward()"
     trace, names = run(loop, before=MODEL, card=card)
-    (mine,) = found(trace.all_tips(), "offload")
+    (mine,) = findings_of(trace.all_tips(), "offload")
     assert f"PCIe {bus} with 16 lanes" in mine.evidence
     exec(mine.code, names)
     exec("model(batch(16)).sum().backward()", names)
@@ -188,8 +188,8 @@ for _ in range(2):
 @pytest.mark.parametrize("end", ["del graph, y", "del graph", "del y"])
 def test_a_pool_whose_graph_is_gone_is_told_to_the_byte(run, end):
     trace, _ = run(GRAPH.format(end=end), before=MODEL, card="RTX 3070")
-    told = found(trace.report().findings, "dead_graph_pool")
-    (asked,) = found(trace.all_tips(), "dead_graph_pool")
+    told = findings_of(trace.report().findings, "dead_graph_pool")
+    (asked,) = findings_of(trace.all_tips(), "dead_graph_pool")
     before = _in_private_pools()
     torch.cuda.empty_cache()
     assert asked.low == asked.high == before - _in_private_pools()
@@ -215,7 +215,7 @@ for rows in (2000, 3100, 4700, 6100, 7900, 9300, 11100, 12700):
 def test_where_the_driver_refused_no_figure_is_more_than_there_was(run):
     full = {"card": "T4", "other_processes": 13 << 30}
     trace, _ = run(LENGTHS, before=MODEL, **full)
-    (mine,) = found(trace.report().findings, "fragmentation")
+    (mine,) = findings_of(trace.report().findings, "fragmentation")
     took = torch.cuda.max_memory_reserved()
     run(LENGTHS, before=MODEL, conf="expandable_segments:True", **full)
     assert mine.low == mine.high == took - torch.cuda.max_memory_reserved()
@@ -248,7 +248,7 @@ for pair in pairs:
 def test_pieces_of_segments_in_use_do_not_count_as_cache(run):
     trace, _ = run(STUCK, before="import torch")
     stuck = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-    said = sum(f.high for f in found(trace.all_tips(), "cached_memory"))
+    said = sum(f.high for f in findings_of(trace.all_tips(), "cached_memory"))
     before = torch.cuda.memory_reserved()
     torch.cuda.empty_cache()
     assert before - torch.cuda.memory_reserved() == said < stuck
@@ -267,18 +267,18 @@ OTHERS = 13 << 30
 def test_a_batch_that_is_too_large_is_said_to_shrink(run):
     trace, _ = run(TOO_LARGE.format(rows=40000), before=MODEL, card="T4", other_processes=OTHERS)
     findings = trace.report().findings
-    (mine,) = found(findings, "batch_size")
+    (mine,) = findings_of(findings, "batch_size")
     assert "from 40000 to at most" in mine.title
     most = int(mine.code.split()[2])
     again, _ = run(
         TOO_LARGE.format(rows=most + 4000), before=MODEL, card="T4", other_processes=OTHERS
     )
-    assert found(again.report().findings, "batch_size"), "more than the bound must fail, too"
+    assert findings_of(again.report().findings, "batch_size"), "more than the bound must fail, too"
 
 
 def test_another_process_on_a_full_card_is_named_with_its_bytes(run):
     trace, _ = run(TOO_LARGE.format(rows=40000), before=MODEL, card="T4", other_processes=OTHERS)
-    (mine,) = found(trace.report().findings, "other_process")
+    (mine,) = findings_of(trace.report().findings, "other_process")
     assert mine.low == mine.high == OTHERS
 
 
@@ -292,7 +292,7 @@ def test_what_windows_put_into_the_hosts_memory_is_told_with_its_bytes(run, wddm
     session = replace(trace.session, devices=(spilled,))
     card_ledger = card_ledger_of(session)
     findings = advise(session, card_ledger, report_of(card_ledger)).findings
-    mine = found(findings, "spilled_memory")  # a card of another system never does so
+    mine = findings_of(findings, "spilled_memory")  # a card of another system never does so
     assert [(one.low, one.high) for one in mine] == [(64 * MIB, 64 * MIB)] * wddm
 
 
@@ -303,7 +303,7 @@ def test_a_batch_that_can_grow_grows_to_what_fits(run):
         "    optimizer.zero_grad()\n"
     )
     trace, _ = run(loop.format(rows=2048), before=MODEL, card="T4")
-    (mine,) = found(trace.all_tips(), "card_empty")
+    (mine,) = findings_of(trace.all_tips(), "card_empty")
     rows = int(mine.code.split()[2])
     largest, _ = run(loop.format(rows=rows), before=MODEL, card="T4")
     report = largest.report()
@@ -314,19 +314,19 @@ def test_a_batch_that_can_grow_grows_to_what_fits(run):
 def test_a_smaller_workspace_gives_back_what_was_said(run, monkeypatch):
     loop = "model = net()\nmodel(batch()).sum().backward()"
     trace, _ = run(loop, before=MODEL)
-    (mine,) = found(trace.all_tips(), "workspace")
+    (mine,) = findings_of(trace.all_tips(), "workspace")
     left = trace.report().ledger_at_end.allocated
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     smaller, _ = run(loop, before=MODEL)
     assert left - smaller.report().ledger_at_end.allocated == mine.low == mine.high
-    assert not found(smaller.all_tips(), "workspace")
+    assert not findings_of(smaller.all_tips(), "workspace")
 
 
 def test_without_cudnns_search_the_peak_falls_by_what_was_said(run):
     before = """
 import torch
 from nbmem import virtual
-from tests.listed import Listed
+from tests.fake_cudnn import Listed
 virtual.active().dnn = Listed(1 << 20, 9 << 30, 0)
 torch.backends.cudnn.benchmark = False
 """
@@ -336,12 +336,12 @@ for _ in range(2):
     model(torch.zeros(256, 16, 64, 64, device="cuda")).square().mean().backward()
 """
     trace, _ = run("torch.backends.cudnn.benchmark = True" + train, before=before)
-    (mine,) = found(trace.report().findings, "cudnn_benchmark")
+    (mine,) = findings_of(trace.report().findings, "cudnn_benchmark")
     assert trace.report().holdings[0].name == "cuDNN's search for the fastest kernel"
     plain, _ = run(mine.code + train, before=before)
     peaks = [one.report().peak.allocated for one in (trace, plain)]
     assert peaks[0] - peaks[1] == mine.low == mine.high
-    assert not found(plain.all_tips(), "cudnn_benchmark")
+    assert not findings_of(plain.all_tips(), "cudnn_benchmark")
 
 
 DISTRIBUTED = {
@@ -354,7 +354,7 @@ DISTRIBUTED = {
 
 
 def advice_with(trace, **facts):
-    """What would be said of a recording with other facts."""
+    """Return the tips for a recording with other facts."""
     session = replace(trace.session, facts={**trace.session.facts, **facts})
     card_ledger = card_ledger_of(session)
     return advise(session, card_ledger, report_of(card_ledger)).findings
@@ -366,11 +366,11 @@ def test_buckets_of_ddp_are_as_large_as_the_gradients(run):
         "    model(batch(16)).sum().backward()\n    optimizer.step()\n    optimizer.zero_grad()",
         before=MODEL,
     )
-    (mine,) = found(advice_with(trace, modules=[DISTRIBUTED]), "ddp_buckets")
+    (mine,) = findings_of(advice_with(trace, modules=[DISTRIBUTED]), "ddp_buckets")
     backward = next(row for row in trace.report().phases if row.name == "backward")
     assert mine.low == mine.high == backward.ledger_at_end[Category.GRADIENTS]
     viewed = {**DISTRIBUTED, "gradient_as_bucket_view": True}
-    assert not found(advice_with(trace, modules=[viewed]), "ddp_buckets")
+    assert not findings_of(advice_with(trace, modules=[viewed]), "ddp_buckets")
 
 
 SHARDED = """
@@ -391,9 +391,9 @@ torch.distributed.destroy_process_group()
 @pytest.mark.skipif(torch.__version__ < "2.11", reason="the card runs the newest FSDP alone")
 def test_a_unit_that_is_the_model_gathers_all_of_it(run):
     one, _ = run(SHARDED.format(cut=""), before=MODEL)
-    (mine,) = found(one.all_tips(), "fsdp_unit")
+    (mine,) = findings_of(one.all_tips(), "fsdp_unit")
     many, _ = run(SHARDED.format(cut=mine.code), before=MODEL)
-    assert not found(many.all_tips(), "fsdp_unit")
+    assert not findings_of(many.all_tips(), "fsdp_unit")
     saved = one.report().peak.allocated - many.report().peak.allocated
     assert mine.low <= saved <= mine.high
     assert mine.low > one.report().peak.allocated // 8
@@ -416,13 +416,13 @@ for _ in range(2):
 
 def test_a_bucket_of_zero_that_all_gradients_fill(run, monkeypatch):
     deepspeed.imported(monkeypatch)
-    before = MODEL + "from tests.deepspeed import DeepSpeedZeroOptimizer, Engine\n"
+    before = MODEL + "from tests.fake_deepspeed import DeepSpeedZeroOptimizer, Engine\n"
     first, names = run(ZERO.format(elements=50_000_000), before=before)
-    (mine,) = found(first.report().findings, "zero_bucket")
+    (mine,) = findings_of(first.report().findings, "zero_bucket")
     _, _, wanted = mine.code.rpartition(" = ")
     assert int(wanted) == sum(p.numel() for p in names["learned"])
     second, _ = run(ZERO.format(elements=wanted), before=before)
-    assert not found(second.all_tips(), "zero_bucket")
+    assert not findings_of(second.all_tips(), "zero_bucket")
     saved = first.report().peak.allocated - second.report().peak.allocated
     assert saved == mine.low == mine.high > 4 * 40_000_000
 
@@ -442,7 +442,7 @@ def test_an_oom_while_loading_is_not_the_batchs(run):
         before=MODEL,
         card="T4",
     )
-    assert not found(trace.report().findings, "batch_size")
+    assert not findings_of(trace.report().findings, "batch_size")
 
 
 SLICES = """
@@ -465,7 +465,7 @@ def test_passes_over_slices_are_one_phase_and_what_each_graph_kept_is_foreseen(r
         trace, _ = run(SLICES.format(grad=grad), before=MODEL)
         peaks.append(trace.report().peak.allocated)
         if grad:
-            (mine,) = found(trace.report().findings, "no_grad_missing")
+            (mine,) = findings_of(trace.report().findings, "no_grad_missing")
             assert [row.name for row in trace.report().phases].count("forward") == 3
     assert mine.low <= peaks[0] - peaks[1] <= mine.high
 

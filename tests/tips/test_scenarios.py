@@ -1,4 +1,4 @@
-"""What a real card recorded of typical faults: the right tip first, and no wrong one."""
+"""Tips for typical faults that a real card recorded."""
 
 from dataclasses import replace
 from pathlib import Path

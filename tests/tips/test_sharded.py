@@ -1,4 +1,4 @@
-"""Tips for sharded programs: what is said falls, to the byte; a healthy program hears none."""
+"""Tips for sharded programs, to the byte; none for healthy ones."""
 
 import pytest
 
@@ -80,7 +80,7 @@ CASES = [
 
 @pytest.fixture
 def run_ranks(run):
-    """`run_ranks(code)` gives the trace of rank 0 of four."""
+    """Provide run_ranks(code), which returns rank 0's trace of four."""
 
     def go(code):
         try:

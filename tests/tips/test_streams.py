@@ -1,4 +1,4 @@
-"""Freed blocks that wait for another stream; a virtual one ends where somebody waits for it."""
+"""Tips on freed blocks that wait for another stream."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ RECORDED = "batches.record_stream(side)"
 
 
 def as_on_a_card(trace, **facts):
-    """What would be said of it if a real card had told when its streams were done."""
+    """Return the tips as on a real card, with the streams' ends."""
     session = trace.session
     devices = tuple(replace(d, info=replace(d.info, virtual=False)) for d in session.devices)
     session = replace(session, devices=devices, facts={**session.facts, **facts})

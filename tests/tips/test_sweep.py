@@ -1,11 +1,11 @@
-"""The sweep's quick part: programs that once got a false tip, and one fault of each kind."""
+"""Part of the sweep: earlier false tips, and one fault of each kind."""
 
 import pytest
 
 pytest.importorskip("torch", reason="the programs are torch programs")
 
 from tests.tips.sweep.faults import FAULTS
-from tests.tips.sweep.run import PROGRAMS, Case, judged
+from tests.tips.sweep.run import PROGRAMS, Case, run_case
 
 BY_NAME = {program.name: program for program in PROGRAMS}
 SILENT = {
@@ -36,7 +36,7 @@ RECURRENT = "a recurrent language model, hidden state carried on"
 
 @pytest.mark.parametrize("name", SILENT)
 def test_a_strangers_healthy_program_gets_no_tip(name):
-    found = judged(Case(program=BY_NAME[name], card="T4"))
+    found = run_case(Case(program=BY_NAME[name], card="T4"))
     assert found.error is None
     assert found.titles == ()
 
@@ -47,7 +47,7 @@ def test_a_strangers_healthy_program_gets_no_tip(name):
 )
 def test_a_fault_put_in_gets_its_tip_first_and_the_promise_is_kept(what, name):
     fault = next(f for f in FAULTS if " ".join(filter(None, (f.rules[0], f.name))) == what)
-    found = judged(Case(program=BY_NAME[name], card="T4", fault=fault))
+    found = run_case(Case(program=BY_NAME[name], card="T4", fault=fault))
     assert found.error is None
     assert found.first, found.titles
     assert found.kept is not False, found.promise

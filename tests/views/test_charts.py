@@ -1,4 +1,4 @@
-"""The pictures: round ticks, exact stairs, and a size that a notebook can carry."""
+"""Charts: round ticks, exact steps and small files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nbmem.views.charts import axes
 from nbmem.views.charts.card_bar import card_bar
 from nbmem.views.charts.timeline import BOTTOM, LEFT, RIGHT, TOP, timeline
 from nbmem.views.palette import COLOURS
-from tests.views import sample
+from tests.views import sample_reports as sample
 
 
 @pytest.mark.parametrize(

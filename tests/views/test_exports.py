@@ -1,4 +1,4 @@
-"""What other programs read: the same bytes, whichever form they are in."""
+"""Export formats for other programs hold the same bytes."""
 
 import csv
 import errno
@@ -17,7 +17,7 @@ from nbmem.core.session.categories import LIVE, Category
 from nbmem.frontends.cli import main
 from nbmem.report.analysis import card_ledger_of
 from nbmem.views.exports import FORMATS
-from tests.recorded import load, session_of
+from tests.recorded_runs import load, session_of
 
 
 @pytest.fixture(scope="module")

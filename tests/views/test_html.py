@@ -1,4 +1,4 @@
-"""The HTML of reports: its structure, what it must not contain, and what it escapes."""
+"""HTML of reports: structure, safety and escaping."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nbmem.views.mime_bundle import mimebundle
 from nbmem.views.palette import COLOURS
 from nbmem.views.rows import ledger_rows
 from nbmem.views.text import render_text
-from tests.views import sample
+from tests.views import sample_reports as sample
 
 KEPT_TAGS = {
     *("div", "span", "img", "ul", "li", "details", "summary", "pre"),

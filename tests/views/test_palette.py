@@ -1,4 +1,4 @@
-"""Colours: stacked neighbours stay apart for colour-blind readers, on light and on dark pages.
+"""Colours of adjacent areas are distinct for colour-blind readers.
 
 Dichromacy is simulated as in Machado, Oliveira and Fernandes (2009), severity 1.0; differences are
 CIE76 distances in L*a*b*, where about 2 is just noticeable.

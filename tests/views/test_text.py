@@ -1,4 +1,4 @@
-"""The plain text of reports: one of them to the letter, the others by what they must say."""
+"""Plain text of reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nbmem.report.model import Moment
 from nbmem.views.rows import group_holdings, ledger_rows
 from nbmem.views.steps import Gap, peak_row, shorten
 from nbmem.views.text import render_text
-from tests.views import sample
+from tests.views import sample_reports as sample
 
 SMALL = """\
 Peak 551.5 MiB allocated, 560.0 MiB reserved, 1.13 GiB process of 79.18 GiB in backward, step 0
@@ -129,7 +129,7 @@ def test_a_recording_without_events_says_so():
 
 
 def written_ledger(report):
-    """The ledger as a reader sees it: rows of (mark, label, at the peak, at the end)."""
+    """Parse the printed ledger into rows."""
     figure = r"(unknown|[\d,.]+ (?:B|KiB|MiB|GiB))"
     return re.findall(
         rf"^(  |= )(\w[\w, ]*?) {{2,}}{figure}.*?{figure}", render_text(report), re.MULTILINE

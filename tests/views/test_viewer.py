@@ -1,4 +1,4 @@
-"""The page onto which a recording is dropped, and what a recording holds for it."""
+"""The viewer page for recordings, and the data that it draws."""
 
 import json
 import zipfile
@@ -12,7 +12,7 @@ from nbmem.core.files.session import open_session, save_session
 from nbmem.frontends.cli import main
 from nbmem.views.explorer import explorer_data
 from nbmem.views.exports import viewer
-from tests.recorded import load, session_of
+from tests.recorded_runs import load, session_of
 
 BUILT = files("nbmem.views.widget").joinpath("static", "viewer.css").is_file()
 
@@ -39,7 +39,7 @@ def test_a_recording_holds_what_the_page_draws_of_each_card(trace, tmp_path):
             assert not told["history"]  # the other cells of a notebook are not of the recording
 
 
-def test_it_costs_little_and_changes_no_byte_of_the_rest(trace, tmp_path):
+def test_the_drawing_data_is_small_and_changes_no_other_member(trace, tmp_path):
     bare = save_session(trace.session, tmp_path / "bare.nbmem")
     whole = trace.save(tmp_path / "whole.nbmem")
     assert whole.stat().st_size - bare.stat().st_size < 10_000
@@ -60,7 +60,7 @@ def test_what_cannot_be_drawn_is_left_out(trace, tmp_path):
 
 
 @pytest.mark.skipif(not BUILT, reason="the explorer is not compiled")
-def test_the_page_reaches_nobody(capsys, tmp_path, monkeypatch):
+def test_the_page_makes_no_request(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["viewer"]) == 0
     assert "wrote nbmem-viewer.html" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A virtual card for each test, put away afterwards whatever happens."""
+"""Fixtures of a virtual card that is always removed afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def gpu():
 
 @pytest.fixture
 def card(gpu):
-    """A card whose library of products has its workspace."""
+    """Provide a card with the workspace of cuBLAS."""
     import torch
 
     x = torch.ones(8, 8, device="cuda", requires_grad=True)

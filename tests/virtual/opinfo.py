@@ -1,4 +1,4 @@
-"""Torch's own samples of its operators, run on the virtual card and on the CPU.
+"""Compare OpInfo samples on the virtual card with the CPU.
 
     python -m tests.virtual.opinfo [NAME ...]
 
@@ -29,7 +29,7 @@ _SAMPLES = 5
 
 
 def database() -> list[Any]:
-    """All of torch's OpInfos; they want a package that only torch's own tests use."""
+    """Return all of torch's OpInfos."""
     sys.modules.setdefault("expecttest", types.ModuleType("expecttest")).__dict__.setdefault(
         "TestCase", unittest.TestCase
     )
@@ -39,7 +39,7 @@ def database() -> list[Any]:
 
 
 def differences(op: Any) -> Iterator[str]:
-    """What differs for one operator, each a line; a virtual card must be active."""
+    """Yield the differences of one operator, one a line."""
     for dtype in DTYPES:
         if dtype not in op.supported_dtypes("cuda"):
             continue
@@ -66,7 +66,7 @@ def _run(op: Any, arguments: tuple[Any, tuple[Any, ...], dict[str, Any]]) -> Any
 
 
 def _on_card(value: Any) -> Any:
-    """The same geometry on the card; views are views there, too."""
+    """Copy arguments to the card with the same geometry."""
     if value == "cpu" if isinstance(value, str) else value == torch.device("cpu"):
         return "cuda"
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
@@ -80,7 +80,7 @@ def _on_card(value: Any) -> Any:
 
 
 def described(result: Any, arguments: Any) -> list[Any]:
-    """Geometry and type of each result, and which argument it shares its storage with."""
+    """Describe geometry, type and shared storage of each result."""
     tensors = [t for t in pytree.tree_leaves(arguments) if isinstance(t, torch.Tensor)]
     places = {
         t.untyped_storage()._cdata: at
@@ -99,7 +99,7 @@ def described(result: Any, arguments: Any) -> list[Any]:
 
 
 def main() -> int:
-    """Print the differences of the named operators, or of all; 1 if there are any."""
+    """Print the differences; return 1 if there are any."""
     names = set(sys.argv[1:])
     seen: set[str] = set()
     different: set[str] = set()

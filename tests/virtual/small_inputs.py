@@ -1,4 +1,4 @@
-"""Torch's operators on small inputs: what the CPU runs, a virtual card runs with the same geometry.
+"""Compare operators on small inputs with the CPU.
 
     python -m tests.virtual.small_inputs [--every N] [NAME ...]
 
@@ -67,12 +67,12 @@ SHRINKS = (_scalar, _one_element, _first_empty, _last_empty)
 
 
 def is_small(arguments: Arguments) -> bool:
-    """Whether a tensor among the arguments has at most one element."""
+    """Return whether a tensor argument has at most one element."""
     return any(t.numel() <= 1 for t in _tensors(arguments))
 
 
 def shrunk(arguments: Arguments) -> Iterator[Arguments]:
-    """Yield the arguments with smaller tensors: the first one, or all; with numbers, and zeros."""
+    """Yield the arguments with smaller tensors."""
     source, args, kwargs = arguments
     for shrink in SHRINKS:
         change = _changed(shrink)
@@ -92,7 +92,7 @@ def _changed(shrink: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any], 
 
 
 def small_cases(op: Any, dtype: torch.dtype) -> Iterator[tuple[Arguments, bool]]:
-    """Yield small arguments of an operator, and whether it is trained with them."""
+    """Yield small arguments of an operator, and whether it is trained."""
     trained = op.supports_autograd and dtype in op.supported_backward_dtypes("cuda")
     seeded(torch)
     samples = op.sample_inputs("cpu", dtype, requires_grad=trained)
@@ -110,7 +110,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def run(op: Any, arguments: Arguments, *, trained: bool) -> list[list[Any]]:
-    """Return the geometry of the results, and of the gradients of the arguments."""
+    """Return the geometry of results and gradients."""
     source, args, kwargs = arguments
     result = op.op(source, *args, **kwargs)
     forward = described(result, arguments)
@@ -125,7 +125,7 @@ def run(op: Any, arguments: Arguments, *, trained: bool) -> list[list[Any]]:
 
 
 def differences(op: Any, every: int = 1) -> Iterator[tuple[str, str]]:
-    """Yield the kind of each case of an operator, and how it differs from the CPU's; "" if not.
+    """Yield each case of an operator and its difference, or "".
 
     Args:
         op: The OpInfo; a virtual card must be active.
@@ -157,7 +157,7 @@ def differences(op: Any, every: int = 1) -> Iterator[tuple[str, str]]:
 
 
 def _said(arguments: Arguments) -> str:
-    """The arguments in few words: tensors by their shape."""
+    """Describe the arguments briefly: tensors by their shape."""
 
     def word(value: Any) -> Any:
         return tuple(value.size()) if isinstance(value, torch.Tensor) else value
@@ -166,7 +166,7 @@ def _said(arguments: Arguments) -> str:
 
 
 def main() -> int:
-    """Print the differences of the named operators, or of all; 1 if there are any."""
+    """Print the differences; return 1 if there are any."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("names", nargs="*")

@@ -1,4 +1,4 @@
-"""Real models trained on the virtual card and on the CPU: what runs there runs here, byte for byte.
+"""Train real models on the virtual card and on the CPU.
 
     python -m tests.virtual.sweep torchvision|timm|transformers [NAME ...]
 
@@ -43,7 +43,7 @@ WAYS = ("inference", "float32", "bf16", "fp16", "checkpointing")
 
 
 def run(made: tuple[Any, Any], device: str, way: str) -> dict[str, Any]:
-    """The geometry of all that exists after one step with a copy of a model, in one way.
+    """Return the geometry after one step with a copy of a model.
 
     Args:
         made: A model and its arguments, on the CPU.
@@ -109,7 +109,7 @@ def _bytes(tensor: Any) -> Any:
 
 @dataclass
 class Outcome:
-    """How a way went on the card.
+    """Outcome of one way to run a model on the card.
 
     Attributes:
         found: What `run` says; None if it raised.
@@ -125,7 +125,7 @@ class Outcome:
 
 
 def on_card(made: tuple[Any, Any], way: str) -> Outcome:
-    """Go one way on a new card."""
+    """Run a model one way on a new card."""
     with virtual.activated("H100 80GB") as gpu:
         found, error = _attempt(made, "cuda", way)
         bound = not BOUNDS.isdisjoint(gpu.notes)
@@ -142,7 +142,7 @@ def _tensors_in(cache: Any) -> bool:
 
 
 def differences(made: tuple[Any, Any], ways: list[str]) -> Iterator[str]:
-    """A line for each fault of the card's, and for each way that the CPU does not go, either."""
+    """Yield a line for each fault of the card."""
     trained: Any = None
     for way in ways:
         card = on_card(made, way)
@@ -167,7 +167,7 @@ def differences(made: tuple[Any, Any], ways: list[str]) -> Iterator[str]:
 
 
 def _attempt(made: Any, device: str, way: str) -> tuple[dict[str, Any] | None, str]:
-    """What `run` found, or how it failed."""
+    """Return the result of `run`, or its error."""
     try:
         return run(made, device, way), ""
     except Exception as err:  # noqa: BLE001 - whatever it is, it is the finding
@@ -215,7 +215,7 @@ def _received(answer: Any) -> Iterator[str]:
 
 
 def main() -> int:
-    """Go through a family's models; 1 if there was a fault."""
+    """Run the models of a family; return 1 after a fault."""
     family, *chosen = sys.argv[1:]
     names = zoo.names(family)
     with virtual.activated("H100 80GB"):

@@ -1,4 +1,4 @@
-"""Turning a card on and off: what is asked for is answered, and everything goes back."""
+"""Activation of a virtual card, and its complete removal."""
 
 import importlib
 import subprocess

@@ -1,4 +1,4 @@
-"""What a compute capability decides, also one that is not listed; scratch memory on each card.
+"""Effects of a compute capability, listed or not.
 
 asked_by_torch.json has what torch 2.13.0+cu130 itself asks its allocator for: its C++, CUB's too,
 with the CUDA driver replaced by one that describes a card and runs no kernel. Registers and shared
@@ -40,8 +40,8 @@ CALLS = {
 }
 
 
-def asked(call, *tensors):
-    """Sizes that a call asks for, in order, but for a result of unknown length."""
+def allocation_sizes(call, *tensors):
+    """Return the sizes that a call requests, in order."""
     memory = torch.cuda.memory
     memory._record_memory_history(max_entries=1000, context=None)
     results = call(*tensors)
@@ -60,7 +60,7 @@ def test_a_call_asks_for_what_torch_itself_asks_for(card):
         for name in RECORDED[card]:
             call, dtype, *sizes = name.split()
             tensor = torch.empty([int(n) for n in sizes], dtype=getattr(torch, dtype)).cuda()
-            found[name] = asked(CALLS[call], tensor)
+            found[name] = allocation_sizes(CALLS[call], tensor)
     assert found == RECORDED[card]
 
 

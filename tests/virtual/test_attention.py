@@ -1,4 +1,4 @@
-"""Which attention runs where, and what it takes, against recordings and torch's source."""
+"""Choice of the attention kernel, and its memory."""
 
 import pytest
 
@@ -13,7 +13,7 @@ BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 
 def allocations(call):
-    """Bytes taken and, negative, given back while it runs."""
+    """Return bytes allocated and, negative, freed by a call."""
     torch.cuda.memory._record_memory_history(max_entries=1000)
     result = call()
     entries = torch.cuda.memory._snapshot()["device_traces"][0]
@@ -115,7 +115,7 @@ def test_an_encoder_layers_fast_path_takes_what_its_operators_take(gpu):
 
 
 def fast_paths(device):
-    """Shapes of what the fast paths return."""
+    """Return the shapes of the fast paths' results."""
     options = {"batch_first": True, "device": device}
     attention = nn.MultiheadAttention(64, 4, **options).eval()
     first = nn.TransformerEncoderLayer(64, 4, 128, 0, "gelu", norm_first=True, **options)

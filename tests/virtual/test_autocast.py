@@ -1,4 +1,4 @@
-"""CUDA's autocast on the virtual card: the same operators as torch's own, with the same bytes."""
+"""CUDA's autocast on the virtual card, with torch's bytes."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""torch.compile on a virtual card: Inductor's plan takes its memory, what has none runs eagerly."""
+"""torch.compile on a virtual card, by Inductor's plan or eagerly."""
 
 import gc
 import os
@@ -37,8 +37,8 @@ def square(**options):
     return torch.zeros(SIDE, SIDE, device="cuda", **options)
 
 
-def asked(act):
-    """Sizes that are allocated and, negative, freed while something runs for the second time."""
+def allocation_sizes(act):
+    """Return sizes allocated and, negative, freed by a second run."""
     act()
     memory = torch.cuda.memory
     memory._record_memory_history(context=None)
@@ -51,7 +51,7 @@ def asked(act):
 
 
 def train(function):
-    """Peak bytes of one pass forward and backward."""
+    """Return the peak bytes of one forward and backward."""
     x = torch.randn(SIDE, SIDE, device="cuda", requires_grad=True)
     torch.cuda.reset_peak_memory_stats()
     function(x).sum().backward()
@@ -61,7 +61,7 @@ def train(function):
 @planned
 def test_a_fused_region_takes_its_result_alone(gpu):
     x = square()
-    assert asked(lambda: chain(x)) == [
+    assert allocation_sizes(lambda: chain(x)) == [
         BYTES,
         BYTES,
         -BYTES,
@@ -73,7 +73,7 @@ def test_a_fused_region_takes_its_result_alone(gpu):
         -BYTES,
     ]
     for function in (torch.compile(chain), torch.compile(chain, fullgraph=True)):
-        assert asked(lambda function=function: function(x)) == [BYTES]
+        assert allocation_sizes(lambda function=function: function(x)) == [BYTES]
     assert gpu.notes == []
 
 
@@ -367,7 +367,7 @@ def test_flex_attention_in_a_region_takes_what_it_takes_on_the_oracle(gpu, capfd
     given = torch.empty(2, 512, 512, device="cuda", dtype=torch.bfloat16)
     compiled = torch.compile(attend, mode=mode)
     row, tensor, all_three = 2 * 8 * 512 * 4, 2 * 512 * 512 * 2, x.nbytes
-    assert asked(lambda: compiled(x).backward(given)) == [
+    assert allocation_sizes(lambda: compiled(x).backward(given)) == [
         *(row, row, tensor, -row),  # the scores' sums and largest, the output
         *(32, row, tensor, tensor, tensor, -row, -row),  # of slopes, the scratch row, of q, k, v
         *(all_three, -tensor, -tensor, -tensor, -all_three, -32, -tensor),

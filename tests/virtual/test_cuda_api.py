@@ -1,4 +1,4 @@
-"""torch.cuda's counters, history, streams, graphs and NVML answer as a card's."""
+"""The API of torch.cuda: counters, history, streams and NVML."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""cuDNN is asked which kernel it takes; where nobody answers, the rules stand alone."""
+"""Kernels that cuDNN chooses, and rules where it is missing."""
 
 import contextlib
 import json
@@ -39,7 +39,7 @@ SMALL = problem("forward", (2, 8, 8, 8), (8, 8, 3, 3), (2, 8, 8, 8), (1, 1))
 
 
 def cudnn_version():
-    """The installed library's; (0, 0) without one."""
+    """Return the installed cuDNN's version; (0, 0) without one."""
     for name in ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             return tuple(map(int, metadata.version(name).split(".")[:2]))
@@ -55,7 +55,7 @@ def asked():
 
 @pytest.fixture
 def real(asked):
-    """The cuDNN whose choices a card's recordings show."""
+    """Provide the cuDNN of a card's recordings."""
     if client.library_path() is None:
         pytest.skip("cuDNN is not installed")
     if not (9, 10) <= cudnn_version() < (9, 21):
@@ -252,7 +252,7 @@ def test_channels_last_kernels_keep_partial_sums_beside_their_descriptor():
 
 
 def square(kind, dtype, images, channels, side, kernel=3, stride=1, groups=1):  # noqa: PLR0913, PLR0917 - a convolution has as many
-    """A convolution that keeps channels, and half of the positions for each stride."""
+    """Make a convolution that keeps its channels."""
     half = side // stride
     sizes = (images, channels, side, side), (channels, channels // groups, kernel, kernel)
     tensors = (*(dense(*size) for size in sizes), dense(images, channels, half, half))

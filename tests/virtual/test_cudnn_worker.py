@@ -1,4 +1,4 @@
-"""The worker that asks cuDNN: whatever happens to it, no answer is taken for another question's."""
+"""The cuDNN worker process after interrupts, forks and hangs."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def starts(monkeypatch, tmp_path):
-    """How often a worker was started that stands in for the one with cuDNN."""
+    """Count the starts of a fake worker."""
     worker, counted = tmp_path / "worker", tmp_path / "starts"
     worker.write_text(STANDS_IN.format(python=sys.executable, starts=str(counted)))
     worker.chmod(0o755)

@@ -1,4 +1,4 @@
-"""DistributedDataParallel on a virtual card takes what torch's reducer takes."""
+"""DistributedDataParallel takes the bytes of torch's reducer."""
 
 import pytest
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has
 
 
 def in_child(act):
-    """What an action returns, or the text of its error, in a fork of this process."""
+    """Return an action's result or error from a forked process."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:

@@ -1,4 +1,4 @@
-"""Training with the loops of others: accelerate, transformers' Trainer and Lightning."""
+"""Training with accelerate, transformers' Trainer and Lightning."""
 
 import importlib
 import logging

@@ -1,4 +1,4 @@
-"""Compiled regions as CUDA graphs: torch's graph trees warm up, record and replay on the card.
+"""Compiled regions as CUDA graph trees.
 
 The figures are those of torch 2.13's CUDA build on the oracle, of the same programs.
 """
@@ -119,7 +119,7 @@ OVERWRITTEN = {
 
 
 @pytest.mark.parametrize("name", OVERWRITTEN)
-def test_who_reads_what_a_later_run_has_written_over_is_told_as_on_a_card(gpu, name):
+def test_reading_an_overwritten_output_raises_as_on_a_card(gpu, name):
     keep, expected = OVERWRITTEN[name]
     x = torch.ones(64, 64, device="cuda")
     compiled = torch.compile(lambda t: t.sin() + 1, mode="reduce-overhead")

@@ -1,4 +1,4 @@
-"""CUDA graphs: what is captured stays in a private pool, and a replay allocates nothing."""
+"""CUDA graphs: private pools, and replays without allocations."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Operators of other libraries: their Python runs on the card, else their fake implementation."""
+"""Operators of other libraries: Python code or fake implementation."""
 
 import pytest
 

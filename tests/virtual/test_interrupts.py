@@ -1,4 +1,4 @@
-"""Ctrl-C on the virtual card: it is delivered, and the books are right wherever it came."""
+"""Ctrl-C on the virtual card, at any line."""
 
 import signal
 import sys
@@ -16,7 +16,7 @@ FILES = ("nbmem/virtual/", "nbmem/allocator/")
 
 
 class Interrupting:
-    """Sends SIGINT at one line of nbmem's, counted from the first; a line is also a call."""
+    """Send SIGINT at the n-th line of nbmem."""
 
     def __init__(self, at):
         self.at, self.seen = at, 0
@@ -38,7 +38,7 @@ def step(x):
 
 
 def interrupted(x, at):
-    """How many lines ran, and whether the interrupt came out."""
+    """Return the lines that ran and whether the interrupt was raised."""
     tracer = Interrupting(at)
     sys.settrace(tracer)
     try:
@@ -69,7 +69,7 @@ def test_an_interrupt_at_any_line_comes_out_and_no_block_stays(gpu, capsys):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_storage_dies_at_its_time_without_python_code(gpu):
+def test_a_storage_is_freed_on_time_without_python_code(gpu):
     torch.cuda.memory._record_memory_history(max_entries=100, context=None)
     x = torch.randn(1024, device="cuda")
     tracer = Interrupting(0)

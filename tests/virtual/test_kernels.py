@@ -40,7 +40,7 @@ def test_a_small_reduction_needs_no_staging():
 
 
 def workspaces(source, weight, stride, padding):
-    """What one convolution and its backward take as scratch, without torch's own results."""
+    """Return the scratch of one convolution and its backward."""
     x, w = (torch.empty(size, device="meta") for size in (source, weight))
     y = torch.nn.functional.conv2d(x, w, None, stride, padding)
     more = (None, [stride] * 2, [padding] * 2, [1, 1], False, [0, 0], 1)

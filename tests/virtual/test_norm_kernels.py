@@ -1,4 +1,4 @@
-"""Exact steps of the norms' kernels, from recordings and from torch's source."""
+"""Memory steps of the norms' kernels."""
 
 import pytest
 
@@ -11,13 +11,13 @@ from nbmem.virtual.operators.layers import softmax
 from nbmem.virtual.operators.norm import norm_kernels as norm
 from nbmem.virtual.tensors.operator_call import OperatorCall
 from nbmem.virtual.tensors.shapes import spec_of
-from tests.virtual.test_scratch import taken
+from tests.virtual.test_scratch_memory import allocation_sizes
 
 H100 = find_card("H100")
 
 
-def written(rule, call, *outs):
-    """A launch's steps: a result by its number, a temporary by its bytes, what is dropped as -."""
+def launch_steps(rule, call, *outs):
+    """Return a launch's steps as text."""
     specs = tuple(spec_of(tuple(t.size()), t.dtype, n) for n, t in enumerate(outs))
     sizes: dict[str, int] = {}
     steps = []
@@ -47,7 +47,7 @@ def test_a_norm_over_many_short_rows_adds_up_in_tiles_as_recorded():
     more = ([96], m, m, w, w, [True, True, True])
     call = OperatorCall(torch.ops.aten.native_layer_norm_backward.default, (x, x, *more), {})
     each = [614_400, 8, -8, -614_400, -384]
-    assert written(norm.rows_backward, call, x, w, w) == [
+    assert launch_steps(norm.rows_backward, call, x, w, w) == [
         "out 0", 384, 384, 1_204_224, 1_204_224, "out 1", *each, "out 2", *each
     ]  # fmt: skip
 
@@ -56,12 +56,12 @@ def test_group_norm_keeps_factors_and_sums_of_channels_and_groups():
     x, w, m = on_meta(8, 256, 56, 56, dtype=torch.bfloat16), on_meta(256), on_meta(8, 32)
     shape = (8, 256, 56 * 56, 32)
     ahead = OperatorCall(torch.ops.aten.native_group_norm.default, (x, w, w, *shape, 1e-5), {})
-    assert written(norm.group_norm, ahead, x, m, m) == [
+    assert launch_steps(norm.group_norm, ahead, x, m, m) == [
         "out 0", "out 1", "out 2", 8192, 8192
     ]  # fmt: skip
     call = (x, x, m, m, w, *shape, [True, True, True])
     back = OperatorCall(torch.ops.aten.native_group_norm_backward.default, call, {})
-    assert written(norm.group_norm_backward, back, x, w, w) == [
+    assert launch_steps(norm.group_norm_backward, back, x, w, w) == [
         "out 0", "out 1", "out 2", 8192, 8192, 1024, 1024, 8192, -1024, -1024
     ]  # fmt: skip
 
@@ -72,13 +72,13 @@ def test_batch_norm_of_bfloat16_stages_its_sums_where_channels_are_last():
     ahead = OperatorCall(
         torch.ops.aten.native_batch_norm.default, (x, w, w, w, w, True, 0.1, 1e-5), {}
     )
-    assert written(norm.native_batch_norm, ahead, x, w, w) == [
+    assert launch_steps(norm.native_batch_norm, ahead, x, w, w) == [
         "out 0", "out 1", "out 2", 4 * 64 * 128 * 4, 8
     ]  # fmt: skip
     call = (x, x, w, w, w, w, w, True, 1e-5, [True, True, True])
     back = OperatorCall(torch.ops.aten.native_batch_norm_backward.default, call, {})
     staged = 2 * 64 * 128 * 4
-    assert written(norm.native_batch_norm_backward, back, x, w, w) == [
+    assert launch_steps(norm.native_batch_norm_backward, back, x, w, w) == [
         256, 256, "out 1", "out 2", staged, 8, -8, -staged, "out 0"
     ]  # fmt: skip
 
@@ -101,7 +101,9 @@ def test_softmax_multiplies_gradient_and_output_before_it_goes_back():
     back = torch.ops.aten._softmax_backward_data.default
 
     def steps(gradient, output, rule=softmax.kernel_backward):
-        return written(rule, OperatorCall(back, (gradient, output, -1, torch.float32), {}), flat)
+        return launch_steps(
+            rule, OperatorCall(back, (gradient, output, -1, torch.float32), {}), flat
+        )
 
     whole = 64 * 1000 * 4
     assert steps(flat, flat) == ["out 0", whole]
@@ -131,10 +133,10 @@ def test_batch_norm_with_channels_last_takes_what_an_h100_took(size, dtype, forw
         y = layer(x.requires_grad_())  # its handle
         ones = torch.ones_like(y)
         channels = 4 * size[1]
-        found = taken(lambda: layer(x))
+        found = allocation_sizes(lambda: layer(x))
         assert found[-5:] == [x.nbytes, channels, channels, forward, -forward]
-        assert taken(lambda: y.backward(ones)) == [
+        assert allocation_sizes(lambda: y.backward(ones)) == [
             *(x.nbytes, channels, channels, backward, -backward)
         ]
         layer.eval()
-        assert forward not in taken(lambda: layer(x))
+        assert forward not in allocation_sizes(lambda: layer(x))

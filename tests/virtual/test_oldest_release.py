@@ -1,4 +1,4 @@
-"""A virtual card without the names of torch that its oldest release has not."""
+"""A virtual card on the oldest supported torch."""
 
 import subprocess
 import sys
@@ -39,7 +39,7 @@ with virtual.activated("T4") as gpu:
 """
 
 
-def test_it_trains_and_sends_and_runs_compiled_functions_eagerly():
+def test_the_oldest_release_trains_communicates_and_runs_compiled_functions_eagerly():
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", PROGRAM],
         capture_output=True,

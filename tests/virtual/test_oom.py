@@ -1,4 +1,4 @@
-"""A full card: torch's error, word for word, after its own retries; then the program goes on."""
+"""A full card: torch's error after its retries, and recovery."""
 
 import gc
 import re
@@ -46,7 +46,7 @@ def test_limit_and_other_processes_are_named():
         assert "1.58 GiB allowed; Of the allocated memory" in str(err.value)
 
 
-def test_it_is_caught_and_the_program_goes_on(gpu):
+def test_the_error_is_caught_and_the_program_goes_on(gpu):
     with pytest.raises(torch.cuda.OutOfMemoryError):
         fill()
     gc.collect()

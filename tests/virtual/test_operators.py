@@ -1,4 +1,4 @@
-"""Operators for which torch has a CUDA kernel but no shape rule, or one that is not CUDA's."""
+"""Operators without a shape rule, or with another one on CUDA."""
 
 import subprocess
 import sys
@@ -45,7 +45,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_it_runs_forward_and_backward(gpu, name):
+def test_an_operator_runs_forward_and_backward(gpu, name):
     result = PROGRAMS[name]()
     assert result.is_cuda
     if name == "extrema" and result.grad_fn.name().endswith("NotImplemented"):

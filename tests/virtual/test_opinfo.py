@@ -1,4 +1,4 @@
-"""Common operators on torch's own samples: shapes, types, strides and views are the CPU's."""
+"""Common operators on torch's samples have the CPU's geometry."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""nbmem's own rules for packages: what their compiled modules allocate, counted by hand."""
+"""Rules for packages: allocations of their compiled modules."""
 
 # ruff: noqa: FBT003 - arguments as the modules have them
 import ctypes
@@ -23,8 +23,8 @@ def some(*size, dtype=HALF):
     return torch.empty(size, dtype=dtype, device="cuda")
 
 
-def taken(call):
-    """Bytes that a call holds at its highest, and those that are left of it, with its results."""
+def measure_call(call):
+    """Return a call's peak, the bytes left, and its results."""
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     results = call()
@@ -36,7 +36,7 @@ def test_flash_attention_forward_and_backward(gpu):
     flash = importlib.import_module("flash_attn_2_cuda")
     q, k, v = some(2, 512, 8, 64), some(2, 512, 2, 64), some(2, 512, 2, 64)
     options = 0.0, 0.125, True, -1, -1, 0.0
-    peak, left, results = taken(
+    peak, left, results = measure_call(
         lambda: flash.fwd(q, k, v, None, None, *options, False, None),
     )
     out, lse, softmax, state = results
@@ -51,7 +51,7 @@ def test_flash_attention_forward_and_backward(gpu):
     # 2 texts of 8 heads and 8 blocks of 64 queries occupy 128 of 264: two parts of the keys.
     parts = 2 * (2 * 8 * 512) * 4 + 2 * (2 * 8 * 512 * 64) * 4
     assert peak == left + parts
-    peak, left, grads = taken(
+    peak, left, grads = measure_call(
         lambda: flash.bwd(
             out, q, k, v, out, lse, None, None, None, None, *options, False, None, state
         )
@@ -65,7 +65,7 @@ def test_flash_attention_forward_and_backward(gpu):
 def test_flash_attention_of_texts_of_unequal_lengths(gpu):
     flash = importlib.import_module("flash_attn_2_cuda")
     q, starts = some(300, 4, 64), torch.tensor([0, 100, 300], dtype=torch.int32, device="cuda")
-    _, left, (out, lse, softmax, state) = taken(
+    _, left, (out, lse, softmax, state) = measure_call(
         lambda: flash.varlen_fwd(
             q,
             q,
@@ -93,7 +93,7 @@ def test_flash_attention_of_texts_of_unequal_lengths(gpu):
     )
     assert (lse.size(), softmax.numel()) == ((4, 300), 0)
     assert left == 300 * 4 * 64 * 2 + 5120 + 512
-    _, _, (dq, _, _, sums) = taken(
+    _, _, (dq, _, _, sums) = measure_call(
         lambda: flash.varlen_bwd(
             out,
             q,
@@ -127,7 +127,7 @@ def test_flash_attention_of_texts_of_unequal_lengths(gpu):
 def test_one_query_of_many_heads_is_turned_and_its_keys_are_cut(gpu):
     flash = importlib.import_module("flash_attn_2_cuda")
     cache = some(2, 4096, 2, 64)
-    _, _, (out, lse) = taken(
+    _, _, (out, lse) = measure_call(
         lambda: flash.fwd_kvcache(
             some(2, 1, 8, 64), cache, cache, *[None] * 10, 0.125, True, -1, -1, 0.0, True, 0
         )
@@ -150,12 +150,12 @@ def test_selective_scan_keeps_a_state_for_each_chunk(gpu):
     real = torch.float32
     u, delta, z = (some(2, 64, 4096, dtype=HALF) for _ in range(3))
     a, b = some(64, 16, dtype=real), some(2, 1, 16, 4096)
-    _, left, (out, states, gated) = taken(
+    _, left, (out, states, gated) = measure_call(
         lambda: scan.fwd(u, delta, a, b, b, None, z, None, True),
     )
     assert states.size() == (2, 64, 2, 32)
     assert left == 2 * out.numel() * 2 + states.numel() * 4
-    peak, left, grads = taken(
+    peak, left, grads = measure_call(
         lambda: scan.bwd(u, delta, a, b, b, None, z, None, out, states, out, None, True, False)
     )
     assert [None if grad is None else grad.dtype for grad in grads] == [
@@ -179,13 +179,13 @@ def test_causal_convolution_has_a_place_for_each_part_of_a_sum(
             x, weight, bias, x, None, None, None, torch.empty_like(x), *grads, None, True
         )
 
-    assert taken(backward)[0] == x.numel() * 2
+    assert measure_call(backward)[0] == x.numel() * 2
     monkeypatch.setenv("CAUSAL_CONV1D_DETERMINISTIC", "1")
-    assert taken(backward)[0] >= x.numel() * 2 + parts * 64 * 4 * 4
+    assert measure_call(backward)[0] >= x.numel() * 2 + parts * 64 * 4 * 4
 
 
 class Compiled:
-    """A C library as bitsandbytes has one."""
+    """A fake C library of bitsandbytes."""
 
     compiled_with_cuda = True
 
@@ -237,11 +237,11 @@ def test_torchvisions_deformed_convolutions_gather_their_points(gpu):
     bias, options = some(4, dtype=FLOAT), (1, 1, 1, 1, 1, 1, 1, 1, True)
     torch.mm(weight.flatten(1), weight.flatten(1).t())  # cuBLAS has its workspace
     whole, columns = 6 * 4 * 256 * 4, 8 * 9 * 6 * 256 * 4
-    peak, left, made = taken(
+    peak, left, made = measure_call(
         lambda: operators["torchvision::deform_conv2d"](x, weight, offset, mask, bias, *options)
     )
     assert (peak, left, made.size()) == (3 * whole + columns, whole, (6, 4, 16, 16))
-    peak, left, grads = taken(
+    peak, left, grads = measure_call(
         lambda: operators["torchvision::_deform_conv2d_backward"](
             made, x, weight, offset, mask, bias, *options
         )
@@ -255,7 +255,9 @@ def test_torchvisions_deformed_convolutions_gather_their_points(gpu):
 def test_torchvisions_boxes_have_their_gradient_laid_out(gpu):
     backward = torchvision.RULES.operators["torchvision::_ps_roi_align_backward"]
     grad, rois = some(1, dtype=FLOAT).expand(64, 2, 4, 4), some(64, 5, dtype=FLOAT)
-    peak, left, made = taken(lambda: backward(grad, rois, None, 1.0, 4, 4, -1, 2, 32, 16, 16))
+    peak, left, made = measure_call(
+        lambda: backward(grad, rois, None, 1.0, 4, 4, -1, 2, 32, 16, 16)
+    )
     assert (made.size(), left) == ((2, 32, 16, 16), 2 * 32 * 256 * 4)
     assert peak == left + 64 * 2 * 16 * 4
 

@@ -1,4 +1,4 @@
-"""Unified memory: what a step pages, counted by hand on a few pages, and what operators touch."""
+"""Unified memory: pages of a step, counted by hand."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def gpu():
         yield gpu
 
 
-def noted(*steps, unit=PAGE):
-    """Tensors of one unit each: `a` is read, `+a` is taken, `=a` written, `-a` given back."""
+def access_log_of(*steps, unit=PAGE):
+    """Log accesses: `a` reads, `+a` takes, `=a` writes, `-a` frees."""
     kinds = {"+": AccessKind.ALLOCATED, "-": AccessKind.FREED, "=": AccessKind.WRITTEN}
     found = AccessLog()
     for step in steps:
@@ -35,20 +35,20 @@ def noted(*steps, unit=PAGE):
 
 
 def test_what_fits_is_not_paged():
-    twice = noted("+a +b +c", "a b c", "a b c")
+    twice = access_log_of("+a +b +c", "a b c", "a b c")
     assert driver.paged(twice, 3 * PAGE) == ideal.paged(twice, 3 * PAGE) == TransferredBytes(0, 0)
 
 
 def test_the_driver_turns_round_and_round_where_one_page_is_missing():
     # The page that came first is the one that is wanted next: all three come and go in each step.
-    scan = noted("+a +b +c", "a b c", "a b c")
+    scan = access_log_of("+a +b +c", "a b c", "a b c")
     assert driver.paged(scan, 2 * PAGE) == TransferredBytes(3 * PAGE, 3 * PAGE)
     assert driver.paged(scan, 2 * PAGE, by_use=True) == TransferredBytes(3 * PAGE, 3 * PAGE)
 
 
 def test_the_driver_does_not_see_that_a_page_is_used():
     # `a` is used all the time. It came first, so the driver lets it go first.
-    busy = noted("+a +b a +c a", "b a c a", "b a c a")
+    busy = access_log_of("+a +b a +c a", "b a c a", "b a c a")
     by_arrival = driver.paged(busy, 2 * PAGE)
     by_use = driver.paged(busy, 2 * PAGE, by_use=True)
     assert by_use == TransferredBytes(2 * PAGE, 2 * PAGE)  # b and c take turns
@@ -57,7 +57,7 @@ def test_the_driver_does_not_see_that_a_page_is_used():
 
 def test_at_best_what_is_next_used_last_leaves():
     size = PIECE
-    scan = noted("+a +b +c", *["a b c"] * 6, unit=size)
+    scan = access_log_of("+a +b +c", *["a b c"] * 6, unit=size)
     # Of three two stay, in turns: three come in two steps, where the driver brings six.
     found = ideal.paged(scan, 2 * size)
     assert size <= found.to_card <= 2 * size < driver.paged(scan, 2 * size).to_card
@@ -66,14 +66,14 @@ def test_at_best_what_is_next_used_last_leaves():
 
 
 def test_at_best_what_dies_costs_nothing():
-    passing = noted("+a +b -b +c -c", "a +b -b +c -c", "a +b -b +c -c", unit=PIECE)
+    passing = access_log_of("+a +b -b +c -c", "a +b -b +c -c", "a +b -b +c -c", unit=PIECE)
     assert ideal.paged(passing, 2 * PIECE) == TransferredBytes(0, 0)
     # The driver knows nothing of it: pages of a pool travel, whatever is in them.
     assert driver.paged(passing, 2 * PIECE).total > 0
 
 
 def test_one_step_alone_is_all_that_there_is():
-    assert driver.paged(noted("+a +b +c a"), 2 * PAGE) == TransferredBytes(PAGE, 2 * PAGE)
+    assert driver.paged(access_log_of("+a +b +c a"), 2 * PAGE) == TransferredBytes(PAGE, 2 * PAGE)
 
 
 def test_operators_touch_what_they_read_and_write(gpu):
@@ -119,7 +119,7 @@ def test_weights_larger_than_the_card_come_in_every_step(gpu):
 
 def test_a_run_without_an_end_is_noted_up_to_a_bound(monkeypatch):
     monkeypatch.setattr(accesses, "MAX_TOUCHES", 2)
-    found = noted("a b c")
+    found = access_log_of("a b c")
     assert found.full
     assert len(found.kind) == 2
 

@@ -1,4 +1,4 @@
-"""Everyday programs, a few lines of each: they run on the virtual card as on a real one."""
+"""Common programs of a few lines run on the virtual card."""
 
 import copy
 import io

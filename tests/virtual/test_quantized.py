@@ -1,4 +1,4 @@
-"""Quantized tensors on a card: their bytes and their errors are the oracle's (2.13, H100)."""
+"""Quantized tensors: bytes and errors of the oracle (2.13, H100)."""
 
 import copy
 import io
@@ -35,8 +35,8 @@ def rows(x):
     )
 
 
-def cost(function):
-    """What a call leaves, its peak, and its requests."""
+def memory_cost(function):
+    """Return a call's remaining bytes, peak and requests."""
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     count = torch.cuda.memory_stats()["allocation.all.allocated"]
@@ -77,7 +77,7 @@ def test_kernels_take_what_they_take_on_a_card(q, rows, code, bytes_and_requests
     names["w"] = torch.zeros(1000, 512, device="cuda")
     names["s"] = torch.ones(1000, device="cuda")
     names["z"] = names["s"].int()
-    assert cost(lambda: eval(code, names)) == bytes_and_requests
+    assert memory_cost(lambda: eval(code, names)) == bytes_and_requests
 
 
 def test_a_view_has_the_same_memory_and_scale(q):
@@ -87,7 +87,7 @@ def test_a_view_has_the_same_memory_and_scale(q):
     assert q[1].data_ptr() == q.data_ptr() + FLOATS // 4
 
 
-def test_it_goes_from_the_cpu_and_back_and_to_a_file(q, rows):
+def test_a_quantized_tensor_moves_to_the_cpu_and_back_and_to_a_file(q, rows):
     there = torch.quantize_per_tensor(torch.randn(8, 8), 0.5, 1, torch.qint8).cuda()
     assert (there.device.type, there.q_scale(), there.q_zero_point()) == ("cuda", 0.5, 1)
     back = there.cpu()

@@ -1,4 +1,4 @@
-"""Ranks of sharded programs on a virtual card hold and send what real processes do."""
+"""Ranks of sharded programs hold and send what processes do."""
 
 from datetime import timedelta
 
@@ -206,7 +206,7 @@ def test_a_stage_that_waits_for_nobody_says_who_is_missing(rank, monkeypatch, tm
         dist.recv_object_list([None], src=0)
 
 
-def test_nothing_of_it_stays():
+def test_torchs_process_groups_are_its_own_again():
     before = vars(dist.distributed_c10d)["init_process_group"]
     with virtual.activated("H100"):
         assert dist.is_nccl_available()

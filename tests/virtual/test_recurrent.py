@@ -1,4 +1,4 @@
-"""cuDNN's recurrent layers: reserve and workspace, as recorded and as published."""
+"""Reserve and workspace of cuDNN's recurrent layers."""
 
 import pytest
 
@@ -21,7 +21,7 @@ FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
 
 
 def shape(mode, size, layers, directions=1, **more):
-    """Of rows x steps x inputs x hidden."""
+    """Return the shape of rows x steps x inputs x hidden."""
     rows, length, inputs, hidden = size
     more = {"width": hidden, "dropout": 0.0, "dtype": FP32, **more}
     given = {"rows": rows, "steps": rows * length, "inputs": inputs, "hidden": hidden}
@@ -119,7 +119,7 @@ def test_a_packed_batch_says_its_sizes_on_the_cpu(gpu):
 
 
 def asked_for(run):
-    """Bytes of every request that something makes."""
+    """Return the bytes of every request of a call."""
     memory = torch.cuda.memory
     memory._record_memory_history(max_entries=1000, context=None)
     run()

@@ -1,4 +1,4 @@
-"""What a card's kernels refuse is refused here, in the words of torch 2.13 on a card.
+"""Errors of CUDA kernels, in the words of torch 2.13.
 
 The texts are those of torch's own CUDA build, run without a card.
 """

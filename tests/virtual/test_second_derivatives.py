@@ -1,4 +1,4 @@
-"""In which order a card's engine runs nodes that another pass has made."""
+"""Order of autograd nodes that another pass has made."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def nodes_of(loss):
 
 
 def order_of(loss):
-    """The nodes' names as they run, but for leaves' and copies'."""
+    """Return the order of the nodes, without leaves and copies."""
     ran = []
     for node, name in nodes_of(loss).items():
         if name.endswith("Backward0"):

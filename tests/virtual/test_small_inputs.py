@@ -1,4 +1,4 @@
-"""Operators take tensors without dimensions, empty and of one element as the CPU does."""
+"""Operators on empty and one-element tensors."""
 
 import subprocess
 import sys

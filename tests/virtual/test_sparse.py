@@ -1,4 +1,4 @@
-"""Sparse tensors: what their operators ask for is what torch's CUDA code asked for (the oracle).
+"""Allocator requests of sparse operators.
 
 1,000 elements in 300 x 200, as `tests.oracle.record` heard it on torch 2.13 for an H100; places
 that are sorted away are none there, for the oracle computes no values.
@@ -10,7 +10,7 @@ import io
 import pytest
 
 from nbmem.core.errors import UsageError
-from tests.oracle.record import Heard
+from tests.oracle.record import AllocatorEvents
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
@@ -99,7 +99,7 @@ ASKED = {
 
 @pytest.mark.parametrize("line", ASKED)
 def test_a_line_asks_for_what_the_card_is_asked_for(names, line):
-    heard = Heard(torch)
+    heard = AllocatorEvents(torch)
     made = eval(line, names)
     assert heard.sizes() == ASKED[line]
     before = torch.cuda.memory_allocated()
@@ -109,7 +109,7 @@ def test_a_line_asks_for_what_the_card_is_asked_for(names, line):
 
 def test_the_backward_of_a_product_turns_the_matrix(names):
     x = names["x"].requires_grad_()
-    heard = Heard(torch)
+    heard = AllocatorEvents(torch)
     torch.sparse.mm(names["s"], x).sum().backward()
     turned = [4000, 16000, 8000, -8000]
     merged = [*SORTED, 4000, 16000, -8000, -8000, -8000]
@@ -123,7 +123,7 @@ def test_the_backward_of_a_product_turns_the_matrix(names):
 
 def test_a_gradient_of_its_own_is_taken_without_a_copy(names):
     leaf = names["s"].requires_grad_()
-    heard = Heard(torch)
+    heard = AllocatorEvents(torch)
     leaf.to_dense().sum().backward()
     assert heard.sizes() == [DENSE, 4, -DENSE, 4, 4, 4000, 16000, 4000, -4000, -4, -4, -4]
     assert not leaf.grad.is_coalesced()
@@ -135,7 +135,7 @@ def test_a_product_of_two_by_rows_counts_what_it_has(gpu):
     indices = torch.stack([places // 3, places * 7 % ROWS])
     cpu = torch.sparse_coo_tensor(indices, torch.ones(3 * ROWS), (ROWS, ROWS)).to_sparse_csr()
     card, product = cpu.cuda(), cpu @ cpu
-    heard = Heard(torch)
+    heard = AllocatorEvents(torch)
     made = card @ card
     whole, narrow = (ROWS + 1) * 8, (ROWS + 1) * 4
     factors, elements = [3 * ROWS * 4, narrow] * 2, product._nnz() * 4
@@ -148,7 +148,7 @@ def test_a_product_of_two_by_rows_counts_what_it_has(gpu):
     assert (made @ card)._nnz() == (product @ cpu)._nnz()
 
 
-def test_the_books_balance_when_all_is_gone(gpu):
+def test_the_counters_balance_when_all_is_freed(gpu):
     made = adjacency().cuda()
     other = made.coalesce()
     shared = made.detach()
@@ -172,7 +172,7 @@ def test_places_that_are_known_are_merged_as_on_a_card(gpu):
     del gpu
 
 
-def test_places_that_nobody_knows_are_taken_to_differ(gpu):
+def test_unknown_indices_are_taken_to_differ(gpu):
     indices = torch.randint(0, 50, (2, 100_000), device="cuda")
     made = torch.sparse_coo_tensor(indices, indices[0].float(), (50, 50)).coalesce()
     assert made._nnz() == 2500

@@ -1,4 +1,4 @@
-"""Streams: where backward takes its memory from, and how they, events and processes behave.
+"""Streams: backward's allocations, events and processes.
 
 The streams and sizes are those of torch 2.13's CUDA build, run without a card.
 """
@@ -17,7 +17,7 @@ CARD = "cuda"
 
 @pytest.fixture
 def taken(gpu):
-    """Tells which sizes were taken on which stream since it was last asked; workspaces aside."""
+    """Return new allocations by stream, without workspaces."""
     torch.cuda.memory._record_memory_history(context=None)
     seen = [0]
 
@@ -84,7 +84,7 @@ def test_a_function_sees_the_stream_of_its_forward(gpu):
 
 
 def _streams_seen(leaf):
-    """Where the leaf's hooks run: before the sum, at the node, behind the sum."""
+    """Register hooks on a leaf; return the list of their streams."""
     seen = []
     look = lambda *_: seen.append(torch.cuda.current_stream().cuda_stream)  # noqa: E731
     leaf.register_hook(look)

@@ -1,4 +1,4 @@
-"""In which order of elements results lie, where torch's rules and its kernels differ.
+"""Strides of results where torch's rules and kernels differ.
 
 The strides are those of torch 2.13's own CUDA code (tests/oracle).
 """

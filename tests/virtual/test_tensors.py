@@ -1,4 +1,4 @@
-"""A tensor on the card looks like a CUDA tensor from every side that programs look at."""
+"""A tensor on the card looks like a CUDA tensor."""
 
 import copy
 import gc

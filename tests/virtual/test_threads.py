@@ -1,4 +1,4 @@
-"""Several threads on one virtual card; the long form is `python -m tests.virtual.thread_stress`."""
+"""Several threads on one virtual card; thread_stress.py runs longer."""
 
 import gc
 import sys
@@ -31,7 +31,7 @@ def test_threads_take_together_what_each_takes_alone(gpu, traced):
     del gpu
 
 
-def test_blocks_may_die_at_any_moment_while_others_are_freed(gpu):
+def test_blocks_may_be_freed_at_any_moment_while_others_are_freed(gpu):
     """As other threads let go of tensors: here one at each instruction of the loop."""
     held = [torch.ones(1, device="cuda") for _ in range(50 * ROUNDS)]
 

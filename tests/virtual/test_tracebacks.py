@@ -1,4 +1,4 @@
-"""A traceback shows no frame of the virtual card, whoever shows it."""
+"""Tracebacks show no frame of the virtual card."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""Ordinary training code runs on the card, and its large parts are exact to the byte."""
+"""Training code on the card, with exact large parts."""
 
 import contextlib
 
@@ -298,7 +298,7 @@ def test_bfloat16_weights_of_an_lstm_are_laid_out_anew_in_each_forward(gpu):
 
 
 def backward_peak(loss):
-    """Tensors of 4 MiB that are made while backward runs, at the most at a time."""
+    """Return the most 4 MiB tensors alive during backward."""
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     loss.backward()

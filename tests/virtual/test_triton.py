@@ -1,4 +1,4 @@
-"""Triton's launches: kernels pass, and the host's code around them runs; with a stand-in for it."""
+"""Launches of Triton kernels, with a fake Triton."""
 
 import contextlib
 import contextvars
@@ -22,7 +22,7 @@ from nbmem.virtual.warnings import TRITON, unknown_scratch
 
 
 class Kernel:
-    """A compiled function, as far as a launch looks at it."""
+    """Fake of a compiled function, as a launch reads it."""
 
     def __init__(self, function):
         self.fn = function
@@ -101,7 +101,7 @@ def test_a_launch_refuses_what_it_would_refuse(triton, gpu):
 
 
 class Compiled:
-    """What Triton's compiler makes, as far as a program asks."""
+    """Fake of a kernel that Triton's compiler makes."""
 
     def __init__(self):
         self.metadata = types.SimpleNamespace(
@@ -114,7 +114,7 @@ class Compiled:
 
 @pytest.fixture
 def compiler(monkeypatch):
-    """The arguments that Triton's compiler is asked for, one list for each time."""
+    """Record the arguments of Triton's compiler."""
     asked = []
 
     def run(self, *args, grid, warmup, **options):

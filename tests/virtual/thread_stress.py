@@ -1,4 +1,4 @@
-"""Train in several threads on one virtual card, with errors, and compare with one after another.
+"""Stress test of threads that train on one virtual card.
 
     python -m tests.virtual.thread_stress --minutes 5
 
@@ -29,7 +29,7 @@ TOO_MUCH = 1 << 42
 
 
 class _OwnError(Exception):
-    """What a job raises on purpose."""
+    """Raised by a job on purpose."""
 
 
 class _Double(torch.autograd.Function):
@@ -84,7 +84,7 @@ def _disturb(kind):
 
 
 def job(seed, steps):
-    """One thread's work: it trains, and does what disturbs others; the kinds come from the seed."""
+    """Train in one thread with disturbances chosen by the seed."""
     choose = random.Random(seed)
     net = _net()
     optimizer = torch.optim.AdamW(net.parameters())
@@ -97,8 +97,8 @@ def job(seed, steps):
         raise _OwnError
 
 
-def together(jobs, *, traced):
-    """Run jobs at the same time; returns the tracebacks of those that failed, and the report."""
+def run_concurrently(jobs, *, traced):
+    """Run jobs at the same time; return failures and the report."""
     failures = []
 
     def guarded(number, work):
@@ -127,7 +127,7 @@ def together(jobs, *, traced):
 
 
 def _taken(run):
-    """Blocks and bytes that a run takes, without cuBLAS's workspaces; what it returns."""
+    """Count blocks and bytes of a run, without cuBLAS's workspaces."""
     torch._C._cuda_clearCublasWorkspaces()
     before = torch.cuda.memory_stats()
     problems = run()
@@ -143,8 +143,8 @@ def _lives(block):
     return block["state"] == "active_allocated"
 
 
-def unbalanced():
-    """What the card's figures say of each other, once nothing lives but workspaces."""
+def balance_errors():
+    """Return contradictions of the card's figures once nothing is live."""
     blocks = [b for s in torch.cuda.memory_snapshot() for b in s["blocks"]]
     listed = sum(block["size"] for block in blocks if _lives(block))
     held = torch.cuda.memory_allocated()
@@ -161,12 +161,14 @@ def unbalanced():
 
 
 def run(seed, *, threads=6, steps=3, traced=False):
-    """Compare jobs that run at the same time with the same ones in a row; what is wrong."""
+    """Compare concurrent jobs with sequential ones."""
     jobs = [lambda n=n: job(seed * 100 + n, steps) for n in range(threads)]
-    alone, problems = _taken(lambda: [f for one in jobs for f in together([one], traced=False)])
-    problems += unbalanced()
-    beside, more = _taken(lambda: together(jobs, traced=traced))
-    problems += [*more, *unbalanced()]
+    alone, problems = _taken(
+        lambda: [f for one in jobs for f in run_concurrently([one], traced=False)]
+    )
+    problems += balance_errors()
+    beside, more = _taken(lambda: run_concurrently(jobs, traced=traced))
+    problems += [*more, *balance_errors()]
     if alone != beside:
         problems.append(f"one after another they took {alone} blocks and bytes, together {beside}")
     return problems

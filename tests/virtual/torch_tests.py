@@ -1,4 +1,4 @@
-"""PyTorch's own tests of CUDA on the virtual card: a line for each that does not pass, and a table.
+"""Run PyTorch's own CUDA tests on the virtual card.
 
     python -m tests.virtual.torch_tests PYTORCH/test/test_cuda.py [WORD ...]
 
@@ -63,7 +63,7 @@ def tests_of(path: Path, words: list[str]) -> list[unittest.TestCase]:
 
 
 def _cases(module: Any) -> list[type[unittest.TestCase]]:
-    """Its classes of tests; torch's own `load_tests` refuses what is not the main program."""
+    """Yield the test classes of a file."""
     kinds = [kind for kind in vars(module).values() if isinstance(kind, type)]
     return [
         k for k in kinds if issubclass(k, unittest.TestCase) and k.__module__ == module.__name__
@@ -71,7 +71,7 @@ def _cases(module: Any) -> list[type[unittest.TestCase]]:
 
 
 def outcome_of(test: unittest.TestCase) -> tuple[str, str]:
-    """How a test ends, and its last words, from a process of its own."""
+    """Run a test in a process; return its end and last words."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     child = context.Process(target=_run, args=(test, theirs))
@@ -134,7 +134,7 @@ def _last_words(text: str) -> str:
 
 
 def main(path: Path, words: list[str]) -> int:
-    """Run them; 1 if any failed by the card's fault."""
+    """Run the tests; return 1 if the card made any fail."""
     from nbmem import virtual
 
     warnings.simplefilter("ignore", virtual.NbmemWarning)

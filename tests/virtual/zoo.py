@@ -1,4 +1,4 @@
-"""Models of torchvision, timm and transformers by name, small, without weights, with arguments."""
+"""Small models of torchvision, timm and transformers, by name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def build(family: str, name: str) -> tuple[Any, dict[str, Any]]:
 
 
 def checkpoints(model: Any) -> bool:
-    """Whether the model can recompute its activations when asked."""
+    """Return whether the model supports activation checkpointing."""
     return bool(getattr(model, "supports_gradient_checkpointing", False))
 
 
@@ -71,7 +71,7 @@ def vision_model(name: str) -> tuple[Any, dict[str, Any]]:
 
 
 def _image(model: Any, usual: tuple[int, ...]) -> torch.Tensor:
-    """A batch of two images: tiny ones if the model takes them."""
+    """Make a batch of two images, tiny if the model takes them."""
     tiny = torch.rand(2, usual[0], 64, 64)
     try:
         with torch.no_grad():
@@ -162,7 +162,7 @@ def _class_of(name: str) -> str | None:
 
 
 def shrunk(config: Any) -> Any:
-    """The configuration with few layers, few channels and a small vocabulary."""
+    """Return the configuration with few layers and channels."""
     for key, value in list(vars(config).items()):
         if hasattr(value, "to_diff_dict"):
             shrunk(value)
@@ -185,7 +185,7 @@ def shrunk(config: Any) -> Any:
 
 
 def language_model(name: str) -> tuple[Any, dict[str, Any]]:
-    """A model of transformers from a shrunk configuration, with what its forward asks for."""
+    """Make a model of transformers with its forward's arguments."""
     transformers = importlib.import_module("transformers")
     kind = getattr(transformers, _class_of(name) or "")
     config = shrunk(transformers.CONFIG_MAPPING[name]())

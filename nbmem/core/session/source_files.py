@@ -33,7 +33,8 @@ _GENERATED = re.compile(r"[\\/]torchinductor_[^\\/]*[\\/]|^<eval_with_key>")
 """Files that torch.compile and torch.fx write: the frame above is the user's."""
 OURS = ("api", "capture", "estimates", "frontends", "virtual")
 """Folders of nbmem whose code can be between a user's line and torch. Not all of nbmem, because a
-program may be in a folder of that name. tests/house compares them with the import contracts."""
+program may be in a folder of that name. tests/repository compares
+them with the import contracts."""
 FORMER = ("cli", "freeing", "ipython", "live", "probes", "record")
 """Their names before 0.1.0, which occur in the stacks of recordings of that time."""
 _FOLDERS = "|".join((*OURS, *FORMER))

@@ -1,4 +1,4 @@
-"""Every Python of the probes' tests: the oracle is in the virtual card's place.
+"""Put the oracle in the virtual card's place at Python's start.
 
 A folder of its own in PYTHONPATH, for kernels, `nbmem run` and whatever else the tests start.
 """

@@ -1,4 +1,4 @@
-"""`python -m tests.tips.sweep [WORD ...] [--cards T4 ...]` counts false tips and right ones.
+"""Count false and right tips: `python -m tests.tips.sweep [WORD ...]`.
 
 Every healthy program runs on every card and must get no tip, unless the card was too full for it
 and the driver refused it a request (FULL); every fault that fits is put into it, its tip must come
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.tips.sweep.run import PROGRAMS, cases, judged
+from tests.tips.sweep.run import PROGRAMS, cases, run_case
 
 
 def main() -> int:
@@ -25,7 +25,7 @@ def main() -> int:
     for case in cases(PROGRAMS, options.cards, options.words):
         if options.healthy and case.fault is not None:
             continue
-        found = judged(case)
+        found = run_case(case)
         if found.error is not None:
             broken += 1
             print(f"ERROR   {case.name}: {found.error}")

@@ -1,4 +1,4 @@
-"""Faults that are put into healthy programs, and the tip that must then come first."""
+"""Faults for healthy programs, with the tip that must come first."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.tips.sweep.kinds import Program
+    from tests.tips.sweep.program import Program
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
-"""Healthy programs that read text and sequences: transformers, recurrent nets, fine-tuning."""
+"""Healthy programs for text and sequences."""
 
 from __future__ import annotations
 
-from tests.tips.sweep.kinds import program
+from tests.tips.sweep.program import program
 
 GPT = """
 class GPTBlock(nn.Module):

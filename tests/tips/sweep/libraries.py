@@ -1,8 +1,8 @@
-"""Healthy programs around models of other people's libraries, where these are installed."""
+"""Healthy programs around models of other libraries."""
 
 from __future__ import annotations
 
-from tests.tips.sweep.kinds import program
+from tests.tips.sweep.program import program
 
 PICTURES = """
 import {package}

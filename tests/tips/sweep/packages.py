@@ -1,8 +1,8 @@
-"""Healthy programs as the packages' own examples write them: AMP, accumulation, EMA, adapters."""
+"""Healthy programs as in the packages' own examples."""
 
 from __future__ import annotations
 
-from tests.tips.sweep.kinds import program
+from tests.tips.sweep.program import program
 
 AMP = """
 from torchvision import models

@@ -1,4 +1,4 @@
-"""Runs a program of the sweep on the virtual card, and holds its tips against what they bring."""
+"""Run programs of the sweep and check their tips."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.units import format_bytes
 from nbmem.report.tips.rule import fmt_range
-from tests.tips.measure import running
+from tests.tips.measure import program_runner
 from tests.tips.sweep.faults import FAULTS
 from tests.tips.sweep.language import LANGUAGE
 from tests.tips.sweep.libraries import LIBRARIES
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from tests.tips.sweep.faults import Fault
-    from tests.tips.sweep.kinds import Program
+    from tests.tips.sweep.program import Program
 
 PROGRAMS = (*VISION, *LANGUAGE, *SEVERAL, *LIBRARIES, *PACKAGES)
 SLACK = 0.02
@@ -37,7 +37,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Its name in the sweep's lines."""
+        """Return the name in the sweep's lines."""
         if self.fault is None:
             return f"{self.program.name} [{self.card}]"
         what = " ".join(filter(None, (self.fault.rules[0], self.fault.name)))
@@ -45,8 +45,8 @@ class Case:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
-    """What the tips said of a case; `kept` is None where nothing was promised or measured.
+class CaseResult:
+    """Tips of a case; `kept` is None without a measured promise.
 
     `full` is of a healthy program that its card has hardly room for: the driver refused a request.
     """
@@ -64,7 +64,7 @@ class Judged:
 def cases(
     programs: Iterable[Program], cards: Iterable[str], words: Iterable[str] = ()
 ) -> Iterator[Case]:
-    """Healthy ones on every card, those with a fault on the first."""
+    """Yield healthy programs on every card, then faulty ones."""
     cards, words = list(cards), list(words)
     for program in programs:
         if any(importlib.util.find_spec(package) is None for package in program.needs):
@@ -78,22 +78,22 @@ def cases(
         yield from (c for c in found if not words or any(word in c.name for word in words))
 
 
-def judged(case: Case) -> Judged:
+def run_case(case: Case) -> CaseResult:
     """Run a case and compare."""
-    with running() as run:
+    with program_runner() as run:
         try:
-            return _judged(run, case)
+            return _compare_tips(run, case)
         except Exception as err:  # noqa: BLE001 - one broken program must not end the sweep
-            return Judged(error=f"{type(err).__name__}: {err}".splitlines()[0])
+            return CaseResult(error=f"{type(err).__name__}: {err}".splitlines()[0])
 
 
-def _judged(run: Any, case: Case) -> Judged:
+def _compare_tips(run: Any, case: Case) -> CaseResult:
     import torch
 
     if case.fault is None:
         trace, _ = run(case.program.code, card=case.card)
         findings = trace.report().findings
-        return Judged(
+        return CaseResult(
             said=tuple(f.rule for f in findings),
             titles=tuple(f"{f.rule}: {f.title}" for f in findings),
             code=findings[0].code if findings else None,
@@ -122,4 +122,4 @@ def _judged(run: Any, case: Case) -> Judged:
             kept = mine.low - slack <= brought <= mine.high + slack
         if kept is not None:
             promise = f"promised {fmt_range(mine.low, mine.high)}, brought {format_bytes(brought)}"
-    return Judged(said=said, titles=titles, first=first, kept=kept, promise=promise, code=code)
+    return CaseResult(said=said, titles=titles, first=first, kept=kept, promise=promise, code=code)

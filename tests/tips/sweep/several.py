@@ -1,8 +1,8 @@
-"""Healthy programs with more than one net, or none: adversaries, teachers, agents, physics."""
+"""Healthy programs with several networks or none."""
 
 from __future__ import annotations
 
-from tests.tips.sweep.kinds import program
+from tests.tips.sweep.program import program
 
 MLP = """
 def mlp(*sizes):

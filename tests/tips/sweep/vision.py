@@ -1,8 +1,8 @@
-"""Healthy programs that look at pictures: classifiers, autoencoders, detectors of likeness."""
+"""Healthy programs for images."""
 
 from __future__ import annotations
 
-from tests.tips.sweep.kinds import program
+from tests.tips.sweep.program import program
 
 BLOCK = """
 class Block(nn.Module):

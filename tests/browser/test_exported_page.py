@@ -1,0 +1,143 @@
+"""Exported pages: interactive without kernel, server or network."""
+
+from __future__ import annotations
+
+import base64
+import lzma
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from nbmem.api import tracing
+from nbmem.core.files.session import save_session
+from nbmem.views.exports.page import explorer_page
+from nbmem.views.exports.viewer import viewer_page
+from nbmem.views.mime_bundle import mimebundle
+from tests.browser.pages import expect
+from tests.ranks.test_world_views import alternating
+from tests.views import sample_reports as sample
+
+RECORDINGS = Path(__file__).parents[1] / "recordings" / "snapshots"
+DROP = """([name, data]) => {
+  const bytes = Uint8Array.from(atob(data), c => c.charCodeAt(0));
+  const transfer = new DataTransfer();
+  transfer.items.add(new File([bytes], name));
+  document.body.dispatchEvent(
+    new DragEvent('drop', { dataTransfer: transfer, bubbles: true, cancelable: true }));
+}"""
+
+
+@pytest.fixture
+def offline(context):
+    context.set_offline(True)
+    asked = []
+    context.on("request", lambda request: asked.append(request.url))
+    page = context.new_page()
+    yield page
+    elsewhere = [url for url in asked if not url.startswith(("file:", "data:", "blob:"))]
+    assert not elsewhere
+
+
+def reports(page, path, count):
+    page.goto(path.as_uri())
+    found = page.get_by_test_id("nbx-report")
+    found.nth(count - 1).wait_for(state="attached")
+    return found
+
+
+def expect_moment_after_click(report):
+    """Click `end` and wait for the text of that moment."""
+    report.scroll_into_view_if_needed()
+    where = report.get_by_test_id("nbx-where")
+    before = where.inner_text()
+    report.get_by_role("button", name="end", exact=True).click()
+    expect(where).not_to_have_text(before, use_inner_text=True)
+
+
+def test_a_page_of_a_world_has_each_ranks_explorer_when_it_is_unfolded(offline, tmp_path):
+    path = tmp_path / "world.html"
+    path.write_text(alternating(tmp_path / "runs", 3).to_page(), encoding="utf-8")
+    offline.goto(path.as_uri())
+    offline.wait_for_function("document.getElementById('nbmem-explorer') !== null")
+    explorers = offline.get_by_test_id("nbx-report")
+    offline.locator("summary", has_text="rank 2").click()
+    offline.wait_for_selector("[data-testid=nbx-explorer][data-drawn=true]")
+    assert explorers.count() == 1  # the others wait until they are wanted
+    expect_moment_after_click(explorers.first)
+    offline.locator("summary", has_text="rank 0").click()
+    explorers.nth(1).wait_for(state="attached")
+    expect(offline.locator("details[open]")).to_have_count(1)
+
+
+def test_an_exported_page_is_interactive_and_makes_no_request(offline, tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text(explorer_page(sample.cnn()), encoding="utf-8")
+    report = reports(offline, path, 1).first
+    offline.wait_for_selector("[data-testid=nbx-explorer][data-drawn=true]")
+    expect_moment_after_click(report)
+    report.locator("[data-tab=lines]").click()  # the sample has no stacks
+    expect(report.get_by_test_id("nbx-no-lines")).to_contain_text("--stacks")
+    assert report.get_by_test_id("nbx-compact").get_by_text("Peak").count()  # its verdict
+    assert (
+        offline.get_by_text("moments are in this page")
+        .or_(offline.get_by_text("Every moment of the recording"))
+        .count()
+    )
+    expect(offline.locator("img")).to_have_count(0)  # the picture has made room
+
+
+def test_a_notebooks_page_has_one_copy_of_what_draws_its_reports(offline, tmp_path):
+    pytest.importorskip("nbconvert")
+    from nbmem.views.exports.notebook import notebook_page
+
+    made = [sample.cnn(), sample.small(), sample.nothing_happened()]
+    outputs = [nbformat.v4.new_output("display_data", mimebundle(report)) for report in made]
+    cell = nbformat.v4.new_code_cell("%%memtrace", outputs=outputs)
+    notebook = tmp_path / "run.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), notebook)
+    path = tmp_path / "run.html"
+    path.write_text(notebook_page(notebook), encoding="utf-8")
+    found = reports(offline, path, 3)
+    assert path.read_text().count("nbmem-explorer") == 2  # the script and who reads it
+    expect_moment_after_click(found.first)
+    expect_moment_after_click(found.nth(1))
+
+
+def expect_ledger_bytes(page, name, count):
+    row = page.locator(f"[data-testid=nbx-ledger] {name}")
+    expect(row).to_have_attribute("data-bytes", str(count))
+
+
+def test_a_file_is_dropped_onto_the_viewer_and_stays_there(offline, tmp_path):
+    """A recording, a snapshot and what is neither, one after the other on one page."""
+    snapshot = tmp_path / "streams.pickle"
+    snapshot.write_bytes(lzma.decompress((RECORDINGS / "streams.pickle.xz").read_bytes()))
+    trace = tracing.open(snapshot)
+    at_peak = trace.report().ledger_at_peak
+    recording, bare = trace.save(tmp_path / "run.nbmem"), tmp_path / "older.nbmem"
+    save_session(trace.session, bare)
+    hostile = tmp_path / "hostile.pickle"
+    hostile.write_bytes(b"\x80\x04cos\nsystem\n.")
+    path = tmp_path / "viewer.html"
+    path.write_text(viewer_page(), encoding="utf-8")
+
+    offline.goto(path.as_uri())
+    drop = offline.locator("[aria-label='The file']")
+    drop.get_by_text("Nothing is sent anywhere").wait_for()
+    for file in (recording, snapshot):
+        offline.evaluate(DROP, [file.name, base64.b64encode(file.read_bytes()).decode()])
+        offline.wait_for_function("name => document.title === `nbmem: ${name}`", arg=file.name)
+        offline.wait_for_selector("[data-testid=nbx-explorer][data-drawn=true]")
+        expect_ledger_bytes(offline, "[data-sum=active]", at_peak.active)
+        expect_ledger_bytes(offline, "[data-sum=reserved]", at_peak.reserved)
+    expect_moment_after_click(offline.get_by_test_id("nbx-report"))
+    said = offline.locator(".nbv-Said")
+    for file, why in (
+        (hostile, "it wants os.system"),
+        (bare, "it was saved without what this page draws"),
+        (path, "it is neither a recording of nbmem"),
+    ):
+        offline.get_by_label("A recording or a snapshot").set_input_files(file)
+        said.get_by_text(f"{file.name} cannot be shown: {why}").wait_for()
+        expect(offline.get_by_test_id("nbx-explorer")).to_have_count(0)

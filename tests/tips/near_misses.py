@@ -1,0 +1,198 @@
+"""Programs near each rule's fault but without it, and faulty ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.frameworks import test_advice
+from tests.tips import test_commands, test_predictions, test_scenarios, test_sharded, test_streams
+from tests.tips.programs import FREEING, MODEL, REWRITING
+
+LOOP = """
+model = net({net})
+optimizer = torch.optim.{optimizer}
+for _ in range({steps}):
+    loss = model(batch({rows})).square().mean()
+    loss.backward()
+    optimizer.step()
+    {zero}
+"""
+PLAIN = {"net": "", "optimizer": "SGD(model.parameters())", "steps": 4, "rows": 256,
+         "zero": "optimizer.zero_grad()"}  # fmt: skip
+
+
+def loop(behind: str = "", **other: object) -> str:
+    """A plain training loop, with something else in one place."""
+    return LOOP.format(**{**PLAIN, **other}) + behind
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearMiss:
+    """A program in which a rule must be silent."""
+
+    code: str
+    everything: bool = False
+    card: str = "H100 80GB"
+    before: str = MODEL
+
+
+def sharded(line: str) -> NearMiss:
+    """Build a sharded training with a line of its own."""
+    code = test_sharded.LAYERS + line + test_sharded.STEP
+    return NearMiss(code=code, before=test_sharded.BEFORE, everything=True)
+
+
+SILENT = {
+    "cached_memory": NearMiss(
+        code=loop("model.eval()\nwith torch.no_grad():\n    score = model(batch(65536))\n"),
+        card="T4",
+    ),
+    "dead_graph_pool": NearMiss(
+        code="model, x, graph = net(1024, 8), batch(65536), torch.cuda.CUDAGraph()\n"
+        "with torch.no_grad(), torch.cuda.graph(graph):\n    y = model(x)\ngraph.replay()\n",
+        everything=True,
+    ),
+    "fragmentation": NearMiss(code=loop(rows=4096)),
+    "checkpoint_kept": NearMiss(
+        code=loop("state = model.state_dict()\nmodel.load_state_dict(state)")
+    ),
+    "checkpoint_on_gpu": NearMiss(
+        code="import io\nfile = io.BytesIO()\nmodel = net(2048, 8)\n"
+        "torch.save(model.state_dict(), file)\nfile.seek(0)\n"
+        "model.load_state_dict(torch.load(file, map_location='cpu'))"
+    ),
+    "two_models": NearMiss(
+        code="import copy\nmodel = net()\ntwin = copy.deepcopy(model)\n"
+        "(model(batch()) - twin(batch())).square().mean().backward()"
+    ),
+    "no_grad_missing": NearMiss(
+        code=loop("model.eval()\nwith torch.no_grad():\n    score = model(batch(4096))")
+    ),
+    "graph_kept": NearMiss(
+        code=loop().replace("loss.backward()", "loss.backward(); curve.append(loss)")
+        + "\nlast = model(batch(4096))",
+        before=MODEL + "curve = []",
+    ),
+    "out_history": NearMiss(code="x = torch.zeros(8 << 20, device='cuda')\nOut = {1: x}"),
+    "traceback_kept": NearMiss(
+        code="""
+def check(x):
+    y = x * 2
+    raise ValueError("a shape is wrong")
+
+failed = []
+for _ in range(3):
+    try:
+        check(torch.zeros(8 << 20, device="cuda"))
+    except ValueError as e:
+        failed.append(str(e))
+    except TypeError as e:
+        failed.append(e)
+"""
+    ),
+    "reference_cycle": NearMiss(
+        code="""
+import weakref
+class Node:
+    pass
+node = Node()
+node.me, node.tensor = weakref.ref(node), torch.zeros(8 << 20, device="cuda")
+del node
+"""
+    ),
+    "gradients_kept": NearMiss(
+        code=loop("with torch.no_grad():\n    wide = model(batch(60000))"), card="T4"
+    ),
+    "autocast": NearMiss(
+        code=loop().replace("model(batch", "torch.autocast('cuda', torch.bfloat16)(model)(batch"),
+        everything=True,
+    ),
+    "checkpointing": NearMiss(
+        code=loop(rows=8192).replace(
+            "model(batch(8192))",
+            "checkpoint_sequential(model, 3, batch(8192), use_reentrant=False)",
+        ),
+        everything=True,
+        before=MODEL + "from torch.utils.checkpoint import checkpoint_sequential",
+    ),
+    "inplace_activations": NearMiss(
+        code=loop(rows=8192).replace(
+            "optimizer =", "for m in model.modules():\n    m.inplace = True\noptimizer ="
+        ),
+        everything=True,
+    ),
+    "optimizer_state": NearMiss(
+        code=loop(optimizer="SGD(model.parameters())", rows=8192), everything=True
+    ),
+    "first_step": NearMiss(code=loop(optimizer="Adam(model.parameters())", steps=1)),
+    "second_step_peak": NearMiss(code=loop(optimizer="Adam(model.parameters())", steps=2)),
+    "ddp_buckets": NearMiss(code=loop(), everything=True),
+    "fsdp_unit": NearMiss(code=loop(), everything=True),
+    "fsdp_prefetch": sharded(
+        "for block in model: block.set_modules_to_backward_prefetch([block])\n"
+    ),
+    "fsdp_reshard": sharded("model[-1].set_reshard_after_forward(False)\n"),
+    "full_state": sharded("state = model.state_dict()\n"),
+    "late_stream": NearMiss(
+        code=loop(test_streams.LATE.format(before="", behind="torch.cuda.synchronize()")),
+        everything=True,
+    ),
+    "zero_bucket": NearMiss(code=loop(), everything=True),
+    "batch_size": NearMiss(code=loop(rows=8192)),
+    "grows_each_step": NearMiss(
+        code=loop(steps=8).replace(
+            "loss.backward()", "loss.backward(); seen.append(torch.zeros(8 << 20, device='cuda'))"
+        ),
+        before=MODEL + "import collections\nseen = collections.deque(maxlen=2)",
+    ),
+    "spilled_memory": NearMiss(code=loop(), everything=True),
+    "other_process": NearMiss(code=loop(), everything=True),
+    "framework_cache": NearMiss(code=loop(), everything=True),
+    "preallocated": NearMiss(code=loop(), everything=True),
+    "offload": NearMiss(
+        code="model = net().eval()\nwith torch.no_grad():\n    model(batch(65536))",
+        everything=True,
+    ),
+    "workspace": NearMiss(code="x = torch.zeros(64 << 20, device='cuda') * 2", everything=True),
+    "cudnn_benchmark": NearMiss(
+        code="torch.backends.cudnn.benchmark = True\n"
+        "y = net()(batch(65536))\ndel y\ntorch.cuda.empty_cache()\n",
+        everything=True,
+    ),
+    "pinned_memory": NearMiss(code="x = torch.zeros(1 << 20).pin_memory().cuda()", everything=True),
+    "card_empty": NearMiss(
+        code="x = torch.zeros(3 << 30, dtype=torch.uint8, device='cuda')\n" + loop(rows=65536),
+        everything=True,
+        card="RTX 3070",
+    ),
+}
+
+SPOKEN = {
+    **dict.fromkeys(p.rule for p in FREEING),
+    **dict.fromkeys(p.rule for p in REWRITING),
+    "cached_memory": test_predictions.test_empty_cache_gives_back_what_was_said,
+    "dead_graph_pool": test_predictions.test_a_pool_whose_graph_is_gone_is_told_to_the_byte,
+    "out_history": test_commands.test_out_is_found_freed_and_recorded,
+    "traceback_kept": test_commands.test_the_traceback_of_a_failed_cell_is_found_and_freed,
+    "first_step": test_predictions.test_the_first_step_adds_what_was_foreseen,
+    "second_step_peak": test_predictions.test_the_second_iteration_peaks_where_it_was_foreseen,
+    "ddp_buckets": test_predictions.test_buckets_of_ddp_are_as_large_as_the_gradients,
+    "fsdp_unit": test_predictions.test_a_unit_that_is_the_model_gathers_all_of_it,
+    "fsdp_prefetch": test_sharded.test_the_peak_falls_by_what_was_said_where_the_line_is_pasted,
+    "fsdp_reshard": test_sharded.test_the_peak_falls_by_what_was_said_where_the_line_is_pasted,
+    "full_state": test_sharded.test_a_full_state_dict_goes_to_the_host,
+    "late_stream": test_streams.test_what_waits_is_told_with_what_would_be_reserved,
+    "zero_bucket": test_predictions.test_a_bucket_of_zero_that_all_gradients_fill,
+    "batch_size": test_scenarios.test_an_oom_is_answered_with_the_missing_bytes,
+    "spilled_memory": (
+        test_predictions.test_what_windows_put_into_the_hosts_memory_is_told_with_its_bytes
+    ),
+    "other_process": test_predictions.test_another_process_on_a_full_card_is_named_with_its_bytes,
+    "framework_cache": test_advice.test_an_unused_pool_is_given_back_to_the_byte,
+    "preallocated": test_advice.test_jax_that_took_the_card_and_does_not_use_it,
+    "workspace": test_predictions.test_a_smaller_workspace_gives_back_what_was_said,
+    "cudnn_benchmark": test_predictions.test_without_cudnns_search_the_peak_falls_by_what_was_said,
+    "pinned_memory": test_predictions.test_idle_pinned_memory_is_told_from_one_gibibyte_on,
+    "card_empty": test_predictions.test_a_batch_that_can_grow_grows_to_what_fits,
+}
+"""The test in which a rule speaks and its bytes are measured; None: a program of programs.py."""
