@@ -192,7 +192,7 @@ def test_a_storage_at_the_place_of_one_that_is_gone_counts():
 
 
 def registry_columns(registry):
-    return [column.tolist() for column in registry.met]
+    return [column.tolist() for column in registry.columns]
 
 
 def one_by_one(tree):

@@ -27,7 +27,7 @@ ALLOWED = {
     "nbmem.capture.hooks.data_writes.DataPatch.": ONLY_LOOKS_UP,
     "nbmem.capture.patches.method_patches.AttributePatch.": ONLY_LOOKS_UP,
     "nbmem.capture.patches.method_patches.MethodPatch.": ONLY_LOOKS_UP,
-    "nbmem.capture.patches.name_patches.FunctionPatch.lend.<locals>.wrapper": ONLY_LOOKS_UP,
+    "nbmem.capture.patches.name_patches.FunctionPatch.apply.<locals>.wrapper": ONLY_LOOKS_UP,
     "nbmem.capture.patches.method_patches.report_end": "a guard itself: it has its own try",
     "nbmem.core.runtime.interrupts.HeldSignals.take": "called for Ctrl-C: an assignment",
     "nbmem.capture.record.card_sampler.Sampler._run": A_THREAD,

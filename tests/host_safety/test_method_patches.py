@@ -130,7 +130,7 @@ def test_a_replacement_of_the_users_stays(owner, lent, told):
         return "mine"
 
     owner.call = mine
-    lent.give_back()
+    lent.revert()
     assert vars(owner)["call"] is mine
     lent.apply()
     assert vars(owner)["call"] is mine

@@ -1,6 +1,6 @@
 """Effects of a compute capability, listed or not.
 
-asked_by_torch.json has what torch 2.13.0+cu130 itself asks its allocator for: its C++, CUB's too,
+torch_requests.json has what torch 2.13.0+cu130 itself asks its allocator for: its C++, CUB's too,
 with the CUDA driver replaced by one that describes a card and runs no kernel. Registers and shared
 memory of the kernels, which CUB asks for, are read from torch's library.
 """
@@ -19,7 +19,7 @@ from nbmem.virtual.card_names import find_card
 from nbmem.virtual.cards import CARDS
 from nbmem.virtual.warnings import unlisted
 
-RECORDED = json.loads(Path(__file__).with_name("asked_by_torch.json").read_text("utf-8"))
+RECORDED = json.loads(Path(__file__).with_name("torch_requests.json").read_text("utf-8"))
 CALLS = {
     "sort": lambda x: x.sort(),
     "unique": torch.unique,

@@ -79,7 +79,7 @@ def test_one_step_alone_is_all_that_there_is():
 def test_operators_touch_what_they_read_and_write(gpu):
     a = torch.empty(1024, 1024, device="cuda")
     b = torch.empty(1024, 1024, device="cuda")
-    before = len(gpu.access_log.did)
+    before = len(gpu.access_log.kind)
     b[512:].add_(a[512:])
     rows = list(zip(gpu.access_log.did, gpu.access_log.addr, gpu.access_log.size, strict=True))[
         before:
