@@ -13,7 +13,7 @@ from nbmem.capture.devices import resident_memory as hosts
 from nbmem.capture.devices.host import Host
 from nbmem.capture.devices.resident_memory import own_bytes, resident_parts
 from nbmem.core.session.host_memory import PARTS, MachineParts, MachineReadings
-from nbmem.report.ledger.host_parts import parts_at
+from nbmem.report.ledger.outside_torch import parts_at
 from nbmem.views.explorer.data import explorer_data
 from nbmem.views.explorer.size_limit import thinned
 from nbmem.views.html import render_html

@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from nbmem.views.explorer.data import explorer_data
-from nbmem.views.explorer.output import explorer_output, unpacked
-from nbmem.views.explorer.recorded_times import US, split_times
+from nbmem.views.explorer.output import US, explorer_output, split_times, unpacked
 from tests.views import sample_reports as sample
 
 

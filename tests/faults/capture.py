@@ -81,7 +81,7 @@ RELEASES = (
     "nbmem.frontends.notebook.extension.unload_ipython_extension",
     "nbmem.frontends.notebook.sidebar.comms.Comms.close",
     "nbmem.frontends.notebook.sidebar.output.CellOutput.unwatch",
-    "nbmem.frontends.notebook.sidebar.status_line.StatusLine.end",
+    "nbmem.frontends.notebook.sidebar.sidebar.StatusLine.end",
     "nbmem.frontends.notebook.sidebar.sidebar.Sidebar.close",
     "nbmem.frontends.notebook.sidebar.sidebar.Sidebar.trace_ended",
     "nbmem.frontends.notebook.magics.Magics.remove",

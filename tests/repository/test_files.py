@@ -31,11 +31,9 @@ FULLER = {
     "nbmem/capture/tensors": "one source of tensors and their names in each",
     "nbmem/core/files": "the parts of three formats, which share their checks and limits",
     "nbmem/core/session": "one noun of the field in each, which capture writes and reports read",
-    "nbmem/estimates/questions": "one question and the parts of its answer",
     "nbmem/frontends/cli": "one subcommand in each",
     "nbmem/frontends/notebook": "what a notebook and nbmem exchange, one in each",
     "nbmem/frontends/notebook/commands": "one subcommand in each",
-    "nbmem/frontends/sidebar": "one kind of message or reading in each",
     "nbmem/report/analysis": "one question about a recording in each",
     "nbmem/report/ledger": "passes over one recording's allocations, and the ledger they fill",
     "nbmem/report/tips/rules": "one rule in each",
@@ -44,6 +42,24 @@ FULLER = {
     "tools": "one command in each",
 }
 """Folders of more than a dozen modules, each with the reason that makes it one shelf."""
+SMALL = 100
+REGISTRIES = {
+    "nbmem.api.freeing.perform",
+    "nbmem.capture.frameworks",
+    "nbmem.estimates.remedies",
+    "nbmem.frontends.cli",
+    "nbmem.frontends.notebook.commands",
+    "nbmem.report.tips.rules",
+    "nbmem.views.exports",
+    "nbmem.virtual.operators.linalg",
+    "nbmem.virtual.operators.quantized",
+    "nbmem.virtual.operators.recurrent",
+    "nbmem.virtual.operators.table",
+    "nbmem.virtual.patches.activation",
+}
+"""Modules that list others, one entry in each file."""
+FEW = 32
+"""Other modules of at most SMALL lines that one sibling alone imports: part of it, in most cases."""
 NINE_IN_TEN = 270
 """Lines that nine modules in ten stay below: a few long ones are let be, a drift is not."""
 LONG_FUNCTION = 60
@@ -133,6 +149,39 @@ def test_functions_fit_on_a_screen():
         and (node.end_lineno or 0) - node.lineno >= LONG_FUNCTION
     }
     assert long <= set(LONGER_FUNCTIONS)
+
+
+def imported_by() -> dict[str, set[str]]:
+    """Map each module of nbmem to those that import it, for types and lazily too."""
+    importers: dict[str, set[str]] = {dotted(path): set() for path in MODULES}
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    whole = f"{node.module}.{alias.name}"
+                    importers.get(whole, importers.get(node.module, set())).add(dotted(path))
+    return importers
+
+
+def dotted(path: Path) -> str:
+    return relative(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def test_small_modules_with_one_importer_are_few():
+    importers = imported_by()
+    small = [
+        dotted(path)
+        for path in MODULES
+        if path.name != "__init__.py" and len(path.read_text().splitlines()) <= SMALL
+    ]
+    satellites = [
+        name
+        for name in small
+        if len(importers[name]) == 1
+        and (importer := next(iter(importers[name]))) not in REGISTRIES
+        and name.rpartition(".")[0] in (importer, importer.rpartition(".")[0])
+    ]
+    assert len(satellites) <= FEW, satellites
 
 
 @pytest.mark.parametrize("path", MODULES, ids=relative)

@@ -13,9 +13,9 @@ import torch
 from nbmem import virtual
 from nbmem.api import tracing
 from nbmem.capture.devices.resident_memory import ResidentParts, resident_bytes
-from nbmem.frontends.sidebar import host_reader as machine
-from nbmem.frontends.sidebar.host_reader import HostReader
+from nbmem.frontends.sidebar import sample_reader as machine
 from nbmem.frontends.sidebar.report_summary import summary
+from nbmem.frontends.sidebar.sample_reader import HostReader
 
 WIDE = 1 << 10
 

@@ -2,7 +2,7 @@
 
 import { MIXED, PENDING_PIECE, RELEASABLE } from '../categories.js';
 
-/** As nbmem/views/explorer/pool.py writes it; bytes in units. */
+/** As nbmem/views/explorer/data.py writes it; bytes in units. */
 export interface IWrittenPool {
   unit: number;
   /** Bytes, 1 if small + 2 if expandable, stream, private pool. */

@@ -1,4 +1,4 @@
-/** Times and what they are times of, together again: nbmem/views/explorer/recorded_times.py takes them apart. */
+/** Times and what they are times of, together again: nbmem/views/explorer/output.py takes them apart. */
 
 /** In microseconds. */
 interface ITimes {

@@ -68,7 +68,7 @@ class HistoryProbe:
     def _begin(self) -> None:
         if (
             allocator_backend() != "native"
-        ):  # the registry is used, see capture/devices/other_allocators.py
+        ):  # the registry is used, see capture/devices/accelerators.py
             return
         torch: Any = initialized_torch() or import_torch()
         enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)  # noqa: SLF001

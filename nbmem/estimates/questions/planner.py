@@ -2,6 +2,10 @@
 
 A plan runs the remedies that can change its answer. The first run's ledger gives each remedy a
 predicted saving, and a lower bound of its memory. Options that are only predicted are labelled.
+
+Find the largest value of a variable under an option of a plan.
+
+The result is exact to within a small part of it.
 """
 
 from __future__ import annotations
@@ -16,8 +20,8 @@ from nbmem.estimates.card_choice import figures_of
 from nbmem.estimates.programs.source_edits import difference
 from nbmem.estimates.questions import plan_verdict
 from nbmem.estimates.questions.fit import Prober
-from nbmem.estimates.questions.largest_value import largest_of
-from nbmem.estimates.questions.predicted_savings import PredictedBytes, predict
+from nbmem.estimates.questions.predicted_savings import PredictedBytes, largest, predict
+from nbmem.estimates.questions.value_search import Search
 from nbmem.estimates.remedies import BY_KEY, REMEDIES, pages, parts_of, slow
 from nbmem.estimates.remedies.base import BATCH
 from nbmem.estimates.remedies.compiled import ALREADY
@@ -35,6 +39,36 @@ if TYPE_CHECKING:
     from nbmem.virtual.cards import Card
 
     Keys = tuple[str, ...]
+
+LOOSE = 0.02
+"""Part by which a remedy's largest batch may be too small: a plan compares, `fit` is exact."""
+
+
+def largest_of(option: Option, value: int, prober: Prober, parts: int, room: int) -> Search:
+    """Search for an option's largest value and return the search.
+
+    Args:
+        option: One that was run, with `value`.
+        value: The program's own.
+        prober: Runs values under the option.
+        parts: Into how many micro-batches it cuts a batch.
+        room: Bytes that are available.
+    """
+    assert option.probe is not None  # noqa: S101 - the caller checked
+    if option.probe.ran:
+        prober.probes[value] = option.probe
+    guess = largest(option.probe, room)
+    search = Search(
+        test=lambda tried: prober.verdict(tried, parts),
+        room=room,
+        low=parts,
+        step=parts,
+        loose=LOOSE,
+        least=prober.least,
+        first_guess=None if guess is None else guess * parts,
+    )
+    search.run(value // parts * parts or parts)
+    return search
 
 
 class Planner:

@@ -2,6 +2,8 @@
 
 The first run is on a card without a memory limit. A second run is made on the real size only where
 the first exceeds it, since torch may release cached segments.
+
+Describe why a program did not finish on the virtual card.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import threading
 import warnings
 from typing import TYPE_CHECKING
 
@@ -17,21 +20,63 @@ from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.session.categories import ACTIVE
 from nbmem.estimates.programs import variable_binding
 from nbmem.estimates.programs.environment import Plans
-from nbmem.estimates.programs.programs import CALL
+from nbmem.estimates.programs.programs import CALL, EndedError
+from nbmem.estimates.programs.serialization import NotCopiedError
 from nbmem.estimates.programs.source_edits import Edit
 from nbmem.estimates.remedies import pages, slow
-from nbmem.estimates.runs.failures import collect_thread_failures, failure_of
 from nbmem.estimates.world_choice import NO_GROUP, communicated_bytes
 from nbmem.report.estimate_results import Failure, Probe
+from nbmem.views.markup import clipped
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from nbmem.api.tracing import Trace
     from nbmem.core.session.session import Session
     from nbmem.estimates.programs.programs import Program
     from nbmem.estimates.remedies.base import Remedy
     from nbmem.virtual.cards import Card
+
+LONGEST = 160
+"""Characters of an error's text that an answer shows."""
+
+
+@contextlib.contextmanager
+def collect_thread_failures(program: Program) -> Iterator[list[Failure]]:
+    """Collect out-of-memory errors that threads raised.
+
+    torch raises in the thread, and reports only text. The hook of `threading` is wrapped.
+    """
+    found: list[Failure] = []
+    true = threading.excepthook
+
+    def record(args: threading.ExceptHookArgs) -> None:
+        failure = None if args.exc_value is None else failure_of(program, args.exc_value)
+        if failure is not None and failure.kind == "memory":
+            found.append(failure)
+        true(args)
+
+    threading.excepthook = record
+    try:
+        yield found
+    finally:
+        threading.excepthook = true
+
+
+def failure_of(program: Program, error: BaseException) -> Failure:
+    """Convert an exception to the failure that an answer shows."""
+    import torch
+
+    if isinstance(error, (EndedError, NotCopiedError)):
+        return Failure(kind="other", text=str(error), line=program.line_of(error))
+    first = next(iter(str(error).splitlines()), "")
+    text = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    memory = isinstance(error, torch.cuda.OutOfMemoryError)
+    if memory:
+        text = text.partition(". GPU")[0]
+    line, shown = program.line_of(error), clipped(text.rstrip("."), LONGEST)
+    return Failure(kind="memory" if memory else "other", text=shown, line=line)
+
 
 ENDLESS = 1 << 50
 """Bytes of the card for runs without a memory limit: a pebibyte."""

@@ -1,7 +1,11 @@
-"""Run hooks around every cell: a memory delta, or a trace on request."""
+"""Run hooks around every cell: a memory delta, or a trace on request.
+
+Deliver an interrupt that came before a cell to its first line.
+"""
 
 from __future__ import annotations
 
+import ast
 import sys
 import threading
 from collections import deque
@@ -13,7 +17,6 @@ from nbmem.core.errors import UsageError
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.runtime.interrupts import hold_signals
 from nbmem.frontends.notebook.caller_context import cell_depth
-from nbmem.frontends.notebook.deferred_interrupt import CellInterrupter
 from nbmem.frontends.notebook.error_boundary import error_boundary, notify, shell_entry
 from nbmem.frontends.notebook.failed_cells import FailureWatch, cell_error
 from nbmem.frontends.notebook.options import CellOptions, asks_for_help, parse_cell_line
@@ -24,6 +27,42 @@ if TYPE_CHECKING:
     from nbmem.capture.record.cell_deltas import DeltaReader
     from nbmem.core.session.cell_delta import CellDelta, HostDelta
     from nbmem.frontends.notebook.tracer import MemoryPeakExceededError, Tracer
+
+
+class CellInterrupter:
+    """An AST transformer that interrupts the next compiled cell, once.
+
+    IPython ignores exceptions of its callbacks, and would run the cell to its end. So a transformer
+    of its syntax tree is installed from the interrupt to that cell.
+
+    Args:
+        shell: The shell.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+
+    def arm(self) -> None:
+        """Interrupt the cell that is about to run."""
+        self.disarm()
+        self._shell.ast_transformers = [*self._shell.ast_transformers, self]
+
+    def disarm(self) -> None:
+        """Remove the transformer, so that the next cell runs."""
+        others = [one for one in self._shell.ast_transformers if one is not self]
+        if len(others) != len(self._shell.ast_transformers):
+            self._shell.ast_transformers = others
+
+    def visit(self, tree: ast.Module) -> ast.Module:
+        """Insert the interrupt into a cell's tree, and disarm.
+
+        IPython calls this with the tree.
+        """
+        self.disarm()
+        (first,) = ast.parse("__import__('_thread').interrupt_main()").body
+        tree.body.insert(0, first)
+        return ast.fix_missing_locations(tree)
+
 
 MAX_ROWS = 10_000
 """Rows of the history that are retained: a bound for a notebook that runs for weeks."""

@@ -1,6 +1,8 @@
 """Sample the cards for the sidebar without creating a CUDA context.
 
 Raw counters of torch and NVML's figures are read.
+
+Read the memory of other frameworks in this process for the sidebar.
 """
 
 from __future__ import annotations
@@ -13,14 +15,46 @@ from nbmem.capture import torch_cuda
 from nbmem.capture.devices import resident_memory
 from nbmem.capture.devices.nvml import NvmlProbe
 from nbmem.capture.devices.unified_memory import memory_without_nvml
+from nbmem.capture.frameworks.readings import FrameworkQueries
 from nbmem.core.errors import ProbeUnavailableError
-from nbmem.frontends.sidebar.framework_reader import FrameworkReader
+from nbmem.core.session.categories import Category
 from nbmem.frontends.sidebar.loop_categories import by_category
 from nbmem.frontends.sidebar.messages import CardSample, Process
 
 if TYPE_CHECKING:
     from nbmem.capture.record.progress import LoopProgress
     from nbmem.frontends.sidebar.messages import Entry
+
+
+class FrameworkReader:
+    """A reader of the frameworks that are loaded.
+
+    Faults of a framework are reported by the notes of a trace.
+    """
+
+    def __init__(self) -> None:
+        self._owners = FrameworkQueries(lambda _: None)
+
+    def read(self, device: int, most: int | None) -> tuple[Entry, ...]:
+        """Sum the bytes that other frameworks use, and those they cache.
+
+        Args:
+            device: CUDA ordinal.
+            most: Bytes that they can hold together; None if unknown.
+        """
+        if most is None:
+            return ()
+        shares = self._owners.read_in_time(device)
+        held, cached = sum(share.held for share in shares), sum(share.cached for share in shares)
+        names = " and ".join(sorted(share.label for share in shares if share.held))
+        if not held or held > most:
+            return ()
+        sizes = (
+            (Category.FRAMEWORKS, "", held - cached),
+            (Category.FRAMEWORKS_CACHED, ", cached", cached),
+        )
+        return tuple((c.key, f"{names}{what}", size) for c, what, size in sizes if size)
+
 
 RETRIES = 3
 """Readings tried until the reserved bytes before and after the driver's reading are equal."""

@@ -1,4 +1,9 @@
-"""Build the report that every view draws from a session."""
+"""Build the report that every view draws from a session.
+
+Describe the cards of a recording that a report does not show.
+
+Describe reserved bytes in private pools at the end, by their users.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +15,15 @@ from nbmem.core.errors import UsageError
 from nbmem.core.runtime.fault_isolation import UNGUARDED
 from nbmem.core.session.cards import fullest
 from nbmem.core.session.categories import Category
+from nbmem.core.session.events import BlockState
 from nbmem.core.session.holders import HolderKind, held_storages
 from nbmem.core.session.tensor_names import is_graph_name
 from nbmem.core.units import MIB, format_bytes
 from nbmem.report.analysis.bytes_by_line import lines_of
 from nbmem.report.analysis.external_storages import external_storages_note
-from nbmem.report.analysis.lifetimes import details, phase_of_allocation, stack_line
+from nbmem.report.analysis.lifetimes import details, phase_at, phase_of_allocation, stack_line
 from nbmem.report.analysis.moments import moment_at
 from nbmem.report.analysis.oom import autopsies, passed_over_note
-from nbmem.report.analysis.other_cards import other_cards
-from nbmem.report.analysis.private_pools import private_pools
 from nbmem.report.analysis.timeline import timeline
 from nbmem.report.analysis.visible_phases import hidden_phases_note, visible_spans
 from nbmem.report.ledger.card_ledger import CardLedger
@@ -30,8 +34,64 @@ if TYPE_CHECKING:
 
     from nbmem.core.runtime.fault_isolation import Faults
     from nbmem.core.session.holders import HeldStorage
-    from nbmem.core.session.session import Session
+    from nbmem.core.session.session import DeviceTrace, Session
     from nbmem.report.ledger.balance import Ledger
+
+LEAST = MIB
+"""Smaller amounts are not mentioned."""
+_NOBODY = "nobody any more (empty_cache() gives back what is free)"
+
+
+def private_pools(session: Session, trace: DeviceTrace) -> Iterator[str]:
+    """Yield a note if graphs or MemPools hold memory of a card at the end."""
+    segments, blocks = trace.end.segments, trace.end.blocks
+    size: dict[int, int] = {}
+    for pool, one in zip(segments.pool.tolist(), segments.size.tolist(), strict=True):
+        if pool:
+            size[pool] = size.get(pool, 0) + one
+    if sum(size.values()) < LEAST:
+        return
+    home = segments.pool[segments.addr.searchsorted(blocks.addr, "right") - 1]
+    used = blocks.size[(home != 0) & (blocks.state != BlockState.INACTIVE)].sum()
+    users = {one["pool"]: one["users"] for one in session.facts.get("pools") or ()}
+    by_user: dict[str, int] = {}
+    for pool, held in size.items():
+        user = users.get(str(pool), _NOBODY)
+        by_user[user] = by_user.get(user, 0) + held
+    listed = ", ".join(
+        f"{format_bytes(held)} of {user}"
+        for user, held in sorted(by_user.items(), key=lambda one: -one[1])
+    )
+    yield (
+        f"{format_bytes(sum(size.values()))} of the reserved bytes at the end are in private "
+        f"pools, {format_bytes(int(used))} of them in use: {listed}. What is free in one serves no "
+        "other."
+    )
+
+
+def other_cards(card_ledger: CardLedger) -> tuple[str, ...]:
+    """Return a sentence for each card beside the shown one, in order.
+
+    Args:
+        card_ledger: The shown card's ledger.
+    """
+    session = card_ledger.session
+    others = (i for i, trace in enumerate(session.devices) if trace is not card_ledger.trace)
+    return tuple(_sentence(CardLedger(session, index)) for index in others)
+
+
+def _sentence(card_ledger: CardLedger) -> str:
+    info, allocated = card_ledger.trace.info, card_ledger.allocated
+    top = card_ledger.peak(0, card_ledger.events)
+    phase = phase_at(card_ledger, top)
+    where = f" in {phase}" if phase else ""
+    return (
+        f"cuda:{info.index} ({info.name}) was used, too: up to {format_bytes(int(allocated[top]))} "
+        f"allocated{where}, {format_bytes(int(allocated[-1]))} at the end. Its report: "
+        f"`%nbmem report --device {info.index}`, in Python `trace.report({info.index})`, in a "
+        f"terminal `nbmem report FILE --device {info.index}`."
+    )
+
 
 LARGEST = 50
 """Number of holdings in a report."""

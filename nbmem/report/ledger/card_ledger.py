@@ -17,8 +17,7 @@ from nbmem.report.ledger.allocation_sites import AllocationSites
 from nbmem.report.ledger.attribution import attribute
 from nbmem.report.ledger.balance import Ledger
 from nbmem.report.ledger.failed_requests import refused_of
-from nbmem.report.ledger.host_parts import parts_at
-from nbmem.report.ledger.outside_torch import NonTorchUsage
+from nbmem.report.ledger.outside_torch import NonTorchUsage, parts_at
 from nbmem.report.ledger.phase_map import PhaseMap
 
 if TYPE_CHECKING:

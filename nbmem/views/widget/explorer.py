@@ -4,6 +4,8 @@ Setting a trait moves the picture, and a selection in the picture sets it. The b
 ipywidgets they would need a kernel, which the saved output (built from this TypeScript) lacks. Code
 needs no zoom or tab; `moment`, `span` and `tensor` are for `link`, `jslink` and `observe`. The
 kernel sends finer data about a moment, which are drawn unchanged.
+
+Convert the allocations of a moment to a DataFrame.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from nbmem.core.errors import UsageError
 from nbmem.report.analysis.lifetimes import lifetime_of, lifetimes_of
 from nbmem.report.analysis.moment_details import moment_details, position_at
 from nbmem.views.explorer.data import VERSION, closeup_data
+from nbmem.views.explorer.holding_names import parts_of
 from nbmem.views.explorer.output import explorer_output, packed
-from nbmem.views.widget.data_frame import frame_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import pandas as pd
 
@@ -31,6 +33,38 @@ if TYPE_CHECKING:
     from nbmem.report.exploration import Lifetime
     from nbmem.report.ledger.card_ledger import CardLedger
     from nbmem.report.model import Report
+
+
+def frame_of(lives: Iterable[Lifetime]) -> pd.DataFrame:
+    """Return allocations as a DataFrame, largest first, by number.
+
+    Raises:
+        UsageError: pandas is not installed.
+    """
+    try:
+        import pandas as pd
+    except ModuleNotFoundError:
+        raise UsageError(
+            "A DataFrame needs pandas, which is not installed: pip install pandas."
+        ) from None
+
+    found = sorted(lives, key=lambda life: -life.requested)
+    parts = [parts_of(life) for life in found]
+    return pd.DataFrame(
+        {
+            "bytes": [life.requested for life in found],
+            "block": [life.block for life in found],
+            "category": [life.category.label for life in found],
+            "name": [part.name for part in parts],
+            "holder": [part.group for part in parts],
+            "shape": [part.shape for part in parts],
+            "dtype": [part.dtype for part in parts],
+            "born_in": [life.born_in for life in found],
+            "line": [life.line for life in found],
+        },
+        index=pd.Index([life.number for life in found], name="tensor", dtype="int64"),
+    )
+
 
 _STATIC = Path(__file__).parent / "static"
 _BOKEHJS = Path(bokeh.__file__).parent / "server" / "static" / "js" / "bokeh.min.js"

@@ -7,6 +7,14 @@ program's functions do not exist here. How long they would hold their values is 
 (variable_lifetimes.py).
 
 Known limit: if a region returns a number and other results, the number is treated as the loss.
+
+The program's own operators, put back into a captured graph.
+
+Dynamo replaces some of them by other operators. An optimizer's `_foreach_lerp_` becomes a
+difference, a product and a sum, of which the difference is as large as all gradients. Only the
+source line of a node names the operator that was called.
+
+https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_dynamo/polyfills/__init__.py
 """
 
 from __future__ import annotations
@@ -15,6 +23,8 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import linecache
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -25,16 +35,64 @@ from torch.utils.checkpoint import checkpoint
 from nbmem.virtual.devices import CPU, is_virtual
 from nbmem.virtual.hardware.eager_baseline import PeakBytes, PeakTracker
 from nbmem.virtual.hardware.gpu import VirtualGPU
-from nbmem.virtual.patches.eager_baseline.dynamo_rewrites import restore_operators
 from nbmem.virtual.patches.eager_baseline.variable_lifetimes import kept_until
 from nbmem.virtual.tensors.shapes import spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from torch.fx import Graph, Node
+
     from nbmem.virtual.dispatch.card_mode import CardMode
     from nbmem.virtual.patches.patcher import Patches
     from nbmem.virtual.tensors.shapes import TensorSpec
+
+_FRAME = re.compile(r'File "([^"]*)", line (\d+), in ')
+_LERP = "_foreach_lerp_"
+_WRITES = frozenset({"_foreach_addcmul_", "_foreach_add_"})
+"""How such a lerp ends: in 2.13 and later, and before."""
+
+
+def restore_operators(graph: Graph) -> None:
+    """Replace what Dynamo wrote for `_foreach_lerp_` by that operator.
+
+    The graph is changed in place.
+    """
+    sub: Node | None = None
+    for node in list(graph.nodes):
+        name = getattr(node.target, "__name__", "")
+        if name == "_foreach_sub" and _LERP in _line(node):
+            sub = node
+        elif sub is not None and name in _WRITES and _line(node) == _line(sub):
+            _as_lerp(graph, sub, node)
+            sub = None
+
+
+def _as_lerp(graph: Graph, sub: Node, writes: Node) -> None:
+    end, own = sub.args
+    lerp: Any = torch._foreach_lerp_
+    with graph.inserting_before(writes):
+        # By how much is a value, which nothing here depends on.
+        made = graph.call_function(lerp, (own, end, 0.5))
+    made.meta.update(writes.meta)
+    node = writes
+    while True:
+        before = node.prev
+        if not node.users and node is not made:
+            graph.erase_node(node)
+        if node is sub:
+            return
+        node = before
+
+
+def _line(node: Node) -> str:
+    """Return the text of the innermost line that a node comes from.
+
+    Empty if it is not known.
+    """
+    found = _FRAME.findall(node.meta.get("stack_trace") or "")
+    return linecache.getline(found[-1][0], int(found[-1][1])) if found else ""
+
 
 _ENDLESS = 1 << 50
 _CHECKPOINT = "tag_activation_checkpoint"

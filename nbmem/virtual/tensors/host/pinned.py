@@ -1,17 +1,100 @@
-"""Pinned CPU tensors: ordinary memory that reports itself as pinned."""
+"""Pinned CPU tensors: ordinary memory that reports itself as pinned.
+
+torch's caching allocator of pinned memory, in figures only.
+
+Blocks have the size of a power of two and stay cached when they are free.
+
+https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/core/CachingHostAllocator.h
+Known limit: a block is free at once; on a card it waits for the copies that still read from it.
+"""
 
 from __future__ import annotations
 
+import collections
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nbmem.allocator.statistics import Counter
 from nbmem.virtual.devices import true_device
-from nbmem.virtual.tensors.host.pinned_pool import PinnedPool
 
 if TYPE_CHECKING:
     import threading
+
+
+class PinnedPool:
+    """A model of the pinned memory pool; no memory is pinned."""
+
+    def __init__(self, lock: threading.RLock) -> None:
+        self._lock = lock  # a tensor may end while another one is pinned
+        self._free: collections.Counter[int] = collections.Counter()
+        self._levels = {
+            name: Counter()
+            for name in ("allocations", "active_requests", "allocated_bytes", "active_bytes")
+        }
+        self._made = self._given_up = 0
+
+    def take(self, size: int) -> int:
+        """Allocate a block for `size` bytes; return the block's bytes."""
+        block = 1 << max(size - 1, 0).bit_length()
+        with self._lock:
+            if self._free[block]:
+                self._free[block] -= 1
+            else:
+                self._made += 1
+                self._move(("allocations", "allocated_bytes"), block)
+            self._move(("active_requests", "active_bytes"), block)
+        return block
+
+    def give(self, block: int) -> None:
+        """Free a block into the cache, for the next request of its size."""
+        with self._lock:
+            self._free[block] += 1
+            self._move(("active_requests", "active_bytes"), -block)
+
+    def empty_cache(self) -> None:
+        """Release all cached blocks."""
+        with self._lock:
+            for block in self._free.elements():
+                self._given_up += 1
+                self._move(("allocations", "allocated_bytes"), -block)
+            self._free.clear()
+
+    def statistics(self) -> dict[str, object]:
+        """Return statistics as torch._C._cuda_hostMemoryStats does.
+
+        All times are 0.
+        """
+        time = dict.fromkeys(("total", "max", "min", "count", "avg"), 0)
+        return {
+            "num_host_alloc": self._made,
+            "num_host_free": self._given_up,
+            **{name: level.to_dict() for name, level in self._levels.items()},
+            "host_alloc_time": dict(time),
+            "host_free_time": dict(time),
+        }
+
+    def reset_peaks(self) -> None:
+        """Reset peaks to the current values."""
+        for level in self._levels.values():
+            level.peak = level.current
+
+    def reset_accumulated(self) -> None:
+        """Reset the totals of allocations and frees to 0."""
+        self._made = self._given_up = 0
+        for level in self._levels.values():
+            level.allocated = level.freed = 0
+
+    def _move(self, names: tuple[str, str], block: int) -> None:
+        """Add one block to some counters, or remove it if `block` is negative.
+
+        The first name counts blocks, the second one bytes.
+        """
+        for name, count in zip(names, (1, abs(block)), strict=True):
+            level = self._levels[name]
+            (level.add if block > 0 else level.remove)(count)
+
 
 _data_ptr = torch._C.TensorBase.data_ptr
 
