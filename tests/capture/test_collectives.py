@@ -158,13 +158,15 @@ def test_the_first_fsdp_gathers_alike():
     assert made[C.GRADIENTS, f"{path} whole gradient"] == LAYERS * WEIGHT * 4
 
 
-@pytest.mark.parametrize("path", ["fsdp.gathered", "collectives.Collectives._of_second"])
+@pytest.mark.parametrize(
+    "path", ["fsdp.unsharded_parameters", "collectives.Collectives._fsdp2_patches"]
+)
 def test_a_fault_costs_these_names_alone(monkeypatch, path):
 
     def fails(*_args):
         raise LookupError("not as it was")
 
-    monkeypatch.setattr(f"nbmem.capture.{path}", fails)
+    monkeypatch.setattr(f"nbmem.capture.distributed.{path}", fails)
     model = second()
     with nbmem.trace("cell", namespace={"model": model}) as trace:
         model(torch.randn(8, 512, device="cuda")).sum().backward()

@@ -91,7 +91,7 @@ def test_a_tip_gives_back_what_it_says(rule):
     if rule == "graph_kept" and (reason := why_unreadable()):
         pytest.skip(reason)
     # In a process of its own: what other tests have left comes and goes.
-    code = f"from tests.tips import test_host; print(test_host.judged({rule!r}))"
+    code = f"from tests.tips import test_host; print(test_host.measure_tip({rule!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     found, low, high, fell = ast.literal_eval(done.stdout.splitlines()[-1])
     assert (found, low, high) == (rule, FORGOTTEN[rule][1], FORGOTTEN[rule][1])
