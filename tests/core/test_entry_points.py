@@ -38,7 +38,7 @@ def faulty():
 
 
 SWALLOWS = {
-    "guest": error_boundary,
+    "error_boundary": error_boundary,
     "guard": functools.partial(Recorder.guard, SimpleNamespace(_lost=lambda *_: None)),
     "_kept": functools.partial(Recorder._kept, SimpleNamespace(_lost=lambda *_: None)),
 }

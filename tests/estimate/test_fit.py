@@ -148,7 +148,7 @@ def test_out_of_memory_in_a_thread_is_out_of_memory(here):
     [
         ("x = torch.ones(batch)", "puts no tensor on a card, so there is nothing to estimate"),
         ("import sys; sys.exit('bad data')", r"it ended itself with sys.exit\('bad data'\)"),
-        ("programs.nobody_answers('Name? ')", r"input\('Name\? '\) has nobody to ask"),
+        ("programs.refuse_input('Name? ')", r"input\('Name\? '\) has nobody to ask"),
     ],
 )
 def test_what_cannot_be_estimated_is_a_sentence(here, cell, sentence):

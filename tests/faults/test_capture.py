@@ -79,7 +79,7 @@ def _is_ours(one):
 
 @pytest.mark.usefixtures("none_stays_with_the_compiler")
 def test_what_stays_with_the_compiler_keeps_nothing_in_torch(targets):
-    name = "nbmem.capture.patches.compilations.Compilations.watch_no_more"
+    name = "nbmem.capture.patches.compilations.Compilations.stop_watching"
     target = next(one for one in targets if one.name == name)
     fault = capture.Fault(target, ZeroDivisionError)  # each time: nothing can take it out
     why = capture.failure_reason(capture.notebook(fault), capture.run_without_nbmem(), "Exception")

@@ -326,8 +326,8 @@ def test_without_cudnns_search_the_peak_falls_by_what_was_said(run):
     before = """
 import torch
 from nbmem import virtual
-from tests.fake_cudnn import Listed
-virtual.active().dnn = Listed(1 << 20, 9 << 30, 0)
+from tests.fake_cudnn import FakeCudnn
+virtual.active().dnn = FakeCudnn(1 << 20, 9 << 30, 0)
 torch.backends.cudnn.benchmark = False
 """
     train = """
