@@ -150,7 +150,8 @@ def _types(python: Path, _fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     """
     mypy = str(python), "-m", "mypy", "--platform"
     systems = ("win32", "darwin", "linux")
-    return max(_stream(*mypy, one, "--cache-dir", f".mypy_cache/{one}") for one in systems)
+    ended = [_stream(*mypy, one, "--cache-dir", f".mypy_cache/{one}") for one in systems]
+    return max(ended, key=lambda one: one[0] != 0)  # a signal's status is negative
 
 
 def _imports(python: Path, _fresh: bool) -> tuple[int, str]:  # noqa: FBT001

@@ -13,11 +13,15 @@ if TYPE_CHECKING:
 
 MOST = 16
 """Cards of one machine, as in the largest that NVIDIA sold (DGX-2)."""
+_MAKERS = frozenset(("nvidia", "geforce", "tesla", "quadro"))
+"""Words that people write before a card's name, or leave out."""
 _COUNTED = re.compile(r"(\d+)\s*x\s*(.+)", re.IGNORECASE)
 
 
 def find_card(name: str | Card) -> Card:
     """Return a card by name, in any case and spelling of dashes.
+
+    The maker's name may stand before it: "NVIDIA H100 80GB", "Tesla T4".
 
     Raises:
         UsageError: No such card; the message lists the known ones.
@@ -26,7 +30,7 @@ def find_card(name: str | Card) -> Card:
         return name
     wanted = _plain(name)
     for card in CARDS:
-        if wanted in {_plain(card.key), _plain(card.name), *card.aliases}:
+        if wanted in set(map(_plain, (card.key, card.name, *card.aliases))):
             return card
     known = ", ".join(card.key for card in CARDS)
     raise UsageError(f"No card is called {name!r}. Known cards: {known}.")
@@ -72,4 +76,7 @@ def described(cards: Iterable[Card]) -> str:
 
 
 def _plain(name: str) -> str:
-    return " ".join(name.lower().replace("-", " ").replace("_", " ").split())
+    words = name.lower().replace("-", " ").replace("_", " ").split()
+    while len(words) > 1 and words[0] in _MAKERS:
+        del words[0]
+    return " ".join(words)

@@ -48,7 +48,7 @@ def test_any_function_may_fail(targets, part):
     [
         "nbmem.capture.record.recorder.Recorder.start",
         "nbmem.capture.record.recorder.Recorder.close",
-        "nbmem.capture.record.recorder.Recorder.look",
+        "nbmem.capture.record.recorder.Recorder.record_names_and_holders",
         "nbmem.capture.record.recorder.Recorder.freeze",
         "nbmem.capture.record.recording.Recording.runs",
         "nbmem.capture.record.hook_event_log.HookEventLog.forward_ends",

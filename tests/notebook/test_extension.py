@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import nbmem
+from nbmem.frontends.notebook import extension
 from nbmem.frontends.notebook.commands import COMMANDS
 
 HEAVY = ("torch", "numpy", "IPython", "bokeh", "ipywidgets", "pynvml", "pandas", "psutil")
@@ -71,7 +72,10 @@ def test_reloading_keeps_the_last_report_and_the_history(shell, recorder, capsys
     shell.run_cell("%load_ext nbmem", store_history=True)
     once = _inside(shell)
     shell.run_cell("%%memtrace kept\npass", store_history=True)
+    extension._LOADED[shell].hooks.host_rows.append("a cell without a card")
     assert shell.run_cell("%reload_ext nbmem", store_history=True).success
+    assert list(extension._LOADED[shell].hooks.host_rows) == ["a cell without a card"]
+    extension._LOADED[shell].hooks.host_rows.clear()
     again = _inside(shell)
     assert [len(calls) for calls in again["hooks"].values()] == [
         len(calls) for calls in once["hooks"].values()

@@ -254,7 +254,9 @@ def test_a_traced_cell_that_used_no_card_leaves_no_line_that_says_it_runs(kernel
         "nothing: no report: its code never ran."
     ]
     tracer = "from nbmem.frontends.notebook import tracer"
-    kernel.run(f"{tracer}\nasked, tracer.why_no_report = tracer.why_no_report, lambda *_: 'No card.'")
+    kernel.run(
+        f"{tracer}\nasked, tracer.why_no_report = tracer.why_no_report, lambda *_: 'No card.'"
+    )
     ran = kernel.run("%%memtrace nothing\nno_such_name")
     kernel.run("tracer.why_no_report = asked")
     assert [r["text/plain"] for r in reports(ran)] == ["nothing: no report: No card."]

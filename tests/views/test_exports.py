@@ -5,6 +5,7 @@ import errno
 import json
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from nbmem.core.files.torch_snapshot import load_snapshot
 from nbmem.core.session.categories import LIVE, Category
 from nbmem.frontends.cli import main
 from nbmem.report.analysis import card_ledger_of
-from nbmem.views.exports import FORMATS
+from nbmem.views.exports import FORMATS, perfetto
 from tests.recorded_runs import load, session_of
 
 
@@ -94,6 +95,13 @@ def test_the_counters_of_every_moment_add_up(run, card_ledger, tmp_path):
         assert sum(split["args"].values()) == whole["args"]["reserved"]
     assert max(e["args"]["allocated"] for e in sums) == card_ledger.allocated.max()
     assert max(e["args"]["reserved"] for e in sums) == card_ledger.reserved.max()
+
+
+def test_a_recording_of_the_host_names_no_card(card_ledger):
+    info = replace(card_ledger.trace.info, kind="cpu", name="a machine")
+    host = SimpleNamespace(session=card_ledger.session, trace=SimpleNamespace(info=info))
+    title = next(perfetto._names(host))["args"]["name"]
+    assert title == f"{card_ledger.session.name}: host memory"
 
 
 def test_the_slices_are_the_phases(run, tmp_path):

@@ -101,9 +101,28 @@ def test_an_unknown_card_lists_the_known_ones():
     assert virtual.active() is None
 
 
-@pytest.mark.parametrize("name", ["H100", "h100-80gb", "nvidia h100 80gb hbm3", "H100_80GB"])
-def test_names_are_read_in_any_spelling(name):
-    assert virtual.find_card(name).key == "H100 80GB"
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("H100", "H100 80GB"),
+        ("h100-80gb", "H100 80GB"),
+        ("nvidia h100 80gb hbm3", "H100 80GB"),
+        ("H100_80GB", "H100 80GB"),
+        ("NVIDIA H100 80GB", "H100 80GB"),
+        ("NVIDIA A100 40GB", "A100 40GB"),
+        ("nvidia geforce rtx 4090", "RTX 4090"),
+        ("nvidia rtx 4090", "RTX 4090"),
+        ("Tesla T4", "T4"),
+        ("nvidia t4", "T4"),
+    ],
+)
+def test_names_are_read_in_any_spelling(name, key):
+    assert virtual.find_card(name).key == key
+
+
+def test_a_makers_name_alone_is_no_card():
+    with pytest.raises(UsageError, match="No card is called 'nvidia'"):
+        virtual.find_card("nvidia")
 
 
 def test_a_second_card_takes_the_place_of_the_first():

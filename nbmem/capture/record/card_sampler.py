@@ -8,6 +8,7 @@ cell.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -70,6 +71,7 @@ class Sampler:
         self._wddm: set[int] = set()
         self._doubted: set[str] = set()
         self._interval = INTERVAL_S
+        self._thinned: Counter[int] = Counter()  # by card: how often half of its rows went
         self._stop = threading.Event()
         self._first = threading.Event()
         self._thread: threading.Thread | None = None
@@ -158,7 +160,8 @@ class Sampler:
         self._owners.add(index, t_ns, owners, beside)
         if len(rows) >= MAX_SAMPLES:
             del rows[1::2]
-            self._interval *= 2
+            self._thinned[index] += 1
+            self._interval = INTERVAL_S * 2 ** max(self._thinned.values())
 
     def _used(self, index: int, reserved: int, doubts: dict[str, str]) -> tuple[int, int]:
         """Return the bytes of a card in use, and those of this process.

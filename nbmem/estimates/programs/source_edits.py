@@ -48,13 +48,21 @@ class Edit:
         after = self._lines[end - 1][last.end_col_offset or 0 :]
         if before.strip() or (after.strip() and not after.strip().startswith("#")):
             return False
-        self._changes[start] = (end - start, textwrap.indent(text, before).splitlines())
+        count, there = self._changes.get(start, (0, []))
+        above = [] if count else there
+        new = [*above, *textwrap.indent(text, before).splitlines()]
+        self._changes[start] = (end - start, new)
         return True
 
     def insert(self, line: int, text: str, like: ast.stmt | None = None) -> bool:
-        """Insert text above a line, counted from 0, indented like a statement."""
+        """Insert text above a line, counted from 0, indented like a statement.
+
+        It stands below what was inserted there before, and above what replaces the line.
+        """
         indent = " " * (like.col_offset if like is not None else 0)
-        self._changes.setdefault(line, (0, [*textwrap.indent(text, indent).splitlines()]))
+        count, there = self._changes.get(line, (0, []))
+        new = textwrap.indent(text, indent).splitlines()
+        self._changes[line] = (count, [*new, *there] if count else [*there, *new])
         return True
 
     def result(self) -> str:

@@ -42,6 +42,7 @@ class Extension:
             self.tracer.activated = before.tracer.activated
             self.tracer.freed.extend(before.tracer.freed)
             self.hooks.rows.extend(before.hooks.rows)
+            self.hooks.host_rows.extend(before.hooks.host_rows)
         notebook = Notebook(shell=shell, tracer=self.tracer, hooks=self.hooks)
         self._telling = KernelStatusWriter(shell, self.tracer)
         self._magics = Magics(notebook)

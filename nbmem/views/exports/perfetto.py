@@ -48,7 +48,8 @@ def write(card_ledger: CardLedger, path: Path) -> None:
 def _names(card_ledger: CardLedger) -> Iterator[dict[str, Any]]:
     card = card_ledger.trace.info
     process = {"ph": "M", "pid": card.index}
-    title = f"{card_ledger.session.name}: cuda:{card.index} {card.name}"
+    where = "host memory" if card.is_host else f"{card.kind}:{card.index} {card.name}"
+    title = f"{card_ledger.session.name}: {where}"
     yield process | {"name": "process_name", "args": {"name": title}}
     for kind, track in TRACKS.items():
         yield process | {"tid": track, "name": "thread_name", "args": {"name": f"{kind}s"}}
