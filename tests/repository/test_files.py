@@ -85,8 +85,9 @@ OF_ONE_NAME = {
 """Classes of the same name."""
 TOP_LEVEL = {
     ".ci",
-    ".github",  # forms and the release, where the code host looks for them
+    ".github",  # forms and workflows, where the code host looks for them
     ".gitignore",
+    ".pre-commit-config.yaml",  # where pre-commit looks for it
     "CHANGELOG.md",
     "CITATION.cff",  # the same
     "CONTRIBUTING.md",
