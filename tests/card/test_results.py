@@ -158,7 +158,7 @@ INTERRUPTED = """
 import sys, os, signal, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background's child ignores it
 from tests.card import __main__ as card
-card.named = lambda: os.kill(os.getpid(), signal.SIGINT) or "card"
+card.results_folder = lambda: os.kill(os.getpid(), signal.SIGINT) or "card"
 sys.argv = ["card", "--out", sys.argv[1]]
 card.main()
 """

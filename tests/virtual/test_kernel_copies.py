@@ -85,7 +85,7 @@ EXPANDED = {
     "rms_norm": (lambda x: functional.rms_norm(x, (10,)), rows),
 }
 FORWARD = {
-    "roll": lambda: image().detach().registry((1, 2, 3), (1, 2, 3)),
+    "roll": lambda: image().detach().roll((1, 2, 3), (1, 2, 3)),
     "sum of a mask": lambda: torch.zeros(4096, dtype=torch.bool, device="cuda").sum(),
     "mean of halves": lambda: torch.zeros(4096, dtype=torch.half, device="cuda").sum(
         dtype=torch.float32

@@ -81,7 +81,7 @@ def test_operators_touch_what_they_read_and_write(gpu):
     b = torch.empty(1024, 1024, device="cuda")
     before = len(gpu.access_log.kind)
     b[512:].add_(a[512:])
-    rows = list(zip(gpu.access_log.did, gpu.access_log.addr, gpu.access_log.size, strict=True))[
+    rows = list(zip(gpu.access_log.kind, gpu.access_log.addr, gpu.access_log.size, strict=True))[
         before:
     ]
     half = 2 * MIB
@@ -95,7 +95,7 @@ def test_what_is_taken_and_given_back_is_noted(gpu):
     addr = tensor.data_ptr()
     del tensor
     gpu.synchronize()
-    rows = list(zip(gpu.access_log.did, gpu.access_log.block, strict=True))
+    rows = list(zip(gpu.access_log.kind, gpu.access_log.block, strict=True))
     assert rows == [(AccessKind.ALLOCATED, addr), (AccessKind.FREED, addr)]
 
 
