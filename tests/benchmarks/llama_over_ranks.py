@@ -70,21 +70,21 @@ class Attention(nn.Module):
         self.wv = nn.Linear(size.width, size.kv_heads * self.head, bias=False)
         self.wo = nn.Linear(size.width, size.width, bias=False)
 
-    def forward(self, x: torch.Tensor, hook_events: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
         batch, length, _ = x.shape
         q, k, v = (
             made.view(batch, length, -1, self.head) for made in (self.wq(x), self.wk(x), self.wv(x))
         )
-        q, k = (_turned(part, hook_events) for part in (q, k))
+        q, k = (_turned(part, turns) for part in (q, k))
         k, v = (part.repeat_interleave(self.groups, dim=2) for part in (k, v))
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
         out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.wo(out.transpose(1, 2).contiguous().view(batch, length, -1))
 
 
-def _turned(x: torch.Tensor, hook_events: torch.Tensor) -> torch.Tensor:
+def _turned(x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
     pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
-    return torch.view_as_real(pairs * hook_events[None, : x.shape[1], None]).flatten(3).type_as(x)
+    return torch.view_as_real(pairs * turns[None, : x.shape[1], None]).flatten(3).type_as(x)
 
 
 class FeedForward(nn.Module):
@@ -110,8 +110,8 @@ class Block(nn.Module):
         self.ffn_norm = nn.RMSNorm(size.width)
         self.feed_forward = FeedForward(size)
 
-    def forward(self, x: torch.Tensor, hook_events: torch.Tensor) -> torch.Tensor:
-        h = x + self.attention(self.attention_norm(x), hook_events)
+    def forward(self, x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
+        h = x + self.attention(self.attention_norm(x), turns)
         return h + self.feed_forward(self.ffn_norm(h))
 
 
@@ -131,7 +131,7 @@ class Llama(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = x if self.embedding is None else self.embedding(x)
         for layer in self.layers.values():
-            h = layer(h, self.hook_events)
+            h = layer(h, self.turns)
         return h if self.output is None or self.norm is None else self.output(self.norm(h))
 
 

@@ -51,8 +51,8 @@ def kernel_statuses_during_the_cell(notebook, index):
     output = page.locator(".jp-Notebook .jp-Cell").nth(index).locator(".jp-OutputArea-output")
     output.get_by_text("turn 50").wait_for()
     page.evaluate(STATUSES)
-    hook_events = notebook.printed(index).count("turn") + 2
-    output.get_by_text(f"turn {50 * hook_events}").wait_for()
+    turns = notebook.printed(index).count("turn") + 2
+    output.get_by_text(f"turn {50 * turns}").wait_for()
     page.locator("#jp-main-statusbar").get_by_text("| Busy").wait_for()
     return page.evaluate("() => window.statuses")
 

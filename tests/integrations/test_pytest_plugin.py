@@ -126,7 +126,8 @@ def test_one_imports_torch_and_one_has_no_card(run):
         """\
         import sys
         import pytest
-        from nbmem import api, virtual
+        from nbmem import virtual
+        from nbmem.api import tracing
 
         def test_first():
             assert "torch" not in sys.modules
@@ -142,7 +143,7 @@ def test_one_imports_torch_and_one_has_no_card(run):
             pass
 
         def test_plain():
-            assert api.running_recorder() is not None  # torch is there now
+            assert tracing.running_recorder() is not None  # torch is there now
         """,
         "--nbmem-max-peak=1MiB",
     )

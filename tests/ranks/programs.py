@@ -226,8 +226,8 @@ def pipeline(device: str, schedule: str = "ScheduleGPipe", each: int = 1) -> Tra
     rank, world = dist.get_rank(), dist.get_world_size()
     made = []
     whole = blocks("cpu", world * each)
-    for hook_event in range(each):
-        number = hook_event * world + rank
+    for turn in range(each):
+        number = turn * world + rank
         part = whole[number].to(device)
         made.append(pipelining.PipelineStage(part, number, world * each, torch.device(device)))
     kind = getattr(pipelining, schedule)

@@ -25,6 +25,7 @@ RIDDLES = frozenset(
 )  # fmt: skip
 """Words that name nothing in PyTorch or Jupyter; each was a module, class or function once."""
 ALLOWED = {
+    "roll": "torch.roll",
     "roll_each": "torch.roll",
 }
 SUBJECT = 72

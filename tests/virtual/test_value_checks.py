@@ -34,11 +34,11 @@ def test_what_raises_nothing_is_answered_as_before(unknown):
 
 
 def test_a_loop_still_ends(unknown):
-    hook_events = 0
+    turns = 0
     while not unknown.all():
-        hook_events += 1
-        assert hook_events < 1000
-    assert hook_events > 1
+        turns += 1
+        assert turns < 1000
+    assert turns > 1
 
 
 def test_torch_testing_passes_unknown_values(gpu):

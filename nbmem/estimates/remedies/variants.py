@@ -189,10 +189,10 @@ class _Reshard(Parallel):
             self._done[id(module)] = module
             units = [m for m in module.modules() if isinstance(m, FSDPModule)]
             for unit in units:
-                self.hook_event(unit, first=unit is units[0], alone=len(units) == 1)
+                self.set_reshard(unit, first=unit is units[0], alone=len(units) == 1)
         return args, kwargs
 
-    def hook_event(self, unit: Any, *, first: bool, alone: bool) -> None:
+    def set_reshard(self, unit: Any, *, first: bool, alone: bool) -> None:
         """Set one unit's switch if that changes anything."""
         raise NotImplementedError
 
@@ -214,7 +214,7 @@ class ReshardOff(_Reshard):
     title = "reshard off (ZeRO-2)"
     price = "the weights are gathered once a step, and stay whole until backward has used them"
 
-    def hook_event(self, unit: Any, *, first: bool, alone: bool) -> None:
+    def set_reshard(self, unit: Any, *, first: bool, alone: bool) -> None:
         """Turn resharding off where it is on."""
         del alone
         if _reshards(unit, first=first):
@@ -236,7 +236,7 @@ class ReshardOn(_Reshard):
     title = "reshard on (ZeRO-3)"
     price = "the weights are gathered twice a step, for forward and for backward"
 
-    def hook_event(self, unit: Any, *, first: bool, alone: bool) -> None:
+    def set_reshard(self, unit: Any, *, first: bool, alone: bool) -> None:
         """Turn resharding on where it is off."""
         if (alone or not first) and not _reshards(unit, first=first):
             unit.set_reshard_after_forward(True, recurse=False)

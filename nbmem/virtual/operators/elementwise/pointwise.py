@@ -116,7 +116,7 @@ def roll_each(executor: Executor, call: OperatorCall) -> Any:
         return aten.roll.default(first, shifts[1:], dims[1:])
 
 
-def registry(launch: Launch) -> Iterator[Step]:
+def roll(launch: Launch) -> Iterator[Step]:
     """Plan a contiguous copy, then the result."""
     yield from contiguous(launch["self"])
     yield out()
@@ -201,7 +201,7 @@ OPERATORS = (
     Operator(
         ("roll",),
         run=roll_each,
-        memory=registry,
+        memory=roll,
         source="aten/src/ATen/native/cuda/TensorTransformations.cu: roll_cuda",
         shown_by="swin_t_b32_adamw, forward: shifted windows",
     ),
