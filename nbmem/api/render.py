@@ -46,7 +46,7 @@ def read(session: Session, device: int | None, *, everything: bool = False) -> P
 
     Raises:
         UsageError: The session has no such card, or none at all.
-        Exception: The ledger itself cannot be built; `shown` then has the counters' figures.
+        Exception: The ledger cannot be built; `render_mimebundle` then shows the counters.
     """
     faults = Faults()
     card_ledger = _card_ledger(session, device, faults)
@@ -139,7 +139,7 @@ def render_mimebundle(
 
 
 def text_of(session: Session, device: int | None, read_report: Callable[[], Report]) -> str:
-    """Render a session as text; arguments and errors as of `shown`."""
+    """Render a session as text; arguments as for `render_mimebundle`."""
     try:
         report = read_report()
     except UsageError:

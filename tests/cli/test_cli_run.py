@@ -352,3 +352,20 @@ def test_a_child_that_the_script_forks_writes_no_report_of_its_own(nbmem, script
     done = nbmem("run", script(source), "--gpu", "L4")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("NVIDIA L4") == 1
+
+
+def test_a_script_that_changes_its_folder_has_its_files_where_they_were_named(
+    nbmem, script, train, tmp_path
+):
+    (tmp_path / "elsewhere").mkdir()
+    moves = f"{train}\nimport os\nos.chdir('elsewhere')\n"
+    outputs = ("--save", "run.nbmem", "--json", "run.json", "--html", "run.html")
+    done = nbmem("run", script(moves), "--gpu", "L4", "--quiet", *outputs)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {path.name for path in tmp_path.glob("run.*")} == {"run.nbmem", "run.json", "run.html"}
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_script_that_closes_its_stdout_ends_as_without_nbmem(nbmem, script, train):
+    done = nbmem("run", script(f"{train}\nimport sys\nsys.stdout.close()\n"), "--gpu", "L4")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "trained\n", "")

@@ -4,7 +4,7 @@ The recorded addresses are trusted, so no search is needed. A block always comes
 free piece. So the whole state is two dictionaries of free pieces, by start and by end.
 Block sizes follow from the split rule.
 
-Compute memory curves from allocations and segment events, as columns.
+`curves_of` computes memory curves from allocations and segment events, as columns.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Perform an action: predict, free, measure, and name what stays.
 
-Measure freed memory by torch's counters, or by what lives.
-
-Cards have counters. For host memory torch has none: the storages that the notebook's names reach
-are registered. Storages missing from the registry afterwards were freed.
+Freed memory is measured by torch's counters on a card. For host memory torch has none: the storages
+that the notebook's names reach are registered. Storages missing from the registry afterwards were
+freed.
 """
 
 from __future__ import annotations

@@ -5,13 +5,11 @@ Names are those of torch 2.13.
 Their allocators round and hold temporaries, which belong to no observed tensor. Counted bytes
 beyond the tensors are `unknown`; held bytes beyond those are cache.
 
-CUDA devices where torch uses another allocator than its native one.
-
-torch has no history of its memory.
-
-`backend:cudaMallocAsync` allocates from CUDA's default pool, and torch's counters are that pool's
-figures. A `CUDAPluggableAllocator` counts nothing; if it is RMM's, RMM's own figures replace the
-counters. The whole card is read as for any allocator (capture/record/card_sampler.py).
+`OtherAllocator` is a CUDA device where torch uses another allocator than its native one, whose
+memory has no history. `backend:cudaMallocAsync` allocates from CUDA's default pool, and torch's
+counters are that pool's figures. A `CUDAPluggableAllocator` counts nothing; if it is RMM's, RMM's
+own figures replace the counters. The whole card is read as for any allocator
+(capture/record/card_sampler.py).
 https://github.com/pytorch/pytorch/blob/v2.13.0/c10/cuda/CUDAMallocAsyncAllocator.cpp
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/cuda/CUDAPluggableAllocator.cpp
 """

@@ -51,7 +51,6 @@ class CardReading:
         shared: Whether the card uses the host's memory, and `total` and `used` are the host's.
         wddm: Whether Windows manages the memory, and moves what does not fit to the host.
         doubts: A sentence for each impossible figure that was read, by the figure's name.
-            name.
     """
 
     total: int

@@ -9,11 +9,10 @@ them.
 Known limit: a program may replace torch's own communication (`set_custom_reduce_scatter`). The
 output of that is known only by its input.
 
-Detect what DTensor collectives return, where torch is about to use it.
-
-A redistribution looks up a class of torch's right after the collective, with the result among its
-variables. That lookup is patched (method_patches.py explains how). A result that shares the input's
-storage was not communicated: a shard of a replica is a view.
+What DTensor's collectives return is observed where torch is about to use it. A redistribution looks
+up a class of torch's right after the collective, with the result among its variables. That lookup
+is patched (method_patches.py explains how). A result that shares the input's storage was not
+communicated: a shard of a replica is a view.
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/tensor/_redistribute.py
 
 Known limit: reductions of a loss over vocabulary shards, and the program's own calls of

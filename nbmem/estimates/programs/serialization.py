@@ -5,8 +5,6 @@ process can import, are pickled as code. Tensors are pickled without their data,
 their storages, so that a model of any size takes no memory. Identities are preserved: objects and
 storages that are shared here are shared in the copy. An optimizer still has the parameters of its
 model.
-
-Pickle tensors as shapes and storages without data, sharing kept.
 """
 
 from __future__ import annotations

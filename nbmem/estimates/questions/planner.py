@@ -3,9 +3,7 @@
 A plan runs the remedies that can change its answer. The first run's ledger gives each remedy a
 predicted saving, and a lower bound of its memory. Options that are only predicted are labelled.
 
-Find the largest value of a variable under an option of a plan.
-
-The result is exact to within a small part of it.
+`largest_of` finds the largest value of a variable under an option, to within a small part of it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 The first run is on a card without a memory limit. A second run is made on the real size only where
 the first exceeds it, since torch may release cached segments.
-
-Describe why a program did not finish on the virtual card.
+A program that does not finish there gets a sentence with the reason.
 """
 
 from __future__ import annotations

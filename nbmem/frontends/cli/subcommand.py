@@ -47,11 +47,13 @@ def print_message(sentence: str) -> None:
     _write(sys.stderr, f"nbmem: {sentence}\n")
 
 
-def _write(stream: TextIO, text: str) -> None:
+def _write(stream: TextIO | None, text: str) -> None:
     """Write a text with `?` for what the stream's encoding lacks.
 
-    A pipe on Windows has such an encoding.
+    A pipe on Windows has such an encoding. Nothing is written to a stream that the script closed.
     """
+    if stream is None or stream.closed:
+        return
     encoding = getattr(stream, "encoding", None) or "utf-8"
     stream.write(text.encode(encoding, "replace").decode(encoding))
     stream.flush()
@@ -74,9 +76,9 @@ def targets(options: argparse.Namespace) -> dict[str, Path]:
 
 
 def writable(path: str, option: str) -> Path:
-    """Check that a file can be written later, and return its path.
+    """Check that a file can be written later, and return its absolute path.
 
-    A training run is too long to fail at its end.
+    A training run is too long to fail at its end, and a script may change the current folder.
 
     Raises:
         UsageError: It cannot be written.
@@ -89,4 +91,4 @@ def writable(path: str, option: str) -> Path:
             f"{option} {path} cannot be written: there is no folder {target.absolute().parent}. "
             "Make it first, or name another place."
         )
-    return target
+    return target.absolute()

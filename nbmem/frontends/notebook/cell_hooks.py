@@ -1,6 +1,6 @@
 """Run hooks around every cell: a memory delta, or a trace on request.
 
-Deliver an interrupt that came before a cell to its first line.
+An interrupt that came before a cell is delivered to its first line.
 """
 
 from __future__ import annotations

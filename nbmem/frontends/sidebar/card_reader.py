@@ -1,8 +1,6 @@
 """Sample the cards for the sidebar without creating a CUDA context.
 
-Raw counters of torch and NVML's figures are read.
-
-Read the memory of other frameworks in this process for the sidebar.
+Raw counters of torch, NVML's figures and those of other frameworks in this process are read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Sample the cards or the host, and the progress of a traced loop.
 
 Before the user has imported torch, nothing is imported and no driver is queried.
-
-Sample the host's memory for the sidebar where torch has no card.
+Where torch has no card, the host's memory is sampled.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Build the report that every view draws from a session.
 
-Describe the cards of a recording that a report does not show.
-
-Describe reserved bytes in private pools at the end, by their users.
+A report is of one card; notes describe the others, and the private pools at the end.
 """
 
 from __future__ import annotations

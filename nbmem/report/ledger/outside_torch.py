@@ -2,13 +2,8 @@
 
 It belongs to other frameworks, the CUDA context, other processes and the driver.
 
-Track what other frameworks of this process held of a card.
-
-At any time their latest readings apply.
-
-Split the host's memory into its parts at any time.
-
-The latest readings apply. A part is never larger than its whole.
+What other frameworks held, and the parts of the host's memory, are known by their latest readings
+at any time. A part is never larger than its whole.
 """
 
 from __future__ import annotations

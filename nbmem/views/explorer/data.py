@@ -2,8 +2,7 @@
 
 Slowly rising whole numbers are written as differences, texts once in a separate list. This
 compresses to tens of kB. Nothing relies on the order of an object's keys, which nbformat sorts.
-
-Encode the allocator's segments at every moment as few integers.
+The allocator's segments at every moment are few integers.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Pack the explorer's data for a notebook output, in nbmem's MIME type.
 
-Separate times from the explorer's other data.
-
-Two runs of a cell differ in their times, and in little else. In a saved notebook each half is a
-separate text. A diff of two runs is then as long as their times, and the other half can be
-compared.
+Times are separate from the other data. Two runs of a cell differ in their times, and in little
+else. In a saved notebook each half is a separate text. A diff of two runs is then as long as their
+times, and the other half can be compared.
 
 A new field with a time goes into this file and into the front end's times.ts.
 """

@@ -5,7 +5,7 @@ ipywidgets they would need a kernel, which the saved output (built from this Typ
 needs no zoom or tab; `moment`, `span` and `tensor` are for `link`, `jslink` and `observe`. The
 kernel sends finer data about a moment, which are drawn unchanged.
 
-Convert the allocations of a moment to a DataFrame.
+`frame_of` converts the allocations of a moment to a DataFrame.
 """
 
 from __future__ import annotations

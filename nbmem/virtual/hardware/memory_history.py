@@ -2,10 +2,8 @@
 
 `_record_memory_history` controls it and `_snapshot` returns it.
 
-The newest events of a card's memory history, as columns.
-
-A tuple for each event would count as an object for Python's collector. The columns hold integers,
-texts and stacks of torch's, which the collector does not track.
+Events are columns. A tuple for each event would count as an object for Python's collector. The
+columns hold integers, texts and stacks of torch's, which the collector does not track.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Report a kernel's cells and traces to the hub, and run page actions.
 
-The line under a traced cell while it runs; the report takes its place.
-
-The report replaces it by the display id. If a cell has cleared its output, the report is displayed
-anew, since an update would be lost.
+A line under a traced cell shows its progress. The report replaces it by the display id. If a cell
+has cleared its output, the report is displayed anew, since an update would be lost.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Streams, events, graphs and memory pools, as torch.cuda names them.
 
-torch.Stream and torch.Event, which serve every kind of device.
-
-For a card they make the card's streams and events.
+torch.Stream and torch.Event serve every kind of device; for a card they make the card's.
 """
 
 from __future__ import annotations

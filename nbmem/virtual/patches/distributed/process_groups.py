@@ -6,11 +6,10 @@ that it broadcasts, is taken from this rank if the program has it here.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/distributed/c10d/FakeProcessGroup.hpp
 
-DTensor's search for strided shards, made once for each call.
-
-torch 2.13 plans the sharding of `torch._foreach_add(a, b)` for each element of the lists, and each
-time searches all of them for a strided shard. An optimizer with 300 parameters then reads 90,000
-specs for each of its operators, and FSDP2 seldom has a strided one.
+DTensor's search for strided shards is made once for each call. torch 2.13 plans the sharding of
+`torch._foreach_add(a, b)` for each element of the lists, and each time searches all of them for a
+strided shard. An optimizer with 300 parameters then reads 90,000 specs for each of its operators,
+and FSDP2 seldom has a strided one.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/tensor/_sharding_prop.py
 """

@@ -8,11 +8,10 @@ program's functions do not exist here. How long they would hold their values is 
 
 Known limit: if a region returns a number and other results, the number is treated as the loss.
 
-The program's own operators, put back into a captured graph.
-
-Dynamo replaces some of them by other operators. An optimizer's `_foreach_lerp_` becomes a
-difference, a product and a sum, of which the difference is as large as all gradients. Only the
-source line of a node names the operator that was called.
+The program's own operators are put back into the graph. Dynamo replaces some of them by other
+operators. An optimizer's `_foreach_lerp_` becomes a difference, a product and a sum, of which the
+difference is as large as all gradients. Only the source line of a node names the operator that was
+called.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_dynamo/polyfills/__init__.py
 """

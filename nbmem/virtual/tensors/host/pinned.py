@@ -1,8 +1,7 @@
 """Pinned CPU tensors: ordinary memory that reports itself as pinned.
 
-torch's caching allocator of pinned memory, in figures only.
-
-Blocks have the size of a power of two and stay cached when they are free.
+`PinnedPool` is torch's caching allocator of pinned memory, in figures only. Blocks have the size of
+a power of two and stay cached when they are free.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/core/CachingHostAllocator.h
 Known limit: a block is free at once; on a card it waits for the copies that still read from it.
