@@ -55,7 +55,7 @@ def lent(owner, told):
     part.revert()
 
 
-BOTH = ["begins Owner in test_a_call_is_told_with_its_end", "ends"]
+BOTH = ["begins Owner in test_a_call_is_recorded_with_its_end", "ends"]
 
 
 def test_a_call_is_recorded_with_its_end(owner, lent, told):
@@ -68,7 +68,7 @@ def test_only_the_outermost_of_nested_calls_is_recorded(owner, lent, told):
     value = owner().call("deep")
     assert value == 2
     assert told.events == [
-        "begins Owner in test_of_calls_within_each_other_the_outermost_is_told",
+        "begins Owner in test_only_the_outermost_of_nested_calls_is_recorded",
         "ends",
     ]
 
