@@ -1,17 +1,16 @@
 """Accelerators besides NVIDIA's and AMD's, by torch's own counters.
 
+CUDA devices are here, too, if torch uses another allocator than its native one.
+
 Names are those of torch 2.13.
 
 Their allocators round and hold temporaries, which belong to no observed tensor. Counted bytes
 beyond the tensors are `unknown`; held bytes beyond those are cache.
 
-CUDA devices where torch uses another allocator than its native one.
-
-torch has no history of its memory.
-
-`backend:cudaMallocAsync` allocates from CUDA's default pool, and torch's counters are that pool's
-figures. A `CUDAPluggableAllocator` counts nothing; if it is RMM's, RMM's own figures replace the
-counters. The whole card is read as for any allocator (capture/record/card_sampler.py).
+torch has no history of CUDA's other allocators. `backend:cudaMallocAsync` allocates from CUDA's
+default pool, and torch's counters are that pool's figures. A `CUDAPluggableAllocator` counts
+nothing; if it is RMM's, RMM's own figures replace the counters. The whole card is read as for any
+allocator (capture/record/card_sampler.py).
 https://github.com/pytorch/pytorch/blob/v2.13.0/c10/cuda/CUDAMallocAsyncAllocator.cpp
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/cuda/CUDAPluggableAllocator.cpp
 """
@@ -95,7 +94,7 @@ _SILENT = " The driver does not tell what is in use, so what other programs hold
 _OWN_PROBES = frozenset(("cuda", "xpu", "mps"))
 
 
-class _MayBeSilent:
+class _MayLackUsedBytes:
     """An accelerator whose driver may not report the bytes in use.
 
     The driver of Intel's integrated GPUs raises.
@@ -103,13 +102,13 @@ class _MayBeSilent:
     https://github.com/pytorch/pytorch/issues/194576
     """
 
-    _words = "this accelerator"
+    _label = "this accelerator"
     _silent = False
 
     @property
     def missing(self) -> str:
         """The limits of a recording of the accelerator."""
-        return _MISSING.format(self._words) + (_SILENT if self._silent else "")
+        return _MISSING.format(self._label) + (_SILENT if self._silent else "")
 
     def _used(self, ask: Callable[[int], tuple[int, int]], index: int) -> int | None:
         """Return bytes in use by all processes; None if not reported."""
@@ -122,7 +121,7 @@ class _MayBeSilent:
         return max(0, int(total) - int(free))
 
 
-class Xpu(_MayBeSilent):
+class Xpu(_MayLackUsedBytes):
     """Intel's GPUs: a caching allocator with the statistics of CUDA's.
 
     Torch 2.13 can also write a history of them (`torch.xpu.memory._record_memory_history`). It is
@@ -131,7 +130,7 @@ class Xpu(_MayBeSilent):
     """
 
     kind = "xpu"
-    _words = "an Intel GPU"
+    _label = "an Intel GPU"
 
     def in_use(self, torch: Any) -> bool:
         """Return True if torch.xpu is initialized."""
@@ -194,7 +193,7 @@ class Mps:
         return _info(torch, self.kind, index, "Apple GPU", int(torch.mps.recommended_max_memory()))
 
 
-class Accelerator(_MayBeSilent):
+class Accelerator(_MayLackUsedBytes):
     """Any other accelerator that torch.accelerator knows (Ascend, MTIA).
 
     Its memory API is that of torch 2.9.
