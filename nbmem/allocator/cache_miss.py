@@ -42,8 +42,8 @@ def allocate_block(heap: Heap, pool: Pool, stream: int, size: int, requested: in
     if _rejected(heap, wanted):
         statistics.num_oom_rejections += 1
         raise _failure(heap, requested, size, wanted, rejected=True)
-    shared = pool.owner is None
-    if shared and heap.rules.early_use_on_oom:
+    is_default_pool = pool.owner is None
+    if is_default_pool and heap.rules.early_use_on_oom:
         block = _borrow(heap, pool, stream, size)
     if block is None and release_enough(heap, pool, stream, size):
         block = _new_memory(heap, pool, stream, size, wanted)
@@ -51,14 +51,15 @@ def allocate_block(heap: Heap, pool: Pool, stream: int, size: int, requested: in
         release_all(heap)
         statistics.num_alloc_retries += 1
         block = _new_memory(heap, pool, stream, size, wanted)
-    if block is None and shared and not heap.rules.early_use_on_oom:
+    if block is None and is_default_pool and not heap.rules.early_use_on_oom:
         block = _borrow(heap, pool, stream, size)
     if block is not None:
         return block
     statistics.num_ooms += 1
     if heap.emit is not None:
         heap.emit(Action.OOM, heap.driver.free_bytes, size, stream)
-    raise _failure(heap, requested, size, wanted)  # a variable would tie it to its own traceback
+    # Raised at once: a local variable would form a cycle of error, traceback and frame.
+    raise _failure(heap, requested, size, wanted)
 
 
 def _failure(

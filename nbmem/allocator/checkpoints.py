@@ -1,7 +1,7 @@
 """Save and restore the state of a CUDA graph's private pool.
 
-A replay moves no block, so the allocator's state of the pool is the one after its last recording. A
-recording that is to follow a replay needs the blocks that were live then.
+Replaying a CUDA graph allocates nothing, so the pool is still as its last capture left it. A
+capture that follows a replay needs the blocks that were live then.
 (setCheckpointPoolState of
 https://github.com/pytorch/pytorch/blob/v2.13.0/c10/cuda/CUDACachingAllocator.cpp)
 """

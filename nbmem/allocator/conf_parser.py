@@ -9,13 +9,13 @@ from nbmem.core.errors import UsageError
 from nbmem.core.session.tensor_names import quoted
 
 
-class MalformedSettings(UsageError):  # noqa: N818 - it is one
+class MalformedSettings(UsageError):  # noqa: N818 - a UsageError of the settings
     """A text that does not have the form of allocator settings."""
 
 
 Value = str | list[tuple[str, str]]
 
-_MOST_THREADS = 128
+_MAX_PINNED_THREADS = 128
 """Threads that register pinned memory, as torch 2.13 limits them."""
 _TOKEN = re.compile(r"[,:\[\]]|[^,:\[\]]+")
 
@@ -89,9 +89,9 @@ def number_of(key: str, value: Value) -> int:
 def power_of(key: str, value: Value) -> int:
     """Parse a power of two that is at most 128."""
     number = number_of(key, value)
-    if number < 1 or number & (number - 1) or number > _MOST_THREADS:
+    if number < 1 or number & (number - 1) or number > _MAX_PINNED_THREADS:
         raise UsageError(
-            f"{key} must be a power of two, at most {_MOST_THREADS}; got {quoted(value)}."
+            f"{key} must be a power of two, at most {_MAX_PINNED_THREADS}; got {quoted(value)}."
         )
     return number
 
@@ -121,8 +121,8 @@ def divisions_of(key: str, value: Value, *, last_key_fills_itself: bool) -> tupl
 
     Args:
         key: The setting's name, for the message.
-        value: A power of two, or pairs of a size in MiB (a power of two, last maybe `>`) and a
-            power of two or 0.
+        value: A power of two, or pairs of a size in MiB (a power of two; the last may be
+            `>`) and a power of two or 0.
         last_key_fills_itself: Whether `>` overwrites the last listed entry.
     """
     if isinstance(value, str):

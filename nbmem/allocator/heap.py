@@ -1,4 +1,4 @@
-"""State of one device's allocator, and block handling off the fast path."""
+"""State of one device's allocator, and its rarely called block handling."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Scope:
 
     Attributes:
         pool: Where they go.
-        streams: Only allocations on one of these, which may become more; None: all.
+        streams: Streams whose allocations go there. The set grows during a capture. None: all.
         thread: Only allocations by this thread; None: all.
         capture: Whether a CUDA graph is being captured.
     """
@@ -247,18 +247,18 @@ class Heap:
             self.emit(Action.FREE_COMPLETED, block.addr, block.requested, block.segment.stream)
         side = block.segment.side
         side.requested_down += block.requested
-        pieces = won = 0
+        pieces = piece_bytes = 0
         for neighbour in (block.prev, block.next):
             if neighbour is not None and neighbour.key:
                 pieces -= 1
-                won -= neighbour.size
+                piece_bytes -= neighbour.size
                 block.segment.free.remove(neighbour)
                 block.take_in(neighbour)
-        if not block.segment.granule:
+        if not block.segment.granule:  # expandable segments do not count as split
             if block.prev is not None or block.next is not None:
                 pieces += 1
-                won += block.size
-            self.count_pieces(block.segment.pool, pieces, won)
+                piece_bytes += block.size
+            self.count_pieces(block.segment.pool, pieces, piece_bytes)
         block.age_from = block.segment.pool.searches
         block.segment.free.insert(block)
 

@@ -62,7 +62,7 @@ def round_size(size: int, divisions: tuple[int, ...] = NO_DIVISIONS) -> int:
 def segment_bytes(rounded: int, large_segment: int = LARGE_SEGMENT) -> int:
     """Return the bytes to request from the driver for a rounded request.
 
-    No cached block serves the request.
+    It is used when no cached block serves the request.
     """
     if rounded <= SMALL_LIMIT:
         return SMALL_SEGMENT

@@ -35,50 +35,56 @@ class Rules:
         release: The release, as requested.
         tie_order: ADDRESS up to 2.11; BLOCK (a counter of every block made) in 2.12; SEGMENT (a
             counter of every segment, then the address) since 2.13.
-        scope_counts_as_capture: Up to 2.12 any active pool scope defers what a capture defers.
+        scope_counts_as_capture: Up to 2.12 an active torch.cuda.use_mem_pool() defers frees and
+            releases, as a graph capture does.
         expandable_private_pools: Since 2.5 private pools are expandable too.
         empty_cache_in_scope: Since 2.8 empty_cache() is allowed while a pool scope is active.
         last_key_fills_itself: Up to 2.9 the `>` of roundup_power2_divisions overwrites the last
             listed entry.
         least_max_split_mib: Smallest max_split_size_mb that is accepted.
-        rounded_limit: Since 2.13 the memory fraction is rounded to bytes, before it was truncated.
+        rounded_limit: Since 2.13 the limit that a memory fraction sets is rounded to whole bytes.
+            Earlier releases truncate it. A released pool may be split again, too.
         early_use_on_oom: Pools flagged use-on-OOM are searched before memory is given back.
         has_non_split_rounding: max_non_split_rounding_mb exists.
         has_large_segment_size: large_segment_size_mb exists.
         rejects: throw_on_cudamalloc_oom and num_oom_rejections exist.
         counts_private_pools: reserved_bytes_by_private_pools exists.
-        shares_blas_workspace: Since 2.13 cuBLASLt works in cuBLAS's workspace, before in its own.
+        shares_blas_workspace: Since 2.13 cuBLASLt uses cuBLAS's workspace. Earlier releases give
+            it its own.
         sixteenths_of_dropout: Since 2.12 cuDNN's attention is not used with a dropout that is no
             multiple of 1/16.
         embedding_sorts_rows: Since 2.13 the indices of an embedding's gradient are sorted by the
             bits that its rows have, before by all bits.
-        outer_products_multiply: Since 2.13 a batched product over one number does not use cuBLAS;
-            it is an elementwise multiplication.
+        outer_products_multiply: Since 2.13 a batched matrix product with an inner dimension of 1
+            does not use cuBLAS; it is an elementwise multiplication.
         bounds_at_once: Since 2.13 the minimum and the maximum of an index, or of weights that are
             sampled, are computed before either is read; before, one after the other.
-        cholesky_by_triangles: Since 2.13 several systems are solved by their triangles, and for an
-            inverse the factor is copied; 2.11 leaves both to the library.
+        cholesky_by_triangles: Since 2.13 cholesky_solve of a batch does two triangular solves, and
+            cholesky_inverse copies the factor. 2.11 calls the library for both.
         tile_states_nested: Since 2.11 torch's default build is for CUDA 13. Its CUB puts the state
             that blocks share into a buffer of its own.
         eigenvalues_on_card: Since 2.11 eigenvalues of any matrix are computed on the card, in 2.9
             on the CPU (2.10 was not tested).
-        chunks_after_results: Since 2.11 the maxima of a list's chunks lie behind the results, in
-            2.9 before (2.10 was not tested).
+        chunks_after_results: Since 2.11 `_foreach_max` allocates the maxima of its chunks after its
+            results, in 2.9 before them (2.10 was not tested).
         clamp_masks_in_place: Up to 2.13 the gradient of a clamp between tensors joins its masks in
-            the first of them; since 2.14 in others, for gradients of equal elements are halved.
-        attention_of_three: Since 2.14 attention of three dimensions gets a first one and may be
-            fused.
+            the first of them; since 2.14 in further masks, because it halves the gradient
+            where both tensors are equal.
+        attention_of_three: Since 2.14 attention inputs of three dimensions get a batch dimension
+            and may use a fused kernel.
         idle_seeds_on_card: Since 2.14 fused attention without a dropout has zeros on the card for
             its seed and its offset.
         group_norm_means_wide: Since 2.13 group norm of half types has mean and deviation in float32
             beside its results; in 2.11 it has not (2.12 was not tested).
-        group_norm_copies_late: Since 2.14 group norm copies its input behind the results.
-        group_norm_sums_planes: Since 2.14 its gradient sums by channel only where there are planes.
+        group_norm_copies_late: Since 2.14 group norm allocates the copy of its input after the
+            results.
+        group_norm_sums_planes: Since 2.14 its gradient has sums per channel only if the input has
+            more than one pixel (HxW).
         graph_seeds_shared: Up to 2.12 the graphs of a generator share its seed and offset on the
             card; since 2.13 each has its own.
         graph_seeds_when_drawn: Since 2.14 a graph has seeds only of generators it draws from.
         efficient_groups: Since 2.14 memory-efficient attention takes grouped queries, and every
-            attention one head of keys for all.
+            attention kernel takes one key head for all query heads.
     """
 
     release: str

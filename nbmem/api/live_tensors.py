@@ -120,7 +120,7 @@ def top(most: int = LARGEST) -> Top:
 
 @contextmanager
 def tracking_uncounted() -> Iterator[StorageRegistry | None]:
-    """Track storages while entered where the allocator has no blocks.
+    """Track storages in the context if torch's allocator lists no blocks.
 
     Yields a storage registry. Yields None if CUDA's allocator has blocks, or if a virtual card was
     chosen, used or not.
@@ -161,7 +161,7 @@ def live_now(namespace: Mapping[str, Any]) -> dict[int, tuple[Holding, ...]]:
     cards = histories()
     if not cards:
         return {}
-    found, trained = walk(namespace), _trained(namespace)
+    found, trained = walk(namespace), _model_storages(namespace)
     all_cards = {}
     for index, history in enumerate(cards):
         storages, seen = found.by_device.get(index, ()), trained.get(index, {})
@@ -174,15 +174,17 @@ def live_now(namespace: Mapping[str, Any]) -> dict[int, tuple[Holding, ...]]:
 def reachable_storages(namespace: Mapping[str, Any]) -> dict[int, tuple[Holding, ...]]:
     """Return every storage that Python reaches, the largest first.
 
-    Call it while a storage registry is followed.
+    Call it while a storage registry is active. Its identity of a device is -1 - index.
 
     Args:
         namespace: The notebook's names.
     """
-    trained = _trained(namespace)
+    trained = _model_storages(namespace)
     return {
         -1 - place: tuple(
-            _without_line(one, *_known(one, trained.get(place, {}).get(one.addr)), one.size)
+            _without_line(
+                one, *_category_and_name(one, trained.get(place, {}).get(one.addr)), one.size
+            )
             for one in sorted(storages, key=lambda one: -one.size)
         )
         for place, storages in walk(namespace).by_device.items()
@@ -218,7 +220,7 @@ def _holdings(
         if state != BlockState.ALLOCATED:
             continue
         storage = held.get(addr)
-        category, name = _known(storage, trained.get(addr))
+        category, name = _category_and_name(storage, trained.get(addr))
         if addr in cublas:
             category, name = Category.WORKSPACE, WORKSPACE
         rows.append(
@@ -255,7 +257,7 @@ def _without_line(
     )
 
 
-def _known(
+def _category_and_name(
     storage: HeldStorage | None, seen: ObservedStorage | None
 ) -> tuple[Category, str | None]:
     """Return a storage's category and name.
@@ -275,7 +277,7 @@ def _category(storage: HeldStorage | None) -> Category:
     return Category.ACTIVATIONS if only_graphs else Category.USER_TENSORS
 
 
-def _trained(namespace: Mapping[str, Any]) -> dict[int, dict[int, ObservedStorage]]:
+def _model_storages(namespace: Mapping[str, Any]) -> dict[int, dict[int, ObservedStorage]]:
     """Collect storages of modules and optimizers by card and address."""
     found: dict[int, dict[int, ObservedStorage]] = {}
     names = {

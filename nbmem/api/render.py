@@ -56,7 +56,7 @@ def read(session: Session, device: int | None, *, everything: bool = False) -> P
     if report is None:
         report = _bare(card_ledger)
     found, notes = faults.part(
-        "The tips", lambda: _tips(card_ledger, report, all_of=everything), ((), ())
+        "The tips", lambda: _tips(card_ledger, report, everything=everything), ((), ())
     )
     missing = (*notes, *faults.notes)
     return PartialReport(replace(report, findings=found, notes=(*report.notes, *missing)), missing)
@@ -83,13 +83,14 @@ def save(session: Session, path: str | Path, read_report: Callable[[int | None],
     drawn: dict[str, bytes] = {}
     main = fullest(session.devices) if session.devices else -1
     for index, trace in enumerate(session.devices):
-        device = None if index == main else trace.info.index  # the report that other calls request
-        part = faults.part("The viewer's data", partial(_stored, read_report, device), None)
+        # Other calls request the main card by None: its report may be stored already.
+        device = None if index == main else trace.info.index
+        part = faults.part("The viewer's data", partial(_viewer_json, read_report, device), None)
         drawn |= {} if part is None else {f"explorer/{trace.info.index}.json": part}
     return save_session(session, path, drawn)
 
 
-def _stored(read_report: Callable[[int | None], Report], device: int | None) -> bytes:
+def _viewer_json(read_report: Callable[[int | None], Report], device: int | None) -> bytes:
     from nbmem.views.explorer.output import stored
 
     return stored(read_report(device))
@@ -99,8 +100,8 @@ def unmuted(report: Report) -> Report:
     """Return a report without the findings of muted rules."""
     faults = Faults()
     silent = faults.part("The list of muted tips", _muted, frozenset())
-    heard = tuple(finding for finding in report.findings if finding.rule not in silent)
-    return replace(report, findings=heard, notes=(*report.notes, *faults.notes))
+    shown = tuple(finding for finding in report.findings if finding.rule not in silent)
+    return replace(report, findings=shown, notes=(*report.notes, *faults.notes))
 
 
 def render_mimebundle(
@@ -128,11 +129,11 @@ def render_mimebundle(
     except UsageError:
         raise
     except Exception as err:  # noqa: BLE001 - use the counters' figures instead
-        return {TEXT: _counted(session, device, err)}
+        return {TEXT: _counter_text(session, device, err)}
     faults = Faults()
     if not ooms:
         plain = replace(report, ooms=())
-        report = faults.part("The place of the error", partial(_beside_its_ooms, report), plain)
+        report = faults.part("The place of the error", partial(_without_ooms, report), plain)
     cells = faults.part("The history of the cells", lambda: cells_of(report), ())
     bundle = faults.part("The views", lambda: _views(report, cells, faults), {})
     return bundle if TEXT in bundle else {**bundle, TEXT: _plain(report, faults)}
@@ -145,7 +146,7 @@ def text_of(session: Session, device: int | None, read_report: Callable[[], Repo
     except UsageError:
         raise
     except Exception as err:  # noqa: BLE001 - as above
-        return _counted(session, device, err)
+        return _counter_text(session, device, err)
     faults = Faults()
     text = faults.part("The text", lambda: _text(report, faults), None)
     return _plain(report, faults) if text is None else _with_notes(text, faults.notes)
@@ -157,7 +158,7 @@ def _views(report: Report, cells: Sequence[CellDelta], faults: Faults) -> dict[s
     return mimebundle(report, cells, faults)
 
 
-def _beside_its_ooms(report: Report) -> Report:
+def _without_ooms(report: Report) -> Report:
     from nbmem.views.oom import without_ooms
 
     return without_ooms(report)
@@ -201,14 +202,15 @@ def _analysed(card_ledger: CardLedger, faults: Faults) -> Report:
 
 
 def _tips(
-    card_ledger: CardLedger, report: Report, *, all_of: bool
+    card_ledger: CardLedger, report: Report, *, everything: bool
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     from nbmem.report.analysis.oom import answered_tips
     from nbmem.report.tips.engine import advise
 
-    advice = advise(card_ledger.session, card_ledger, report, everything=all_of)
-    said = frozenset() if all_of else answered_tips(report.ooms)
-    return tuple(found for found in advice.findings if found.rule not in said), advice.notes
+    advice = advise(card_ledger.session, card_ledger, report, everything=everything)
+    already_answered = frozenset() if everything else answered_tips(report.ooms)
+    findings = tuple(found for found in advice.findings if found.rule not in already_answered)
+    return findings, advice.notes
 
 
 def _muted() -> frozenset[str]:
@@ -260,7 +262,7 @@ def _plain(report: Report, faults: Faults) -> str:
     return _with_notes(_clean(f"{head}\n{lines}"), (*report.notes, *faults.notes))
 
 
-def _counted(session: Session, device: int | None, why: Exception) -> str:
+def _counter_text(session: Session, device: int | None, why: Exception) -> str:
     """Render the counters' figures where the ledger failed."""
     from nbmem.report.ledger.fallback_text import counter_lines
 

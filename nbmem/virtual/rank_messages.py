@@ -25,7 +25,7 @@ _ALONE = (
     "`nbmem run SCRIPT --gpu NAME --ranks N` runs both."
 )
 _GONE = "Rank {me} waits for what rank {peer} sends, and rank {peer} has ended without sending it."
-_CIRCLE = "Rank {me} waits for what rank {peer} sends, and rank {peer} waits for rank {me}."
+_DEADLOCK = "Rank {me} waits for what rank {peer} sends, and rank {peer} waits for rank {me}."
 _counts: Counter[tuple[int, int]] = Counter()
 
 
@@ -53,16 +53,16 @@ def receive(me: int, peer: int) -> Any:
     if place is None:
         raise UsageError(_ALONE.format(me=me, peer=peer))
     _counts[peer, me] += 1
-    letter = place / f"from-{peer}-to-{me}-{_counts[peer, me]}"
+    message_file = place / f"from-{peer}-to-{me}-{_counts[peer, me]}"
     _write(wanted(place, peer), b"")
-    _write(place / f"waits-{me}", letter.name.encode())
+    _write(place / f"waits-{me}", message_file.name.encode())
     try:
-        while not letter.exists():
+        while not message_file.exists():
             gone, stuck = ended(place, peer).exists(), _is_deadlock(place, me, peer)
             time.sleep(_PAUSE_S)
-            if (gone or stuck) and not letter.exists():
-                raise UsageError((_GONE if gone else _CIRCLE).format(me=me, peer=peer))
-        return pickle.loads(letter.read_bytes())  # noqa: S301 - this program's own, as torch does
+            if (gone or stuck) and not message_file.exists():
+                raise UsageError((_GONE if gone else _DEADLOCK).format(me=me, peer=peer))
+        return pickle.loads(message_file.read_bytes())  # noqa: S301 - this program's own, as torch does
     finally:
         (place / f"waits-{me}").unlink(missing_ok=True)
 

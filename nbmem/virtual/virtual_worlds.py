@@ -55,7 +55,7 @@ def layout(gpu: str, world: int, nodes: int | None = None) -> VirtualWorld:
             "number that divides them."
         )
     local = world // nodes
-    cards = find_cards(f"{local}x{name}")
+    find_cards(f"{local}x{name}")  # raises if there is no such machine
     return VirtualWorld(world, local, f"{local}x{name}")
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nbmem.allocator.settings import AllocatorSettings
 
 LIKELY_TOTAL = 80 << 30
-"""Bytes of a card that the file does not name: they only decide how long virtual ranges are."""
+"""Assumed bytes of a card that the file does not name: they limit virtual ranges and guesses."""
 
 
 def emptied_by_user(recording: CardRecording) -> frozenset[int]:
@@ -62,6 +62,7 @@ def limit_bounds(
     most = recording.total_bytes or LIKELY_TOTAL
     for index in np.flatnonzero(events.action == Action.OOM).tolist():
         wanted = segment_bytes(int(events.size[index]), settings.large_segment_size)
+        # The address of an OOM event is the card's free bytes.
         if int(events.addr[index]) >= wanted + LARGE_STEP:
             most = min(most, int(followed.reserved[index]) + wanted - 1)
     return least, max(least, most)

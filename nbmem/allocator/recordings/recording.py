@@ -102,7 +102,7 @@ def read_card(
         return _from_session(path, device, limits)
     name, data = printable_text(Path(path).name), read_content(path, limits)
     if data.lstrip()[:1] == b"{":
-        return _checked(_from_trace(data, name, limits), path)
+        return _checked(_from_json(data, name, limits), path)
     return without_collector(lambda: _checked(_from_snapshot(data, path, device, limits), path))
 
 
@@ -189,12 +189,12 @@ def _from_session(path: str | Path, device: int | None, limits: Limits) -> CardR
         release=trace.release or None,
         total_bytes=trace.info.total_bytes,
         stacks=session.stacks,
-        readings=_marks(trace),
+        readings=_readings_of_session(trace),
         notes=_other_cards(sorted(traces), chosen),
     )
 
 
-def _marks(trace: DeviceTrace) -> tuple[Reading, ...]:
+def _readings_of_session(trace: DeviceTrace) -> tuple[Reading, ...]:
     marks = trace.marks
     names = COUNTERS[:4]
     columns = [getattr(marks, name).tolist() for name in names]
@@ -210,7 +210,7 @@ def _marks(trace: DeviceTrace) -> tuple[Reading, ...]:
     )
 
 
-def _from_trace(data: bytes, name: str, limits: Limits) -> CardRecording:
+def _from_json(data: bytes, name: str, limits: Limits) -> CardRecording:
     """Read a JSON trace: event columns, final segments and counters.
 
     The counters were read between phases.
@@ -239,7 +239,7 @@ def _from_trace(data: bytes, name: str, limits: Limits) -> CardRecording:
             settings=plain_settings(raw.get("settings") or {}),
             release=None if raw.get("torch") is None else printable_text(str(raw["torch"])),
             total_bytes=raw.get("total_memory") and int(raw["total_memory"]),
-            readings=_bounds(raw.get("bounds") or (), events),
+            readings=_readings_of_json(raw.get("bounds") or (), events),
         )
     except (
         LookupError,
@@ -254,7 +254,7 @@ def _from_trace(data: bytes, name: str, limits: Limits) -> CardRecording:
         ) from err
 
 
-def _bounds(rows: Sequence[Mapping[str, Any]], events: Events) -> tuple[Reading, ...]:
+def _readings_of_json(rows: Sequence[Mapping[str, Any]], events: Events) -> tuple[Reading, ...]:
     return tuple(
         Reading(
             label=f"end of {row.get('end_of', 'phase')} {row.get('it', '')}".rstrip(),

@@ -1,4 +1,4 @@
-"""Replay a recording in the model and report the first difference."""
+"""Replay a recording in the simulator and report the first difference."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ReplayResult:
         release_known: Whether the recording names it.
         events: How many events there are.
         exact: Whether every address, driver event, counter and the final layout agree.
-        first_difference: Where not; None if they do.
+        first_difference: The first difference; None if all agree.
         peak_allocated: Highest allocated bytes of the model (up to the first difference).
         peak_reserved: Highest reserved bytes of the model (up to the first difference).
         recorded_peak_allocated: The recording's: torch's own counter where it is in the file.
@@ -146,7 +146,7 @@ def replay_recording(recording: CardRecording) -> ReplayResult:
     settings = AllocatorSettings.from_torch(recording.settings, release)
     start, notes = _start(recording, settings)
     followed = reconstruct(start, recording.events, settings)
-    runner = _Runner(recording, start, settings, release, followed)
+    runner = _FactSearch(recording, start, settings, release, followed)
     difference = runner.run()
     recorded = _recorded_peaks(recording, followed)
     return ReplayResult(
@@ -182,7 +182,7 @@ def _recorded_peaks(recording: CardRecording, followed: MemoryCurves) -> dict[st
     return peaks
 
 
-class _Runner:
+class _FactSearch:
     """A search for unrecorded facts that explain a difference."""
 
     def __init__(
@@ -268,6 +268,7 @@ class _Runner:
         The segment was taken for event `index`; only allocations while it was held count.
         """
         events = self.recording.events
+        # The event before is the SEGMENT_ALLOC.
         addr, size = int(events.addr[index]), int(events.size[index - 1])
         later = range(index, len(events))
         found = {}

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-_FEW = 3
+_MAX_LONE_COMPLETED_FREES = 3
+"""With more completed frees than this and no request, the recording leaves requests out."""
 _SEGMENT_ACTIONS = (
     Action.SEGMENT_ALLOC,
     Action.SEGMENT_FREE,
@@ -42,15 +43,15 @@ def undo_with_notes(
         events: What happened in between.
         settings: The settings in force.
     """
-    stretches = AddressRanges(final.segments)
+    ranges = AddressRanges(final.segments)
     for row in np.flatnonzero(np.isin(events.action, _SEGMENT_ACTIONS))[::-1].tolist():
-        stretches.take_back(
+        ranges.take_back(
             int(events.action[row]),
             int(events.addr[row]),
             int(events.size[row]),
             int(events.stream[row]),
         )
-    segments = stretches.segments()
+    segments = ranges.segments()
     addr, requested, state, stack, exact = _blocks_before(final, events)
     starts, ends = segments.addr, segments.addr + segments.size
     home = np.searchsorted(starts, addr, "right") - 1
@@ -91,9 +92,9 @@ def _blocks_before(final: Layout, events: Events) -> tuple[Ints, Ints, Ints, Int
     The columns are address, requested bytes, state, stack and block bytes, which are 0 if
     unsure.
     """
-    about = np.flatnonzero(events.action <= Action.FREE_COMPLETED)
-    known, first = np.unique(events.addr[about], return_index=True)
-    first = about[first]
+    block_events = np.flatnonzero(events.action <= Action.FREE_COMPLETED)
+    known, first = np.unique(events.addr[block_events], return_index=True)
+    first = block_events[first]
     freed = first[events.action[first] != Action.ALLOC]
     was_pending = events.action[freed] == Action.FREE_COMPLETED
     if _skips_requests(events):
@@ -120,16 +121,19 @@ def _skips_requests(events: Events) -> bool:
     was pending. A short window may hold just the ends of pending blocks.
     """
     counts = np.bincount(events.action, minlength=len(Action))
-    return bool(counts[Action.FREE_REQUESTED] == 0 and counts[Action.FREE_COMPLETED] > _FEW)
+    return bool(
+        counts[Action.FREE_REQUESTED] == 0
+        and counts[Action.FREE_COMPLETED] > _MAX_LONE_COMPLETED_FREES
+    )
 
 
 def _with_surplus(
     addr: Ints, size: Ints, limit: Ints, unsure: NDArray[np.bool_], events: Events
 ) -> tuple[Ints, int]:
-    """Add the surplus that large blocks kept to their sizes, where it shows.
+    """Enlarge large blocks by a remainder not split off, where it shows.
 
     No piece of a large segment is as small as 1 MiB, so a smaller gap belongs to the block before
-    it. Allocations behind the block during its lifetime show its end, too. Returns the sizes and
+    it. Allocations at higher addresses during its lifetime show its end, too. Returns the sizes and
     how many remain a guess.
     """
     size = size.copy()

@@ -64,21 +64,22 @@ class HostTotals:
     """
 
     def __init__(self, torch: Any, registry: StorageRegistry) -> None:
-        self._torch, self._roll = torch, registry
+        self._torch, self._registry = torch, registry
 
     def now(self) -> Totals:
         """Return the live bytes of registered storages, and the process's."""
-        self._roll.check_all_next()
-        self._roll.sweep(0)
-        process = self._roll.device.read(self._torch, 0, whole=False).process
-        return Totals(sum(self._roll.live_bytes.values()), None, process)
+        # Look for freed storages now, among all of them.
+        self._registry.check_all_next()
+        self._registry.sweep(0)
+        process = self._registry.device.read(self._torch, 0, whole=False).process
+        return Totals(sum(self._registry.live_bytes.values()), None, process)
 
     def blocks(self) -> dict[tuple[int, int], int]:
         """Return the bytes of each live storage, by device and address.
 
-        The device is its index in the identities.
+        The keys are those of StorageRegistry: (-1 - index of the device, address).
         """
-        return self._roll.storages()
+        return self._registry.storages()
 
 
 @contextmanager
@@ -119,11 +120,11 @@ def perform(command: Command) -> list[Freed]:
         return [_free_frameworks()]
     shell, namespace = running_shell(), user_names()
     single = {"traceback": tracebacks.target, "out": results.target}.get(word)
-    with choose_totals() as lent:
+    with choose_totals() as totals:
         if single is not None:
-            return [_free(namespace, single(shell, namespace), lent)]
+            return [_free(namespace, single(shell, namespace), totals)]
         wanted = names.targets(shell, namespace, word)
-        return [_free(namespace, target, lent) for target in wanted]
+        return [_free(namespace, target, totals) for target in wanted]
 
 
 def _free_cache() -> Freed:
@@ -159,19 +160,19 @@ def _free_frameworks() -> Freed:
     )
 
 
-def _free(namespace: Mapping[str, Any], target: Target, lent: CardTotals | HostTotals) -> Freed:
-    goes = reachable_storages(namespace) - reachable_storages(namespace, target.cut)
-    blocks = lent.blocks()
-    before = lent.now()
+def _free(namespace: Mapping[str, Any], target: Target, totals: CardTotals | HostTotals) -> Freed:
+    predicted_freed = reachable_storages(namespace) - reachable_storages(namespace, target.cut)
+    blocks = totals.blocks()
+    before = totals.now()
     notes = target.release()
-    after = lent.now()
+    after = totals.now()
     return Freed(
         what=target.what,
         measure="allocated",
-        predicted=sum(blocks.get(at, 0) for at in goes),
+        predicted=sum(blocks.get(at, 0) for at in predicted_freed),
         before=before,
         after=after,
-        left=_left(namespace, target.reached & lent.blocks().keys()),
+        left=_left(namespace, target.reached & totals.blocks().keys()),
         notes=tuple(notes),
     )
 

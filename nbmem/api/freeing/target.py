@@ -17,7 +17,7 @@ class Target:
 
     Attributes:
         what: The user's text: `checkpoint['model']`.
-        cut: The heap without the target.
+        cut: What the heap walk leaves out, to predict what the release frees.
         reached: Storages reachable from it, as (CUDA ordinal, address), whether held by others or
             not.
         release: Frees it; returns sentences on other things that the user should know.

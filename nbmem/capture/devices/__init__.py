@@ -1,10 +1,10 @@
-"""Memory of torch's tensors besides that of NVIDIA GPUs, as a protocol.
+"""Protocol of the devices whose allocator keeps no history.
 
 A kind of memory is one class, and an accelerator an entry in `ACCELERATORS`. For CUDA devices (and
 ROCm's, which are also torch.cuda's) torch's own allocator has a complete history, see
-capture/torch_memory/allocator_history.py. With another allocator they are among these kinds,
-because no history of them is read. So their ledger is built from the observed live storages
-(capture/tensors/storage_registry.py) and from these readings.
+capture/torch_memory/allocator_history.py. If torch uses another allocator for
+CUDA, its devices are read through this protocol, too. Their ledger is built from the observed live
+storages (capture/tensors/storage_registry.py) and from these readings.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Accelerators besides NVIDIA's and AMD's, by torch's own counters.
 
+CUDA devices are here, too, if torch uses another allocator than its native one.
+
 Names are those of torch 2.13.
 
 Their allocators round and hold temporaries, which belong to no observed tensor. Counted bytes
@@ -93,7 +95,7 @@ _SILENT = " The driver does not tell what is in use, so what other programs hold
 _OWN_PROBES = frozenset(("cuda", "xpu", "mps"))
 
 
-class _MayBeSilent:
+class _MayLackUsedBytes:
     """An accelerator whose driver may not report the bytes in use.
 
     The driver of Intel's integrated GPUs raises.
@@ -101,13 +103,13 @@ class _MayBeSilent:
     https://github.com/pytorch/pytorch/issues/194576
     """
 
-    _words = "this accelerator"
+    _label = "this accelerator"
     _silent = False
 
     @property
     def missing(self) -> str:
         """The limits of a recording of the accelerator."""
-        return _MISSING.format(self._words) + (_SILENT if self._silent else "")
+        return _MISSING.format(self._label) + (_SILENT if self._silent else "")
 
     def _used(self, ask: Callable[[int], tuple[int, int]], index: int) -> int | None:
         """Return bytes in use by all processes; None if not reported."""
@@ -120,7 +122,7 @@ class _MayBeSilent:
         return max(0, int(total) - int(free))
 
 
-class Xpu(_MayBeSilent):
+class Xpu(_MayLackUsedBytes):
     """Intel's GPUs: a caching allocator with the statistics of CUDA's.
 
     Torch 2.13 can also write a history of them (`torch.xpu.memory._record_memory_history`). It is
@@ -129,7 +131,7 @@ class Xpu(_MayBeSilent):
     """
 
     kind = "xpu"
-    _words = "an Intel GPU"
+    _label = "an Intel GPU"
 
     def in_use(self, torch: Any) -> bool:
         """Return True if torch.xpu is initialized."""
@@ -192,7 +194,7 @@ class Mps:
         return _info(torch, self.kind, index, "Apple GPU", int(torch.mps.recommended_max_memory()))
 
 
-class Accelerator(_MayBeSilent):
+class Accelerator(_MayLackUsedBytes):
     """Any other accelerator that torch.accelerator knows (Ascend, MTIA).
 
     Its memory API is that of torch 2.9.

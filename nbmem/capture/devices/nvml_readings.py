@@ -21,7 +21,7 @@ _NOT_SUPPORTED = 3
 _NO_MEMORY = object()
 _WDDM = 0
 """NVML_DRIVER_WDDM: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html."""
-_FOR_EACH = 16 * MIB
+_MAX_UNATTRIBUTED_PER_PROCESS = 16 * MIB
 """Limit of unattributed bytes for the card and for each process: twice the observed bytes."""
 
 
@@ -196,7 +196,8 @@ def unattributed_bytes(used: int, held: Mapping[int, int | None]) -> int:
     """
     known = [size for size in held.values() if size is not None]
     rest = used - sum(known)
-    return rest if len(known) == len(held) and 0 < rest <= _FOR_EACH * (1 + len(held)) else 0
+    most = _MAX_UNATTRIBUTED_PER_PROCESS * (1 + len(held))
+    return rest if len(known) == len(held) and 0 < rest <= most else 0
 
 
 def _listed(library: Any, ask: str, handle: Any) -> list[tuple[Any, int | None]]:

@@ -103,10 +103,10 @@ class TensorLabelLog:
         self._modules: dict[int, TrackedObject] = {}
         self._optimizers: dict[int, TrackedObject] = {}
         self._locals = LocalNames()
-        self._around = SearchedModules()
+        self._searched_modules = SearchedModules()
         self._parameters: dict[int, Parameter] = {}  # those that were looked up
         self._trees: dict[int, tuple[TrackedObject, ModuleTree]] = {}  # of named modules
-        self._shown: dict[int, ThreadObjects] = {}  # by loop
+        self._objects_by_loop: dict[int, ThreadObjects] = {}
         self._home: int | None = None  # the home thread's loop, if it trains
         self._named: set[int] = set()
         self._walked: dict[int, Footprint] = {}
@@ -127,7 +127,7 @@ class TensorLabelLog:
 
     def begin_loop(self, loop: int) -> None:
         """Register a thread that begins to train, under this number."""
-        self._shown[loop] = ThreadObjects()
+        self._objects_by_loop[loop] = ThreadObjects()
 
     def called(
         self,
@@ -187,7 +187,7 @@ class TensorLabelLog:
         elif id(module) in self._sharded:
             # What FSDP gathers is new memory in each step, even at the same address.
             self._add(mark, shards_and_gathered(module), known)
-        shown = self._shown[loop]
+        shown = self._objects_by_loop[loop]
         if moved or id(module) not in shown.owners:
             shown.owners.add(id(module))
             found = (known.tree or tree_of(module)).parameters_once()
@@ -213,7 +213,7 @@ class TensorLabelLog:
             self._variables(mark, kept.append)
             self._earlier_graphs(mark, kept)
         elif active_registry() is not None:
-            self._variables_at_a_price(mark)
+            self._record_variables_in_budget(mark)
 
     def gradients(
         self, mark: int, loop: int, others: Mapping[int, bool], *, at_end: bool = False
@@ -231,16 +231,16 @@ class TensorLabelLog:
         Returns:
             A few of the parameters, which must not be retained.
         """
-        if not self._room():
+        if not self._has_room():
             return []
-        own = self._shown[loop].parameters
+        own = self._objects_by_loop[loop].parameters
         if loop == self._home:
             own = own.union(
-                self._named.difference(*(self._shown[o].parameters for o in others)),
+                self._named.difference(*(self._objects_by_loop[o].parameters for o in others)),
                 self._idle_with_gradients(others, few=not at_end),
             )
         for other, busy in others.items():
-            own = own - self._shown[other].parameters if busy else own
+            own = own - self._objects_by_loop[other].parameters if busy else own
         found: list[tensors.ObservedStorage] = []
         asked: list[Any] = []
         again = gradient_reader()
@@ -274,7 +274,7 @@ class TensorLabelLog:
             if known.ref() is None or id(known.ref()) in self._walked:
                 continue
             with self.time_budget.spend("gradients of idle models") as granted:
-                theirs = [self._shown[other].parameters for other in others]
+                theirs = [self._objects_by_loop[other].parameters for other in others]
                 keys = set(tree.places).difference(*theirs) if any(theirs) else tree.places
                 asked = islice(keys, 0, None, len(keys) // MOST_ASKED + 1)
                 if few and not (granted and tree.with_gradient(asked)):
@@ -310,12 +310,13 @@ class TensorLabelLog:
             forward: A key shared by forwards with the same allocations. Their names are transferred
                 when the recording is read (ledger/repeated_steps.py). None always reads the graph.
         """
-        if self.unread is not None or not self._room():
+        if self.unread is not None or not self._has_room():
             return
         # Without an allocator history, each graph shows what it keeps alive.
         if active_registry() is not None:
             with self.time_budget.spend(forward) as granted:
                 if granted and not self._read_by_pattern(mark, outputs, forward):
+                    # No pattern matches: read it even if its key was read before.
                     self._read_graph(
                         mark, outputs, None if forward in self._forwards else forward, forward
                     )
@@ -336,7 +337,7 @@ class TensorLabelLog:
             for pattern in self._patterns[kind]:
                 found = pattern.saved(roots)
                 if found is not None:
-                    self.rows.add(mark, [_of(seen, owner) for seen, owner in found])
+                    self.rows.add(mark, [_with_owner(seen, owner) for seen, owner in found])
                     return True
         except Exception as err:  # noqa: BLE001 - as for a graph that is read whole, below
             reraise_if_from_signal(err)
@@ -369,13 +370,13 @@ class TensorLabelLog:
             self.deep = self.deep or graph.graphs.deep
             found = list(saved_tensors(graph))
             self._learn_pattern(kind, graph)
-            coming = list(expected_gradients(graph) if forward else ())
-            coming += planned_buffers(graph) if forward and active_registry() is None else ()
+            expected = list(expected_gradients(graph) if forward else ())
+            expected += planned_buffers(graph) if forward and active_registry() is None else ()
         except Exception as err:  # noqa: BLE001 - an unknown kind of graph
             reraise_if_from_signal(err)
             self.unread = repr(err)
         else:
-            self.rows.add(mark, [*(_of(seen, owner) for seen, owner in found), *coming])
+            self.rows.add(mark, [*(_with_owner(seen, owner) for seen, owner in found), *expected])
         if forward is not None and len(self._forwards) <= MAX_WALKS:
             self._variables(mark)
 
@@ -384,7 +385,7 @@ class TensorLabelLog:
 
         These names end with their function's name.
         """
-        if self._room():
+        if self._has_room():
             others = OtherOptimizers(self._states)
             names = tensors.NameCallbacks(
                 others.add_candidate, self._member, self._set_variable, self._set_path, made
@@ -403,11 +404,13 @@ class TensorLabelLog:
         A backward may never run for these graphs, as for a GAN that samples images without no_grad.
         If several threads train, a graph may belong to another one, so none is read.
         """
-        if kept and len(self._shown) == 1 and self._earlier < MAX_WALKS:
+        if kept and len(self._objects_by_loop) == 1 and self._earlier < MAX_WALKS:
             self._earlier += 1
             self.saved(mark, kept)
 
-    def _variables_at_a_price(self, mark: int, made: Callable[[Any], None] | None = None) -> None:
+    def _record_variables_in_budget(
+        self, mark: int, made: Callable[[Any], None] | None = None
+    ) -> None:
         """Record the variables' tensors if the time budget allows it.
 
         This includes steps like earlier ones, where no allocator history shows what a list has
@@ -423,10 +426,10 @@ class TensorLabelLog:
         It applies where there is no allocator history. The graphs are those that this loop's
         variables hold, such as a sum of losses or a list of results.
         """
-        if loop.waits_since is None or active_registry() is None or len(self._shown) > 1:
+        if loop.waits_since is None or active_registry() is None or len(self._objects_by_loop) > 1:
             return
         kept: list[Any] = []
-        self._variables_at_a_price(mark, kept.append)
+        self._record_variables_in_budget(mark, kept.append)
         with self.storage_log.dating_back_to(loop.waits_since):
             self.saved(mark, kept)
 
@@ -438,7 +441,7 @@ class TensorLabelLog:
         known = self._parameters.get(id(parameter))
         if known is None or known.ref() is not parameter:
             for known_as, tree in self._trees.values():
-                self._learn_one(known_as, tree, parameter)
+                self._register_parameter(known_as, tree, parameter)
             known = self._parameters.get(id(parameter))
         if known is None or known.ref() is not parameter:
             return None
@@ -471,7 +474,7 @@ class TensorLabelLog:
         """
         known = self._modules.get(id(module))
         if known is None or known.ref() is not module:
-            if not self._around.is_new(module, len(self._modules)):
+            if not self._searched_modules.is_new(module, len(self._modules)):
                 return
             tree = tree_of(module)
             if not any(part.nameless for part, _ in self._known_inside(tree)):
@@ -502,7 +505,7 @@ class TensorLabelLog:
 
         It also works once the parameter is freed. Returns None if it is unknown.
         """
-        self._owner_of(ref())
+        self._owner_of(ref())  # registers the parameter
         known = self._parameters.get(key)
         return None if known is None or known.ref is not ref else f"{known.owner.name}{known.path}"
 
@@ -521,12 +524,14 @@ class TensorLabelLog:
         if known.learned is not tree:
             known.learned = tree
             for parameter in tree.parameters_once():
-                self._learn_one(known, tree, parameter)
-        for faces in fsdp2_substitutes(module):  # the module has one of them at a time
-            found = (self._parameters.get(id(face)) for face in faces)
+                self._register_parameter(known, tree, parameter)
+        for alternatives in fsdp2_substitutes(module):  # the module has one of them at a time
+            found = (self._parameters.get(id(alternative)) for alternative in alternatives)
             path = next((one.path for one in found if one is not None and one.owner is known), "")
-            for face in faces if path else ():
-                self._learn(face, Parameter(face, _place(path[1:], face), known))
+            for alternative in alternatives if path else ():
+                self._learn(
+                    alternative, Parameter(alternative, _place(path[1:], alternative), known)
+                )
 
     def _learn_tree(self, known: TrackedObject, module: Any) -> None:
         """Register where a module lies and which known parts it contains.
@@ -541,9 +546,9 @@ class TensorLabelLog:
         if known.tree is not tree:
             known.tree = tree
             for key in _in_both(self._parameters, tree.places):
-                self._learn_one(known, tree, self._parameters[key].ref())
+                self._register_parameter(known, tree, self._parameters[key].ref())
 
-    def _learn_one(self, known: TrackedObject, tree: ModuleTree, parameter: Any) -> None:
+    def _register_parameter(self, known: TrackedObject, tree: ModuleTree, parameter: Any) -> None:
         """Register a parameter's place in a module tree, if it is there."""
         place = tree.places.get(id(parameter))
         if place is not None and parameter is not None and place.ref() is parameter:
@@ -581,7 +586,7 @@ class TensorLabelLog:
     def track_optimizer(self, optimizer: Any, loop: int) -> None:
         """Track an optimizer and its parameters weakly, for one loop."""
         self._learn_optimizer(optimizer)
-        shown = self._shown[loop]
+        shown = self._objects_by_loop[loop]
         if id(optimizer) not in shown.owners:
             shown.owners.add(id(optimizer))
             for group in modules.param_groups(optimizer):
@@ -715,7 +720,7 @@ class TensorLabelLog:
     def _add(
         self, mark: int, seen: Iterable[tensors.ObservedStorage], owner: TrackedObject | None = None
     ) -> None:
-        if self._room():
+        if self._has_room():
             self._extend(mark, seen, owner)
 
     def _extend(
@@ -753,7 +758,7 @@ class TensorLabelLog:
         """
         return sum(n for kind, n in self.time_budget.refused.items() if isinstance(kind, tuple))
 
-    def _room(self) -> bool:
+    def _has_room(self) -> bool:
         self.full = self.full or self.rows.count >= MAX_ROWS
         return not self.full
 
@@ -780,7 +785,7 @@ class TensorLabelLog:
         return None if known is None else known.name
 
 
-def _of(
+def _with_owner(
     seen: tensors.ObservedStorage, owner: TrackedObject | OptimizerParameter | None
 ) -> tensors.ObservedStorage:
     """Return an observed tensor with an owner.

@@ -41,9 +41,9 @@ class Sharded(Parallel):
         self._at_optimizer = False
 
     def before_optimizer(self, params: Any) -> Any:
-        """Shard the model of these parameters, and note if it is on the host.
+        """Shard the model of these parameters.
 
-        The lines belong before the optimizer then.
+        If it is on the host, its lines go before the optimizer.
         """
         given, done = list(params), len(self._done)
         on_host = not all(p.is_cuda for p in parameters_of(given))
@@ -85,7 +85,10 @@ class Sharded(Parallel):
         return "\n".join(found)
 
     def price_of(self, card: Card, steps: int) -> str:
-        """Return the price with host memory, and whether it is one unit."""
+        """Describe the cost, with the host memory that it takes.
+
+        A note is added if the whole model is one unit.
+        """
         del card, steps
         alone = "" if self._units else (
             "; no repeated blocks were found, so the whole model is one unit and is gathered whole"
@@ -176,6 +179,6 @@ def cut_unit(unit: Any, options: dict[str, Any]) -> None:
     fully_shard(unit, **options)
     kept = {id(p) for p in unit.parameters()}
     for old in before:
-        # A program with these lines makes its optimizer's list later, of the new ones.
+        # The edited program makes its optimizer later, of the new parameters.
         if id(old) not in kept and old.is_cuda and not hasattr(old, "device_mesh"):
             old.untyped_storage().resize_(0)

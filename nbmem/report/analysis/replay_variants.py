@@ -54,7 +54,8 @@ class ReplayOutcome:
 class _RecordedAddressDriver(SimulatedDriver):
     """A simulated driver that returns the recorded addresses if it can.
 
-    Up to torch 2.11 they order blocks of one size, and a real driver's addresses do not only rise.
+    Up to torch 2.11 blocks of equal size are ordered by address, and a real driver's addresses do
+    not only ascend.
     """
 
     def __init__(self, trace: DeviceTrace, total_bytes: int) -> None:
@@ -74,9 +75,11 @@ class _RecordedAddressDriver(SimulatedDriver):
         addr = super().malloc(size)
         recorded = self._recorded.get(size)
         if addr is not None and recorded:
-            wish = recorded.popleft()
-            if all(wish + size <= a or a + s <= wish for a, s in self._held.items()):
-                addr = wish
+            recorded_addr = recorded.popleft()
+            if all(
+                recorded_addr + size <= a or a + s <= recorded_addr for a, s in self._held.items()
+            ):
+                addr = recorded_addr
         if addr is not None:
             self._held[addr] = size
         return addr
@@ -119,7 +122,7 @@ class AllocatorReplay:
             self.at[addr] = self.allocator.malloc(size, 0)
 
     def rehearse(self, first: int, last: int) -> None:
-        """Run a stretch's requests once, and free at its end what is left."""
+        """Replay the events of a range once; free what is live at its end."""
         mine: dict[int, int] = {}
         for action, addr, size, stream in self._rows(first, last):
             if action == _ALLOC:
@@ -132,7 +135,15 @@ class AllocatorReplay:
     def repeat(
         self, first: int, last: int, once: Collection[int], instead: Mapping[int, int]
     ) -> None:
-        """Replay a stretch once more after its first run; see `try_again`."""
+        """Replay a range of events once more after its first run.
+
+        Args:
+            first: Position at which the range begins.
+            last: Position at which it ends.
+            once: Positions of requests that are not repeated.
+            instead: For requests whose block outlived the range: their position, and the position
+                that frees the first run's block.
+        """
         goes: dict[int, list[int]] = {}
         for born, at in instead.items():
             where = self.at.get(int(self.events.addr[born]))
@@ -154,10 +165,17 @@ class AllocatorReplay:
         resized: Mapping[int, int],
         sooner: Mapping[int, Sequence[int]] | None = None,
     ) -> ReplayOutcome:
-        """Replay the first `count` events; see `try_settings` and `try_freeing`."""
+        """Replay the first events, with changes.
+
+        Args:
+            count: Number of events.
+            empty_at: Positions of additional calls of torch.cuda.empty_cache().
+            resized: Other sizes for the requests at these positions; 0 leaves one out.
+            sooner: By position, recorded addresses of blocks that are freed there already.
+        """
         allocator = self.allocator
         refused, index = None, 0
-        requested = bool((self.events.action == _FREE).any())
+        has_free_requests = bool((self.events.action == _FREE).any())
         for index, (action, addr, size, stream) in enumerate(self._rows(0, count)):
             for gone in sooner.get(index, ()) if sooner else ():
                 allocator.free(self.at.pop(gone))
@@ -174,7 +192,7 @@ class AllocatorReplay:
             if action == _FREE:
                 self._free(index, addr)
             elif action == _COMPLETED:
-                self._complete(addr, freed=requested)
+                self._complete(addr, freed=has_free_requests)
         return self.outcome(index, refused)
 
     def _malloc(self, index: int, size: int, stream: int) -> int:
@@ -193,6 +211,7 @@ class AllocatorReplay:
             return
         events = self.events
         follows = index + 1 < len(events) and events.action[index + 1] == _COMPLETED
+        # Another stream used the block: the free was completed later.
         if not self.at_once and not (follows and events.addr[index + 1] == addr):
             self.allocator.record_stream(where, _OTHER_STREAM)
             self.deferred.add(where)

@@ -25,8 +25,8 @@ class RanksWidget(ipywidgets.VBox):  # type: ignore[misc]
 
     Args:
         world: The world; only ranks that wrote a session can be chosen.
-        explorer_of: Makes the explorer of a rank, by its number; its error for the first (highest)
-            rank is raised.
+        explorer_of: Makes the explorer of a rank, by its number. The rank with the highest peak
+            comes first, and an error for it is raised.
 
     Attributes:
         rank: Number of the rank that is shown; set it, observe it, link it.
@@ -38,6 +38,7 @@ class RanksWidget(ipywidgets.VBox):  # type: ignore[misc]
     def __init__(
         self, world: WorldReport, explorer_of: Callable[[int], ExplorerWidget], **options: Any
     ) -> None:
+        # Only a rank with a session has bytes by category.
         rows = [row for row in world.rows if row.held]
         self._explorer_of = explorer_of
         self._numbers = [row.rank.number for row in rows]
@@ -56,7 +57,7 @@ class RanksWidget(ipywidgets.VBox):  # type: ignore[misc]
         self.observe(self._choose, "rank")
 
     @traitlets.validate("rank")  # type: ignore[untyped-decorator]
-    def _one_of_them(self, proposal: Any) -> int:
+    def _check_rank(self, proposal: Any) -> int:
         value: int = proposal["value"]
         if value not in self._numbers:
             raise traitlets.TraitError(f"There is no session of a rank {value} in this world.")

@@ -18,7 +18,7 @@ from nbmem.virtual.kernel_rules import KernelRules
 from nbmem.virtual.split_kv import splits_of
 
 PARTS_APART = 128
-"""Rows of distance between the parts of a batch of unequal texts in backward."""
+"""Rows of padding after each sequence of a varlen batch, in backward's buffers."""
 
 
 def forward(
@@ -77,8 +77,7 @@ def varlen_forward(
         out = torch.empty_like(q)
     lse = _floats(q, heads, q.size(0))
     softmax = _softmax(q, batch, heads, queries, keys, wanted=return_softmax)
-    swaps = swapped and not dropout
-    parts = _parts(q, batch, heads, queries, keys, size, splits) if swaps else ()
+    parts = _parts(q, batch, heads, queries, keys, size, splits) if swapped else ()
     state = torch.empty(2, dtype=torch.int64, device=q.device)
     if swapped:
         before, after = (batch, queries, key_heads, size), (batch, key_heads * queries, size)
@@ -107,11 +106,11 @@ def with_cache(
     if swapped:
         q = q.reshape(batch, key_heads, heads // key_heads, size).transpose(1, 2)
         queries, heads = heads // key_heads, key_heads
-    ragged = (0, -size % 8)
-    q, k_all, v_all = (pad(t, ragged) if size % 8 else t for t in (q, k_cache, v_cache))
+    head_padding = (0, -size % 8)
+    q, k_all, v_all = (pad(t, head_padding) if size % 8 else t for t in (q, k_cache, v_cache))
     result = torch.empty_like(q) if out is None or size % 8 else out
     lse = _floats(q, batch, heads, queries)
-    added = [pad(t, ragged) for t in (k, v) if t is not None and size % 8]
+    added = [pad(t, head_padding) for t in (k, v) if t is not None and size % 8]
     parts = _parts(q, batch, heads, queries, keys, round_up(size, 8), splits)
     if size % 8:
         result = result[..., :size]
@@ -138,7 +137,7 @@ def backward(
     dq, dk, dv = _gradients((q, dq), (k, dk), (v, dv))
     rows = (batch, round_up(queries, 128))
     sums = _floats(q, batch, heads, rows[1])
-    _spread(q, batch, rows, heads, size, dk, dv, deterministic=deterministic)
+    _allocate_gradient_buffers(q, batch, rows, heads, size, dk, dv, deterministic=deterministic)
     return dq, dk, dv, sums
 
 
@@ -155,7 +154,7 @@ def varlen_backward(
     dq, dk, dv = _gradients((q, dq), (k, dk), (v, dv))
     rows = q.size(0) + PARTS_APART * batch
     sums = _floats(q, heads, rows)
-    _spread(q, batch, (rows,), heads, size, dk, dv, deterministic=deterministic)
+    _allocate_gradient_buffers(q, batch, (rows,), heads, size, dk, dv, deterministic=deterministic)
     return dq, dk, dv, sums
 
 
@@ -211,7 +210,7 @@ def _gradients(*pairs: tuple[Tensor, Tensor | None]) -> list[Tensor]:
     return [torch.empty_like(like) if made is None else made for like, made in pairs]
 
 
-def _spread(
+def _allocate_gradient_buffers(
     q: Tensor, batch: int, rows: tuple[int, ...], heads: int, size: int, dk: Tensor, dv: Tensor,
     *, deterministic: bool,
 ) -> None:  # fmt: skip

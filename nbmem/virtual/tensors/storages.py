@@ -43,7 +43,7 @@ class _Wrapper(torch.Tensor):
 class DataKernels:
     """A context in which operators run shape-only kernels.
 
-    Virtual tensors are no exception.
+    They do so for virtual tensors, too.
     """
 
     __slots__ = ("_dispatch", "_keys")
@@ -98,8 +98,8 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
         key, home: The storage's identity, and the table that lists the block under it.
         gpu, addr: The card, and the address there, 0 for no bytes.
         twin: The storage's values on the CPU if they are known, else None.
-        healthy: The value of a bool made from these values in a healthy run, if that is known. For
-            counts it is False if they are 0.
+        healthy: What a condition on these values is in a run without NaN or overflow, if that is
+            known. For counts it is False if they are 0.
         most: The most elements that can be nonzero, if the values are unknown; None: all.
         look: Sign and seed of the numbers, if they are unknown; None: it is one number, 1.0.
         below: No integer in it is negative or as large as this; None: unknown.
@@ -148,7 +148,7 @@ def build(shape: Any, made: list[torch.Tensor], tensors: list[torch.Tensor]) -> 
     """Build what a call returns from fresh results and arguments.
 
     Args:
-        shape: As in Results.
+        shape: The structure of the return value: see Results.shape.
         made: The fresh results.
         tensors: The tensors that the call was given.
     """
@@ -206,7 +206,8 @@ class Storages:
         block.gpu, block.addr, block.owned = gpu, addr, owned
         block.forget_values()
         block.look, block.resized, block.overwritten = POSITIVE, None, None
-        with gpu.lock:  # a freed storage at this key unregisters before, or later finds this one
+        # A dead storage with this key has unregistered already, or sees that it was replaced.
+        with gpu.lock:
             self._blocks[block.key] = block
         return block
 

@@ -19,16 +19,17 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.value_rules import Bound
     from nbmem.virtual.tensors.values import Values
 
-_WIDTHS = {torch.bool: 2, torch.uint8: 256}
+_VALUE_COUNTS = {torch.bool: 2, torch.uint8: 256}
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def learn(values: Values, name: str, made: list[torch.Tensor], bound: int) -> None:
     """Store a bound of a call's result, or make the result known from it.
 
-    "most" and "below" are stored; "shared" is a total and "largest" an exclusive bound of
-    each element (ValueRule).
+    "most" and "below" are stored. The others set equal values: "shared" is their sum, "largest"
+    an exclusive bound that each is just below (ValueRule).
     """
+    # Indices are the last result (topk, max), counts the first.
     result = made[-1 if name == "below" else 0]
     block = values.storages.of(result)
     if block is None:
@@ -112,8 +113,8 @@ def below_of(values: Values, tensor: torch.Tensor) -> int | None:
 
     None also if one of them may be negative.
     """
-    if tensor.dtype in _WIDTHS:
-        return _WIDTHS[tensor.dtype]
+    if tensor.dtype in _VALUE_COUNTS:
+        return _VALUE_COUNTS[tensor.dtype]
     if not is_virtual(tensor):
         return None
     twin = values.twin(tensor)
@@ -122,7 +123,7 @@ def below_of(values: Values, tensor: torch.Tensor) -> int | None:
         return None if block is None else block.below
     with _C._DisableTorchDispatch():
         whole = twin.dtype.is_floating_point and bool(twin.isfinite().all())
-        return below_in(twin.floor().long() if whole else twin)  # floats: once they are cut
+        return below_in(twin.floor().long() if whole else twin)  # floats: rounded down
 
 
 def below_in(tensor: torch.Tensor) -> int | None:
@@ -204,10 +205,10 @@ def bound_of_joined(values: Values, call: OperatorCall) -> int | None:
 
 
 def bound_after_write(name: str) -> Bound:
-    """Make a rule for writes into places of a whole storage.
+    """Make a rule for index writes into a tensor that fills its storage.
 
-    The bound covers the old and the written integers. As many written as there are elements
-    replace the old ones.
+    The bound covers the old and the written integers. Old integers do not
+    count if as many elements are written as the tensor has.
 
     Args:
         name: The argument that is written.

@@ -3,7 +3,7 @@
 What it sees
     Gradients of the step before that still live at the highest moment of a forward, a backward or
     an evaluation: zero_grad(set_to_none=False), or zero_grad() at the head of the loop and an
-    evaluation behind it. It speaks where they are a tenth of the peak and a hundredth of the card,
+    evaluation behind it. It is shown if they are a tenth of the peak and a hundredth of the card,
     or memory is short. Those of a CUDA graph have to stay where they are.
 What it costs
     As much as the weights that are trained, at the moment when activations need the room.
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.1
-"""Part of the peak from which they are worth a tip on a card with room."""
+"""Least part of the peak for a tip, if the card has room."""
 OF_THE_CARD = 0.01
-"""... and the part of the card: moving a line is free, but less is not worth a search."""
+"""Least part of the card for a tip: less is not worth a search."""
 
 
 def check(e: Evidence) -> Iterator[Finding]:
@@ -57,8 +57,8 @@ def check(e: Evidence) -> Iterator[Finding]:
     rows, gone = _too_late(e, ends)
     there = int(a.block[old].sum())
     size = min(there, _peak_reduction(e, rows, gone))
-    asked = e.everything or e.short is not None
-    if not e.matters(size, OF_THE_CARD) or not (asked or e.dominates(size, SHARE)):
+    relevant = e.everything or e.short is not None
+    if not e.matters(size, OF_THE_CARD) or not (relevant or e.dominates(size, SHARE)):
         return
     replayed = try_freeing(card_ledger, rows, gone)
     size = size if replayed is None else replayed

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RANDOM_STATE = 16
 """Bytes of a seed and an offset."""
 PARTS_APART = 128
-"""Rows of distance between the parts of a batch of unequal texts in backward."""
+"""Rows of padding after each sequence of a varlen batch, in backward's buffers."""
 _MOST_PARTS = 128
 _ROWS = 64
 """Of the kernel that cuts the keys of a query into parts."""

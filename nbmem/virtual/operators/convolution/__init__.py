@@ -72,14 +72,14 @@ def shape_backward(call: OperatorCall) -> Results:
     source, weight = as_meta(call.args[1]), as_meta(call.args[2])
     runs, native = format_of_call(call)
     if native:
-        return _several(shapes, [torch.contiguous_format] * 3)
+        return _results_in_formats(shapes, [torch.contiguous_format] * 3)
     source = planar(kernel_input(source)).contiguous(memory_format=runs)
     gradient, _ = kernel_gradient(call)
     formats = [layout(gradient, weight), layout(source, gradient), torch.contiguous_format]
-    return _several(shapes, formats)
+    return _results_in_formats(shapes, formats)
 
 
-def _several(specs: list[Any], formats: list[torch.memory_format]) -> Results:
+def _results_in_formats(specs: list[Any], formats: list[torch.memory_format]) -> Results:
     """Return dense tensors in these formats; None where there is no result."""
     fresh: list[TensorSpec] = []
     shape: list[TensorSpec | None] = []
