@@ -5,6 +5,7 @@ Only rank 0 prints.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nbmem.capture.distributed.rank import rank_by_environment
@@ -16,7 +17,6 @@ from nbmem.virtual import rank_messages
 
 if TYPE_CHECKING:
     import argparse
-    from pathlib import Path
 
     from nbmem.api.rank_recording import RankFolder
     from nbmem.api.tracing import Trace
@@ -45,7 +45,7 @@ class RankRun:
         elif "save" in files and rank is not None and rank.world > 1:
             raise UsageError(
                 f"{rank.world} ranks would write the one file {self._given}. Name a folder, with a "
-                f"slash at its end: --save {files['save'].with_suffix('')}/"
+                f"slash at its end: --save {Path(self._given or '').with_suffix('')}/"
             )
 
     @property
