@@ -534,7 +534,10 @@ def test_a_cell_that_runs_again_leaves_nothing_of_its_explorer(notebook, page, c
     assert sum(alive(cdp)) < 3 * one
 
 
-LATE = f"{LOAD}\nnbmem.ipython.later.REST_S, nbmem.frontends.notebook.idle_tasks.WAIT_S = 3600, 0"
+LATE = (
+    f"{LOAD}\nnbmem.frontends.notebook.idle_tasks.REST_S = 3600\n"
+    "nbmem.frontends.notebook.idle_tasks.WAIT_S = 0"
+)
 
 
 @pytest.mark.cells(LATE, SMALL)

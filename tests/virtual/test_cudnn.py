@@ -121,7 +121,7 @@ def test_cudnn_answers_what_a_card_took(real, asked_for, recorded):
 def test_transforms_are_among_the_kernels(real, asked_for, recorded):
     """They are products of cuBLASLt, which makes no handle without a card."""
     assert real.first_kernel(asked_for).nbytes == recorded
-    assert recorded in [answer.nbytes for answer in real.every(asked_for)]
+    assert recorded in [answer.nbytes for answer in real.all_kernels(asked_for)]
 
 
 def test_a_library_s_function_is_answered_by_another_in_its_process():
