@@ -70,7 +70,7 @@ def _heap_of_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
     Torch, and the sessions that other files' tests keep, are most of the heap and take most of the
     time. A frozen object is in no collection, and `gc.get_referrers` does not find it. A walk that
     begins at the modules still comes to it. So other files of tests are not in `sys.modules`
-    meanwhile, and at the end the results that this file's functions cache are dropped.
+    meanwhile, and at the end the results are dropped that functions of tests cache in this file.
     """
     gc.collect()
     gc.freeze()
@@ -84,7 +84,7 @@ def _heap_of_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     sys.modules.update(other_tests)
     for function in vars(request.module).values():
-        if type(function) is CACHED and function.__module__ == request.module.__name__:
+        if type(function) is CACHED and function.__module__.startswith("tests."):
             function.cache_clear()
 
 

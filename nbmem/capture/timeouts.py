@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LIMIT_S = 1.0
 """Seconds after which a reading counts as hung. One takes microseconds, opening NVML some ms."""
 COLD_S = 10.0
-"""That limit for a command that lists cards: an idle driver takes seconds to wake up."""
+"""Limit for a command that lists cards: an idle driver takes seconds to wake up."""
 GRACE_S = 0.1
 """Added to any limit: after a stopped process resumes, its limit has long passed."""
 

@@ -6,12 +6,12 @@ import ast
 import re
 import subprocess
 from collections import Counter
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.repository.sources import MODULES, ROOT, nodes, relative, tree
+
 FITS = 400
 """Lines that are read in one sitting; a module above them is named here, with its reason."""
 LONGER = {
@@ -75,7 +75,6 @@ LONGER_FUNCTIONS = {
     "tensor_patches": "a table of what is replaced",
     "timeline": "a figure is described in one piece",
 }
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 OF_ONE_NAME = {
     # The classes that a user writes down are called alike in each framework, as the docs show them.
     "MemoryCallback": {"integrations/lightning.py", "integrations/transformers.py"},
@@ -102,7 +101,6 @@ TOP_LEVEL = {
     "tests",
     "tools",
 }
-MODULES = sorted([*ROOT.glob("nbmem/**/*.py"), *ROOT.glob("tools/*.py")])
 MACHINE_PATH = re.compile(r"(?<![\w./~-])/(?:home|root|work|opt|farm|mnt|Users)/(?!x/)\w")
 """An absolute path as a machine has it; `/home/x/` is nobody's, for examples."""
 REGISTRY_HOST = re.compile(r"\b(?:pypi|pythonhosted|npmjs|yarnpkg|anaconda|download\.pytorch)\.\w")
@@ -114,16 +112,6 @@ def tracked() -> list[Path]:
         pytest.skip("not a git checkout")
     names = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)
     return [ROOT / name for name in names.split("\0") if name and (ROOT / name).exists()]
-
-
-@cache
-def nodes(path: Path) -> list[ast.AST]:
-    """Yield the module, classes and functions of a file."""
-    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, DOCUMENTED)]
-
-
-def relative(path: Path) -> str:
-    return str(path.relative_to(ROOT))
 
 
 def test_modules_have_at_most_400_lines_or_a_reason():
@@ -154,7 +142,7 @@ def imported_by() -> dict[str, set[str]]:
     """Map each module of nbmem to those that import it, for types and lazily too."""
     importers: dict[str, set[str]] = {dotted(path): set() for path in MODULES}
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.ImportFrom) and node.module:
                 for alias in node.names:
                     whole = f"{node.module}.{alias.name}"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import subprocess
 from collections import defaultdict
-from functools import cache
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-MODULES = sorted([*ROOT.glob("nbmem/**/*.py"), *ROOT.glob("tools/*.py")])
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+from tests.repository.sources import MODULES, ROOT, nodes, relative
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 RIDDLES = frozenset(
     (
         "alike", "apart", "asked", "births", "books", "born", "door", "dying",
@@ -33,20 +35,13 @@ LEANS = re.compile(
     r"(?:It|Its|That|Those|The same|As|Likewise|Both|Also|So|And|They|This|These|There|Who|Whom|"
     r"What|Whether|Where|Which|How|When|If|Here)\b"
 )
+LEANS_ON = re.compile(r"(?:The same|Its?|As|So|That|Those|Likewise|Both|Also|And)\b|\.\.\.")
+"""References to the constant above; a note may begin with `Where` or `How`."""
 PERSONS = re.compile(r"\b(?:nobody|who|whom|whoever)\b", re.IGNORECASE)
 FIRST_COMMIT = "5144d9d7"
 """The last commit before subjects were checked."""
 PART = re.compile(r"[a-z0-9_/.-]+(?:, [a-z0-9_/.-]+)*: [^ ].*[^.]")
 """`ledger: count a shared storage once`."""
-
-
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-def relative(path: Path) -> str:
-    return str(path.relative_to(ROOT))
 
 
 def words_of(name: str) -> set[str]:
@@ -55,7 +50,7 @@ def words_of(name: str) -> set[str]:
 
 def named(path: Path) -> list[str]:
     """List a module's own name and those of its classes and functions."""
-    inside = [n.name for n in ast.walk(tree(path)) if isinstance(n, DOCUMENTED[1:])]
+    inside = [node.name for node in nodes(path)[1:]]
     return [path.parent.name if path.stem == "__init__" else path.stem, *inside]
 
 
@@ -73,8 +68,8 @@ def test_every_exception_is_still_needed():
 @pytest.mark.parametrize("path", MODULES, ids=relative)
 def test_a_docstrings_first_line_stands_alone(path):
     faults = defaultdict(list)
-    for node in ast.walk(tree(path)):
-        if not isinstance(node, DOCUMENTED) or not (text := ast.get_docstring(node)):
+    for node in nodes(path):
+        if not (text := ast.get_docstring(node)):
             continue
         first = text.splitlines()[0]
         if len(first) > SUBJECT:
@@ -86,6 +81,25 @@ def test_a_docstrings_first_line_stands_alone(path):
         if not first.endswith((".", "?", "!")):
             faults["no full stop"].append(first)
     assert not faults, dict(faults)
+
+
+def notes(path: Path) -> list[str]:
+    """List the strings that stand below assignments and describe them."""
+    return [
+        below.value.value
+        for node in nodes(path)
+        for above, below in itertools.pairwise(node.body)
+        if isinstance(above, ast.Assign | ast.AnnAssign)
+        and isinstance(below, ast.Expr)
+        and isinstance(below.value, ast.Constant)
+        and isinstance(below.value.value, str)
+    ]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_a_note_below_a_constant_stands_alone(path):
+    leaning = [text.splitlines()[0] for text in notes(path) if LEANS_ON.match(text)]
+    assert not leaning
 
 
 def subjects() -> list[str]:

@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nbmem.api.freeing.target import Target
-from nbmem.capture.heap import Cut, reachable_storages
 from nbmem.core.errors import UsageError
 from nbmem.core.session.holders import HolderKind
 
@@ -26,13 +25,7 @@ def target(shell: Any | None, namespace: dict[str, Any]) -> Target:
     """
     if shell is None:
         raise UsageError("Outside of IPython no results are kept: there is no `out` to free.")
-    others = Cut(place=lambda place: not _is_result(place))
-    return Target(
-        what="Out",
-        cut=Cut(place=_is_result),
-        reached=reachable_storages(namespace, others),
-        release=partial(_release, shell),
-    )
+    return Target.of_places("Out", _is_result, namespace, partial(_release, shell))
 
 
 def _is_result(place: Place) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.heap import Cut, reachable_storages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from nbmem.capture.heap import Cut
+    from nbmem.capture.interpreter.roots import Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,3 +29,16 @@ class Target:
     cut: Cut
     reached: set[tuple[int, int]]
     release: Callable[[], list[str]]
+
+    @classmethod
+    def of_places(
+        cls,
+        what: str,
+        holds: Callable[[Place], bool],
+        namespace: Mapping[str, Any],
+        release: Callable[[], list[str]],
+    ) -> Target:
+        """Return the target of everything that some places of the heap hold."""
+        others = Cut(place=lambda place: not holds(place))
+        reached = reachable_storages(namespace, others)
+        return cls(what=what, cut=Cut(place=holds), reached=reached, release=release)

@@ -18,7 +18,6 @@ from types import CellType, FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from nbmem.api.freeing.target import Target
-from nbmem.capture.heap import Cut, reachable_storages
 from nbmem.capture.interpreter.roots import kept_exceptions
 from nbmem.core.session.holders import HolderKind
 
@@ -39,13 +38,8 @@ _PARTS = ("__traceback__", "__cause__", "__context__")
 
 def target(shell: Any | None, namespace: dict[str, Any]) -> Target:
     """Return the target of the failed cells' exceptions with their frames."""
-    others = Cut(place=lambda place: not _is_traceback(place))
-    return Target(
-        what="the traceback",
-        cut=Cut(place=_is_traceback),
-        reached=reachable_storages(namespace, others),
-        release=partial(_release, shell),
-    )
+    release = partial(_release, shell)
+    return Target.of_places("the traceback", _is_traceback, namespace, release)
 
 
 def _is_traceback(place: Place) -> bool:

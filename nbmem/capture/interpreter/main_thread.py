@@ -11,8 +11,8 @@ import re
 import sysconfig
 import tempfile
 import threading
-from pathlib import Path
 
+from nbmem.core.runtime.entry_points import PACKAGE
 from nbmem.core.session.events import Frame, Stack
 
 MOST = 60
@@ -23,7 +23,6 @@ _MOST_BYTES = 1 << 20
 _WRAPPERS = {"wrapper", "_wrapped_call_impl", "_call_impl", "decorate_context", "inner", "_fn"}
 """Functions that only call another function."""
 _HOMES = tuple({*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))})
-_PACKAGE = str(Path(__file__).parents[2])
 
 
 class MainThread:
@@ -62,7 +61,7 @@ class MainThread:
 
 def is_foreign(file: str) -> bool:
     """Return whether a file is a library's, Python's own or nbmem's."""
-    return file.startswith((*_HOMES, _PACKAGE, "<frozen")) or "site-packages" in file
+    return file.startswith((*_HOMES, PACKAGE, "<frozen")) or "site-packages" in file
 
 
 def _frames(text: str, ident: int | None) -> Stack:

@@ -32,7 +32,7 @@ class CollectiveLog:
     def __init__(
         self, hook_events: HookEventLog, marks: CounterLog, identities: TensorLabelLog
     ) -> None:
-        self._turns = hook_events
+        self._hook_events = hook_events
         self._marks = marks
         self._identities = identities
 
@@ -40,7 +40,7 @@ class CollectiveLog:
         """Record what FSDP holds now, in the thread that holds it."""
         if self._marks.full:
             return
-        with self._turns.alone() as heard, without_torch_function():
+        with self._hook_events.alone() as heard, without_torch_function():
             seen = list(self._see(found)) if heard else []
             if seen:
                 self._identities.record_transient(self._marks.take(), seen)

@@ -58,7 +58,7 @@ class ProgressLog:
     def __init__(
         self, hook_events: HookEventLog, identities: TensorLabelLog, marks: CounterLog
     ) -> None:
-        self._turn_log = hook_events
+        self._hook_events = hook_events
         self._identities = identities
         self._marks = marks
         self._lock = threading.Lock()
@@ -67,12 +67,12 @@ class ProgressLog:
         ] = {}
         self._gradients: tuple[int, Storages] = (-1, {})
         self._freed: dict[int, int] = {}
-        self._batches = self._turns = 0
+        self._batches = self._events_read = 0
         self._zeroing: int | None = None
 
     def now(self) -> LoopProgress:
         """Process what was observed since the last call, and return the sums."""
-        phase, step = self._turn_log.phase, self._turn_log.step_now()
+        phase, step = self._hook_events.phase, self._hook_events.step_now()
         with self._lock:
             self._follow_owned()
             self._follow_gradients()
@@ -108,7 +108,7 @@ class ProgressLog:
         if found and mark != self._gradients[0]:
             self._gradients = mark, {(s.device, s.addr): s.size for s in found}
             self._freed.clear()
-        hook_events, self._turns = self._turn_log.since(self._turns)
+        hook_events, self._events_read = self._hook_events.since(self._events_read)
         for hook_event in hook_events:
             if hook_event.kind != "zero_grad":
                 continue

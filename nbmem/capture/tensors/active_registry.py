@@ -29,17 +29,17 @@ class _Following:
     It is a class, because it is entered at each hook event.
     """
 
-    __slots__ = ("_roll",)
+    __slots__ = ("_registry",)
 
     def __init__(self, registry: StorageRegistry | None) -> None:
-        self._roll = registry
+        self._registry = registry
 
     def __enter__(self) -> None:
-        if self._roll is not None:
-            _followed.append(self._roll)
+        if self._registry is not None:
+            _followed.append(self._registry)
 
     def __exit__(self, *_raised: object) -> None:
-        if self._roll is not None:
+        if self._registry is not None:
             _followed.pop()
 
 
@@ -61,24 +61,24 @@ class existing_since:  # noqa: N801 - a context manager, read as the function th
         node: The node; with None storages are dated to the moment of the read.
     """
 
-    __slots__ = ("_before", "_node", "_roll")
+    __slots__ = ("_before", "_node", "_registry")
 
     def __init__(self, node: Any) -> None:
         self._node = node
 
     def __enter__(self) -> None:
-        self._roll = registry = None if self._node is None else active_registry()
+        self._registry = registry = None if self._node is None else active_registry()
         mark = (
             None
             if registry is None
             else registry.numbers.first_sample_after(sequence_nr_of(self._node))
         )
         if registry is None or mark is None:
-            self._roll = None
+            self._registry = None
             return
         self._before = registry.since
         registry.since = mark if registry.since is None else min(registry.since, mark)
 
     def __exit__(self, *_raised: object) -> None:
-        if self._roll is not None:
-            self._roll.since = self._before
+        if self._registry is not None:
+            self._registry.since = self._before

@@ -32,7 +32,7 @@ _LOCAL_HEADER = 30
 _ENCRYPTED = 0x1 | 0x40 | 0x2000
 _PACKINGS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _JSON_ALWAYS, _JSON_RATIO = 4 * MIB, 100
-"""As for whole files in size_limits.py; JSON takes more memory than bytes."""
+"""Limits as for whole files in size_limits.py; JSON takes more memory than bytes."""
 _NODES_FREE, _BYTES_FOR_ONE = 100_000, 4
 """Lists and objects that any JSON may have, and the bytes that justify each further one."""
 _COLUMN = re.compile(

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nbmem")
 
-_PACKAGE = str(Path(__file__).parents[2]) + os.sep
+PACKAGE = str(Path(sys.modules[__name__.partition(".")[0]].__path__[0])) + os.sep
+"""nbmem's own folder, with a separator at its end."""
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -176,7 +177,7 @@ def caller() -> FrameType | None:
 
 def is_ours(frame: FrameType) -> bool:
     """Return whether a frame runs code of this package."""
-    return frame.f_code.co_filename.startswith(_PACKAGE)
+    return frame.f_code.co_filename.startswith(PACKAGE)
 
 
 def _leave_note(lost: Callable[[str, Exception], None] | None, part: str, err: Exception) -> None:

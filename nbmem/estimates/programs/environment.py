@@ -48,7 +48,7 @@ SWITCHES: tuple[tuple[str, str | None, tuple[str, ...]], ...] = (
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 NO_CARD = "-1"
-"""Its value that hides all cards from CUDA; on Windows an empty variable does not exist."""
+"""Value that hides all cards from CUDA; on Windows an empty variable does not exist."""
 
 
 class Plans:

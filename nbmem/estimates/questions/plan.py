@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from nbmem.virtual.cards import Card
 
 PAIRED = 3
-"""So many of the best remedies are tried in pairs."""
+"""Number of the best remedies that are tried in pairs."""
 BEST = 3
-"""So many of those predicted to be the best are run, even if a cheaper one suffices."""
+"""Number of those predicted to be the best that are run, even if a cheaper one suffices."""
 WORTH = 0.01
 """Least saving, as part of the peak, for a remedy's pairs and the search of its largest batch."""
 

@@ -14,7 +14,7 @@ Verdict = Literal["fits", "full", "fails"]
 CEILING = 1 << 24
 """Where a search without an upper bound ends: beyond it, nothing depends on the variable."""
 FLAT = 5
-"""So many values with the very same bytes, each at least twice the one before, end a search."""
+"""Values with equal bytes, each at least twice the one before, that end a search."""
 FARTHEST = 8
 """A value is never more than this many times the largest that fitted: a guess must not cost the
 host's memory, where a batch is made on the CPU."""

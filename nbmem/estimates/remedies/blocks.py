@@ -32,7 +32,7 @@ _KEPT = {
 _NO_WORK = "_unsafe_view"
 """An operator that makes a view, although its schema does not mark a view."""
 _NAMED = 3
-"""So many of the operators that are computed again are named in the price."""
+"""Number of operators computed again that the price names."""
 
 
 class Checkpoint(Remedy):

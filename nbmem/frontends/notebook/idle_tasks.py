@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WAIT_S = 0.01
 """Length of a walk that delays the prompt, if it can be continued later."""
 TERMINAL_S = 0.015
-"""The same if it cannot be continued."""
+"""Length of a walk that delays the prompt, if it cannot be continued later."""
 REST_S = 0.05
 """Delay of the walk after a cell. Its reply is sent from this event loop, after a sleep
 (`Kernel._execute_sleep`), and a piece in between would delay it."""

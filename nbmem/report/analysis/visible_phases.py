@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 FIRST_PHASES = 1_000
 """Phases at the beginning that are always shown: warm-up and first steps."""
 LAST_PHASES = 4_000
-"""... and at the end. This bounds what is drawn and written, however long the loop runs."""
+"""Phases shown at the end. This bounds what is drawn and written, however long the loop runs."""
 
 
 def visible_spans(card_ledger: CardLedger, peak: int) -> list[Span]:

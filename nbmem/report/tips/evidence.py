@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LEAST = MIB
 """Bytes below which no tip is given."""
 LEAST_SHARE = 0.02
-"""... and the share of the highest reserved bytes below which none is given, either."""
+"""Share of the highest reserved bytes below which no tip is given, either."""
 NEARLY_FULL = 0.9
 """The used share of the card from which memory is short."""
 OF_THE_CARD = 0.05

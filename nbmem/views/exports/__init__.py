@@ -29,14 +29,14 @@ class Format(NamedTuple):
         name: What the user types.
         what: What is in the file, and the programs that read it.
         of_report: Writes it from the report; None if it is made from the ledger.
-        of_books: Writes it from the ledger; None if it is made from the report. Both raise
+        of_ledger: Writes it from the ledger; None if it is made from the report. Both raise
             NotWrittenError if it cannot be written.
     """
 
     name: str
     what: str
     of_report: Callable[[Report, Path], None] | None = None
-    of_books: Callable[[CardLedger, Path], None] | None = None
+    of_ledger: Callable[[CardLedger, Path], None] | None = None
 
     def write(
         self, report: Callable[[], Report], card_ledger: Callable[[], CardLedger], path: str | Path
@@ -52,8 +52,8 @@ class Format(NamedTuple):
         target = expand_home(path)
         if self.of_report is not None:
             self.of_report(report(), target)
-        if self.of_books is not None:
-            self.of_books(card_ledger(), target)
+        if self.of_ledger is not None:
+            self.of_ledger(card_ledger(), target)
         return target
 
 
@@ -63,17 +63,17 @@ FORMATS = (
     Format(
         "csv",
         "every allocation: bytes, category, name, birth, death, line",
-        of_books=allocations.write,
+        of_ledger=allocations.write,
     ),
     Format(
         "perfetto",
         "cells, phases and bytes over time, for ui.perfetto.dev",
-        of_books=perfetto.write,
+        of_ledger=perfetto.write,
     ),
     Format(
         "snapshot",
         "what torch dumps, labelled, for pytorch.org/memory_viz",
-        of_books=snapshot.write,
+        of_ledger=snapshot.write,
     ),
 )
 

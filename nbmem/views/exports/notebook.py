@@ -30,7 +30,7 @@ class MemoryHTMLExporter(HTMLExporter):  # type: ignore[misc]  # mypy has no typ
     """
 
     export_from_notebook = "HTML (live GPU memory)"
-    """Its label in JupyterLab under File, Save and Export Notebook As."""
+    """Label in JupyterLab under File, Save and Export Notebook As."""
 
     def from_notebook_node(
         self, nb: Any, resources: dict[str, Any] | None = None, **options: Any

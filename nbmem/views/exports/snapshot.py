@@ -52,21 +52,21 @@ class _EventLabels:
     def __init__(self, card_ledger: CardLedger) -> None:
         places = zip(cells_of(card_ledger), phases_of(card_ledger), strict=True)
         self.places = [" | ".join(filter(None, place)) for place in places]
-        self._books = card_ledger
+        self._card_ledger = card_ledger
         self._frames: dict[tuple[int, str, str], list[dict[str, Any]]] = {}
 
     def category(self, row: int) -> str:
         """Return the label of an allocation's category."""
-        return Category(int(self._books.category[row])).label
+        return Category(int(self._card_ledger.category[row])).label
 
     def what(self, row: int) -> str:
         """Return the category and the name of an allocation."""
-        name = self._books.name(row)
+        name = self._card_ledger.name(row)
         return self.category(row) if name is None else f"{self.category(row)}: {name}"
 
     def frames(self, row: int) -> list[dict[str, Any]]:
         """Return an allocation's stack, with its label as the outermost frame."""
-        a = self._books.allocations
+        a = self._card_ledger.allocations
         born, stack = int(a.allocated_at[row]), int(a.stack[row])
         place = self.places[born] if born >= 0 else "before the recording"
         key = stack, place, self.what(row)
@@ -77,7 +77,7 @@ class _EventLabels:
 
     def stack(self, index: int) -> list[dict[str, Any]]:
         """Return a stack in torch's form; empty where none was recorded."""
-        frames = self._books.session.stacks[index] if index >= 0 else ()
+        frames = self._card_ledger.session.stacks[index] if index >= 0 else ()
         return [{"name": f.function, "filename": f.file, "line": f.line} for f in frames]
 
 

@@ -113,7 +113,7 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
         cells: Sequence[CellDelta] = (),
         **options: Any,
     ) -> None:
-        self._books = card_ledger
+        self._card_ledger = card_ledger
         super().__init__(
             _esm=_bundled("explorer.js"),
             _css=_bundled("explorer.css"),
@@ -127,14 +127,16 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
     @property
     def life(self) -> Lifetime | None:
         """The chosen allocation; None if none is chosen."""
-        return None if self.tensor is None else lifetime_of(self._books, self.tensor)
+        return None if self.tensor is None else lifetime_of(self._card_ledger, self.tensor)
 
     def to_frame(self) -> pd.DataFrame:
         """Return the live allocations at the chosen moment, largest first.
 
         This needs pandas.
         """
-        return frame_of(lifetimes_of(self._books, self._books.live(self.moment).tolist()))
+        return frame_of(
+            lifetimes_of(self._card_ledger, self._card_ledger.live(self.moment).tolist())
+        )
 
     @traitlets.validate("moment")  # type: ignore[untyped-decorator]
     def _recorded_moment(self, proposal: Any) -> int:
@@ -148,7 +150,7 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
     @traitlets.validate("tensor")  # type: ignore[untyped-decorator]
     def _recorded_tensor(self, proposal: Any) -> int | None:
         value: int | None = proposal["value"]
-        count = len(self._books.allocations)
+        count = len(self._card_ledger.allocations)
         if value is not None and not 0 <= value < count:
             raise traitlets.TraitError(f"There are tensors 0 to {count - 1}, and no {value}.")
         return value
@@ -160,16 +162,16 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
         They are those of the chosen moments.
         """
         if change.name == "span" and self.span is not None:
-            peak = self._books.peak(*self.span)
+            peak = self._card_ledger.peak(*self.span)
             if peak != self.moment:
                 self.moment = peak  # which calls this method again
                 return
         tensors = [] if self.tensor is None else [self.tensor]
-        found = moment_details(self._books, self.moment, *(self.span or ()), tensors=tensors)
+        found = moment_details(self._card_ledger, self.moment, *(self.span or ()), tensors=tensors)
         self.closeup = {"version": VERSION, "data": packed(closeup_data(found))}
 
     def _inside(self, event: int) -> int:
-        return min(max(event, 0), self._books.events)
+        return min(max(event, 0), self._card_ledger.events)
 
     def _answer(self, _widget: Any, message: dict[str, Any], _buffers: Any) -> None:
         """Answer a message of the page.
@@ -180,7 +182,7 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
         if message.get("kind") == "bokehjs":
             self.send({"kind": "bokehjs"}, [_BOKEHJS.read_bytes()])
         elif message.get("kind") == "times":
-            events = [position_at(self._books, int(t_ns)) for t_ns in message["times"]]
+            events = [position_at(self._card_ledger, int(t_ns)) for t_ns in message["times"]]
             if len(events) == 1:
                 self.set_trait("span", None)
                 self.moment = events[0]

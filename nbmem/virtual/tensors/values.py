@@ -48,7 +48,8 @@ PATIENCE = 256
 FLOATS = 16
 """Floats are followed up to this many elements: scales and averages, not activations."""
 MADE_FLOATS = 1 << 14
-"""The same for floats as a factory makes them: masks of ones, which models test for gaps."""
+"""Floats that a factory makes are followed up to this many elements: masks of ones, which
+models test for gaps."""
 
 
 def worth_following(tensor: torch.Tensor, *, made: bool = False) -> bool:

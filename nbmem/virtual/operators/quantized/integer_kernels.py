@@ -35,7 +35,7 @@ _NUMBERS = {
     torch.per_tensor_affine: 0, torch.per_channel_affine: 1,
     torch.per_channel_affine_float_qparams: 4,
 }  # fmt: skip
-"""As C++ takes them from Python (c10/core/QScheme.h)."""
+"""Numbers that C++ takes from Python (c10/core/QScheme.h)."""
 _POOLED = "TensorDescriptor does not support {}"
 
 

@@ -37,7 +37,7 @@ SMALL = 4096
 ONE_BY_ONE = 1_000_000
 """Rows of so many elements are sorted one after the other."""
 MANY_ROWS = 128
-"""So many rows are sorted by a segmented sort."""
+"""Rows from which a segmented sort is used."""
 THREADS = 256
 DIGITS = 256
 BLOCKS = 6
