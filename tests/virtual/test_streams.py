@@ -190,6 +190,35 @@ def test_a_sleep_is_done_when_somebody_waits_for_it(gpu):
     del gpu
 
 
+def test_waiting_for_one_stream_skips_its_time_alone(gpu):
+    short, long = torch.cuda.Stream(), torch.cuda.Stream()
+    with short:
+        torch.cuda._sleep(1 << 40)
+    with long:
+        torch.cuda._sleep(1 << 42)
+    middle = short.record_event()
+    torch.cuda.Event.wait(middle)  # the current stream: it waits for `short`
+    assert not torch.cuda.current_stream().query()
+    torch.cuda.current_stream().synchronize()
+    assert short.query()
+    assert middle.query()
+    assert not long.query()
+    long.record_event().synchronize()
+    assert long.query()
+    del gpu
+
+
+def test_a_stream_is_entered_twice(gpu):
+    first, second = torch.cuda.Stream(), torch.cuda.Stream()
+    default = torch.cuda.current_stream()
+    with first:
+        with second, first:
+            assert torch.cuda.current_stream() == first
+        assert torch.cuda.current_stream() == first
+    assert torch.cuda.current_stream() == default
+    del gpu
+
+
 def test_a_card_is_not_shared_with_another_process(gpu):
     queue = torch.multiprocessing.Queue()
     with pytest.raises(UsageError, match="in one process alone"):

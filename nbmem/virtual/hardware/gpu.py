@@ -232,10 +232,19 @@ class VirtualGPU:
                     self.allocator.set_memory_fraction(fraction)
 
     @defer_interrupt
-    def synchronize(self) -> None:
-        """Complete all queued work, so that memory used by streams is freed."""
+    def synchronize(self, stream: int | None = None, *, until: int | None = None) -> None:
+        """Complete queued work, so that memory used by streams is freed.
+
+        Args:
+            stream: Handle of the stream whose sleep ends; None: of all streams. Work other than
+                sleeps is complete at once on every stream.
+            until: Time of the streams' clock to wait for instead; None for the end of the sleeps.
+        """
         self.initialize()
-        self.stream_timing.clear()
+        if until is None:
+            self.stream_timing.wait(stream)
+        else:
+            self.stream_timing.wait_until(until)
         self.locked.schedule(CachingAllocator.complete_streams)
 
     @defer_interrupt

@@ -53,6 +53,7 @@ class VirtualStream:
         self.device_index = self.gpu.index
         self.device_type = 1
         self.device = CUDA[self.gpu.index]
+        self._before: list[tuple[int, int]] = []  # device and stream, of each `with` around
 
     @classmethod
     def priority_range(cls) -> tuple[int, int]:
@@ -62,16 +63,14 @@ class VirtualStream:
     def synchronize(self) -> None:
         """Wait for the stream."""
         self.gpu.capture.check_wait(self.cuda_stream)
-        self.gpu.stream_timing.clear(self.cuda_stream)
-        self.gpu.synchronize()
+        self.gpu.synchronize(self.cuda_stream)
 
     def query(self) -> bool:
         """Return whether all work of the stream is done."""
-        if not self.gpu.stream_timing.has_reached(
-            self.cuda_stream, self.gpu.stream_timing.finish_ns(self.cuda_stream)
-        ):
+        timing = self.gpu.stream_timing
+        if timing.finish_ns(self.cuda_stream) > timing.now_ns():
             return False
-        self.gpu.synchronize()
+        self.gpu.synchronize(self.cuda_stream)
         return True
 
     def is_capturing(self) -> bool:
@@ -119,12 +118,12 @@ class VirtualStream:
         return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
 
     def __enter__(self) -> VirtualStream:  # noqa: PYI034 - one class, no subclasses
-        self._before = self.machine.select(self.device_index), self.gpu.stream.handle
+        self._before.append((self.machine.select(self.device_index), self.gpu.stream.handle))
         self.gpu.stream.handle = self.cuda_stream
         return self
 
     def __exit__(self, *exc: object) -> None:
-        device, self.gpu.stream.handle = self._before
+        device, self.gpu.stream.handle = self._before.pop()
         self.machine.select(device, touch=False)
 
 
@@ -140,7 +139,7 @@ class VirtualEvent:
 
     Attributes:
         cuda_event: The event's handle, 0 until it is recorded.
-        t_ns: The time at which the stream reaches the event, by CLOCK; None until recorded.
+        t_ns: The time at which the stream reaches the event, by its clock; None until recorded.
     """
 
     machine: Machine
@@ -177,19 +176,18 @@ class VirtualEvent:
         return CUDA[(self._gpu or self.machine.current).index]
 
     def wait(self, stream: Any = None) -> None:
-        """Let a stream wait for the event; None: do nothing."""
-        if stream is not None:
-            stream.wait_event(self)
+        """Let a stream wait for the event; None: the current one."""
+        (torch.cuda.current_stream() if stream is None else stream).wait_event(self)
 
     def query(self) -> bool:
         """Return whether the event is complete; True if it was never recorded."""
         if self._gpu is None or self.t_ns is None:
             return True
-        return self._gpu.stream_timing.has_reached(self._stream, self.t_ns)
+        return self.t_ns <= self._gpu.stream_timing.now_ns()
 
     def synchronize(self) -> None:
-        """Wait for all work of the event's card."""
-        (self._gpu or self.machine.current).synchronize()
+        """Wait for the work of the stream up to the event."""
+        (self._gpu or self.machine.current).synchronize(until=self.t_ns or 0)
 
     def elapsed_time(self, end_event: VirtualEvent) -> float:
         """Return the milliseconds between two events, by this machine's clock.

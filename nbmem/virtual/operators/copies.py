@@ -43,7 +43,7 @@ def to_copy(executor: Executor, call: OperatorCall) -> Any:
         raise no_such_tensors("of another layout than strided")
     _check_capture(executor, call, source, target.type)
     if not _is_non_blocking(call):
-        call.gpu.stream_timing.clear(call.gpu.stream.handle)
+        call.gpu.stream_timing.wait(call.gpu.stream.handle)
     if target.type == "cpu":
         _stage_download(
             executor, call, source, _meta(source.size(), _strides(source, layout), dtype)
