@@ -7,11 +7,12 @@ instead.
 from __future__ import annotations
 
 import argparse
-import difflib
+import re
 import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from nbmem.core.errors import UsageError
+from nbmem.core.suggestions import suggest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,8 +68,7 @@ class LineParser(argparse.ArgumentParser):
         """
         flag = words[0].partition("=")[0].lstrip("-")
         names = [name.lstrip("-") for name in self._option_string_actions]  # without dashes
-        near = difflib.get_close_matches(flag, names, n=1) if words[0].startswith("-") else []
-        meant = f"Did you mean --{near[0]}?" if near else ""
+        meant = suggest(flag, names, "--{}").rstrip() if words[0].startswith("-") else ""
         says = f"{self.prog} does not know {' '.join(words)}."
         return " ".join(filter(None, [says, meant, hint, self.advice]))
 
@@ -92,6 +92,15 @@ class LineParser(argparse.ArgumentParser):
 
     def _wrong(self, err: argparse.ArgumentError) -> str:
         action = self._option_string_actions.get(err.argument_name or "")
+        commands = next(
+            (a.choices for a in self._actions if a.choices and not a.option_strings), ()
+        )
+        wrong = re.match(r"invalid choice: '(.+?)'", err.message)
+        if action is None and wrong and commands:
+            meant = suggest(wrong[1], commands, f"`{self.prog} {{}}`")
+            return (
+                f"{self.prog} has no command {wrong[1]!r}. {meant}There are: {', '.join(commands)}."
+            )
         if action is None:
             return f"{str(err)[:1].upper()}{str(err)[1:]}. {self.advice}"
         flag = action.option_strings[0]

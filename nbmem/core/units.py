@@ -12,7 +12,9 @@ GIB = 1 << 30
 
 _HALF = 0.05
 """Half of the last digit: an amount that would be written as 1,024.0 is 1 of the next unit."""
-_UNITS = {"": 1, "B": 1, "KIB": KIB, "MIB": MIB, "GIB": GIB, "K": KIB, "M": MIB, "G": GIB}
+_BINARY = {"KIB": KIB, "MIB": MIB, "GIB": GIB, "TIB": GIB << 10}
+_DECIMAL = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS = {"": 1, "B": 1, **_BINARY, **{unit[0]: size for unit, size in _BINARY.items()}, **_DECIMAL}
 _BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -54,16 +56,19 @@ def round_up(value: int, unit: int) -> int:
 
 
 def parse_bytes(text: str) -> int:
-    """Parse a byte count such as `20GiB`, `512 MiB` or `1048576`.
+    """Parse a byte count such as `20GiB`, `20 GB` or `1048576`.
+
+    KiB, MiB, GiB, TiB and their first letters are powers of 1024; KB, MB, GB, TB are powers of
+    1000, as on the box of a card.
 
     Raises:
-        UsageError: The text is not a number with one of the units B, KiB, MiB, GiB.
+        UsageError: The text is not a number with one of these units.
     """
     match = _BYTES.fullmatch(text)
     if match is None or match[2].upper() not in _UNITS:
         raise UsageError(
             f"{text!r} is not an amount of memory. "
-            "Write a number and a unit (1024-based), for example 512MiB or 20GiB."
+            "Write a number and a unit, for example 512MiB or 20GiB (1024-based), or 20GB (1000)."
         )
     return int(float(match[1]) * _UNITS[match[2].upper()])
 

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
+from nbmem.core.suggestions import suggest
 from nbmem.virtual.cards import CARDS, Card
 
 if TYPE_CHECKING:
@@ -32,8 +33,9 @@ def find_card(name: str | Card) -> Card:
     for card in CARDS:
         if wanted in set(map(_plain, (card.key, card.name, *card.aliases))):
             return card
-    known = ", ".join(card.key for card in CARDS)
-    raise UsageError(f"No card is called {name!r}. Known cards: {known}.")
+    keys = [card.key for card in CARDS]
+    meant = suggest(name, keys)
+    raise UsageError(f"No card is called {name!r}. {meant}Known cards: {', '.join(keys)}.")
 
 
 def find_cards(names: str | Card | tuple[Card, ...]) -> tuple[Card, ...]:

@@ -38,7 +38,15 @@ def test_a_range_is_one_figure_where_both_ends_are_written_alike():
 
 
 @pytest.mark.parametrize(
-    ("text", "count"), [("20GiB", 20 * GIB), (" 1.5 MiB ", 3 * MIB // 2), ("7", 7), ("2g", 2 * GIB)]
+    ("text", "count"),
+    [
+        ("20GiB", 20 * GIB),
+        (" 1.5 MiB ", 3 * MIB // 2),
+        ("7", 7),
+        ("2g", 2 * GIB),
+        ("20GB", 20 * 10**9),
+        ("1.5 tib", 1536 * GIB),
+    ],
 )
 def test_read(text, count):
     assert parse_bytes(text) == count

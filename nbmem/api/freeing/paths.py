@@ -6,7 +6,6 @@ A path is read, never evaluated. Properties are not followed.
 from __future__ import annotations
 
 import ast
-import difflib
 import re
 from collections import Counter, OrderedDict, defaultdict
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nbmem.capture.interpreter.object_members import attributes_of, mro_of
 from nbmem.core.errors import UsageError
+from nbmem.core.suggestions import suggest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -102,9 +102,8 @@ def root_of(namespace: Mapping[str, Any], path: Path) -> Any:
         UsageError: There is no such name.
     """
     if path.root not in namespace:
-        near = difflib.get_close_matches(path.root, [n for n in namespace if type(n) is str], n=1)
-        meant = f" Did you mean `{near[0]}`?" if near else ""
-        raise UsageError(f"There is no variable {path.root!r} in this notebook.{meant}")
+        meant = suggest(path.root, (n for n in namespace if type(n) is str), "`{}`")
+        raise UsageError(f"There is no variable {path.root!r} in this notebook. {meant}".rstrip())
     return namespace[path.root]
 
 

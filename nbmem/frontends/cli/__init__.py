@@ -17,6 +17,7 @@ from nbmem.core.errors import NbmemError, NotWrittenError, UsageError
 from nbmem.frontends.cli import (
     demo,
     diff,
+    explain,
     export,
     fit,
     gpus,
@@ -43,6 +44,7 @@ COMMANDS: tuple[Subcommand, ...] = (
     export.COMMAND,
     viewer.COMMAND,
     strip.COMMAND,
+    explain.COMMAND,
     fit.COMMAND,
     plan.COMMAND,
     layers.COMMAND,

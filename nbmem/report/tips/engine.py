@@ -5,7 +5,6 @@ A rule that fails is skipped, and the others run.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
 from nbmem.core.runtime.fault_isolation import Faults
+from nbmem.core.suggestions import suggest
 from nbmem.report.tips.evidence import Evidence
 from nbmem.report.tips.rules import RULES
 
@@ -33,8 +33,7 @@ def rule_named(name: str) -> Rule:
     """
     by_name = {rule.name: rule for rule in RULES}
     if name not in by_name:
-        near = difflib.get_close_matches(name, by_name, n=1)
-        meant = f"Did you mean `{near[0]}`? " if near else ""
+        meant = suggest(name, by_name, "`{}`")
         raise UsageError(f"{name!r} is not a tip. {meant}There are: {', '.join(by_name)}.")
     return by_name[name]
 

@@ -5,11 +5,11 @@ Each has one file and one line in FORMATS.
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, NamedTuple
 
 from nbmem.core.errors import UsageError
 from nbmem.core.files.untrusted_input import expand_home
+from nbmem.core.suggestions import suggest
 from nbmem.views.exports import allocations, page, perfetto, report, snapshot
 
 if TYPE_CHECKING:
@@ -88,6 +88,5 @@ def find_format(name: str) -> Format:
         if known.name == name:
             return known
     names = [known.name for known in FORMATS]
-    near = difflib.get_close_matches(name, names, n=1)
-    meant = f"Did you mean {near[0]}? " if near else ""
+    meant = suggest(name, names)
     raise UsageError(f"{name!r} is no format to export to. {meant}There are: {', '.join(names)}.")

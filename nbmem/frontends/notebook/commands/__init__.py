@@ -5,10 +5,10 @@ Each has one file and one line in `COMMANDS`.
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
+from nbmem.core.suggestions import suggest
 from nbmem.frontends.notebook.commands import (
     diff,
     explain,
@@ -92,8 +92,7 @@ def find_command(name: str) -> MagicCommand:
         if command.name == name:
             return command
     names = [command.name for command in COMMANDS]
-    near = difflib.get_close_matches(name, names, n=1)
-    meant = f"Did you mean `%nbmem {near[0]}`? " if near else ""
+    meant = suggest(name, names, "`%nbmem {}`")
     raise UsageError(
         f"{name!r} is not a subcommand of %nbmem. {meant}There are: {', '.join(names)}."
     )

@@ -1,0 +1,30 @@
+"""Suggestions for mistyped names and commands."""
+
+import pytest
+
+from nbmem.core.arguments import LineParser
+from nbmem.core.errors import UsageError
+from nbmem.core.suggestions import suggest
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("T40", "T4"), ("a100", "A100 80GB"), ("rtx 3009", "RTX 3090"), ("Gaudi", None), ("", None)],
+)
+def test_a_mistyped_name_is_suggested_in_its_own_case(word, meant):
+    known = ["A100 80GB", "T4", "RTX 3090"]
+    assert suggest(word, known) == (f"Did you mean {meant}? " if meant else "")
+    assert suggest("T40", known, "`%nbmem gpu {}`") == "Did you mean `%nbmem gpu T4`? "
+
+
+def test_an_unknown_command_is_answered_with_all_of_them():
+    parser = LineParser("nbmem")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=LineParser)
+    for name in ("run", "report"):
+        commands.add_parser(name)
+    with pytest.raises(
+        UsageError,
+        match=r"^nbmem has no command 'reprot'. Did you mean `nbmem report`\? "
+        r"There are: run, report\.$",
+    ):
+        parser.parse_known_args(["reprot"])
