@@ -50,6 +50,15 @@ def test_fit_answers_under_the_cell_and_runs_nothing_here(run, tmp_path):
     assert "x" not in run.names
 
 
+def test_with_one_percent_sign_it_is_the_cell_above(run):
+    assert "There is no cell above" in run("%nbmem plan").err
+    run(f"%%memtrace\n{CELL}")  # it fails: there is no card
+    run("%nbmem history")
+    said = run("%nbmem fit rows --gpu T4 --between 4 16")
+    assert "It fits on a Tesla T4 for every value of rows up to 16" in said.out
+    assert "It fits as it is: 114.0 MiB" in run("%nbmem plan --gpu T4").out
+
+
 @pytest.mark.parametrize(
     ("cell", "sentence"),
     [
@@ -65,8 +74,7 @@ def test_fit_answers_under_the_cell_and_runs_nothing_here(run, tmp_path):
             "%%nbmem fit 32\nx = 32",
             "A number that stands in the program needs a name first: `batch",
         ),
-        ("%nbmem fit x", "with two percent signs"),
-        ("%nbmem plan", "with two percent signs"),
+        ("%nbmem fit x", "x is not assigned in the cell and the notebook has no"),
         ("%%nbmem history\nx = 3", "takes no cell"),
         ("%nbmem layers x", "x is not a torch.nn.Module of this notebook"),
     ],

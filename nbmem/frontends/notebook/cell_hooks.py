@@ -20,7 +20,7 @@ from nbmem.frontends.notebook.caller_context import cell_depth
 from nbmem.frontends.notebook.error_boundary import error_boundary, notify, shell_entry
 from nbmem.frontends.notebook.failed_cells import FailureWatch, cell_error
 from nbmem.frontends.notebook.options import CellOptions, asks_for_help, parse_cell_line
-from nbmem.frontends.notebook.transformer import memtrace_line
+from nbmem.frontends.notebook.transformer import is_nbmem_magic, memtrace_line
 
 if TYPE_CHECKING:
     from nbmem.api.tracing import Trace
@@ -163,7 +163,7 @@ class CellHooks:
                 code=info.raw_cell,
                 number=number,
                 cell_id=getattr(info, "cell_id", None),
-                counted=self.deltas and info.store_history and not _is_nbmem_magic(info.raw_cell),
+                counted=self.deltas and info.store_history and not is_nbmem_magic(info.raw_cell),
                 options=CellOptions(),
                 trace=None,
             )
@@ -334,15 +334,6 @@ def _torch_imported() -> bool:
     Without it there is nothing to read. This function must not import it.
     """
     return "torch" in sys.modules
-
-
-def _is_nbmem_magic(raw_cell: str) -> bool:
-    """Return whether a cell contains only a `%nbmem` or `%%nbmem` magic.
-
-    Such a cell is left out of the history. The code below `%%nbmem` does not run in this kernel.
-    """
-    text = raw_cell.strip()
-    return text.startswith("%%nbmem") or (text.startswith("%nbmem") and "\n" not in text)
 
 
 def _first_line(raw_cell: str) -> str:

@@ -33,6 +33,15 @@ def memtrace_line(raw_cell: str) -> str | None:
     return match[1].strip() if match else None
 
 
+def is_nbmem_magic(raw_cell: str) -> bool:
+    """Return whether a cell contains only a `%nbmem` or `%%nbmem` magic.
+
+    The code below `%%nbmem` does not run in this kernel.
+    """
+    text = raw_cell.strip()
+    return text.startswith("%%nbmem") or (text.startswith("%nbmem") and "\n" not in text)
+
+
 @shell_entry("read the %%memtrace line", otherwise=lambda lines: lines)
 def strip_memtrace_line(lines: list[str]) -> list[str]:
     """Blank a leading `%%memtrace ...` line.

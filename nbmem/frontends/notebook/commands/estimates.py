@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from nbmem.core.errors import UsageError
 from nbmem.frontends.notebook.display import show_bundle, text_bundle
 from nbmem.frontends.notebook.error_boundary import notify
+from nbmem.frontends.notebook.transformer import is_nbmem_magic, memtrace_line
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from nbmem.frontends.notebook.commands.base import Notebook
 
 LINES = 12
 """Runs in the progress output; older ones scroll away."""
@@ -107,9 +111,30 @@ def _with_head(head: str, bundle: dict[str, str]) -> dict[str, str]:
     return {kind: "\n".join([line[kind], text]) for kind, text in bundle.items()}
 
 
-def source_of(shell: Any, cell: str) -> str:
-    """Return a cell's body as plain Python with the notebook's line numbers.
+class CellSource(NamedTuple):
+    """A cell that is estimated: its title, and its code with its line numbers."""
 
-    The magic is line 1.
+    title: str
+    code: str
+
+
+def cell_below(notebook: Notebook, cell: str) -> CellSource:
+    """Return the body of a cell whose first line is the magic."""
+    return CellSource(notebook.hooks.title(), f"\n{notebook.shell.transform_cell(cell)}")
+
+
+def cell_above(notebook: Notebook) -> CellSource:
+    """Return the last cell that was run and is no command of nbmem.
+
+    Raises:
+        UsageError: There is none.
     """
-    return f"\n{shell.transform_cell(cell)}"
+    cells = list(enumerate(notebook.shell.history_manager.input_hist_raw))
+    for number, raw in reversed(cells):
+        if raw.strip() and not is_nbmem_magic(raw):
+            traced = memtrace_line(raw) is not None
+            code = raw.replace(raw.lstrip().partition("\n")[0], "", 1) if traced else raw
+            return CellSource(f"In [{number}]", notebook.shell.transform_cell(code))
+    raise UsageError(
+        "There is no cell above. Run one first, or write two percent signs, and the cell below."
+    )

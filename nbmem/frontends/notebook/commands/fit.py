@@ -1,11 +1,13 @@
-"""`%%nbmem fit VARIABLE`: find the largest value for which a cell fits."""
+"""`%%nbmem fit VARIABLE`: find the largest value for which a cell fits.
+
+With one percent sign it is the cell above, with two the cell below.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from nbmem.core.arguments import parser_of
-from nbmem.core.errors import UsageError
 from nbmem.frontends.notebook.commands import completions
 from nbmem.frontends.notebook.commands import estimates as asking
 from nbmem.frontends.notebook.commands.base import MagicCommand
@@ -28,14 +30,15 @@ def _add(parser: argparse.ArgumentParser) -> None:
     options.add_files(parser)
 
 
-def _run(_notebook: Notebook, _argument: str) -> None:
-    raise UsageError(
-        "`%%nbmem fit VARIABLE` stands on the first line of a cell, with two percent signs: it "
-        "looks for the largest VARIABLE with which the cell below it fits."
-    )
+def _run(notebook: Notebook, argument: str) -> None:
+    _answer(notebook, argument, asking.cell_above(notebook))
 
 
 def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
+    _answer(notebook, argument, asking.cell_below(notebook, cell))
+
+
+def _answer(notebook: Notebook, argument: str, cell: asking.CellSource) -> None:
     options = parser_of(_USAGE, _add).read(argument)
     from nbmem import estimates
     from nbmem.estimates.options import search
@@ -43,9 +46,9 @@ def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
 
     shell = notebook.shell
     program = programs.cell(
-        asking.source_of(shell, cell),
+        cell.code,
         shell.user_ns,
-        title=notebook.hooks.title(),
+        title=cell.title,
         vary=options.variable,
     )
     with asking.EstimateProgress(shell, f"fit {options.variable}") as progress:
@@ -59,7 +62,7 @@ def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
 COMMAND = MagicCommand(
     "fit",
     "VARIABLE [--gpu NAME] [--between A B] [--step N]",
-    "with %%: the largest VARIABLE with which the cell fits; run on a copy, files are yours",
+    "the largest VARIABLE with which the cell above (%%: below) fits; files are yours",
     _run,
     _run_cell,
     options=lambda: parser_of(_USAGE, _add).options(),

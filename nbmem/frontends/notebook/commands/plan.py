@@ -1,11 +1,13 @@
-"""`%%nbmem plan`: find what would make the cell below it fit."""
+"""`%%nbmem plan`: find what would make a cell fit.
+
+With one percent sign it is the cell above, with two the cell below.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.arguments import parser_of
-from nbmem.core.errors import UsageError
 from nbmem.frontends.notebook.commands import estimates as asking
 from nbmem.frontends.notebook.commands.base import MagicCommand
 
@@ -26,14 +28,15 @@ def _add(parser: argparse.ArgumentParser) -> None:
     options.add_files(parser)
 
 
-def _run(_notebook: Notebook, _argument: str) -> None:
-    raise UsageError(
-        "`%%nbmem plan` stands on the first line of a cell, with two percent signs: it says what "
-        "would make the cell below it fit, each remedy run."
-    )
+def _run(notebook: Notebook, argument: str) -> None:
+    _answer(notebook, argument, asking.cell_above(notebook))
 
 
 def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
+    _answer(notebook, argument, asking.cell_below(notebook, cell))
+
+
+def _answer(notebook: Notebook, argument: str, cell: asking.CellSource) -> None:
     options = parser_of(_USAGE, _add).read(argument)
     from nbmem import estimates
     from nbmem.estimates.options import planned, with_batch, worlds
@@ -42,7 +45,7 @@ def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
     shell = notebook.shell
     asked = planned(options)
     names = shell.user_ns
-    plain = programs.cell(asking.source_of(shell, cell), names, title=notebook.hooks.title())
+    plain = programs.cell(cell.code, names, title=cell.title)
     ranks = worlds(options)
     program = plain if ranks else with_batch(plain, options.batch, names)
     with asking.EstimateProgress(shell, "plan") as progress:
@@ -59,7 +62,7 @@ def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
 COMMAND = MagicCommand(
     "plan",
     "[--gpu NAME] [--ranks N,N] [--target BYTES] [--batch NAME] [--all]",
-    "with %%: what would make the cell fit, the cheapest first; run on a copy, files are yours",
+    "what would make the cell above (%%: below) fit, the cheapest first; files are yours",
     _run,
     _run_cell,
     options=lambda: parser_of(_USAGE, _add).options(),
