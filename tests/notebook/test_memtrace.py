@@ -144,7 +144,8 @@ def test_a_traced_cell_inside_a_traced_cell_becomes_a_block_of_it(run, recorder,
             "--max-peak lots",
             (
                 "'lots' is not an amount of memory. "
-                "Write a number and a unit, for example 512MiB or 20GiB (1024-based), or 20GB (1000)."
+                "Write a number and a unit, for example 512MiB or 20GiB (1024-based), "
+                "or 20GB (1000)."
             ),
         ),
         (
