@@ -53,7 +53,7 @@ def test_a_mask_of_ones_in_floats_is_known_to_have_no_gaps(gpu):
     assert mask.to(torch.bool).all()
     assert mask.sum() == mask.numel()
     mask[0] = torch.randn(512, device="cuda")
-    assert not mask.to(torch.bool).all()  # no longer known
+    assert mask.sum() != mask.numel()  # no longer known
     assert torch.zeros(1 << 20, device="cuda").sum().item() == 1.0  # nor are large ones
 
 

@@ -9,6 +9,7 @@ import torch
 from nbmem.virtual.devices import LAZY, is_virtual, true_device
 from nbmem.virtual.operator_model.operator import Operator
 from nbmem.virtual.operators.quantized.constructors import to_copy as moved
+from nbmem.virtual.tensors import assumptions
 from nbmem.virtual.tensors.host.lazy_tensors import HostRule
 from nbmem.virtual.tensors.operator_call import OperatorCall
 from nbmem.virtual.tensors.shapes import as_meta, dense, infer, is_dense, is_expanded, one, spec_of
@@ -289,7 +290,9 @@ OPERATORS = (
     Operator(
         ("_to_copy",),
         run=to_copy,
-        values=ValueRule(health=same_health, most=source_count, below=as_before),
+        values=ValueRule(
+            health=same_health, most=source_count, below=as_before, assumes=assumptions.same
+        ),
         host=HostRule(copies=True),
     ),
     Operator(
@@ -299,7 +302,9 @@ OPERATORS = (
     Operator(
         ("clone",),
         shape=shape_clone,
-        values=ValueRule(health=same_health, most=source_count, below=as_before),
+        values=ValueRule(
+            health=same_health, most=source_count, below=as_before, assumes=assumptions.same
+        ),
         host=HostRule(copies=True),
     ),
     Operator(

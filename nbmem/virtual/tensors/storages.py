@@ -100,6 +100,8 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
         twin: The storage's values on the CPU if they are known, else None.
         healthy: What a condition on these values is in a run without NaN or overflow, if that is
             known. For counts it is False if they are 0.
+        assumed: What a condition, or its number, is taken to be if nothing is known of it; None: a
+            condition is false, and a number is not zero.
         most: The most elements that can be nonzero, if the values are unknown; None: all.
         look: Sign and seed of the numbers, if they are unknown; None: it is one number, 1.0.
         below: No integer in it is negative or as large as this; None: unknown.
@@ -110,7 +112,7 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
     """
 
     __slots__ = (
-        *("addr", "below", "gpu", "healthy", "home", "key", "look", "most"),
+        *("addr", "assumed", "below", "gpu", "healthy", "home", "key", "look", "most"),
         *("overwritten", "owned", "resized", "twin"),
     )
     __hash__ = object.__hash__  # a reference's own hash reads the storage, which is freed by then
@@ -122,6 +124,7 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
     addr: int
     twin: torch.UntypedStorage | None
     healthy: bool | None
+    assumed: bool | None
     look: SignAndSeed | None
     most: int | None
     below: int | None
@@ -131,12 +134,13 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
 
     def forget_values(self) -> None:
         """Forget the values, but not the sign and seed of stand-ins."""
-        self.twin = self.healthy = self.most = self.below = None
+        self.twin = self.healthy = self.assumed = self.most = self.below = None
 
     def copy_values_from(self, other: CardMemory) -> None:
         """Take over what is known of another block's values."""
         self.twin, self.healthy, self.look = other.twin, other.healthy, other.look
         self.most, self.below, self.resized = other.most, other.below, other.resized
+        self.assumed = other.assumed
 
     def unregister(self) -> None:
         """Remove the block from its table, unless it was replaced there."""

@@ -34,8 +34,10 @@ def learn(values: Values, name: str, made: list[torch.Tensor], bound: int) -> No
     block = values.storages.of(result)
     if block is None:
         return
-    if name in ("most", "below"):
-        setattr(block, name, bound)
+    if name == "most":
+        block.most = min(bound, result.numel())
+    elif name == "below":
+        block.below = bound
     elif block.twin is None and result.dtype in _INTEGERS and result.numel():
         share_out(values, bound if name == "shared" else (bound - 1) * result.numel(), result)
 
@@ -158,11 +160,16 @@ def bound_after_scatter(values: Values, call: OperatorCall) -> int | None:
 
 
 def entries(values: Values, call: OperatorCall) -> int | None:
-    """Return the most that zeros and ones can add up to."""
+    """Return the most that zeros and ones can add up to.
+
+    A condition that is assumed to be true is a one for each element.
+    """
     tensor = call.args[0]
     if tensor.dtype.is_floating_point or below_of(values, tensor) != 2:
         return None
-    return most_of(values, tensor)
+    most = most_of(values, tensor)
+    block = values.storages.of(tensor)
+    return tensor.numel() if most is None and block is not None and block.assumed else most
 
 
 def summed(values: Values, call: OperatorCall) -> int | None:

@@ -14,6 +14,7 @@ from nbmem.virtual.devices import CPU, is_virtual
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nbmem.virtual.tensors.assumptions import Assumption
     from nbmem.virtual.tensors.operator_call import OperatorCall
     from nbmem.virtual.tensors.stand_ins.value_signs import LookRule
     from nbmem.virtual.tensors.values import Values
@@ -44,6 +45,8 @@ class ValueRule:
             (stand_ins/value_signs.py); None: positive.
         shared: The sum of its results. If they are not known one by one, each is taken to have an
             equal share of it.
+        assumes: Returns what a condition made by it is taken to be if it is unknown
+            (assumptions.py); None: false.
     """
 
     health: Health | None = None
@@ -57,6 +60,7 @@ class ValueRule:
     largest: Bound | None = None
     look: LookRule | None = None
     shared: Bound | None = None
+    assumes: Assumption | None = None
 
     @property
     def bounds(self) -> tuple[tuple[str, Bound], ...]:

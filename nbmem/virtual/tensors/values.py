@@ -45,6 +45,8 @@ LARGE = 1 << 18
 """Elements from which a CPU copy is only written when it is read (tensors/host/lazy_tensors.py)."""
 PATIENCE = 256
 """How often one line gets the same value of an unknown condition."""
+GOING_ON = 1 << 12
+"""The same of one that is assumed to be true: a beam search goes on for so many tokens."""
 FLOATS = 16
 """Floats are followed up to this many elements: scales and averages, not activations."""
 MADE_FLOATS = 1 << 14
@@ -112,8 +114,11 @@ class Values:
         rule = self._rule_of(call.func)
         known = [(name, bound(self, call)) for name, bound in rule.bounds]
         look = None if rule.look is None else rule.look(self, call)
+        assumed = None if rule.assumes is None else rule.assumes(self, call)
         self._follow(call, rule, fresh)
-        made = (fresh or call.mutated()) if known or look else []
+        made = (fresh or call.mutated()) if known or look or rule.assumes else []
+        if assumed is not None and made and (block := self.storages.of(made[0])) is not None:
+            block.assumed = assumed
         if look is not None:
             for tensor in fresh[:1] or made:
                 show_as(self, tensor, look)
@@ -269,10 +274,12 @@ class Values:
         answer = stand_in(tensor.dtype, block)
         if tensor.dtype is not torch.bool:
             return agreed(self, tensor, answer)
-        return answer if block and block.healthy is not None else self._until_loops_end(answer)
+        if block and block.healthy is not None:
+            return answer
+        return self._until_loops_end(answer, GOING_ON if block and block.assumed else PATIENCE)
 
-    def _until_loops_end(self, answer: bool) -> bool:  # noqa: FBT001
-        """Invert the answer to a condition from time to time.
+    def _until_loops_end(self, answer: bool, patience: int) -> bool:  # noqa: FBT001
+        """Invert the answer to a condition after so many questions at a line.
 
         `while not done.all()` ends on a card; here it ends when the value changes.
         """
@@ -281,7 +288,7 @@ class Values:
         if checked is not None:
             return checked
         self._asked[place] += 1
-        if self._asked[place] % PATIENCE or chooses(*place):
+        if self._asked[place] % patience or chooses(*place):
             return answer
         self._note(LOOP)
         return not answer
@@ -292,9 +299,10 @@ class Values:
         dtype = dtype or tensor.dtype
         if twin is None:
             self._note(VALUES)
-            if tensor.numel() > LARGE:
+            block = self.storages.of(tensor)
+            if tensor.numel() > LARGE and not (block and block.assumed):
                 return self._unread(tensor, dtype)
-            return unknown(tensor, self.storages.of(tensor), dtype)
+            return unknown(tensor, block, dtype)
         with _C._DisableTorchDispatch():
             copy = torch.empty_strided(tensor.size(), dense(tensor), dtype=dtype, device=CPU)
             return copy.copy_(twin)

@@ -11,6 +11,7 @@ import torch
 
 from nbmem.virtual.operator_model import autograd_differences
 from nbmem.virtual.operator_model.operator import BY_ORACLE, Operator, drop, out, temporary
+from nbmem.virtual.tensors import assumptions
 from nbmem.virtual.tensors.value_bounds import smallest_count, source_count, total_count
 from nbmem.virtual.tensors.value_rules import (
     ValueRule,
@@ -67,27 +68,36 @@ _JOINING = (
     *("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"),
     *("ClampBackward0", "ClampBackward1"),
 )
+_AND = ValueRule(health=same_health, absorbs=False, most=smallest_count, assumes=assumptions.both)
+_OR = ValueRule(health=same_health, absorbs=True, most=total_count, assumes=assumptions.either)
 OPERATORS = (
     Operator(
         ("logical_and",),
         autograd=_joins(aten.logical_and_.default),
-        values=ValueRule(health=same_health, absorbs=False, most=smallest_count),
+        values=_AND,
     ),
     Operator(
         ("bitwise_and.Tensor",),
-        values=ValueRule(health=same_health, absorbs=False, most=smallest_count),
+        values=_AND,
     ),
     Operator(
         ("logical_or",),
         autograd=_joins(aten.logical_or_.default),
-        values=ValueRule(health=same_health, absorbs=True, most=total_count),
+        values=_OR,
     ),
     Operator(
         ("bitwise_or.Tensor",),
-        values=ValueRule(health=same_health, absorbs=True, most=total_count),
+        values=_OR,
     ),
-    Operator(("logical_or_", "bitwise_or_.Tensor"), values=ValueRule(most=total_count)),
-    Operator(("logical_not", "bitwise_not"), values=ValueRule(health=inverted_health)),
+    Operator(
+        ("logical_or_", "bitwise_or_.Tensor"),
+        values=ValueRule(most=total_count, assumes=assumptions.either),
+    ),
+    Operator(("logical_and_", "bitwise_and_.Tensor"), values=ValueRule(assumes=assumptions.both)),
+    Operator(
+        ("logical_not", "bitwise_not"),
+        values=ValueRule(health=inverted_health, assumes=assumptions.inverted),
+    ),
     Operator(("isnan",), values=ValueRule(health=always(False))),
     Operator(
         ("isinf",),
@@ -97,12 +107,15 @@ OPERATORS = (
         shown_by=BY_ORACLE,
     ),
     Operator(("isclose",), values=ValueRule(health=always(True))),
-    Operator(("ne.Scalar", "gt.Scalar"), values=ValueRule(health=compared, most=source_count)),
+    Operator(
+        ("ne.Scalar", "gt.Scalar"),
+        values=ValueRule(health=compared, most=source_count, assumes=assumptions.compared),
+    ),
     Operator(
         (
             *("eq.Scalar", "ge.Scalar", "lt.Scalar", "le.Scalar", "eq.Tensor", "ne.Tensor"),
             *("gt.Tensor", "ge.Tensor", "lt.Tensor", "le.Tensor"),
         ),
-        values=ValueRule(health=compared),
+        values=ValueRule(health=compared, assumes=assumptions.compared),
     ),
 )

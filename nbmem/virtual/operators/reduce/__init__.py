@@ -13,6 +13,7 @@ from nbmem.virtual.operators.reduce.staging import (
     outs_and_staging,
     staging_steps,
 )
+from nbmem.virtual.tensors import assumptions
 from nbmem.virtual.tensors.shapes import several
 from nbmem.virtual.tensors.value_bounds import as_before, entries, place, summed
 from nbmem.virtual.tensors.value_rules import (
@@ -207,14 +208,14 @@ OPERATORS = (
     Operator(
         ("any", "any.dim"),
         memory=logical,
-        values=ValueRule(health=nonzero_health),
+        values=ValueRule(health=nonzero_health, assumes=assumptions.same),
         source=_LOGIC,
         shown_by=_LOGIC_SHOWN,
     ),
     Operator(
         ("all", "all.dim"),
         memory=logical,
-        values=ValueRule(health=same_health),
+        values=ValueRule(health=same_health, assumes=assumptions.same),
         source=_LOGIC,
         shown_by=_LOGIC_SHOWN,
     ),

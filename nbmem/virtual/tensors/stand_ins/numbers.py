@@ -43,10 +43,11 @@ _BITS = 23
 def stand_in(dtype: torch.dtype, block: CardMemory | None) -> Any:
     """Return a plausible value: finite, and not zero if it may divide."""
     if dtype is torch.bool:
-        return bool(block is not None and block.healthy)
+        return bool(block is not None and (block.healthy or block.assumed))
     if dtype.is_complex or dtype.is_floating_point:
         return 1 + 0j if dtype.is_complex else 1.0
-    return 0 if block is not None and block.healthy is False else 1
+    zero = block is not None and (block.healthy is False or block.assumed is False)
+    return 0 if zero else 1
 
 
 def unknown(tensor: torch.Tensor, block: CardMemory | None, dtype: torch.dtype) -> torch.Tensor:

@@ -1,0 +1,81 @@
+"""What conditions on unknown values are assumed to be.
+
+A comparison and its complement are answered from one assumption, so that `(x == 0).any()` and
+`(x != 0).all()` agree: no unknown value equals another, or exceeds a positive number, and the left
+one of two is the larger. A number is not zero, as its stand-in. So "may this go on?", as beam
+search asks, is answered with yes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import _C
+
+from nbmem.virtual.devices import is_virtual
+from nbmem.virtual.tensors.stand_ins.numbers import stand_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbmem.virtual.tensors.operator_call import OperatorCall
+    from nbmem.virtual.tensors.values import Values
+
+    Assumption = Callable[[Values, OperatorCall], bool]
+
+aten = torch.ops.aten
+_EQUAL, _LARGER, _SMALLER = aten.eq, aten.gt, aten.lt
+_COMPLEMENTS = {aten.ne: _EQUAL, aten.le: _LARGER, aten.ge: _SMALLER}
+
+
+def holds(values: Values, tensor: torch.Tensor) -> bool:
+    """Return whether all elements of a condition are assumed to be true."""
+    twin = values.twin(tensor) if is_virtual(tensor) else tensor
+    if twin is not None:
+        with _C._DisableTorchDispatch():
+            return bool(twin.all())
+    block = values.storages.of(tensor)
+    return block is not None and bool(block.healthy or block.assumed)
+
+
+def compared(values: Values, call: OperatorCall) -> bool:
+    """Return the assumption on a comparison with a number or a tensor."""
+    question = call.func.overloadpacket
+    base = _COMPLEMENTS.get(question, question)
+    return _is_assumed(values, call, base) is (question is base)
+
+
+def _is_assumed(values: Values, call: OperatorCall, base: object) -> bool:
+    left, right = call.args[:2]
+    if base is _EQUAL:
+        return False
+    if isinstance(right, torch.Tensor):
+        return base is _LARGER
+    block = values.storages.of(left)
+    signed = block is not None and block.look is not None and block.look.signed
+    return base is _LARGER and right <= 0 and not signed
+
+
+def inverted(values: Values, call: OperatorCall) -> bool:
+    """Return the opposite of the assumption on the argument."""
+    return not holds(values, call.args[0])
+
+
+def same(values: Values, call: OperatorCall) -> bool:
+    """Return the assumption on the first argument; numbers are not zero."""
+    tensor = call.args[0]
+    if tensor.dtype is torch.bool:
+        return holds(values, tensor)
+    block = values.storages.of(tensor) if is_virtual(tensor) else None
+    return block is not None and stand_in(torch.int64, block) != 0
+
+
+def both(values: Values, call: OperatorCall) -> bool:
+    """Return whether all arguments are assumed to be true."""
+    return all(holds(values, tensor) for tensor in call.tensors)
+
+
+def either(values: Values, call: OperatorCall) -> bool:
+    """Return whether an argument is assumed to be true."""
+    return any(holds(values, tensor) for tensor in call.tensors)
