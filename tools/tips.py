@@ -129,9 +129,16 @@ def _measured(run: Any) -> Iterator[str]:
         )
 
 
+def reports() -> str:
+    """Return the stored results of the programs after public reports."""
+    from tests.tips.reports.table import read_results, section
+
+    return section(read_results())
+
+
 def main() -> None:
     """Write the file."""
-    parts = (INTRODUCTION, catalogue(), scenarios(), measured())
+    parts = (INTRODUCTION, catalogue(), scenarios(), measured(), reports())
     TARGET.write_text("\n".join(parts), encoding="utf-8")
 
 

@@ -1,0 +1,177 @@
+"""Run a report's program with and without its cures, and judge its tips."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from multiprocessing.context import BaseContext
+
+    from tests.tips.reports.catalogue import Report
+
+TOLERANCE = 0.01
+LIMIT = 90
+"""Seconds after which a program is stopped."""
+PRELOADED = [
+    "torch",
+    "torch._dynamo",
+    "torch._decomp.decompositions_for_jvp",
+    "nbmem.frontends.cli",
+    "nbmem.api.device_selection",
+    "nbmem.capture.record.recorder",
+    "nbmem.report.analysis",
+    "nbmem.report.tips.engine",
+    "nbmem.virtual.patches.activation",
+    "nbmem.virtual.patches.compiled.compiler",
+]
+"""What every run imports: a process that has it is forked for each run."""
+NOT_ALLOCATED = frozenset(
+    (
+        "pending", "cached_releasable", "cached_stuck", "frameworks", "frameworks_cached",
+        "context", "other_processes", "driver", "free",
+    )
+)  # fmt: skip
+
+
+class BrokenError(Exception):
+    """A program did not run; the message has the end of its output."""
+
+
+def run_program(text: str, name: str, card: str) -> dict[str, Any]:
+    """Run a program with `nbmem run` and return its JSON.
+
+    Raises:
+        BrokenError: It was stopped, wrote no JSON, or raised something else than an
+            out-of-memory error.
+    """
+    with TemporaryDirectory() as folder:
+        script, report, output = (Path(folder, f"{name}{end}") for end in (".py", ".json", ".txt"))
+        script.write_text(text, encoding="utf-8")
+        arguments = ["run", str(script), "--gpu", card, "--json", str(report), "--quiet"]
+        process: Any = _context().Process(target=_run_command, args=(arguments, str(output)))  # type: ignore[attr-defined]
+        process.start()
+        process.join(LIMIT)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        printed = output.read_text(encoding="utf-8") if output.exists() else ""
+        if not report.exists():
+            raise BrokenError(f"exit code {process.exitcode}: {printed[-300:]}")
+        found: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
+        if process.exitcode and ended_by(found) is None:
+            raise BrokenError(f"exit code {process.exitcode}: {printed[-300:]}")
+    return found
+
+
+@cache
+def _context() -> BaseContext:
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
+def _run_command(arguments: list[str], output: str) -> None:
+    """Run nbmem's command line in this process, with its output in a file."""
+    file = os.open(output, os.O_WRONLY | os.O_CREAT)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    sys.argv = ["nbmem", *arguments]
+    from nbmem.frontends.cli import main
+
+    sys.exit(main(arguments))
+
+
+def ended_by(found: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the out-of-memory error that ended a program, None without one."""
+    errors = found["out_of_memory"]
+    return errors[0] if errors and not errors[0]["caught"] else None
+
+
+def tips_of(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """List what a person reads, in order: remedies of the error that ended it, then tips."""
+    error = ended_by(found)
+    remedies = [tip | {"rule": f"oom:{tip['rule']}"} for tip in error["remedies"]] if error else []
+    return [*remedies, *found["findings"]]
+
+
+def bytes_of(found: dict[str, Any], measure: str) -> int:
+    """Return a program's bytes by a measure."""
+    if measure in ("peak", "runs"):
+        return int(found["peak"]["allocated"])
+    if measure == "reserved":
+        return int(found["peak"]["reserved"])
+    ledger = found["ledger_at_end"]
+    cached = () if measure == "end" else ("cached_releasable", "cached_stuck")
+    return sum(size for key, size in ledger.items() if key not in NOT_ALLOCATED or key in cached)
+
+
+def is_right(report: Report, tip: dict[str, Any]) -> bool:
+    """Return True where a tip names the true cause, with the names that it needs."""
+    keys = {tip["rule"], tip["rule"].removeprefix("oom:")}
+    text = f"{tip['title']}\n{tip['code'] or ''}"
+    named = all(any(one in text for one in name.split("|")) for name in report.names)
+    return named and not keys.isdisjoint(report.rules)
+
+
+def judge(report: Report) -> dict[str, Any]:
+    """Run a report's program, as it was and cured, and return the verdict.
+
+    Keys: `digest`; `tips` (rule and title of each); `right` (the first one names the true cause);
+    `promised` (bytes, low and high, of a right one); `pasted` and `cured` (bytes that the tip's
+    code and the readers' cure brought, or why not; null without); `kept` (whether the promise
+    came true; null without a right tip); `false` (tips of the cured program); `seconds`.
+    """
+    started = time.perf_counter()
+    before = run_program(report.program, report.name, report.card)
+    if (report.measure == "runs") != (ended_by(before) is not None):
+        raise BrokenError(f"measure is {report.measure!r}, and it ended by {ended_by(before)}")
+    tips = tips_of(before)
+    first = tips[0] if tips and is_right(report, tips[0]) else None
+    verdict: dict[str, Any] = {
+        "digest": report.digest(),
+        "tips": [[tip["rule"], tip["title"]] for tip in tips],
+        "right": first is not None,
+        "promised": first and [first["low"], first["high"]],
+        "pasted": None,
+    }
+    if first and first["code"] and (text := report.paste(first["code"])):
+        verdict["pasted"] = _gain(report, before, text)[0]
+    verdict["cured"], verdict["false"] = _gain(report, before, report.cured)
+    verdict["kept"] = first and is_kept(verdict, report.measure)
+    verdict["seconds"] = round(time.perf_counter() - started, 1)
+    return verdict
+
+
+def _gain(report: Report, before: dict[str, Any], text: str) -> tuple[int | str, list[str]]:
+    """Return the bytes that a changed program saves, or why not, and its tips."""
+    try:
+        after = run_program(text, report.name, report.card)
+    except BrokenError as err:
+        return str(err), []
+    said = [f"{tip['rule']}: {tip['title']}" for tip in tips_of(after)]
+    if ended_by(after) is not None:
+        return "out of memory", said
+    return bytes_of(before, report.measure) - bytes_of(after, report.measure), said
+
+
+def is_kept(verdict: dict[str, Any], measure: str) -> bool:
+    """Return True where the cure brought what the tip had promised, within 1%.
+
+    The tip's own code counts, and where it has none, the readers' cure. A program that ran out of
+    memory has to run to its end.
+    """
+    gain = verdict["cured"] if verdict["pasted"] is None else verdict["pasted"]
+    low, high = verdict["promised"]
+    if isinstance(gain, str) or measure == "runs":
+        return not isinstance(gain, str)
+    return bool(low * (1 - TOLERANCE) <= gain <= high * (1 + TOLERANCE))

@@ -1,0 +1,86 @@
+"""The table of public reports in docs/tips.md, made of the stored verdicts."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.units import format_bytes
+from nbmem.report.tips.rule import fmt_range
+from tests.tips.reports.catalogue import FOLDER, Report, read_reports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+RESULTS = FOLDER / "results.json"
+PAGE = FOLDER.parents[2] / "docs" / "tips.md"
+HEADING = "## What they say of public reports"
+INTRODUCTION = """
+
+Each is a program after a public report about GPU memory, in our own words, on a virtual card
+(`tests/tips/reports`). *Expected* is the tip that names the cause which the report's readers found,
+*first tip* what nbmem says first. *Brought* is what its own code, or the readers' cure, saves.
+`python -m tests.tips.reports --table` runs them all and writes this.
+
+"""
+COLUMNS = """
+| report | what was seen | true cause | expected | first tip | promised | brought |
+|---|---|---|---|---|--:|--:|"""
+
+
+def read_results() -> dict[str, Any]:
+    """Read the stored verdicts by report."""
+    found: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
+    return found
+
+
+def write_results(results: dict[str, Any]) -> None:
+    """Store verdicts, those of reports that no longer exist left out."""
+    names = {report.name for report in read_reports()}
+    kept = {name: results[name] for name in sorted(results) if name in names}
+    RESULTS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+def totals(results: Iterable[dict[str, Any]]) -> str:
+    """Return the three counts in a sentence each."""
+    results = list(results)
+    promises = [one["kept"] for one in results if one["kept"] is not None]
+    return (
+        f"{sum(one['right'] for one in results)} of {len(results)} first tips name the true "
+        f"cause; {sum(promises)} of {len(promises)} promises kept within 1%; "
+        f"{sum(len(one['false']) for one in results)} tips in cured programs."
+    )
+
+
+def section(results: dict[str, Any]) -> str:
+    """Return the section of docs/tips.md."""
+    reports = read_reports()
+    rows = [_row(report, results[report.name]) for report in reports if report.name in results]
+    summary = totals(results.values())
+    return "\n".join([HEADING + INTRODUCTION + summary, *COLUMNS.splitlines(), *rows, ""])
+
+
+def _row(report: Report, result: dict[str, Any]) -> str:
+    rule, title = result["tips"][0] if result["tips"] else ("silent", "")
+    said = f"**{rule}**" if result["right"] else f"{rule}: {title}" if title else rule
+    gain = result["cured"] if result["pasted"] is None else result["pasted"]
+    cells = (
+        f"[{report.project}]({report.source})",
+        report.saw,
+        report.cause,
+        ", ".join(report.rules),
+        said,
+        fmt_range(*result["promised"]) if result["promised"] else "",
+        gain if isinstance(gain, str) else "runs" if report.measure == "runs" else _signed(gain),
+    )
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _signed(size: int) -> str:
+    return format_bytes(size) if size >= 0 else f"-{format_bytes(-size)}"
+
+
+def write_section(results: dict[str, Any]) -> None:
+    """Put the section in the place of the one that docs/tips.md ends with."""
+    before = PAGE.read_text(encoding="utf-8").partition(f"\n{HEADING}")[0]
+    PAGE.write_text(f"{before.rstrip()}\n\n{section(results)}", encoding="utf-8")
