@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent
 MEASURES = ("end", "peak", "reserved", "end_reserved", "runs")
 _SWITCH = re.compile(r"^CURED = False$", re.MULTILINE)
-_PLACE = re.compile(r"^( *)# CURE$", re.MULTILINE)
+_PLACE = re.compile(r"^( *)# CURE(?: (\w+))?$", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +62,18 @@ class Report:
         """Return True where nbmem has no tip for the cause."""
         return all(rule.startswith("none-yet:") for rule in self.rules)
 
-    def paste(self, code: str) -> str | None:
-        """Return the program with a tip's code at its marks, None without any."""
-        if not _PLACE.search(self.program):
-            return None
-        return _PLACE.sub(lambda match: indent(code, match[1]), self.program)
+    def paste(self, rule: str, code: str) -> str | None:
+        """Return the program with a tip's code at its marks, None without any.
+
+        A mark is a line `# CURE`, or `# CURE RULE` for the code of that tip only.
+        """
+        text = self.program
+
+        def replace(mark: re.Match[str]) -> str:
+            return indent(code, mark[1]) if mark[2] in (None, rule) else mark[0]
+
+        pasted = _PLACE.sub(replace, text)
+        return None if pasted == text else pasted
 
     def digest(self) -> str:
         """Return a fingerprint of the program and of what is expected of it."""

@@ -85,6 +85,8 @@ def _run_command(arguments: list[str], output: str) -> None:
     file = os.open(output, os.O_WRONLY | os.O_CREAT)
     os.dup2(file, 1)
     os.dup2(file, 2)
+    os.environ["XDG_CONFIG_HOME"] = os.environ["APPDATA"] = str(Path(output).parent)  # no mutes
+    os.environ.pop("PYTORCH_CUDA_ALLOC_CONF", None)
     sys.argv = ["nbmem", *arguments]
     from nbmem.frontends.cli import main
 
@@ -115,9 +117,14 @@ def bytes_of(found: dict[str, Any], measure: str) -> int:
     return sum(size for key, size in ledger.items() if key not in NOT_ALLOCATED or key in cached)
 
 
+def _key(tip: dict[str, Any]) -> str:
+    key: str = tip["rule"]
+    return key.removeprefix("oom:")
+
+
 def is_right(report: Report, tip: dict[str, Any]) -> bool:
     """Return True where a tip names the true cause, with the names that it needs."""
-    keys = {tip["rule"], tip["rule"].removeprefix("oom:")}
+    keys = {tip["rule"], _key(tip)}
     text = f"{tip['title']}\n{tip['code'] or ''}"
     named = all(any(one in text for one in name.split("|")) for name in report.names)
     return named and not keys.isdisjoint(report.rules)
@@ -144,7 +151,7 @@ def judge(report: Report) -> dict[str, Any]:
         "promised": first and [first["low"], first["high"]],
         "pasted": None,
     }
-    if first and first["code"] and (text := report.paste(first["code"])):
+    if first and first["code"] and (text := report.paste(_key(first), first["code"])):
         verdict["pasted"] = _gain(report, before, text)[0]
     verdict["cured"], verdict["false"] = _gain(report, before, report.cured)
     verdict["kept"] = first and is_kept(verdict, report.measure)

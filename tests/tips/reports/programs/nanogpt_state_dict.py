@@ -9,7 +9,7 @@ CURED = False
 
 
 def build():
-    return nn.Sequential(nn.Linear(4096, 8192), nn.GELU(), nn.Linear(8192, 4096)).cuda()
+    return nn.Sequential(nn.Linear(2048, 8192), nn.GELU(), nn.Linear(8192, 2048)).cuda()
 
 
 file = io.BytesIO()
@@ -26,7 +26,7 @@ model.load_state_dict(state_dict)
 # CURE
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 for _ in range(3):
-    batch = torch.randn(64, 4096, device="cuda")
+    batch = torch.randn(64, 2048, device="cuda")
     loss = (model(batch) - batch).square().mean()
     loss.backward()
     optimizer.step()

@@ -25,8 +25,9 @@ for images, labels in batches(10):
 
 model.eval()
 val_loss = 0
-with torch.set_grad_enabled(not CURED):
-    for images, labels in batches(10):
-        val_loss += criterion(model(images), labels)
-# CURE
+torch.set_grad_enabled(not CURED)
+# CURE no_grad_missing
+for images, labels in batches(10):
+    val_loss += criterion(model(images), labels)
+# CURE graph_kept
 print(float(val_loss) / 10)
