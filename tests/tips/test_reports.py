@@ -13,7 +13,7 @@ CI = (
     "gradcam_hooks",
     "pytorch_oom_retry",
     "so_validation_loss",
-    "transformers_predict",
+    "transformers_past_graph",
 )
 """Reports that each run of the tests judges; `long` judges all others, too."""
 REMEDIES = {"held_by_name", "no_grad", "memory_limit", "other_processes"}

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 CURED = False
-model = nn.Sequential(*(nn.Linear(4096, 4096) for _ in range(26))).cuda()
+model = nn.Sequential(*(nn.Linear(4096, 4096) for _ in range(25))).cuda()
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, foreach=False if CURED else None)
 for _ in range(3):
     x = torch.randn(32, 4096, device="cuda")
