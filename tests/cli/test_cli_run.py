@@ -369,3 +369,13 @@ def test_a_script_that_changes_its_folder_has_its_files_where_they_were_named(
 def test_a_script_that_closes_its_stdout_ends_as_without_nbmem(nbmem, script, train):
     done = nbmem("run", script(f"{train}\nimport sys\nsys.stdout.close()\n"), "--gpu", "L4")
     assert (done.returncode, done.stdout, done.stderr) == (0, "trained\n", "")
+
+
+def test_a_script_sets_the_allocator_up_before_it_uses_the_card(nbmem, script):
+    """As torch, which reads the environment at the first use."""
+    name = script(
+        'import os\n\nos.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"\n'
+        'import torch\n\nx = torch.ones(9, device="cuda")\n'
+        'print(torch.cuda.memory_snapshot()[0]["is_expandable"])\n'
+    )
+    assert nbmem("run", name, "--gpu", "T4", "--quiet").stdout == "True\n"

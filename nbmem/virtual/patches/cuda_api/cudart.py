@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.allocator.conf_parser import MalformedSettings
+from nbmem.allocator.settings import AllocatorSettings, conf_of_environment
 from nbmem.core.errors import UsageError
 from nbmem.virtual.hardware.snapshot import snapshot_of
 from nbmem.virtual.patches.cuda_api.generators import card_generators
@@ -120,7 +121,8 @@ def _statistics(machine: Machine) -> dict[str, Any]:
             machine.current.note(UNCACHED)
 
     def backend() -> str:
-        machine.current.read_environment()  # which refuses another one
+        # torch reads this one setting when it is loaded, and the others at the card's first use.
+        AllocatorSettings.parse(conf_of_environment(), machine.current.release)
         return "native"
 
     def clear_workspaces() -> None:
