@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.forked_command import run_forked
+
 TRAIN = """\
 import torch
 from torch import nn
@@ -32,17 +34,24 @@ def train():
 
 @pytest.fixture
 def nbmem(tmp_path):
-    """Run `nbmem ARGUMENTS` in an empty folder; returns the finished process."""
+    """Run `nbmem ARGUMENTS` in an empty folder; returns the finished process.
 
-    def run(*arguments, **options):
+    With `new=True` Python is started anew, else it is forked from one that has imported torch.
+    """
+
+    def run(*arguments, new=False, env=None, **options):
+        words = [str(argument) for argument in arguments]
+        env = {"COLUMNS": "100", **(env or {})}
+        if not new and not options:
+            return run_forked(words, tmp_path, env, timeout=300)
         return subprocess.run(
-            [sys.executable, "-m", "nbmem", *map(str, arguments)],
+            [sys.executable, "-m", "nbmem", *words],
             capture_output=True,
             text=True,
             check=False,
             cwd=tmp_path,
             timeout=300,
-            env={**os.environ, "COLUMNS": "100", **options.pop("env", {})},
+            env={**os.environ, **env},
             **options,
         )
 

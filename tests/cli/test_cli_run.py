@@ -42,7 +42,7 @@ CATEGORIES = [
 
 
 def test_the_json_has_exactly_the_documented_keys_and_balances(nbmem, script, train, tmp_path):
-    done = nbmem("run", script(train), "--gpu", "A100 80GB", "--json", "out.json")
+    done = nbmem("run", script(train), "--gpu", "A100 80GB", "--json", "out.json", new=True)
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "out.json").read_text())
     assert list(report) == [
@@ -340,7 +340,7 @@ def test_without_torch_the_script_runs_and_one_sentence_says_what_is_missing(
     hidden.mkdir()
     (hidden / "torch.py").write_text("raise ImportError('hidden for this test')\n")
     path = os.pathsep.join([str(hidden), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = nbmem("run", script("print('hello')\n"), env={"PYTHONPATH": path})
+    done = nbmem("run", script("print('hello')\n"), env={"PYTHONPATH": path}, new=True)
     assert done.returncode == 0
     assert done.stdout == "hello\n"
     assert done.stderr.startswith("nbmem: torch is not installed in this environment, so there is")

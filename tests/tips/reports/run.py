@@ -3,41 +3,19 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import sys
 import time
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from multiprocessing.context import BaseContext
+from tests.forked_command import run_forked
 
+if TYPE_CHECKING:
     from tests.tips.reports.catalogue import Report
 
 TOLERANCE = 0.01
 LIMIT = 90
 """Seconds after which a program is stopped."""
-PRELOADED = [
-    "torch",
-    "torch._dynamo",
-    "torch._decomp.decompositions_for_jvp",
-    "torch.utils.flop_counter",
-    "nbmem.api.device_selection",
-    "nbmem.api.tracing",
-    "nbmem.capture.record.recorder",
-    "nbmem.capture.record.recording",
-    "nbmem.estimates",
-    "nbmem.frontends.cli",
-    "nbmem.report.tips.engine",
-    "nbmem.views.exports",
-    "nbmem.virtual.packages.torchvision",
-    "nbmem.virtual.patches.activation",
-    "nbmem.virtual.patches.compiled.compiler",
-]
-"""What every run imports: a process that has it is forked for each run."""
 NOT_ALLOCATED = frozenset(
     (
         "pending", "cached_releasable", "cached_stuck", "frameworks", "frameworks_cached",
@@ -58,44 +36,21 @@ def run_program(text: str, name: str, card: str) -> dict[str, Any]:
             out-of-memory error.
     """
     with TemporaryDirectory() as folder:
-        script, report, output = (Path(folder, f"{name}{end}") for end in (".py", ".json", ".txt"))
+        script, report = (Path(folder, f"{name}{end}") for end in (".py", ".json"))
         script.write_text(text, encoding="utf-8")
-        arguments = ["run", str(script), "--gpu", card, "--json", str(report), "--quiet"]
-        process: Any = _context().Process(target=_run_command, args=(arguments, str(output)))  # type: ignore[attr-defined]
-        process.start()
-        process.join(LIMIT)
-        if process.is_alive():
-            process.kill()
-            process.join()
-        printed = output.read_text(encoding="utf-8") if output.exists() else ""
+        ran = run_forked(
+            ["run", str(script), "--gpu", card, "--json", str(report), "--quiet"],
+            Path(folder),
+            {"XDG_CONFIG_HOME": folder, "APPDATA": folder, "PYTORCH_CUDA_ALLOC_CONF": ""},
+            LIMIT,
+        )
+        ended = f"exit code {ran.returncode}: {(ran.stdout + ran.stderr)[-300:]}"
         if not report.exists():
-            raise BrokenError(f"exit code {process.exitcode}: {printed[-300:]}")
+            raise BrokenError(ended)
         found: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
-        if process.exitcode and ended_by(found) is None:
-            raise BrokenError(f"exit code {process.exitcode}: {printed[-300:]}")
+        if ran.returncode and ended_by(found) is None:
+            raise BrokenError(ended)
     return found
-
-
-@cache
-def _context() -> BaseContext:
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    return context
-
-
-def _run_command(arguments: list[str], output: str) -> None:
-    """Run nbmem's command line in this process, with its output in a file."""
-    file = os.open(output, os.O_WRONLY | os.O_CREAT)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    os.environ["XDG_CONFIG_HOME"] = os.environ["APPDATA"] = str(Path(output).parent)  # no mutes
-    os.environ.pop("PYTORCH_CUDA_ALLOC_CONF", None)
-    sys.argv = ["nbmem", *arguments]
-    from nbmem.frontends.cli import main
-
-    sys.exit(main(arguments))
 
 
 def ended_by(found: dict[str, Any]) -> dict[str, Any] | None:
