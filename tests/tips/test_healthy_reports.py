@@ -26,7 +26,7 @@ def judged(name):
     return pytest.param(name, marks=marks)
 
 
-@pytest.mark.parametrize("name", map(judged, PROGRAMS))
+@pytest.mark.parametrize("name", [judged(name) for name in PROGRAMS])
 def test_a_healthy_program_gets_no_tip(name):
     pytest.importorskip("torch", reason="the programs are torch programs")
     from tests.tips.reports.run import run_program, tips_of
