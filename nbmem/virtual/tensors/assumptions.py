@@ -1,4 +1,4 @@
-"""What conditions on unknown values are assumed to be.
+"""Assumptions that answer conditions on unknown values.
 
 A comparison and its complement are answered from one assumption, so that `(x == 0).any()` and
 `(x != 0).all()` agree: no unknown value equals another, or exceeds a positive number, and the left

@@ -46,7 +46,7 @@ LARGE = 1 << 18
 PATIENCE = 256
 """How often one line gets the same value of an unknown condition."""
 GOING_ON = 1 << 12
-"""The same of one that is assumed to be true: a beam search goes on for so many tokens."""
+"""How often one line gets a condition that is assumed true: for each token of a beam search."""
 FLOATS = 16
 """Floats are followed up to this many elements: scales and averages, not activations."""
 MADE_FLOATS = 1 << 14
