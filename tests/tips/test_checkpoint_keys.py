@@ -2,23 +2,28 @@
 
 import time
 
-from nbmem.report.tips.rules.checkpoint_kept import _ends, _is_weight
+from nbmem.report.tips.weight_names import WeightNames, last_key
 
 
 def test_a_key_is_a_weights_end_with_its_form():
-    ends = _ends({"model.layer.0.weight": "(4, 4) float32", "model.bias": "(4,) float32"})
-    assert _is_weight(ends, "layer.0.weight", "(4, 4) float32")
-    assert _is_weight(ends, "0.weight", "(4, 4) float32")
-    assert _is_weight(ends, "bias", "(4,) float32")
-    assert not _is_weight(ends, "layer.0.weight", "(4,) float32")
-    assert not _is_weight(ends, "er.0.weight", "(4, 4) float32")
-    assert not _is_weight(ends, "model.bias", "(4,) float32")
-    assert not _is_weight(ends, None, "(4,) float32")
+    weights = WeightNames({"model.layer.0.weight": "(4, 4) float32", "model.bias": "(4,) float32"})
+    assert weights.match("layer.0.weight", "(4, 4) float32")
+    assert weights.match("0.weight", "(4, 4) float32")
+    assert weights.match("bias", "(4,) float32")
+    assert not weights.match("layer.0.weight", "(4,) float32")
+    assert not weights.match("er.0.weight", "(4, 4) float32")
+    assert not weights.match("model.bias", "(4,) float32")
 
 
 def test_fifty_thousand_keys():
-    weights = {f"model.layers.{i}.weight": "(4, 4) float32" for i in range(50_000)}
+    names = {f"model.layers.{i}.weight": "(4, 4) float32" for i in range(50_000)}
     begun = time.process_time()
-    ends = _ends(weights)
-    assert all(_is_weight(ends, f"layers.{i}.weight", "(4, 4) float32") for i in range(50_000))
+    weights = WeightNames(names)
+    assert all(weights.match(f"layers.{i}.weight", "(4, 4) float32") for i in range(50_000))
     assert time.process_time() - begun < 5
+
+
+def test_the_last_key_is_without_what_a_wrapper_puts_before_it():
+    assert last_key("checkpoint['model']['module._orig_mod.0.weight']") == "0.weight"
+    assert last_key("local state_dict['0.weight'] of main()") == "0.weight"
+    assert last_key("model.0.weight") is None

@@ -5,11 +5,12 @@ Each storage is listed once.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.tensors.tensor_storages import storage_of
-from nbmem.core.session.holders import HeldStorage, Holder
+from nbmem.core.session.holders import HeldStorage, Holder, HolderKind
 from nbmem.core.session.tensor_names import KEY_OF
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 MAX_STORAGES = 20_000
 """Number of the largest storages whose holders are named."""
+_LOCAL = re.compile(r"local \w+")
 
 
 class TensorStorages:
@@ -82,13 +84,14 @@ class TensorStorages:
 
 
 def _best_of_each_root(holders: Sequence[Holder]) -> tuple[Holder, ...]:
-    """Return the best holder of each root.
+    """Return the best holder of each root, and of each local of a running function.
 
     It is the one of the most informative kind, then the one with the shortest path.
     """
-    best: dict[str, Holder] = {}
+    best: dict[tuple[str, str], Holder] = {}
     for holder in sorted(holders, key=_rank):
-        best.setdefault(holder.root, holder)
+        local = _LOCAL.match(holder.path) if holder.kind is HolderKind.FRAME else None
+        best.setdefault((holder.root, local[0] if local else ""), holder)
     return tuple(best.values())
 
 

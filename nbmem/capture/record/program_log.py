@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nbmem.capture.interpreter.notebook_cells import running_shell
 from nbmem.capture.program import program_facts
 from nbmem.capture.program.batch_sizes import batch_sizes
 
@@ -33,8 +34,8 @@ class ProgramLog:
 
         `calls` has one entry for each kind of call, in the order of the first: module, training,
         grad, autocast, rows, count. `modules` and `optimizers` are those that are still alive, by
-        name. `batches` are the notebook's numbers with a batch size's name. A call of a part of a
-        module counts as a use of the module.
+        name. `batches` are the notebook's numbers with a batch size's name. `notebook` is whether
+        IPython ran it. A call of a part of a module counts as a use of the module.
 
         Args:
             identities: Finds the live modules and optimizers.
@@ -62,5 +63,6 @@ class ProgramLog:
                 for optimizer, name in identities.live_optimizers()
             ],
             "batches": batch_sizes(namespace),
+            "notebook": running_shell() is not None,
             **program_facts.machine_facts(),
         }

@@ -5,7 +5,7 @@ A rule that fails is skipped, and the others run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -69,7 +69,10 @@ def advise(
         asked = partial(_run_rule, rule, evidence)
         found.extend(faults.part(f"The tip {rule.name}", asked, []))
     found.sort(key=itemgetter(0))
-    return Advice(findings=tuple(finding for _, finding in found), notes=faults.notes)
+    findings = tuple(finding for _, finding in found)
+    if evidence.fact("notebook") is False:  # a script has no magics
+        findings = tuple(replace(finding, command=None) for finding in findings)
+    return Advice(findings=findings, notes=faults.notes)
 
 
 def _run_rule(rule: Rule, evidence: Evidence) -> list[tuple[_Place, Finding]]:

@@ -1,15 +1,16 @@
 """A checkpoint stays on the card after it was loaded into the model.
 
 What it sees
-    A dictionary of the notebook (or what torch.load made) that holds tensors of the same names,
-    shapes and types as the model's weights, in storages of its own. Names that tell of a purpose
-    (best, initial, backup, ...) are left alone.
+    A dictionary of the program (or what torch.load made) that holds tensors of the same names,
+    shapes and types as the model's weights, in storages of its own. Its other names
+    (`state_dict = checkpoint["model"]`) are told with it. Names that tell of a purpose (best,
+    initial, backup, ...) are left alone.
 What it costs
     A second copy of the weights, and of the optimizer's state if that is in it, for as long as the
-    name lives.
+    names live.
 Do instead
-    `del checkpoint` behind `load_state_dict`. Next time load it with `map_location="cpu"`: the copy
-    then never reaches the card.
+    `del checkpoint, state_dict` behind `load_state_dict`: all of its names, or nothing is freed.
+    Next time load it with `map_location="cpu"`: the copy then never reaches the card.
 When to ignore it
     You still compare the model with it, or load it again soon.
 """
@@ -17,19 +18,18 @@ When to ignore it
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.core.session.holders import HolderKind
 from nbmem.core.session.source_files import with_slashes
-from nbmem.core.session.tensor_names import VIEW
 from nbmem.report.model import Command, Finding
 from nbmem.report.tips.purpose_names import marks_intended_copy
 from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.shared_variables import shared_tensors
+from nbmem.report.tips.weight_names import WeightNames, last_key, weight_forms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,9 +40,8 @@ if TYPE_CHECKING:
 
 ALIKE = 0.8
 """Part of a dictionary's bytes that must match weights."""
-_KEY = re.compile(r"\['([^']*)'\]$")
+OWNED = (Category.WEIGHTS, Category.BUFFERS, Category.OPTIMIZER_STATE)
 _TOGETHER = re.compile(r"^(.*)\.\* of (\d+) tensors$")
-_NAMED = re.compile(r"^(.*?) (\([\d, ]*\) \w+)$")
 
 
 def check(e: Evidence) -> Iterator[Finding]:
@@ -57,65 +56,50 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _named(e: Evidence) -> Iterator[Finding]:
-    roots = dict.fromkeys(h.root for s in e.held for h in s.holders if h.kind is HolderKind.NAME)
-    weights = weight_forms(e) if roots else {}
-    forms, ends = set(weights.values()), _ends(weights)
-    for root in roots if weights else ():
-        if marks_intended_copy(root):
+    weights = WeightNames(weight_forms(e) if e.held else {})
+
+    def is_alike(held: HeldStorage) -> bool:
+        return held.form in weights.forms and bool(_keys(held)) and not _is_owned(e, held)
+
+    for copy in shared_tensors(e.held, is_alike):
+        mine, listed = copy.storages, copy.listed
+        alike = [held for held in mine if is_alike(held)]
+        alike += _joined(e, mine)
+        matched = sum(any(weights.match(key, s.form) for key in _keys(s)) for s in alike)
+        freed, size = e.freed_bytes(mine), sum(s.size for s in mine)
+        if not matched or sum(s.size for s in alike) < ALIKE * size or not e.worth(freed):
             continue
-        mine = e.held_only_by(HolderKind.NAME, root=root)
-        keys = {s.addr: _key(s, root) for s in mine}
-        alike = [s for s in mine if keys[s.addr] is not None and s.form in forms]
-        alike += _joined(e, mine, keys)
-        as_weights = [s for s in alike if _is_weight(ends, keys[s.addr], s.form)]
-        size = sum(s.size for s in mine)
-        if not as_weights or sum(s.size for s in alike) < ALIKE * size:
+        if any(marks_intended_copy(variable.name) for variable in copy.variables):
             continue
-        freed = e.freed_bytes(mine)
-        if e.worth(freed):
-            plain = root.isidentifier()
-            yield Finding(
-                rule=RULE.name,
-                title=f"`del {root}` gives back {fmt(freed)}",
-                evidence=f"{root} holds {len(mine)} tensors; {len(as_weights)} of them "
-                "have the name, shape and type of a weight of the model, which has its own copy. "
-                f"Nothing but {root} keeps them.",
-                low=freed,
-                high=freed,
-                ground="exact",
-                code=f"del {root}   # once load_state_dict has copied it" if plain else None,
-                command=Command(name="free", arguments=(root,)) if plain else None,
-            )
+        is_global = copy.functions == [""]
+        where = "" if is_global else f" in {copy.functions[-1]}"
+        names = tuple(variable.name for variable in copy.variables)
+        yield Finding(
+            rule=RULE.name,
+            title=f"`{copy.code}`{where} gives back {fmt(freed)}",
+            evidence=f"{listed} hold{'s' * (len(names) == 1)} {len(mine)} tensors; {matched} of "
+            "them have the name, shape and type of a weight of the model, which has its own copy. "
+            f"Nothing but {listed} keep{'s' * (len(names) == 1)} them.",
+            low=freed,
+            high=freed,
+            ground="exact",
+            code=f'{copy.code}   # once it is loaded; or load it with map_location="cpu"',
+            command=Command(name="free", arguments=names) if is_global else None,
+        )
 
 
-def weight_forms(e: Evidence) -> dict[str, str]:
-    """Return the shape and type of each weight seen, by its name.
-
-    It is the name in the notebook.
-    """
-    identities = e.trace.identities
-    rows = np.flatnonzero(identities.category == Category.WEIGHTS)
-    found = {}
-    for index in np.unique(identities.name[rows]).tolist():
-        match = _NAMED.match(e.session.names[index].removesuffix(VIEW))
-        if match is not None:
-            found[match[1]] = match[2]
-    return found
+def _is_owned(e: Evidence, held: HeldStorage) -> bool:
+    """Return whether a model or an optimizer uses a storage, or did."""
+    row = e.row_of(held)
+    return row is not None and e.card_ledger.category[row] in OWNED
 
 
-def _key(held: HeldStorage, root: str) -> str | None:
-    """Return the last key of the path from a root, or None.
-
-    None if the path does not end in a key.
-    """
-    path = next(h.path for h in held.holders if h.root == root)
-    match = _KEY.search(path)
-    return None if match is None else match[1]
+def _keys(held: HeldStorage) -> list[str]:
+    """Return the last keys of the paths to a storage."""
+    return [key for holder in held.holders if (key := last_key(holder.path)) is not None]
 
 
-def _joined(
-    e: Evidence, mine: list[HeldStorage], keys: dict[int, str | None]
-) -> Iterator[HeldStorage]:
+def _joined(e: Evidence, mine: list[HeldStorage]) -> Iterator[HeldStorage]:
     """Yield a dictionary's tensors that the model has in one storage.
 
     A recurrent layer stores its weights this way.
@@ -123,8 +107,7 @@ def _joined(
     identities = e.trace.identities
     of_module: dict[str, list[HeldStorage]] = {}
     for held in mine:
-        key = keys[held.addr]
-        if key is not None:
+        for key in _keys(held)[:1]:
             of_module.setdefault(key.rpartition(".")[0], []).append(held)
     weights = identities.category == Category.WEIGHTS
     seen = zip(identities.name[weights].tolist(), identities.size[weights].tolist(), strict=True)
@@ -138,21 +121,6 @@ def _joined(
                 yield from of_module.pop(inner)
 
 
-def _ends(weights: dict[str, str]) -> list[str]:
-    """Return each weight's form and reversed name, sorted for bisection.
-
-    A checkpoint has as many keys as the model has weights; comparing all pairs takes minutes.
-    """
-    return sorted(f"{form}\n{name[::-1]}" for name, form in weights.items())
-
-
-def _is_weight(ends: list[str], key: str | None, form: str) -> bool:
-    """Return whether a weight of this form has a name that ends in a key."""
-    wanted = f"{form}\n{str(key)[::-1]}."
-    at = bisect_left(ends, wanted)
-    return at < len(ends) and ends[at].startswith(wanted)
-
-
 def _by_stacks(e: Evidence) -> Iterator[Finding]:
     """Find what torch.load made, beside an older set of the same sizes.
 
@@ -160,9 +128,8 @@ def _by_stacks(e: Evidence) -> Iterator[Finding]:
     """
     a = e.card_ledger.allocations
     loaded = e.rows_with_stack(by_torch_load)
-    owned = (Category.WEIGHTS, Category.BUFFERS, Category.OPTIMIZER_STATE)
     kept = loaded[
-        (a.freed[loaded] >= e.card_ledger.events) & ~np.isin(e.card_ledger.category[loaded], owned)
+        (a.freed[loaded] >= e.card_ledger.events) & ~np.isin(e.card_ledger.category[loaded], OWNED)
     ]
     if not len(kept):
         return

@@ -24,7 +24,7 @@ from nbmem.core.session.tensor_names import KEY_OF
 from nbmem.report.model import Command, Finding
 from nbmem.report.tips.purpose_names import marks_intended_copy
 from nbmem.report.tips.rule import Rule, fmt
-from nbmem.report.tips.rules.checkpoint_kept import weight_forms
+from nbmem.report.tips.weight_names import weight_forms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,71 @@
+"""Match a dictionary's keys with the names, shapes and types of weights."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_names import VIEW
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nbmem.report.tips.evidence import Evidence
+
+_WRAPPERS = re.compile(r"^(?:module\.|_orig_mod\.|_fsdp_wrapped_module\.)+")
+"""What DataParallel, torch.compile and FSDP put before the names of weights."""
+_KEY = re.compile(r"\['([^']*)'\](?: of \S+\(\))?$")
+_NAMED = re.compile(r"^(.*?) (\([\d, ]*\) \w+)$")
+
+
+class WeightNames:
+    """The names and forms of weights, sorted for bisection.
+
+    A checkpoint has as many keys as the model has weights; comparing all pairs takes minutes.
+
+    Args:
+        weights: The shape and type of each weight, by its name.
+
+    Attributes:
+        forms: The shapes and types.
+    """
+
+    def __init__(self, weights: Mapping[str, str]) -> None:
+        self.forms = frozenset(weights.values())
+        self._reversed = sorted(f"{form}\n{name[::-1]}" for name, form in weights.items())
+
+    def match(self, key: str, form: str) -> bool:
+        """Return whether a weight of this form has a name that ends in a key."""
+        wanted = f"{form}\n{key[::-1]}."
+        at = bisect_left(self._reversed, wanted)
+        return at < len(self._reversed) and self._reversed[at].startswith(wanted)
+
+
+def weight_forms(e: Evidence) -> dict[str, str]:
+    """Return the shape and type of each weight seen, by its name.
+
+    It is the name in the notebook.
+    """
+    identities = e.trace.identities
+    rows = np.flatnonzero(identities.category == Category.WEIGHTS)
+    names = (e.session.names[i] for i in np.unique(identities.name[rows]).tolist())
+    return dict(filter(None, map(split_name, names)))
+
+
+def split_name(name: str) -> tuple[str, str] | None:
+    """Split a tensor's name from its shape and type; None where it has none."""
+    match = _NAMED.match(name.removesuffix(VIEW))
+    return None if match is None else (match[1], match[2])
+
+
+def last_key(path: str) -> str | None:
+    """Return the last key of a path, or None if it does not end in a key.
+
+    What a wrapper puts before a weight's name is left out: `module.0.weight` becomes `0.weight`.
+    """
+    match = _KEY.search(path)
+    return None if match is None else _WRAPPERS.sub("", match[1])
