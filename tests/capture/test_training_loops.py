@@ -80,6 +80,32 @@ def by_looking_at_data():
     return model
 
 
+def by_reading_gradients():
+    model = network()
+    for _ in range(STEPS):
+        x, y = batch()
+        F.cross_entropy(model(x), y).backward()
+        norms = sum((p.grad * 2).square().sum() for p in model.parameters())
+        nn.utils.clip_grad_norm_(model.parameters(), norms)
+        for p in model.parameters():
+            p.grad = None
+    return model
+
+
+def by_a_function_of_data():
+    def update(weight, gradient):
+        weight -= 0.1 * gradient
+
+    model = network()
+    for _ in range(STEPS):
+        x, y = batch()
+        F.cross_entropy(model(x), y).backward()
+        for p in model.parameters():
+            update(p.data, p.grad)
+            p.grad = None
+    return model
+
+
 class OwnMomentum:
     def __init__(self, parameters):
         self.parameters = list(parameters)
@@ -223,6 +249,8 @@ PROGRAMS = {
     by_data: "load " + steps("zero_grad forward backward optimizer"),
     by_data_in_place: "load " + steps("input forward backward optimizer"),
     by_looking_at_data: "load " + steps("input forward backward"),
+    by_reading_gradients: "load " + steps("input forward backward"),
+    by_a_function_of_data: "load " + steps("input forward backward optimizer"),
     by_momentum_of_their_own: "load " + steps("input forward backward optimizer"),
     by_an_optimizer_of_their_own: "load " + steps("input forward backward optimizer"),
     by_tensors_alone: "load " + steps("forward backward optimizer"),

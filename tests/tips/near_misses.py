@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.frameworks import test_advice
-from tests.tips import test_commands, test_predictions, test_scenarios, test_sharded, test_streams
+from tests.tips import (
+    test_commands,
+    test_gradient_cycles,
+    test_predictions,
+    test_scenarios,
+    test_sharded,
+    test_streams,
+)
 from tests.tips.programs import FREEING, MODEL, REWRITING
 
 LOOP = """
@@ -100,6 +107,7 @@ node.me, node.tensor = weakref.ref(node), torch.zeros(8 << 20, device="cuda")
 del node
 """
     ),
+    "gradient_cycle": NearMiss(code=test_gradient_cycles.SILENT["cleared in each step"]),
     "gradients_kept": NearMiss(
         code=loop("with torch.no_grad():\n    wide = model(batch(60000))"), card="T4"
     ),
@@ -174,6 +182,7 @@ SPOKEN = {
     "dead_graph_pool": test_predictions.test_a_pool_whose_graph_is_gone_is_told_to_the_byte,
     "out_history": test_commands.test_out_is_found_freed_and_recorded,
     "traceback_kept": test_commands.test_the_traceback_of_a_failed_cell_is_found_and_freed,
+    "gradient_cycle": test_gradient_cycles.test_the_cure_leaves_as_much_less_as_was_promised,
     "first_step": test_predictions.test_the_first_step_adds_what_was_foreseen,
     "second_step_peak": test_predictions.test_the_second_iteration_peaks_where_it_was_foreseen,
     "ddp_buckets": test_predictions.test_buckets_of_ddp_are_as_large_as_the_gradients,

@@ -40,33 +40,44 @@ train(model)
 """
 TOLD = {
     "an alias": (
-        f"model = net()\n{READ}state_dict = checkpoint['model']\n"
-        "model.load_state_dict(state_dict)\ntrain(model)",
+        (
+            f"model = net()\n{READ}state_dict = checkpoint['model']\n"
+            "model.load_state_dict(state_dict)\ntrain(model)"
+        ),
         "del checkpoint, state_dict",
     ),
     "renamed keys": (NANO_GPT, "del checkpoint, state_dict"),
     "a loop over it": (
-        f"model = net()\n{READ}own = model.state_dict()\n"
-        "for k, v in reversed(checkpoint['model'].items()):\n    own[k].copy_(v)\ntrain(model)",
+        (
+            f"model = net()\n{READ}own = model.state_dict()\n"
+            "for k, v in reversed(checkpoint['model'].items()):\n    own[k].copy_(v)\ntrain(model)"
+        ),
         "del checkpoint, v",
     ),
     "a copy of the dictionary": (
-        f"model = net()\n{READ}weights = {{**checkpoint['model']}}\n"
-        "model.load_state_dict(weights)\ntrain(model)",
+        (
+            f"model = net()\n{READ}weights = {{**checkpoint['model']}}\n"
+            "model.load_state_dict(weights)\ntrain(model)"
+        ),
         "del checkpoint, weights",
     ),
     "keys of a wrapper": (
-        "model = net()\nfile = saved(model, 'module.')\n"
-        "checkpoint = torch.load(file, map_location='cuda')\n"
-        "model.load_state_dict({k[7:]: v for k, v in checkpoint['model'].items()})\ntrain(model)",
+        (
+            "model = net()\nfile = saved(model, 'module.')\n"
+            "checkpoint = torch.load(file, map_location='cuda')\n"
+            "weights = checkpoint['model'].items()\n"
+            "model.load_state_dict({k[7:]: v for k, v in weights})\ndel weights\ntrain(model)"
+        ),
         "del checkpoint",
     ),
     "with an optimizer that shares its part": (
-        "model = net()\noptimizer = train(model)\n"
-        "file = saved(model, optimizer=optimizer.state_dict())\n"
-        "checkpoint = torch.load(file, map_location='cuda')\nstate_dict = checkpoint['model']\n"
-        "model.load_state_dict(state_dict)\n"
-        "optimizer.load_state_dict(checkpoint['optimizer'])\ntrain(model, optimizer)",
+        (
+            "model = net()\noptimizer = train(model)\n"
+            "file = saved(model, optimizer=optimizer.state_dict())\n"
+            "checkpoint = torch.load(file, map_location='cuda')\nstate_dict = checkpoint['model']\n"
+            "model.load_state_dict(state_dict)\n"
+            "optimizer.load_state_dict(checkpoint['optimizer'])\ntrain(model, optimizer)"
+        ),
         "del checkpoint, state_dict",
     ),
 }

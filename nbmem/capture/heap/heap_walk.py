@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from nbmem.capture.heap.gradient_cycles import HOLDER, in_gradient_cycles
 from nbmem.capture.heap.held_storages import TensorStorages
 from nbmem.capture.heap.incremental import IncrementalWork
 from nbmem.capture.heap.path_names import PathWriter
@@ -17,6 +18,7 @@ from nbmem.capture.interpreter.roots import barred_dictionaries, places
 from nbmem.capture.tensors.active_registry import active_registry
 from nbmem.capture.torch_cuda import initialized_torch, loaded_torch
 from nbmem.core.runtime.clock import CLOCK
+from nbmem.core.session.holders import HolderKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 PAUSE_S = 0.001
 """If a walk resumes after a longer pause, other code has run between two pieces."""
+_UNEXPLAINED = (HolderKind.CYCLE, HolderKind.UNSEEN)
 _STRIDE = 32
 """Tensors between two points at which the caller may stop the walk."""
 
@@ -266,8 +269,20 @@ class _WalkInProgress:
         if lost:
             say_unseen = self._is_alone
             holders = yield from holders_of_lost(reach, lost, say_unseen=say_unseen)
+            yield from self._name_gradient_cycles(lost, holders)
             for key, holder in holders.items():
                 self._holders[self._seen.storage[key]].append(holder)
+
+    def _name_gradient_cycles(
+        self, lost: Mapping[int, Any], holders: dict[int, Holder]
+    ) -> Iterator[None]:
+        """Add gradient cycles, also where collecting a reference cycle would free nothing."""
+        found = yield from in_gradient_cycles(self._torch, lost)
+        for key, tensor in found.items():
+            explained = key in holders and holders[key].kind not in _UNEXPLAINED
+            known = key in self._seen.storage
+            if not explained and (known or self._seen.add(key, tensor, but=self._holders)):
+                holders[key] = HOLDER
 
     def _is_alone(self) -> bool:
         return self.alone

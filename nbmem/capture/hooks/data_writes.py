@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 _DYNAMO = "torch._dynamo.variables.tensor"
 _counts: dict[int, tuple[weakref.ref[Any], int]] = {}
 """How often each live tensor that needs a gradient was written to through its data, by its id."""
+_lookups = 0
+"""How often `.data` of any tensor that needs a gradient was looked up."""
+
+
+def data_lookups() -> int:
+    """Return how often `.data` of tensors that need a gradient was looked up."""
+    return _lookups
 
 
 def data_writes_of(tensor: object) -> int:
@@ -71,6 +78,8 @@ class DataPatch:
             return self._original
         data = self._original.__get__(thing, kind)
         if requires_grad(thing):
+            global _lookups  # noqa: PLW0603 - a counter of the process
+            _lookups += 1
             self._notify(thing, sys._getframe(1))  # noqa: SLF001 - the frame that looks it up
         return data
 

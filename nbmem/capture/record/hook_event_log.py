@@ -138,13 +138,15 @@ class HookEventLog:
             self._identities.begin_loop(loop.number)
         return loop
 
-    def updated_last(self) -> bool:
-        """Return True if weights were updated by hand since the last backward.
+    def update_at_end(self) -> dict[str, bool]:
+        """Return what is known of an update by hand since the last backward.
 
-        The weights are those of this thread's loop.
+        The weights are those of this thread's loop. The names are those of HookEvent.
         """
         loop: TrainingLoop | None = getattr(self._mine, "loop", None)
-        return loop is not None and loop.weights.changed()
+        if loop is None:
+            return {"unchanged": False, "updated": False}
+        return {"unchanged": loop.weights.unchanged(), "updated": loop.weights.changed()}
 
     def unused_forwards(self, *, failed: bool) -> set[int]:
         """Return the counter samples of forwards that no backward has used.
@@ -169,6 +171,8 @@ class HookEventLog:
         mark = self._marks.take()
         loop.calls[kind] += begins
         more["computed"] = loop.has_computed()
+        more["unchanged"] = begins and loop.after_backward and loop.weights.unchanged()
+        loop.after_backward = kind == "backward" and not begins
         self.hook_events.append(HookEvent(kind, begins, mark, thread=loop.number, **more))
         if len(self.hook_events) >= MAX_TURNS:
             self.dropped += MAX_TURNS // 2

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, get_args
 
 Kind = Literal["forward", "inference", "recompute", "backward", "optimizer", "zero_grad"]
 _KINDS: tuple[Kind, ...] = get_args(Kind)
+_FLAGS = ("begins", "closure", "updated", "computed", "unchanged")
 
 
 class HookEvent(NamedTuple):
@@ -21,6 +22,7 @@ class HookEvent(NamedTuple):
         thread: Number of the loop; for a recomputation, of the one that waits for the engine.
         updated: Whether the weights were updated by hand just before.
         computed: Whether a graph grew between the thread's last hook event and this one.
+        unchanged: Whether weights were certainly not updated since the last backward.
     """
 
     kind: Kind
@@ -31,6 +33,7 @@ class HookEvent(NamedTuple):
     thread: int = 0
     updated: bool = False
     computed: bool = False
+    unchanged: bool = False
 
 
 class HookEvents:
@@ -47,7 +50,7 @@ class HookEvents:
         """Append a hook event."""
         columns = self._columns
         columns.kind.append(_KINDS.index(hook_event.kind))
-        flags = (hook_event.begins, hook_event.closure, hook_event.updated, hook_event.computed)
+        flags = (getattr(hook_event, name) for name in _FLAGS)
         columns.flags.append(sum(flag << bit for bit, flag in enumerate(flags)))
         columns.mark.append(hook_event.mark)
         columns.key.append(hook_event.key)
@@ -78,14 +81,10 @@ class _Columns(NamedTuple):
 
     def hook_event(self, index: int) -> HookEvent:
         flags = self.flags[index]
-        begins, closure, updated, computed = (bool(flags >> bit & 1) for bit in range(4))
         return HookEvent(
             kind=_KINDS[self.kind[index]],
-            begins=begins,
             mark=self.mark[index],
             key=self.key[index],
-            closure=closure,
             thread=self.thread[index],
-            updated=updated,
-            computed=computed,
+            **{name: bool(flags >> bit & 1) for bit, name in enumerate(_FLAGS)},
         )

@@ -72,6 +72,7 @@ class PhaseBuilder:
         hook_events: Sequence[HookEvent],
         *,
         updated: bool = False,
+        unchanged: bool = False,
         looked_at: Collection[int] = (),
     ) -> list[DraftPhase]:
         """Build the phases in order of their start, with step numbers.
@@ -81,6 +82,7 @@ class PhaseBuilder:
         Args:
             hook_events: The hook events.
             updated: Whether weights were updated by hand after the last of them.
+            unchanged: Whether they were certainly not.
             looked_at: Counter samples of forwards that no backward has used.
         """
         self._looked_at = looked_at
@@ -93,7 +95,7 @@ class PhaseBuilder:
                 self._begin(hook_event)
             else:
                 self._end(hook_event)
-        self._finish(updated=updated)
+        self._finish(updated=updated, unchanged=unchanged)
         self._split_first_load()
         number_steps(self._done)
         self._done = joined(self._done)
@@ -159,7 +161,7 @@ class PhaseBuilder:
         before = self._done[-1].name if self._done else None
         pieces: list[tuple[str | None, int]] = []
         at, rest = start, None if before else "load"
-        if before in ("backward", "optimizer"):
+        if before == "optimizer" or (before == "backward" and not hook_event.unchanged):
             others = self._new_weights(start, end) if before == "optimizer" else None
             update = self._gaps.update(start, end if others is None else others[0])
             if update is None and hook_event.updated and before == "backward":
@@ -278,14 +280,14 @@ class PhaseBuilder:
         elif self._nested and self._nested[-1].last < 0:
             self._nested[-1].last, self._nested[-1].t1_ns = self._place(hook_event.mark)
 
-    def _finish(self, *, updated: bool) -> None:
+    def _finish(self, *, updated: bool, unchanged: bool) -> None:
         final = len(self._marks) - 1
         if self._open is not None:
             self._close(final)
         elif not self._done and self._position(final) > 0:
             self._close_at(DraftPhase("load", *self._place(0)), *self._place(final))
             self._gap = final
-        if self._done and self._done[-1].name == "backward":
+        if self._done and self._done[-1].name == "backward" and not unchanged:
             start, end = self._place(self._gap), self._place(final)
             update = self._gaps.update(start[0], end[0])
             if update is not None:

@@ -254,7 +254,7 @@ def _phases(
     builder = PhaseBuilder(device.events, device.marks, gaps, seeds=device.info.keeps_history)
     looked_at = recorder.hook_events.unused_forwards(failed=error is not None)
     stretches = builder.build(
-        hook_events, updated=recorder.hook_events.updated_last(), looked_at=looked_at
+        hook_events, **recorder.hook_events.update_at_end(), looked_at=looked_at
     )
     return _bounded(recorder, stretches, lost=bool(device.dropped)), main
 

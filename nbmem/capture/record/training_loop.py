@@ -37,6 +37,7 @@ class TrainingLoop:
         self.waits_since: int | None = None  # sample of a forward's end without a backward
         self.stepped: set[int] = set()
         self.usual = 1  # optimizers of a pass
+        self.after_backward = False  # whether its last event ended a backward
         self.calls: Counter[str] = Counter()  # beginnings by kind
         self.cleared = 0  # how often computed gradients were cleared
         self.computed = False  # whether there are computed gradients

@@ -33,6 +33,7 @@ class HolderKind(IntEnum):
     MODULE = 10
     CYCLE = 11
     UNSEEN = 12
+    GRADIENT_CYCLE = 13
 
     @property
     def label(self) -> str:
@@ -54,6 +55,7 @@ LABELS: dict[HolderKind, str] = {
     HolderKind.MODULE: "a global of an imported module",
     HolderKind.CYCLE: "a reference cycle that nothing else reaches",
     HolderKind.UNSEEN: "nothing that Python's garbage collector can see",
+    HolderKind.GRADIENT_CYCLE: "a gradient whose graph leads back to its parameter",
 }
 
 

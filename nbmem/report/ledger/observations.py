@@ -52,7 +52,7 @@ _PERSONS = (
     HolderKind.MODULE,
 )
 """Holders from the user's code; a graph is torch's, and a cycle has no owner."""
-_NO_NAMES = (HolderKind.TRACEBACK, HolderKind.UNSEEN)
+_NO_NAMES = (HolderKind.TRACEBACK, HolderKind.UNSEEN, HolderKind.GRADIENT_CYCLE)
 """Holders whose paths are no names for a tensor."""
 
 

@@ -12,6 +12,7 @@ from nbmem.core.units import MIB
 from nbmem.report.analysis.cache_releases import had_room, releases_by_user, releases_for_requests
 from nbmem.report.analysis.growth import find_growth, step_ends, step_peaks
 from nbmem.report.analysis.program_names import code_name, largest_model, largest_optimizer
+from nbmem.report.analysis.totals_by_name import group_by_account
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -139,8 +140,17 @@ class Evidence:
 
     @cached_property
     def growing(self) -> tuple[Growth, ...]:
-        """The accounts that grow from step to step, the steepest first."""
-        return find_growth(self.card_ledger)
+        """The accounts that grow from step to step, the steepest first.
+
+        Those of gradient cycles have a rule of their own.
+        """
+        in_cycles = self.in_gradient_cycle
+        if not in_cycles.any():
+            return find_growth(self.card_ledger)
+        rows = self.card_ledger.live(self.card_ledger.events)
+        accounts, index = group_by_account(self.card_ledger, rows)
+        holders = {accounts[i].holder for i in np.unique(index[in_cycles[rows]])}
+        return tuple(g for g in find_growth(self.card_ledger) if g.account.holder not in holders)
 
     def phases(self, *names: str) -> list[PhaseRow]:
         """Return the report's phases of these names, in order.
@@ -223,6 +233,14 @@ class Evidence:
         rows = self.card_ledger.live(self.card_ledger.events)
         found = zip(a.addr[rows].tolist(), rows.tolist(), a.block[rows].tolist(), strict=True)
         return {addr: (row, block) for addr, row, block in found}
+
+    @cached_property
+    def in_gradient_cycle(self) -> Mask:
+        """Mask of the allocations that only gradients with a graph keep at the end."""
+        found = np.zeros(len(self.card_ledger.allocations.addr), bool)
+        rows = map(self.row_of, self.held_only_by(HolderKind.GRADIENT_CYCLE))
+        found[[row for row in rows if row is not None]] = True
+        return found
 
     def row_of(self, held: HeldStorage) -> int | None:
         """Return the allocation of a storage, or None.

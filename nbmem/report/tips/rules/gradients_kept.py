@@ -52,7 +52,7 @@ def check(e: Evidence) -> Iterator[Finding]:
         & (a.allocated_at < stepped[-1])
         & (a.freed >= top)
     )
-    old &= ~e.in_private_pool()
+    old &= ~(e.in_private_pool() | e.in_gradient_cycle)
     ends = np.array([card_ledger.bounds(s)[1] for s in spans if s.name == "optimizer"], np.int64)
     rows, gone = _too_late(e, ends)
     there = int(a.block[old].sum())
@@ -82,7 +82,8 @@ def check(e: Evidence) -> Iterator[Finding]:
 def _too_late(e: Evidence, ends: Ints) -> tuple[Ints, Ints]:
     """Return gradients that outlive the next optimizer step, and its end."""
     card_ledger, a = e.card_ledger, e.card_ledger.allocations
-    rows = np.flatnonzero((card_ledger.category == Category.GRADIENTS) & ~e.in_private_pool())
+    others = e.in_private_pool() | e.in_gradient_cycle
+    rows = np.flatnonzero((card_ledger.category == Category.GRADIENTS) & ~others)
     step = np.searchsorted(ends, a.allocated_at[rows])
     rows, step = rows[step < len(ends)], step[step < len(ends)]
     late = a.freed[rows] > ends[step]

@@ -116,6 +116,7 @@ def _kept(e: Evidence) -> tuple[Ints, int]:
     card_ledger = e.card_ledger
     rows = card_ledger.live(card_ledger.events)
     rows = rows[card_ledger.category[rows] == Category.ACTIVATIONS]
+    rows = rows[~e.in_gradient_cycle[rows]]  # a rule of its own
     rows = rows[card_ledger.phases.named(card_ledger.born_in[rows], "forward")]
     sizes: Counter[int] = Counter()
     blocks = card_ledger.allocations.block[rows].tolist()
