@@ -1,8 +1,8 @@
 """Find gradients whose graphs lead back to their own tensors.
 
-`backward(create_graph=True)` makes them: a parameter has its gradient, the gradient has a graph,
-and the graph ends at the parameter. All three are C++ objects, so Python's collector does not find the
-cycle. It ends only where the gradient is cleared.
+`backward(create_graph=True)` makes them: a parameter has a gradient, the gradient has a graph,
+and the graph ends at the parameter. All three are C++ objects, so Python's collector does not find
+the cycle. It ends only where the gradient is cleared.
 https://docs.pytorch.org/docs/2.13/generated/torch.Tensor.backward.html
 """
 

@@ -38,7 +38,16 @@ MOST_BLOCKS = 16
 FEWEST_BLOCKS = 2
 _IN_PLACE = ("ReLU", "LeakyReLU", "ELU")
 """Modules whose backward needs their result and not their input."""
-_SWITCHES = ("foreach", "fused", "amsgrad", "momentum", "centered", "maximize", "capturable")
+_SWITCHES = (
+    "foreach",
+    "fused",
+    "amsgrad",
+    "momentum",
+    "centered",
+    "maximize",
+    "capturable",
+    "differentiable",
+)
 
 
 class CallFacts(NamedTuple):
@@ -87,14 +96,18 @@ def module_facts(module: Any, tree: ModuleTree) -> dict[str, Any]:
     lasting, in_place = tree.remembered.get(key) or _static_facts(tree)
     if tree.is_plain:
         tree.remembered[key] = lasting, in_place
+    activations = (tree.ref_at(index)() for index in in_place)
+    not_in_place = [
+        type(one).__name__
+        for one in activations
+        if (attributes_of(one) or {}).get("inplace") is False
+    ]
     found: dict[str, Any] = {
         "class": type(module).__name__,
         "training": is_training(module),
         **lasting,
-        "relu_not_inplace": sum(
-            (attributes_of(tree.ref_at(index)()) or {}).get("inplace") is False
-            for index in in_place
-        ),
+        "relu_not_inplace": len(not_in_place),
+        "relu_classes": sorted(set(not_in_place)),
     }
     if type(module).__name__ == "DistributedDataParallel":
         found["gradient_as_bucket_view"] = bool(module.__dict__.get("gradient_as_bucket_view"))

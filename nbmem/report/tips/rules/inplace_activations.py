@@ -51,9 +51,10 @@ def check(e: Evidence) -> Iterator[Finding]:
     if not e.worth(saves):
         return
     low = saves if known else 0
+    name = (model.get("relu_classes") or ["ReLU"])[0]
     yield Finding(
         rule=RULE.name,
-        title=f"`nn.ReLU(inplace=True)`: {fmt_range(low, saves)} less at the peak",
+        title=f"`nn.{name}(inplace=True)`: {fmt_range(low, saves)} less at the peak",
         evidence=f"{model['relu_not_inplace']} activation functions of {e.model_name()} are not in "
         f"place; one wrote {fmt(saves)} at the peak beside an input that then went.",
         low=low,

@@ -4,17 +4,19 @@ What it sees
     Optimizer state that is 30% of the peak or more where memory is short; and a peak inside
     optimizer.step() that is made of its temporaries.
 What it costs
-    Adam and AdamW keep twice the bytes of the float32 weights, for as long as they train. The
-    foreach implementation holds one set of parameter-sized temporaries more while it steps.
+    Adam and AdamW keep twice the bytes of the weights that they train, `amsgrad` three times. While
+    it steps, the foreach implementation holds temporaries of all parameters, and the one with
+    `foreach=False` those of one.
 Do instead
-    `fused=True` (the same mathematics, no temporaries); an 8-bit Adam (a quarter of the state); SGD
-    with momentum (half of it); Adafactor (next to none).
+    `fused=True` (the same mathematics, no temporaries); an 8-bit Adam (a quarter of float32 state,
+    half of bfloat16's); SGD with momentum (half of it); Adafactor (next to none).
 When to ignore it
     Fused is free. The others change how the model trains: try them on a short run first.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,16 +45,21 @@ def check(e: Evidence) -> Iterator[Finding]:
     if optimizer is None:
         return
     yield from _fused(e, optimizer)
+    copies = 3 if optimizer["switches"].get("amsgrad") else 2
     state = e.report.ledger_at_peak[Category.OPTIMIZER_STATE]
+    if len(e.optimizers) > 1:
+        state = min(state, copies * sum(optimizer["parameters"]))
     if not e.dominates(state, SHARE) or optimizer["class"] not in TWO_COPIES:
         return
-    low, high = state // 2, 3 * state // 4
+    momentum = state // copies
+    eight_bit = min(state, 2 * momentum * _elements(optimizer) // sum(optimizer["parameters"]))
+    low, high = sorted((state - momentum, state - eight_bit))
     yield Finding(
         rule=RULE.name,
         title=f"Less optimizer state than {optimizer['class']}'s: {fmt_range(low, high)}",
         evidence=f"{optimizer['class']} keeps {fmt(state)} of the "
-        f"{fmt(e.report.peak.allocated)} allocated at the peak. 8-bit: about {fmt(state // 4)}; "
-        f"SGD with momentum: {fmt(state // 2)}; Adafactor: next to nothing.",
+        f"{fmt(e.report.peak.allocated)} allocated at the peak. 8-bit: about {fmt(eight_bit)}; "
+        f"SGD with momentum: {fmt(momentum)}; Adafactor: next to nothing.",
         low=low,
         high=high,
         ground="estimated",
@@ -70,7 +77,9 @@ def _fused(e: Evidence, optimizer: dict[str, Any]) -> Iterator[Finding]:
     phase = int(card_ledger.phases.of(np.array([top - 1], np.int64))[0])
     if phase < 0 or card_ledger.phases.spans[phase][1].name != "optimizer":
         return
-    if optimizer["class"] not in FUSED or optimizer["switches"].get("fused"):
+    switches = optimizer["switches"]
+    has_fused = optimizer["torch"] and optimizer["class"] in FUSED
+    if not has_fused or switches.get("fused") or switches.get("differentiable"):
         return
     mine = np.isin(card_ledger.born_in, np.flatnonzero(card_ledger.phases.names == "optimizer"))
     rows = np.flatnonzero(mine & (card_ledger.category == Category.TEMPORARIES))
@@ -80,8 +89,8 @@ def _fused(e: Evidence, optimizer: dict[str, Any]) -> Iterator[Finding]:
         yield Finding(
             rule=RULE.name,
             title=f"`fused=True` in {optimizer['class']}: {fmt(saves)} less at the peak",
-            evidence="The peak lies inside optimizer.step(), and temporaries of the foreach "
-            "implementation make it; the fused one has none.",
+            evidence="The peak lies inside optimizer.step(), and temporaries of "
+            f"{_implementation(switches)} make it; the fused one has none.",
             low=saves,
             high=saves,
             ground="simulated",
@@ -92,6 +101,17 @@ def _fused(e: Evidence, optimizer: dict[str, Any]) -> Iterator[Finding]:
             f"{name} = torch.optim.{optimizer['class']}(groups, fused=True)"
             "   # before the first step: its state begins anew",
         )
+
+
+def _elements(optimizer: dict[str, Any]) -> int:
+    return sum(math.prod(shape) for shape in optimizer["shapes"])
+
+
+def _implementation(switches: dict[str, Any]) -> str:
+    """Name the implementation that an optimizer's switches choose on CUDA."""
+    if switches.get("foreach") is False:
+        return "the implementation that steps each parameter alone (foreach=False)"
+    return f"the foreach implementation{' (the default)' * (switches.get('foreach') is None)}"
 
 
 RULE = Rule(name="optimizer_state", text=__doc__, check=check, when="short")
