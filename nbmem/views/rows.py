@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import ACTIVE, BESIDE, CARD, PROCESS, RESERVED, Category
+from nbmem.core.session.holders import HolderKind
 from nbmem.core.session.tensor_names import without_numbers
 from nbmem.core.units import format_bytes
 from nbmem.views import report_sentences
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     from nbmem.report.ledger.balance import Ledger
     from nbmem.report.model import Holding, Report
+
+_VARIABLES = (HolderKind.NAME, HolderKind.FRAME, HolderKind.MODULE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +218,16 @@ def group_holdings(holdings: Sequence[Holding]) -> list[HoldingGroup]:
 def _without_numbers(held: Holding) -> Holding:
     holders = tuple(replace(holder, path=without_numbers(holder.path)) for holder in held.holders)
     return replace(held, name=held.name and without_numbers(held.name), holders=holders)
+
+
+def other_variables(held: Holding) -> str:
+    """Return the further variables of a user's tensor: `also out`; empty if it has one name."""
+    if held.category not in (Category.USER_TENSORS, Category.INPUTS):
+        return ""
+    own = (held.name or "").partition(" (")[0]
+    paths = (one.path for one in held.holders if one.kind in _VARIABLES and one.path != own)
+    found = dict.fromkeys(path.partition("[")[0] for path in paths)
+    return f"also {' and '.join(list(found)[:2])}" if found else ""
 
 
 def holdings_title(shown: Sequence[HoldingGroup], report: Report) -> str:

@@ -12,7 +12,7 @@ from nbmem.views import report_sentences
 from nbmem.views.lines import lines_table
 from nbmem.views.markup import clipped, one_line, short_path, wrapped
 from nbmem.views.oom import ended_by_oom, render_oom
-from nbmem.views.rows import group_holdings, holdings_title, ledger_rows
+from nbmem.views.rows import group_holdings, holdings_title, ledger_rows, other_variables
 from nbmem.views.steps import Gap, peak_row, shorten
 from nbmem.views.tips import render_tips
 
@@ -195,9 +195,9 @@ def _origin(held: Holding, width: int) -> str:
     name = one_line(held.name or "unnamed")
     shorter = (short_path(name, most) for most in range(48, 36, -1))
     text = next((one for one in shorter if len(one) <= width), clipped(short_path(name, 37), width))
-    rest = (f"born in {held.born_in}" if held.born_in else "", held.line or "")
+    born = f"born in {held.born_in}" if held.born_in else ""
+    rest = (other_variables(held), born, held.line or "")
     for part in filter(None, map(one_line, rest)):
-        if len(text) + len(part) + 2 > width:
-            break
-        text += f", {part}"
+        if len(text) + len(part) + 2 <= width:
+            text += f", {part}"
     return text

@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from nbmem.core.session.categories import Category
+from nbmem.core.session.holders import Holder, HolderKind
 from nbmem.core.units import MIB, format_bytes
-from nbmem.report.model import Moment
-from nbmem.views.rows import group_holdings, ledger_rows
+from nbmem.report.model import Holding, Moment
+from nbmem.views.rows import group_holdings, ledger_rows, other_variables
 from nbmem.views.steps import Gap, peak_row, shorten
 from nbmem.views.text import render_text
 from tests.views import sample_reports as sample
@@ -230,3 +232,23 @@ def test_holdings_that_nothing_tells_apart_share_a_line():
     assert "  3 x 98.0 MiB  activations  layer1.0.conv3" in text
     assert "Largest holdings at the peak: 326.0 MiB requested, 28% of allocated" in text
     assert text.count("layer1.0.conv3") == 1
+
+
+def test_a_tensor_with_two_names_is_listed_with_both():
+    ways = (
+        Holder(HolderKind.NAME, "out", "out"),
+        Holder(HolderKind.GRAPH, "loss", "the graph of loss"),
+        Holder(HolderKind.NAME, "preds", "preds[11]"),
+    )
+    held = Holding(
+        name="out (8, 4) float32",
+        category=Category.USER_TENSORS,
+        requested=128,
+        block=512,
+        born_in=None,
+        line=None,
+        holders=ways,
+    )
+    assert other_variables(held) == "also preds"
+    assert other_variables(replace(held, holders=ways[:2])) == ""
+    assert other_variables(replace(held, category=Category.WEIGHTS)) == "", "its optimizer has it"
