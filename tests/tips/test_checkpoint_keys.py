@@ -2,7 +2,7 @@
 
 import time
 
-from nbmem.report.tips.weight_names import WeightNames, last_key
+from nbmem.report.tips.weight_names import WeightNames, last_key, shared_prefix
 
 
 def test_a_key_is_a_weights_end_with_its_form():
@@ -21,6 +21,15 @@ def test_fifty_thousand_keys():
     weights = WeightNames(names)
     assert all(weights.match(f"layers.{i}.weight", "(4, 4) float32") for i in range(50_000))
     assert time.process_time() - begun < 5
+
+
+def test_a_prefix_that_all_keys_share_is_left_out():
+    weights = WeightNames({"net.0.weight": "(4, 4) float32", "net.0.bias": "(4,) float32"})
+    keys = ["model.0.weight", "model.1.bias"]
+    assert shared_prefix(keys) == "model."
+    assert not weights.match(keys[0], "(4, 4) float32")
+    assert weights.match(keys[0], "(4, 4) float32", "model.")
+    assert not weights.match(keys[1], "(4,) float32", "model.")
 
 
 def test_the_last_key_is_without_what_a_wrapper_puts_before_it():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 ON_PURPOSE = (
-    "anchor", "average", "avg", "backup", "base", "best", "client", "ema", "frozen", "global",
-    "init", "momentum", "orig", "prior", "pretrained", "reference", "ref_", "server", "shadow",
-    "slow", "snapshot", "start", "swa", "target", "teacher",
+    "accum", "anchor", "average", "avg", "backup", "base", "best", "client", "delta", "ema",
+    "fisher", "frozen", "global", "grad", "init", "mask", "momentum", "noise", "orig", "polyak",
+    "prev", "prior", "pretrained", "reference", "ref_", "running", "server", "shadow", "slow",
+    "smooth", "snapshot", "start", "swa", "target", "teacher", "velocity",
 )  # fmt: skip
 """Parts of a name that show that a copy is intended."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,7 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import VIEW
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from nbmem.report.tips.evidence import Evidence
 
@@ -38,11 +39,24 @@ class WeightNames:
         self.forms = frozenset(weights.values())
         self._reversed = sorted(f"{form}\n{name[::-1]}" for name, form in weights.items())
 
-    def match(self, key: str, form: str) -> bool:
-        """Return whether a weight of this form has a name that ends in a key."""
+    def match(self, key: str, form: str, prefix: str = "") -> bool:
+        """Return whether a weight of this form has a name that ends in a key.
+
+        If none has, the key counts without a prefix that all keys share.
+        """
         wanted = f"{form}\n{key[::-1]}."
         at = bisect_left(self._reversed, wanted)
-        return at < len(self._reversed) and self._reversed[at].startswith(wanted)
+        if at < len(self._reversed) and self._reversed[at].startswith(wanted):
+            return True
+        shorter = key.removeprefix(prefix)
+        return shorter != key and self.match(shorter, form)
+
+
+def shared_prefix(keys: Iterable[str]) -> str:
+    """Return the modules before the names in all keys: `model.` of a Lightning checkpoint."""
+    modules = zip(*(key.split(".")[:-1] for key in keys), strict=False)
+    shared = takewhile(lambda parts: len(set(parts)) == 1, modules)
+    return "".join(f"{parts[0]}." for parts in shared)
 
 
 def weight_forms(e: Evidence) -> dict[str, str]:

@@ -29,7 +29,7 @@ from nbmem.report.model import Command, Finding
 from nbmem.report.tips.purpose_names import marks_intended_copy
 from nbmem.report.tips.rule import Rule, fmt
 from nbmem.report.tips.shared_variables import shared_tensors
-from nbmem.report.tips.weight_names import WeightNames, last_key, weight_forms
+from nbmem.report.tips.weight_names import WeightNames, last_key, shared_prefix, weight_forms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +65,8 @@ def _named(e: Evidence) -> Iterator[Finding]:
         mine, listed = copy.storages, copy.listed
         alike = [held for held in mine if is_alike(held)]
         alike += _joined(e, mine)
-        matched = sum(any(weights.match(key, s.form) for key in _keys(s)) for s in alike)
+        prefix = shared_prefix(key for s in alike for key in _keys(s))
+        matched = sum(any(weights.match(key, s.form, prefix) for key in _keys(s)) for s in alike)
         freed, size = e.freed_bytes(mine), sum(s.size for s in mine)
         if not matched or sum(s.size for s in alike) < ALIKE * size or not e.worth(freed):
             continue

@@ -8,8 +8,9 @@ What it costs
     The whole model with its gradients, and what the graph has saved, until the process ends: the
     cycle lies in C++, so `gc.collect()` does not find it.
 Do instead
-    `p.grad = None` for each parameter behind the last use of its gradient; or
-    `torch.autograd.grad(loss, parameters, create_graph=True)`, which puts nothing into `p.grad`.
+    `p.grad = None` behind the last use of a gradient, for each parameter and for an input that needs
+    one. Or `torch.autograd.grad(loss, parameters, create_graph=True)`, which puts nothing into
+    `p.grad`.
 When to ignore it
     You read the gradients of all passes together later.
 """
@@ -41,8 +42,8 @@ def check(e: Evidence) -> Iterator[Finding]:
         e,
         e.freed_bytes(mine),
         "which not even gc.collect() frees",
-        f"{len(mine)} tensors stay until the process ends. Each parameter has a gradient, whose "
-        "graph leads back to the parameter. Nothing else reaches them.",
+        f"{len(mine)} tensors stay until the process ends. Each parameter (or input) has a "
+        "gradient, whose graph leads back to it. Nothing else reaches them.",
     )
     graphs, gradients = _of_live_gradients(e)
     born, block = e.card_ledger.born_in, e.card_ledger.allocations.block
