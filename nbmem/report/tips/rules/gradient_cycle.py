@@ -8,9 +8,9 @@ What it costs
     The whole model with its gradients, and what the graph has saved, until the process ends: the
     cycle lies in C++, so `gc.collect()` does not find it.
 Do instead
-    `p.grad = None` behind the last use of a gradient, for each parameter and for an input that needs
-    one. Or `torch.autograd.grad(loss, parameters, create_graph=True)`, which puts nothing into
-    `p.grad`.
+    `p.grad = None` behind the last use of a gradient, for each parameter and for an input that
+    needs one. Or `torch.autograd.grad(loss, parameters, create_graph=True)`, which puts nothing
+    into `p.grad`.
 When to ignore it
     You read the gradients of all passes together later.
 """
