@@ -7,13 +7,18 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from nbmem.capture.heap.gradient_cycles import HOLDER, in_gradient_cycles
 from nbmem.capture.heap.held_storages import TensorStorages
 from nbmem.capture.heap.incremental import IncrementalWork
 from nbmem.capture.heap.path_names import PathWriter
 from nbmem.capture.heap.paths import HeapPaths
 from nbmem.capture.heap.reachability import ForwardWalk
-from nbmem.capture.heap.unreachable import ALL_S, all_tensors, holders_of_lost
+from nbmem.capture.heap.unreachable import (
+    ALL_S,
+    GRADIENT_CYCLE,
+    all_tensors,
+    holders_of_lost,
+    in_gradient_cycles,
+)
 from nbmem.capture.interpreter.roots import barred_dictionaries, places
 from nbmem.capture.tensors.active_registry import active_registry
 from nbmem.capture.torch_cuda import initialized_torch, loaded_torch
@@ -282,7 +287,7 @@ class _WalkInProgress:
             explained = key in holders and holders[key].kind not in _UNEXPLAINED
             known = key in self._seen.storage
             if not explained and (known or self._seen.add(key, tensor, but=self._holders)):
-                holders[key] = HOLDER
+                holders[key] = GRADIENT_CYCLE
 
     def _is_alone(self) -> bool:
         return self.alone

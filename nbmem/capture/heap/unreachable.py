@@ -1,8 +1,9 @@
 """Find what keeps alive the tensors that no place reaches.
 
-These are reference cycles and libraries. For these tensors the heap is searched backwards, level by
-level, among the objects that were not reached. The objects found are judged as the garbage
-collector would: an object that only others of them refer to is merely not collected yet.
+These are reference cycles, libraries, and gradients whose graphs lead back to their tensors. For
+these tensors the heap is searched backwards, level by level, among the objects that were not
+reached. The objects found are judged as the garbage collector would: an object that only others of
+them refer to is merely not collected yet.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from types import CellType, FrameType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.heap.reachability import PIECE
+from nbmem.capture.interpreter.class_kinds import is_node
 from nbmem.capture.interpreter.object_members import module_namespace, name_of
 from nbmem.capture.interpreter.roots import isinstance_of_module
+from nbmem.capture.tensors.autograd_graphs import Graphs
+from nbmem.capture.tensors.modules import is_tensor
 from nbmem.core.session.holders import Holder, HolderKind
 
 if TYPE_CHECKING:
@@ -37,6 +41,19 @@ _PLUMBING = frozenset(map(id, (dict, list, tuple, set, CellType, FunctionType, M
 """Types that do not describe a cycle, by id: a class may compare itself with others."""
 CYCLE = "a reference cycle"
 UNSEEN = "something that Python cannot see"
+
+
+GRADIENT_CYCLE = Holder(
+    HolderKind.GRADIENT_CYCLE,
+    "a gradient's graph",
+    "a gradient's graph, which leads back to its parameter",
+)
+"""The holder of a tensor in a cycle of C++ objects, which Python's collector does not find.
+
+`backward(create_graph=True)` makes such cycles: a parameter has a gradient, the gradient has a
+graph, and the graph ends at the parameter. It ends only where the gradient is cleared.
+https://docs.pytorch.org/docs/2.13/generated/torch.Tensor.backward.html
+"""
 
 
 def all_tensors(torch: Any) -> dict[int, Any]:
@@ -81,6 +98,48 @@ def holders_of_lost(
             found[key] = label
         elif say_unseen():
             found[key] = Holder(HolderKind.UNSEEN, UNSEEN, UNSEEN)
+        yield
+    return found
+
+
+def in_gradient_cycles(
+    torch: Any, tensors: Mapping[int, Any]
+) -> Generator[None, None, dict[int, Any]]:
+    """Return the tensors that gradient cycles among some tensors keep, by id.
+
+    Tensors that only the graphs have saved are included.
+
+    Args:
+        torch: The user's torch.
+        tensors: Tensors that no place reaches, by id.
+    """
+    graphs = Graphs(torch)
+    kept: dict[int, Any] = {}
+    for key, tensor in tensors.items():
+        yield
+        gradients = filter(is_tensor, graphs.of_tensor(tensor))
+        if key not in kept and any(graphs.of_tensor(gradient) for gradient in gradients):
+            found = yield from _reached(graphs, tensor)
+            if key in found:
+                kept |= found
+    return kept
+
+
+def _reached(graphs: Graphs, tensor: Any) -> Generator[None, None, dict[int, Any]]:
+    """Return the tensors that a tensor's gradient and graphs reach, by id."""
+    found: dict[int, Any] = {}
+    waiting, seen = [tensor], set[int]()
+    while waiting:
+        thing = waiting.pop()
+        inside = graphs.of_tensor(thing) if is_tensor(thing) else graphs.of_node(thing)
+        for inner in inside:
+            if is_tensor(inner):
+                found[id(inner)] = inner
+            elif not is_node(type(inner)):
+                continue  # what a hook has packed
+            if id(inner) not in seen:
+                seen.add(id(inner))
+                waiting.append(inner)
         yield
     return found
 
