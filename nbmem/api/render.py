@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nbmem.core.session.cell_delta import CellDelta
     from nbmem.core.session.session import Session
     from nbmem.report.ledger.card_ledger import CardLedger
-    from nbmem.report.model import Finding, Report
+    from nbmem.report.model import Report
 
 logger = logging.getLogger("nbmem")
 
@@ -55,11 +55,12 @@ def read(session: Session, device: int | None, *, everything: bool = False) -> P
     )
     if report is None:
         report = _bare(card_ledger)
-    found, notes = faults.part(
-        "The tips", lambda: _tips(card_ledger, report, everything=everything), ((), ())
+    plain = report
+    report, notes = faults.part(
+        "The tips", lambda: _with_tips(card_ledger, plain, everything=everything), (plain, ())
     )
     missing = (*notes, *faults.notes)
-    return PartialReport(replace(report, findings=found, notes=(*report.notes, *missing)), missing)
+    return PartialReport(replace(report, notes=(*report.notes, *missing)), missing)
 
 
 def save(session: Session, path: str | Path, read_report: Callable[[int | None], Report]) -> Path:
@@ -201,16 +202,14 @@ def _analysed(card_ledger: CardLedger, faults: Faults) -> Report:
     return report_of(card_ledger, faults)
 
 
-def _tips(
+def _with_tips(
     card_ledger: CardLedger, report: Report, *, everything: bool
-) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    from nbmem.report.analysis.oom import answered_tips
+) -> tuple[Report, tuple[str, ...]]:
+    from nbmem.report.analysis.oom import with_tips
     from nbmem.report.tips.engine import advise
 
     advice = advise(card_ledger.session, card_ledger, report, everything=everything)
-    already_answered = frozenset() if everything else answered_tips(report.ooms)
-    findings = tuple(found for found in advice.findings if found.rule not in already_answered)
-    return findings, advice.notes
+    return with_tips(report, advice.findings), advice.notes
 
 
 def _muted() -> frozenset[str]:

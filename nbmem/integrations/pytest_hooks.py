@@ -181,12 +181,12 @@ def _explain(item: pytest.Item, trace: Trace) -> None:
     """
     from nbmem.core.runtime.fault_isolation import error_of
     from nbmem.core.runtime.interrupts import reraise_if_from_signal
+    from nbmem.views.oom import without_commands
     from nbmem.views.text import render_text
 
     try:
         report = trace.report()
-        ooms = tuple(replace(oom, command=None) for oom in report.ooms)
-        text = render_text(replace(report, findings=(), ooms=ooms))
+        text = render_text(replace(without_commands(report), findings=()))
     except Exception as err:  # noqa: BLE001 - it must not hide the test's own failure
         reraise_if_from_signal(err)
         text = f"The report could not be made: {error_of(err)}."

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.runtime.fault_isolation import UNGUARDED
 from nbmem.core.units import format_bytes
+from nbmem.report.analysis.oom.ranking import ended_by_oom, without_remedies
 from nbmem.report.ledger.fallback_text import ledger_lines
 from nbmem.views import report_sentences, style
 from nbmem.views.charts.card_bar import card_bar
@@ -18,7 +19,6 @@ from nbmem.views.charts.timeline import timeline
 from nbmem.views.lines import lines_table
 from nbmem.views.markup import Markup, element, escape, join, one_line
 from nbmem.views.notes_html import listed
-from nbmem.views.oom import ended_by_oom
 from nbmem.views.oom_html import render_oom_html
 from nbmem.views.rows import ledger_rows
 from nbmem.views.text import holdings_table, ledger_table, phases_table
@@ -135,7 +135,8 @@ def _picture(picture: Picture | None) -> list[Markup]:
 
 
 def _tips(report: Report) -> list[Markup]:
-    return [render_tips_html(report.findings)] if report.findings else []
+    tips = without_remedies(report)
+    return [render_tips_html(tips)] if tips else []
 
 
 def _error(report: Report) -> list[Markup]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import CARD, Category
 from nbmem.core.units import format_bytes
+from nbmem.report.analysis.oom.ranking import ended_by_oom, without_remedies
 from nbmem.views import report_sentences
 from nbmem.views.markup import one_line, wrapped
 
@@ -25,28 +26,48 @@ HOLDERS = "Largest holders, by requested bytes"
 _MOST_ELSEWHERE = 5
 
 
-def ended_by_oom(report: Report) -> bool:
-    """Return whether an out-of-memory error ended the recording.
-
-    If so, its explanation comes first.
-    """
-    return bool(report.ooms) and not report.ooms[0].caught
-
-
 def without_ooms(report: Report) -> Report:
     """Return the report without its out-of-memory errors.
 
-    The explanation is shown beside it, so that each error is reported once.
+    The explanation is shown beside it, so that each error and remedy is reported once.
     """
-    return replace(report, ooms=(), error=None if ended_by_oom(report) else report.error)
+    error = None if ended_by_oom(report) else report.error
+    return replace(report, ooms=(), error=error, findings=without_remedies(report))
+
+
+def without_commands(report: Report) -> Report:
+    """Return the report of a process that has ended, or is no notebook.
+
+    Nobody can type nbmem's commands there.
+    """
+
+    def plain(oom: OomReport) -> OomReport:
+        remedies = tuple(replace(remedy, command=None) for remedy in oom.remedies)
+        return replace(oom, command=None, remedies=remedies)
+
+    told = [remedy for oom in report.ooms for remedy in oom.remedies]
+    findings = tuple(
+        replace(found, command=None) if found in told else found for found in report.findings
+    )
+    return replace(report, findings=findings, ooms=tuple(map(plain, report.ooms)))
 
 
 def title(autopsy: OomReport) -> str:
-    """Return what happened and where: line, layer, phase and thread."""
-    head = "Out of memory"
-    if autopsy.caught:
-        head = "An out-of-memory error was caught"
-    return f"{head}{place(autopsy)}"
+    """Return what happened: the request, what was free, and where.
+
+    For instance `Ran out of memory: 1.65 GiB asked for, 281.0 MiB free, at train.py:12`.
+    """
+    asked = autopsy.asked or autopsy.wanted
+    head = "An out-of-memory error was caught" if autopsy.caught else "Ran out of memory"
+    sizes = [
+        f"{format_bytes(count)} {what}"
+        for count, what in ((asked, "asked for"), (autopsy.free, "free"))
+        if count is not None
+    ]
+    where = place(autopsy)
+    if not sizes:
+        return f"{head}{where}"
+    return f"{head}: {', '.join(sizes)}{',' if where else ''}{where}"
 
 
 def place(autopsy: OomReport) -> str:
@@ -101,6 +122,11 @@ def holder(held: HeldGroup) -> str:
     return one_line(f"{kind}{held.name or held.line or 'unnamed'}, {count}{kept}")
 
 
+def remedies_title(autopsy: OomReport) -> str:
+    """Return what the remedies have in common."""
+    return "Would have sufficed" if autopsy.caught else "What to do, the best first"
+
+
 def ground(remedy: Finding) -> str:
     """Return how a remedy's figure is known."""
     return _GROUNDS[remedy.ground]
@@ -145,6 +171,13 @@ def render_oom(ooms: Sequence[OomReport], width: int = 100) -> str:
     """Write a recording's errors: the main one in full, places of others."""
     chief, *others = ooms
     parts = [wrapped(title(chief), width), wrapped(chief.reason, width, "  ")]
+    if chief.remedies:
+        parts.append(remedies_title(chief))
+        for number, remedy in enumerate(chief.remedies, 1):
+            text = f"{remedy.title} ({ground(remedy)}). {remedy.evidence}"
+            parts.append(wrapped(text, width, f"  {number}. ", "     "))
+            if typed := commands(remedy):
+                parts += [f"     {one_line(line)}".rstrip() for line in typed.splitlines()]
     rows = figures(chief)
     names = max(len(name) for name, _, _ in rows) if rows else 0
     sizes = max(len(format_bytes(count)) for _, count, _ in rows) if rows else 0
@@ -156,13 +189,6 @@ def render_oom(ooms: Sequence[OomReport], width: int = 100) -> str:
     if chief.holders:
         lines = [(holder(held), held.requested) for held in chief.holders]
         parts.append(_table(HOLDERS, lines))
-    if chief.remedies:
-        parts.append("Would have sufficed")
-        for number, remedy in enumerate(chief.remedies, 1):
-            text = f"{remedy.title} ({ground(remedy)}). {remedy.evidence}"
-            parts.append(wrapped(text, width, f"  {number}. ", "     "))
-            if typed := commands(remedy):
-                parts += [f"     {one_line(line)}".rstrip() for line in typed.splitlines()]
     if after := aftermath(chief):
         parts.append(wrapped(after, width))
     parts += [wrapped(note, width, "- ", "  ") for note in chief.notes]

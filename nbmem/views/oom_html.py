@@ -37,8 +37,8 @@ def render_oom_html(ooms: Sequence[OomReport]) -> Markup:
     parts = [
         element("div", oom.title(chief), style=_TITLE),
         element("div", chief.reason, style=_LINE),
-        element("div", *_tables(chief), style=_SIDE_BY_SIDE),
         *_remedies(chief),
+        element("div", *_tables(chief), style=_SIDE_BY_SIDE),
     ]
     if after := oom.aftermath(chief):
         parts.append(element("div", after, style=f"{_LINE};font-weight:600"))
@@ -73,7 +73,7 @@ def _remedies(autopsy: OomReport) -> list[Markup]:
     if not autopsy.remedies:
         return []
     return [
-        element("div", "Would have sufficed", style=style.CAPTION),
+        element("div", oom.remedies_title(autopsy), style=style.CAPTION),
         element("ol", *(_remedy(one) for one in autopsy.remedies), style=_REMEDIES),
     ]
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from nbmem.core.runtime.fault_isolation import UNGUARDED
 from nbmem.core.session.categories import PROCESS
 from nbmem.core.units import format_bytes, format_ms
+from nbmem.report.analysis.oom.ranking import ended_by_oom, without_remedies
 from nbmem.report.ledger.fallback_text import ledger_lines
 from nbmem.views import report_sentences
 from nbmem.views.lines import lines_table
 from nbmem.views.markup import clipped, one_line, short_path, wrapped
-from nbmem.views.oom import ended_by_oom, render_oom
+from nbmem.views.oom import render_oom
 from nbmem.views.rows import group_holdings, holdings_title, ledger_rows, other_variables
 from nbmem.views.steps import Gap, peak_row, shorten
 from nbmem.views.tips import render_tips
@@ -48,7 +49,7 @@ def render_text(report: Report, *, width: int = 100, faults: Faults = UNGUARDED)
         part("The verdict", lambda: _head(report, width), ""),
         part("The table of the ledger", lambda: ledger_table(report, width), "")
         or ledger_lines(report.ledger_at_peak, report.ledger_at_end),
-        part("The tips", lambda: render_tips(report.findings, width=width), ""),
+        part("The tips", lambda: render_tips(without_remedies(report), width=width), ""),
         part("The phases", lambda: phases_table(report), ""),
         part("The largest tensors", lambda: holdings_table(report, width), ""),
         part("The lines of the code", lambda: lines_table(report), ""),

@@ -145,7 +145,7 @@ def opened(page, server, folder):
             continue
         break
     outputs = page.frame_locator("iframe.webview").frame_locator("iframe")
-    outputs.get_by_text("Out of memory at In [4], line 1").wait_for()
+    outputs.get_by_text("free, at In [4], line 1").wait_for()
     return next(frame for frame in page.frames if "fake.html" in frame.url)
 
 

@@ -115,7 +115,7 @@ def test_the_html_says_what_the_text_says(shown):
     for words in ("Peak 8.0 MiB allocated", "Tesla T4 (virtual)", "user tensors", "temporaries"):
         assert words in report["text/plain"]
         assert words in " ".join(Reader(report["text/html"]).words)
-    assert "Out of memory at line 1 of the cell" in outputs[2][1].data["text/html"]
+    assert "free, at line 1 of the cell" in outputs[2][1].data["text/html"]
     assert outputs[3][1].evalue.startswith("In [4] peaked at 8.0 MiB allocated")
     assert "8.0 MiB" in outputs[5][0].data["text/plain"]
 

@@ -74,7 +74,8 @@ def test_out_of_memory_in_the_cell_is_the_users_error_with_a_report(notebook):
     assert report.startswith("Peak 1.00 GiB allocated")
     old = version_info < (8,)  # keeps no list of the cells that it compiled
     where = "line 3 of the cell" if old else "In [2], line 3"
-    assert why.startswith(f"Out of memory at {where}, ")
+    assert why.startswith("Ran out of memory: 30.00 GiB asked for, ")
+    assert f" free, at {where}, " in why
     assert "1.00 GiB" in why
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.frameworks import test_advice
+from tests.oom import test_explained
 from tests.tips import (
     test_commands,
     test_gradient_cycles,
@@ -192,7 +193,7 @@ SPOKEN = {
     "full_state": test_sharded.test_a_full_state_dict_goes_to_the_host,
     "late_stream": test_streams.test_what_waits_is_told_with_what_would_be_reserved,
     "zero_bucket": test_predictions.test_a_bucket_of_zero_that_all_gradients_fill,
-    "batch_size": test_scenarios.test_an_oom_is_answered_with_the_missing_bytes,
+    "batch_size": test_explained.test_a_smaller_batch_is_estimated_and_fits,
     "spilled_memory": (
         test_predictions.test_what_windows_put_into_the_hosts_memory_is_told_with_its_bytes
     ),

@@ -264,16 +264,9 @@ except torch.cuda.OutOfMemoryError:
 OTHERS = 13 << 30
 
 
-def test_a_batch_that_is_too_large_is_said_to_shrink(run):
+def test_an_error_that_the_program_caught_is_no_reason_to_shrink_the_batch(run):
     trace, _ = run(TOO_LARGE.format(rows=40000), before=MODEL, card="T4", other_processes=OTHERS)
-    findings = trace.report().findings
-    (mine,) = findings_of(findings, "batch_size")
-    assert "from 40000 to at most" in mine.title
-    most = int(mine.code.split()[2])
-    again, _ = run(
-        TOO_LARGE.format(rows=most + 4000), before=MODEL, card="T4", other_processes=OTHERS
-    )
-    assert findings_of(again.report().findings, "batch_size"), "more than the bound must fail, too"
+    assert not findings_of(trace.report().findings, "batch_size")
 
 
 def test_another_process_on_a_full_card_is_named_with_its_bytes(run):
@@ -433,16 +426,6 @@ def test_idle_pinned_memory_is_told_from_one_gibibyte_on(run):
     (mine,) = advice_with(trace, pinned={"held": 3 * gib, "used": gib})
     assert (mine.rule, mine.low) == ("pinned_memory", 2 * gib)
     assert not advice_with(trace, pinned={"held": 3 * gib, "used": 5 * gib // 2})
-
-
-def test_an_oom_while_loading_is_not_the_batchs(run):
-    trace, _ = run(
-        "try:\n    tables = [torch.empty(1 << 28, device='cuda') for _ in range(40)]\n"
-        "except torch.cuda.OutOfMemoryError:\n    pass",
-        before=MODEL,
-        card="T4",
-    )
-    assert not findings_of(trace.report().findings, "batch_size")
 
 
 SLICES = """

@@ -28,6 +28,7 @@ export function Report(props: { report: ILastReport }): React.JSX.Element {
       testId="nbmem-report"
       note={`${clipped(report.title, 40)}, ${formatMs(report.duration_ms)}`}
     >
+      {report.error ? <p className="nbmem-Trouble">{clipped(report.error)}</p> : null}
       <p className="nbmem-Verdict" data-testid="nbmem-verdict" data-bytes={peak.allocated}>
         {trans.__('Peak')}{' '}
         <strong>
@@ -36,7 +37,6 @@ export function Report(props: { report: ILastReport }): React.JSX.Element {
         {where ? ` ${trans.__('in %1', where)}` : ''}
         {peak.at.line ? <span className="nbmem-Source">{clipped(peak.at.line, 120)}</span> : null}
       </p>
-      {report.error ? <p className="nbmem-Trouble">{clipped(report.error)}</p> : null}
       <CardBar
         parts={parts}
         total={total}

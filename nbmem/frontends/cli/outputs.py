@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nbmem.core.arguments import add_device, add_private
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nbmem.api.tracing import Trace
-    from nbmem.report.model import Report
 
 
 def add_outputs(parser: argparse.ArgumentParser) -> None:
@@ -33,11 +31,13 @@ def write_report(
 
     False if one of the files is missing afterwards.
     """
+    from nbmem.views.oom import without_commands
+
     try:
         trace = trace.private() if private else trace
         if "save" in files:
             trace.save(files["save"])
-        report = _without_commands(trace.report(device))
+        report = without_commands(trace.report(device))
         if "json" in files:
             from nbmem.views.exports import report as figures
 
@@ -65,11 +65,3 @@ def write_report(
         )
         return False
     return True
-
-
-def _without_commands(report: Report) -> Report:
-    """Remove the commands from a report's out-of-memory errors.
-
-    The failed process has ended, or is no notebook: it has nothing left to free.
-    """
-    return replace(report, ooms=tuple(replace(oom, command=None) for oom in report.ooms))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from nbmem.core.session.categories import Category
 from nbmem.frontends.sidebar.loop_categories import parts_of
 from nbmem.frontends.sidebar.messages import MOST_PHASES, CardInfo, LastReport, Phase
-from nbmem.views import report_sentences
+from nbmem.report.analysis.oom.ranking import ended_by_oom
+from nbmem.views import oom, report_sentences
 
 if TYPE_CHECKING:
     from nbmem.frontends.sidebar.messages import Cell, Entry
@@ -56,7 +57,7 @@ def summary(report: Report, cell: Cell | None, t_ms: float) -> LastReport:
         phases_left_out=len(report.phases) - len(phases),
         findings=report.findings,
         notes=report.notes,
-        error=report.error,
+        error=oom.title(report.ooms[0]) if ended_by_oom(report) else report.error,
     )
 
 

@@ -100,8 +100,9 @@ class AllocatorReplay:
         limit: int | None,
         *,
         at_once: bool = False,
+        may_fail: Collection[int] = (),
     ) -> None:
-        self.at_once = at_once
+        self.at_once, self.may_fail = at_once, may_fail
         self.events = trace.events
         recording = recording_of(trace)
         self.pools: Mapping[int, int] = pools_of(recording)
@@ -187,6 +188,8 @@ class AllocatorReplay:
                 elif action == Action.OOM and self.limited:  # can it be served here?
                     allocator.free(allocator.malloc(size, stream))
             except AllocatorOOM:
+                if index in self.may_fail:
+                    continue
                 refused = index
                 break
             if action == _FREE:

@@ -56,11 +56,37 @@ def try_settings(  # noqa: PLR0913 - each is one setting that can be varied
     Raises:
         UsageError: torch rejects the text.
     """
-    trace = card_ledger.trace
-    run = AllocatorReplay(trace, _settings(trace, conf), limit, at_once=at_once)
-    run.begin(_existing_blocks(card_ledger))
-    count = min(len(trace.events), MOST_EVENTS if last is None else last)
+    run = begin_replay(card_ledger, conf, limit, at_once=at_once)
+    count = min(len(card_ledger.trace.events), MOST_EVENTS if last is None else last)
     return run.replay(count, frozenset(empty_at), resized or {})
+
+
+def begin_replay(
+    card_ledger: CardLedger,
+    conf: str | None = None,
+    limit: int | None = None,
+    *,
+    at_once: bool = False,
+    may_fail: Collection[int] = (),
+) -> AllocatorReplay:
+    """Return a replay with the blocks from before the recording.
+
+    The arguments are those of `try_settings`.
+
+    Args:
+        card_ledger: The card's ledger.
+        conf: Text of PYTORCH_CUDA_ALLOC_CONF that is added to the current one; None: nothing.
+        limit: Bytes that may be reserved; None: no limit.
+        at_once: Do not let freed blocks wait for streams that used them.
+        may_fail: Positions of failed requests that the program went without.
+
+    Raises:
+        UsageError: torch rejects the text.
+    """
+    trace = card_ledger.trace
+    run = AllocatorReplay(trace, _settings(trace, conf), limit, at_once=at_once, may_fail=may_fail)
+    run.begin(_existing_blocks(card_ledger))
+    return run
 
 
 def is_as_recorded(card_ledger: CardLedger, replay: ReplayOutcome) -> bool:
@@ -81,11 +107,9 @@ def try_longest_first(card_ledger: CardLedger, first: int, last: int) -> ReplayO
 
     This is warming up with the longest batch: every later step finds large enough blocks.
     """
-    trace = card_ledger.trace
-    run = AllocatorReplay(trace, _settings(trace, None), None)
-    run.begin(_existing_blocks(card_ledger))
+    run = begin_replay(card_ledger)
     run.rehearse(first, last)
-    return run.replay(min(len(trace.events), MOST_EVENTS), frozenset(), {})
+    return run.replay(min(len(card_ledger.trace.events), MOST_EVENTS), frozenset(), {})
 
 
 def try_freeing(card_ledger: CardLedger, rows: Ints, positions: Ints) -> int | None:
@@ -110,8 +134,7 @@ def try_freeing(card_ledger: CardLedger, rows: Ints, positions: Ints) -> int | N
         positions.tolist(), card_ledger.allocations.addr[rows].tolist(), strict=True
     ):
         sooner.setdefault(at, []).append(addr)
-    run = AllocatorReplay(card_ledger.trace, _settings(card_ledger.trace, None), None)
-    run.begin(_existing_blocks(card_ledger))
+    run = begin_replay(card_ledger)
     return peak - run.replay(count, frozenset(), {}, sooner).peak_allocated
 
 
@@ -135,9 +158,7 @@ def try_again(
         instead: For requests whose block outlived the stretch: their position, and the position
             that frees the first iteration's block. The name or gradient is reassigned then.
     """
-    trace = card_ledger.trace
-    run = AllocatorReplay(trace, _settings(trace, None), None)
-    run.begin(_existing_blocks(card_ledger))
+    run = begin_replay(card_ledger)
     run.replay(last, frozenset(), {})
     run.repeat(first, last, once, instead)
     return run.outcome(last, None)
@@ -170,6 +191,18 @@ def _existing_blocks(card_ledger: CardLedger) -> list[tuple[int, int]]:
     a = card_ledger.allocations
     rows = np.flatnonzero((a.allocated_at < 0) & (a.freed >= 0))
     return list(zip(a.addr[rows].tolist(), a.requested[rows].tolist(), strict=True))
+
+
+def try_emptying(card_ledger: CardLedger) -> int:
+    """Return the bytes that empty_cache() gives back after the recording."""
+    trace = card_ledger.trace
+    allocator = CachingAllocator(
+        total_bytes=NO_LIMIT, release=trace.release, settings=_settings(trace, None)
+    )
+    restore(allocator, trace.end)
+    before = allocator.reserved
+    allocator.empty_cache()
+    return before - allocator.reserved
 
 
 def try_more(card_ledger: CardLedger, sizes: Sequence[int]) -> tuple[int, int]:

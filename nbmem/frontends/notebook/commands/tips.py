@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from nbmem.report.model import Finding, Report
 
 NOTHING = "No tips: nothing in this recording would bring memory back."
-EXPLAINED = (
-    "No tips beside the explanation of the out-of-memory error: it says what would have sufficed, "
-    "and `%nbmem report` shows it again."
-)
 FREED = "No tips beside the explanation of the out-of-memory error."
 _WHAT = {
     "cache": "the cache",
@@ -99,8 +95,6 @@ def _why_no_tips(report: Report, others: Sequence[Finding]) -> str:
     """Return why there is no tip, consistent with the rest of the report."""
     from nbmem.views.oom import aftermath
 
-    if report.ooms and report.ooms[0].remedies:
-        return EXPLAINED
     if report.ooms and (left := aftermath(report.ooms[0])) is not None:
         return f"{FREED} {left}"
     if others:

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from nbmem.report.ledger.card_ledger import CardLedger
     from nbmem.report.model import Finding, Moment
 
-ANSWERED = {"batch_size", "framework_cache", "preallocated", "traceback_kept"}
-"""Rules of nbmem/report/tips that an explained error covers with its own figures."""
 LARGEST = 5
 MOST = 20
 """Failed requests in a report; only the most important one is explained in full."""
@@ -60,16 +58,6 @@ def autopsies(
             "The other errors", lambda: [_brief(case, t0_ns) for case in others[: MOST - 1]], []
         ),
     )
-
-
-def answered_tips(ooms: tuple[OomReport, ...]) -> frozenset[str]:
-    """Return the keys of tips that an error's remedies answer better.
-
-    Only an error that ended the recording counts.
-    """
-    if not ooms or ooms[0].caught:
-        return frozenset()
-    return frozenset({"traceback_kept", *(r.rule for r in ooms[0].remedies)} & ANSWERED)
 
 
 def _brief(case: FailedRequest, t0_ns: int) -> OomReport:
@@ -125,7 +113,7 @@ def _tried(
         return found, ()
     nothing = (
         "Nothing that was tried in the simulator would have sufficed by itself: other allocator "
-        "settings, freeing what has a name, a smaller batch."
+        "settings, freeing what has a name, a smaller batch, activations computed again."
     )
     return (), (nothing,)
 

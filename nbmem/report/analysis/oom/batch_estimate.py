@@ -1,4 +1,4 @@
-"""Estimate the batch size that would have fitted, then simulate it."""
+"""Estimate a batch size with which the program runs on, and simulate it."""
 
 from __future__ import annotations
 
@@ -9,84 +9,114 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
+from nbmem.report.analysis.oom.continuation import (
+    STEP_PHASES,
+    WITH_BATCH,
+    grows_with_batch,
+)
+from nbmem.report.analysis.program_names import batch_size_code
 from nbmem.report.model import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.report.analysis.oom.trial import Trial
+    from nbmem.report.analysis.oom.trial import Outcome, Trial
 
-_SHARES = 16
-"""Parts of the batch that are tried until the simulator serves the request."""
+MOST_REPLAYS = 5
 _MARGIN = 0.05
-"""Part of the room that an estimated batch leaves for current gradients and free pieces."""
-_WITH_BATCH = (Category.INPUTS, Category.ACTIVATIONS, Category.OUTPUT_GRADIENTS)
-STEP_PHASES = ("input", "forward", "backward", "inference")
+"""Part of the room that the first estimate leaves."""
+_LESS, _MORE = 0.75, 1.2
+"""Factors from one tried batch to the next, until one fits and a larger one does not."""
+_SHARES = 16
 _FIRST_DIMENSION = re.compile(r" \((\d+)[,)]")
+"""The batch of an input's name: `x (32, 3, 224, 224) float32`."""
 
 
-def batch(trial: Trial) -> Iterator[Finding]:
-    """Yield a smaller batch that fits, with room for the rest of the step."""
+def batch(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
+    """Yield a smaller batch with which the program runs on."""
     if trial.phase not in STEP_PHASES or not trial.rerun.faithful:
         return
-    share = _share_that_fits(trial)
-    grows = _grows_with_batch(trial)
-    while share > 0:
-        resized = {at: max(int(size * share), 1) for at, size in grows.items()}
-        if trial.rerun.served(resized=resized):
-            break
-        share -= 1 / _SHARES
     rows = _batch_size(trial)
-    size = math.floor(share * (rows or _SHARES))
+    best: tuple[float, Outcome] | None = None
+    share, fails = _first_share(trial), 1.0
+    for _ in range(MOST_REPLAYS):
+        share = _rounded(share * rows) / rows if rows else share
+        if share <= (0 if best is None else best[0]) or share >= fails:
+            break
+        outcome = _try(trial, share)
+        if outcome is None or outcome.kind == "once":
+            fails = share
+            share = share * _LESS if best is None else (best[0] + fails) / 2
+        else:
+            best = share, outcome
+            share = min(share * _MORE, (share + fails) / 2)
+    if best is None:
+        return
+    share, outcome = best
+    size = round(share * rows) if rows else math.floor(share * _SHARES)
     if size < 1:
         return
-    smaller = f"a batch of about {size}, not {rows}" if rows else f"{size}/{_SHARES} of the batch"
-    saved = int(trial.bytes_of(trial.new_rows(*_WITH_BATCH)) * (1 - share))
-    yield Finding(
-        rule="batch_size",
-        title=f"Take {smaller}",
-        evidence="With inputs, activations and temporaries in proportion, the request is served; "
-        "of what would have come after it in the step, room was left for activations "
-        "(by the layers still to run) and gradients.",
-        low=saved,
-        high=saved,
-        ground="estimated",
+    smaller = (
+        f"a batch of about {size} (lower bound), not {rows}"
+        if rows
+        else f"{size}/{_SHARES} of the batch"
+    )
+    saved = int(trial.bytes_of(trial.new_rows(*WITH_BATCH)) * (1 - share))
+    yield (
+        Finding(
+            rule="batch_size",
+            title=f"Take {smaller}",
+            evidence="With inputs, activations and temporaries in proportion, the request is "
+            "served. `nbmem fit` (in a notebook `%%nbmem fit`) finds the largest one.",
+            low=saved,
+            high=saved,
+            ground="estimated",
+            code=batch_size_code(trial.case.card_ledger.session, rows, size) if rows else None,
+        ),
+        outcome,
     )
 
 
-def _share_that_fits(trial: Trial) -> float:
-    """Estimate the part of the batch whose forward and gradients fit."""
-    case, card_ledger = trial.case, trial.case.card_ledger
-    live = card_ledger.live(case.index)
-    growing = trial.bytes_of(trial.new_rows(*_WITH_BATCH)) + case.size
-    fixed = trial.bytes_of(live) - growing + case.size
-    if trial.phase in ("input", "forward") and not len(trial.rows(Category.GRADIENTS)):
-        fixed += trial.bytes_of(trial.rows(Category.WEIGHTS))
-    activations = trial.new_rows(Category.ACTIVATIONS)
-    if trial.phase == "forward":  # backward begins with two gradients of the largest result
-        blocks = card_ledger.allocations.block[activations]
-        growing += 2 * max(case.size, int(blocks.max(initial=0)))
-    if trial.phase == "forward" and case.refusal is not None and case.refusal.progress:
-        growing += int(trial.bytes_of(activations) * (1 / case.refusal.progress - 1))
-    room = (1 - _MARGIN) * (case.capacity - fixed)
-    return min(max(room / growing, 0), 1 - 1 / _SHARES)
+def _try(trial: Trial, share: float) -> Outcome | None:
+    """Try a part of the batch in the whole recording and behind it."""
+    ledger = trial.case.card_ledger
+    a = ledger.allocations
+    mask = grows_with_batch(ledger) & (a.allocated_at >= 0) & (a.allocated_at < trial.case.index)
+    places, sizes = a.allocated_at[mask].tolist(), a.requested[mask].tolist()
+    resized = {at: max(int(size * share), 1) for at, size in zip(places, sizes, strict=True)}
+    return trial.again(resized=resized, then=trial.then.resized(share))
 
 
-def _grows_with_batch(trial: Trial) -> dict[int, int]:
-    """Map events to bytes that are in proportion to the batch.
+def _rounded(size: float) -> int:
+    """Round a batch down to two digits, and above 16 to an even number."""
+    if size < 100:
+        return int(size) if size < 16 else int(size) // 2 * 2
+    unit = 10 ** (int(math.log10(size)) - 1)
+    return int(size // unit * unit)
 
-    The failed request is among them.
-    """
-    card_ledger, case = trial.case.card_ledger, trial.case
-    a = card_ledger.allocations
-    born = (
-        (a.allocated_at >= 0) & (a.allocated_at < case.index) & case.of_this_step(np.arange(len(a)))
-    )
-    of_step = card_ledger.phases.named(card_ledger.born_in, *STEP_PHASES)
-    temporary = (card_ledger.category == Category.TEMPORARIES) & of_step
-    grows = born & (np.isin(card_ledger.category, _WITH_BATCH) | temporary)
-    events = [*a.allocated_at[grows].tolist(), case.index]
-    return {event: trial.rerun.requested(event) for event in events}
+
+def _first_share(trial: Trial) -> float:
+    """Return a share that fits by the highest sum of what follows."""
+    ledger = trial.case.card_ledger
+    of_batch = grows_with_batch(ledger)
+    growing = fixed = 0
+    best = 1.0
+    room = (1 - _MARGIN) * trial.case.capacity
+    todo = [(b.born, True, b) for b in trial.then.blocks if b.born < trial.then.one_more]
+    todo += [(b.gone, False, b) for b in trial.then.blocks if b.gone < trial.then.one_more]
+    if not trial.known:
+        live = ledger.live(trial.case.index)
+        growing = int(ledger.allocations.block[live[of_batch[live]]].sum())
+        fixed = int(ledger.allocations.block[live[~of_batch[live]]].sum())
+    for _, is_request, block in sorted(todo, key=lambda one: one[:2]):
+        size = block.size if is_request else -block.size
+        if block.of_batch:
+            growing += size
+        else:
+            fixed += size
+        if growing > 0:
+            best = min(best, (room - fixed) / growing)
+    return max(best, 0.0)
 
 
 def _batch_size(trial: Trial) -> int | None:

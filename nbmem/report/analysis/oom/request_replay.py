@@ -1,48 +1,60 @@
-"""Simulate the failed request again with one thing changed.
+"""Simulate a failed request and its step again, with one change.
 
-A remedy is reported only if the unchanged replay fails where the recording failed; else the
-simulation shows nothing. Memory freed just before the line is tried on the layout of that moment:
-its neighbours stay in place.
+Memory freed just before the line is tried on the layout of that moment: its neighbours stay in
+place. Other settings and sizes are tried from the start of the recording. That is done only if the
+unchanged replay fails where the recording failed; else the simulation shows nothing.
 """
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.driver import SimulatedDriver
 from nbmem.allocator.heap import AllocatorOOM
 from nbmem.allocator.recordings.restore import restore
-from nbmem.core.session.events import Action
+from nbmem.report.analysis.oom.continuation import LIVE, NEVER
 from nbmem.report.analysis.oom.failed_request import layout
-from nbmem.report.analysis.what_if import try_settings
+from nbmem.report.analysis.what_if import begin_replay
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from nbmem.report.analysis.oom.continuation import Continuation
     from nbmem.report.analysis.oom.failed_request import FailedRequest
-
-    Ints = NDArray[np.int64]
+    from nbmem.report.analysis.replay_variants import AllocatorReplay
 
 MOST_EVENTS = 200_000
 """Recordings up to this long are replayed from their start (half a second each time)."""
-_NOWHERE = 1 << 61
-"""An address that no event has: the failed request gets it when it is served."""
 
 
-def served_now(
-    case: FailedRequest, *, freed: Ints | None = None, capacity: int | None = None
-) -> bool:
-    """Return whether the request is served at its moment, with changes.
+class ReplayEnd(NamedTuple):
+    """The end of a replay.
+
+    Attributes:
+        position: The request that fails; NEVER if none does. A position below zero is before the
+            failed request of the recording.
+        left: Bytes that are not allocated then.
+    """
+
+    position: float
+    left: int = 0
+
+
+def replay_from_layout(
+    case: FailedRequest,
+    then: Continuation,
+    *,
+    freed: Iterable[int] = (),
+    capacity: int | None = None,
+) -> ReplayEnd:
+    """Run a continuation from the recorded layout.
 
     Args:
         case: The failed request.
-        freed: Allocations that are freed just before it; None for none.
+        then: What follows, from the failed request on.
+        freed: Allocations that are freed just before it.
         capacity: Bytes that may be reserved; None for the capacity at that time.
     """
     total = case.capacity if capacity is None else capacity
@@ -56,15 +68,13 @@ def served_now(
         driver=driver,
     )
     restore(allocator, at)
-    if freed is not None:
-        for addr in case.card_ledger.allocations.addr[freed].tolist():
-            if addr in allocator.live:
-                allocator.free(addr)
-    try:
-        allocator.malloc(case.size, case.stream)
-    except AllocatorOOM:
-        return False
-    return True
+    addr = case.card_ledger.allocations.addr
+    live = case.card_ledger.live(case.index).tolist()
+    places = {row: int(addr[row]) for row in live if int(addr[row]) in allocator.live}
+    for row in freed:
+        if row in places:
+            allocator.free(places.pop(row))
+    return _run(allocator, places, then)
 
 
 class FailureReplay:
@@ -77,32 +87,64 @@ class FailureReplay:
 
     def __init__(self, case: FailedRequest) -> None:
         self._case = case
-        events = case.card_ledger.trace.events[: case.index + 1]
-        action, addr = events.action.copy(), events.addr.copy()
-        action[case.index], addr[case.index] = Action.ALLOC, _NOWHERE
-        self._events = replace(events, action=action, addr=addr)
+        failed = case.card_ledger.refused.seen
+        self._passed_over = frozenset(at for at in failed if at != case.index)
         short = case.index < MOST_EVENTS and not case.card_ledger.trace.dropped
-        self.faithful = short and self._refused_at() == case.index
+        self.faithful = short and self._replay(None, {}, case.index + 1)[1] == case.index
 
-    def served(self, *, conf: str | None = None, resized: Mapping[int, int] | None = None) -> bool:
-        """Return whether the replay serves all requests and the failed one.
-
-        False if the unchanged replay is not faithful.
+    def replay(
+        self,
+        then: Continuation,
+        *,
+        conf: str | None = None,
+        resized: Mapping[int, int] | None = None,
+    ) -> ReplayEnd:
+        """Return where recording and continuation run out of memory.
 
         Args:
+            then: What follows, from the failed request on, with the sizes to try.
             conf: Allocator settings that are added to those in force.
             resized: Other bytes for the requests of some events.
         """
-        return self.faithful and self._refused_at(conf, resized) is None
+        run, refused = self._replay(conf, resized or {}, self._case.index)
+        if refused is not None:
+            return ReplayEnd(refused - self._case.index)
+        addr = self._case.card_ledger.allocations.addr
+        rows = self._case.card_ledger.live(self._case.index).tolist()
+        places = {row: run.at[int(addr[row])] for row in rows if int(addr[row]) in run.at}
+        return _run(run.allocator, places, then)
 
-    def requested(self, event: int) -> int:
-        """Return the bytes that an event requested."""
-        return int(self._events.size[event])
+    def _replay(
+        self, conf: str | None, resized: Mapping[int, int], count: int
+    ) -> tuple[AllocatorReplay, int | None]:
+        case = self._case
+        run = begin_replay(case.card_ledger, conf, case.capacity, may_fail=self._passed_over)
+        return run, run.replay(count, frozenset(), resized).refused
 
-    def _refused_at(
-        self, conf: str | None = None, resized: Mapping[int, int] | None = None
-    ) -> int | None:
-        card_ledger = copy.copy(self._case.card_ledger)
-        card_ledger.trace = replace(card_ledger.trace, events=self._events)
-        limit, last = self._case.capacity, len(self._events)
-        return try_settings(card_ledger, conf, limit=limit, resized=resized, last=last).refused
+
+def _run(allocator: CachingAllocator, places: dict[int, int], then: Continuation) -> ReplayEnd:
+    """Run a continuation until it runs out of memory.
+
+    Args:
+        allocator: The allocator at the failed request.
+        places: Address of each live allocation in it, by row.
+        then: What follows.
+    """
+    blocks = then.blocks
+    todo = [(block.gone, 0, at) for at, block in enumerate(blocks) if block.gone != NEVER]
+    todo += [(block.born, 1, at) for at, block in enumerate(blocks) if block.born != LIVE]
+    held = {
+        at: places[block.row]
+        for at, block in enumerate(blocks)
+        if block.born == LIVE and block.row in places
+    }
+    for position, is_request, at in sorted(todo):
+        if not is_request:
+            if at in held:
+                allocator.free(held.pop(at))
+            continue
+        try:
+            held[at] = allocator.malloc(blocks[at].size, blocks[at].stream)
+        except AllocatorOOM:
+            return ReplayEnd(position)
+    return ReplayEnd(NEVER, allocator.total_bytes - allocator.allocated)

@@ -1,40 +1,89 @@
-"""Data of one failed request that the remedies read."""
+"""Try a failed request, and what follows it, with one thing changed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from nbmem.report.analysis.oom.continuation import LIVE, NEVER, Continuation, FutureBlock
+from nbmem.report.analysis.oom.estimated_step import estimated_step
+from nbmem.report.analysis.oom.repeated_step import repeated_step
+from nbmem.report.analysis.oom.request_replay import FailureReplay, replay_from_layout
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from nbmem.core.session.categories import Category
     from nbmem.report.analysis.oom.failed_request import FailedRequest
     from nbmem.report.analysis.oom.live_groups import AllocationGroup
-    from nbmem.report.analysis.oom.request_replay import FailureReplay
+    from nbmem.report.analysis.oom.request_replay import ReplayEnd
+    from nbmem.report.model import Finding
 
     Ints = NDArray[np.int64]
 
+LONG = 1_000
+"""Further steps after which growth is no reason to look for more memory."""
 
-@dataclass(slots=True)
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of a trial.
+
+    Attributes:
+        kind: The program runs `on`; it runs for some `more` steps, since something grows; or it is
+            known of this request `once`.
+        steps: For `more`: how many steps end before it runs out again.
+    """
+
+    kind: Literal["on", "more", "once"]
+    steps: int = 0
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Rank among the other outcomes; the best is the lowest."""
+        return ("on", "more", "once").index(self.kind), -self.steps
+
+
 class Trial:
     """One failed request, and ways to try it again.
+
+    Args:
+        case: The figures of the failed request.
+        held: The rows live at that moment.
+        phase: The phase in which it was made.
 
     Attributes:
         case: The figures of the failed request.
         held: The rows live at that moment.
         phase: The phase in which it was made.
-        rerun: A replay of the recording up to it.
+        then: What follows it; after an error that the program caught, the request alone.
+        known: Whether more than the request itself is known.
     """
 
-    case: FailedRequest
-    held: Sequence[AllocationGroup]
-    phase: str | None
-    rerun: FailureReplay
+    def __init__(
+        self, case: FailedRequest, held: Sequence[AllocationGroup], phase: str | None
+    ) -> None:
+        self.case, self.held, self.phase = case, held, phase
+        found = None if case.caught else repeated_step(case) or estimated_step(case, phase)
+        self.known = found is not None
+        alone = FutureBlock(0, NEVER, case.size, case.stream, -1, of_batch=True)
+        self.then = found or Continuation(blocks=(alone,), period=1, steps=1, estimated=True)
+
+    @cached_property
+    def rerun(self) -> FailureReplay:
+        """A replay of the recording up to the failed request."""
+        return FailureReplay(self.case)
+
+    @property
+    def noun(self) -> str:
+        """Name of an iteration: `step` where it trains, else `call`."""
+        names = {*self.case.card_ledger.phases.names.tolist()}
+        return "step" if names & {"forward", "backward"} else "call"
 
     def rows(self, *categories: Category) -> Ints:
         """Return the live allocations of some categories, by allocation time."""
@@ -50,3 +99,112 @@ class Trial:
     def bytes_of(self, rows: Ints) -> int:
         """Sum the block bytes of some allocations."""
         return int(self.case.card_ledger.allocations.block[rows].sum())
+
+    def now(
+        self,
+        *,
+        freed: Iterable[int] = (),
+        capacity: int | None = None,
+        then: Continuation | None = None,
+    ) -> Outcome | None:
+        """Try it from the recorded layout; None if the request fails again.
+
+        Args:
+            freed: Allocations that are freed just before it.
+            capacity: Bytes that may be reserved; None for the capacity at that time.
+            then: What follows it; None for what follows in the recorded program.
+        """
+        then = then or self.then
+        end = replay_from_layout(self.case, then, freed=freed, capacity=capacity)
+        return self._outcome(then, end)
+
+    def again(
+        self,
+        *,
+        conf: str | None = None,
+        resized: Mapping[int, int] | None = None,
+        then: Continuation | None = None,
+    ) -> Outcome | None:
+        """Try it from the start of the recording; None if it fails again.
+
+        None also if the unchanged replay is not as recorded.
+
+        Args:
+            conf: Allocator settings that are added to those in force.
+            resized: Other bytes for the requests of some events.
+            then: What follows it; None for what follows in the recorded program.
+        """
+        if not self.rerun.faithful:
+            return None
+        then = then or self.then
+        return self._outcome(then, self.rerun.replay(then, conf=conf, resized=resized))
+
+    def _outcome(self, then: Continuation, end: ReplayEnd) -> Outcome | None:
+        failed_at = end.position
+        if failed_at <= 0:
+            return None
+        if not self.known or failed_at < min(then.one_more, then.period * then.steps):
+            return (
+                Outcome("more", 1) if failed_at >= then.period and then.slope else Outcome("once")
+            )
+        if not then.slope:
+            return Outcome("on")
+        if failed_at != NEVER:
+            return Outcome("more", int(failed_at // then.period))
+        steps = then.steps + end.left // then.slope
+        return Outcome("on") if steps >= LONG else Outcome("more", steps)
+
+
+def explained(found: Finding, outcome: Outcome, trial: Trial) -> Finding:
+    """Return a remedy that says how far the program runs with it."""
+    noun, steps = trial.noun, outcome.steps
+    if outcome.kind == "more":
+        more = f"buys {steps} more {noun}{'' if steps == 1 else 's'}"
+        return replace(
+            found,
+            title=f"{found.title}: {more}",
+            evidence=f"{found.evidence} Something grows with every {noun}, so it then runs out "
+            "again.",
+        )
+    if outcome.kind == "once":
+        why = (
+            f"The simulator runs out again before the next {noun} ends."
+            if trial.known
+            else "What the program allocates after it is not known."
+        )
+        return replace(
+            found,
+            title=f"{found.title}, for this request only",
+            evidence=f"{found.evidence} {why}",
+        )
+    how = (
+        "as estimated from its layers, since no earlier step was recorded"
+        if trial.then.estimated
+        else f"as an earlier {noun} went"
+    )
+    return replace(
+        found,
+        evidence=f"{found.evidence} Tried through the rest of the {noun} and one more, {how}: the "
+        "program runs on.",
+    )
+
+
+def kept_elsewhere(then: Continuation, requested: Ints) -> Continuation:
+    """Return what follows if each step keeps on the host what grows now.
+
+    It is on the card for one step; a tensor that gets longer is not on it at all.
+
+    Args:
+        then: What follows now.
+        requested: Bytes of each recorded allocation.
+    """
+    grown = {*then.grown}
+
+    def change(block: FutureBlock) -> FutureBlock | None:
+        if block.row not in grown:
+            return block
+        if block.born == LIVE or block.size != requested[block.row]:
+            return None
+        return block._replace(gone=min(block.gone, block.born + then.period + 0.25))
+
+    return replace(then.changed(change), slope=0)

@@ -4,8 +4,9 @@ What it sees
     Whole segments that lay free to the end while torch took new ones, since their pieces were too
     small for what was asked: a change of sizes (another model, another batch) left them behind. It
     speaks where they are a third of the card, or memory is short: an evaluation in larger batches
-    leaves them behind, too, and on a card with room nobody misses them. Pieces of segments in use
-    are not counted: empty_cache() cannot give them back.
+    leaves them behind, too, and on a card with room nobody misses them. It also speaks where four
+    fifths of the card are cached at the end, whatever left them. Pieces of segments in use are not
+    counted: empty_cache() cannot give them back.
 What it costs
     Nothing on a card with room. Where other programs share the card, or the next allocation is
     large, it is memory that nobody can use.
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.events import TAKES
-from nbmem.report.analysis.what_if import try_settings
+from nbmem.report.analysis.what_if import try_emptying, try_settings
 from nbmem.report.model import Command, Finding
 from nbmem.report.tips.rule import Rule, fmt
 
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 OF_THE_CARD = 1 / 3
 """Part of a card with room that must be cached. With room, cached bytes do no harm: torch releases
 them before a request fails."""
+FULL = 0.8
+"""Part of the card that is mentioned whenever it is cached at the end: no other program, and no
+other framework of this one, finds room then."""
 IDLE = 0.12
 """Part of the reserved bytes that must be idle. Plain training runs leave up to 0.17 idle after
 their first step (workspaces that cuDNN tried), so growth in a loop does not count."""
@@ -48,8 +52,10 @@ def check(e: Evidence) -> Iterator[Finding]:
     """
     now = int(e.card_ledger.releasable[-1])
     idle = _idle_while_growing(e)
-    if not e.matters(now, OF_THE_CARD) or not (idle or e.everything):
+    full = e.card_known and now >= FULL * e.trace.info.total_bytes
+    if not e.matters(now, OF_THE_CARD) or not (idle or full or e.everything):
         return
+    now = try_emptying(e.card_ledger)
     evidence = (
         f"{fmt(e.report.ledger_at_end.reserved)} are reserved at the end and "
         f"{fmt(e.report.ledger_at_end.allocated)} allocated; {fmt(now)} of the cache are whole "
@@ -64,13 +70,16 @@ def check(e: Evidence) -> Iterator[Finding]:
             f"empty_cache() before that, reserved would have peaked at {fmt(outcome.peak_reserved)}"
             f", not {fmt(peak)}."
         )
+    if full:
+        share = 100 * now / e.trace.info.total_bytes
+        evidence += f" That is {share:.0f}% of the card, in which nothing else finds room."
     yield Finding(
         rule=RULE.name,
         title=f"`torch.cuda.empty_cache()` gives back {fmt(now)} that is cached and not used",
         evidence=evidence,
         low=now,
         high=now,
-        ground="exact",
+        ground="simulated",
         code="import torch; torch.cuda.empty_cache()",
         command=Command(name="free", arguments=("cache",)),
     )

@@ -15,9 +15,9 @@ When to ignore it
 
 from __future__ import annotations
 
-from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from nbmem.report.analysis.optimizer_state import state_sizes
 from nbmem.report.analysis.program_names import code_name
 from nbmem.report.analysis.what_if import try_more
 from nbmem.report.model import Finding
@@ -28,21 +28,13 @@ if TYPE_CHECKING:
 
     from nbmem.report.tips.evidence import Evidence
 
-COPIES = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adadelta": 2, "RMSprop": 1}
-"""State tensors of a parameter's shape that torch.optim makes at the first step.
-
-https://github.com/pytorch/pytorch/tree/v2.13.0/torch/optim, `_init_group` of each
-"""
-STEP_BYTES = 4
-"""The step counter of a fused or capturable optimizer is on the card; others are on the CPU."""
-
 
 def check(e: Evidence) -> Iterator[Finding]:
     """Find optimizers that have gradients and never stepped."""
     if not e.phases("backward"):
         return
     for optimizer in e.optimizers:
-        sizes = state_of(optimizer)
+        sizes = state_sizes(optimizer)
         if optimizer["states"] or not sizes or not any(optimizer["with_gradient"]):
             continue
         adds, takes = try_more(e.card_ledger, sizes)
@@ -63,45 +55,6 @@ def check(e: Evidence) -> Iterator[Finding]:
             ground="simulated",
             code=f"{name}.step()   # once, before you choose the batch" if name else None,
         )
-
-
-def state_of(optimizer: dict[str, Any]) -> list[int]:
-    """Return the bytes of each tensor that the first step makes and keeps.
-
-    In order; empty if not known.
-    """
-    kind, switches = optimizer["class"], optimizer["switches"]
-    if not optimizer["torch"]:
-        return []
-    sizes = []
-    for size, shape, wanted in zip(
-        optimizer["parameters"], optimizer["shapes"], optimizer["with_gradient"], strict=True
-    ):
-        if not wanted:
-            continue
-        if kind == "SGD":
-            sizes += [size] if switches.get("momentum") else []
-        elif kind == "Adafactor":
-            sizes += _factors(size, shape)
-        elif kind in COPIES:
-            if switches.get("fused") or switches.get("capturable"):
-                sizes.append(STEP_BYTES)
-            sizes += [size] * (COPIES[kind] + _more(kind, switches))
-    return sizes
-
-
-def _more(kind: str, switches: dict[str, Any]) -> int:
-    if kind == "RMSprop":
-        return bool(switches.get("momentum")) + bool(switches.get("centered"))
-    return int(bool(switches.get("amsgrad")))
-
-
-def _factors(size: int, shape: list[int]) -> list[int]:
-    """Return the bytes of Adafactor's row and column of a matrix."""
-    if len(shape) < 2:
-        return [size]
-    item = size // max(1, prod(shape))
-    return [item * prod(shape[:-1]), item * prod(shape[:-2]) * shape[-1]]
 
 
 RULE = Rule(name="first_step", text=__doc__, check=check)

@@ -1,0 +1,123 @@
+"""Blocks that a program allocates and frees after a failed request.
+
+The recording ends at the failure. How the step goes on is taken from an earlier step, or estimated
+from what the failing step has allocated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from nbmem.report.ledger.card_ledger import CardLedger
+
+NEVER = float("inf")
+"""Position of a free that does not come."""
+LIVE = float("-inf")
+"""Position of requests before the failed one."""
+ONCE = (
+    Category.WEIGHTS,
+    Category.BUFFERS,
+    Category.OPTIMIZER_STATE,
+    Category.WORKSPACE,
+    Category.COMMUNICATION,
+)
+"""Categories of what one step allocates for all."""
+WITH_BATCH = (Category.INPUTS, Category.ACTIVATIONS, Category.OUTPUT_GRADIENTS)
+"""Categories that are in proportion to the batch."""
+STEP_PHASES = ("input", "forward", "backward", "inference")
+
+
+class FutureBlock(NamedTuple):
+    """One block that lives at or after a failed request.
+
+    Attributes:
+        born: Position of its request: 0 for the failed one; LIVE if it is allocated already.
+        gone: Position at which it is freed; NEVER if it stays.
+        size: Requested bytes.
+        stream: CUDA stream.
+        row: The recorded allocation that it is or repeats; -1 for none.
+        saved: Whether it is an activation, which a backward may need.
+        of_batch: Whether its size is in proportion to the batch.
+        step: Number of its step; 0 is the failing one.
+    """
+
+    born: float
+    gone: float
+    size: int
+    stream: int
+    row: int
+    saved: bool = False
+    of_batch: bool = False
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continuation:
+    """The rest of a failed step, and further steps.
+
+    Attributes:
+        blocks: Live blocks and all later ones.
+        period: Positions of one step; if estimated, of the rest of the step and one more.
+        steps: How many periods are known.
+        since: Positions since the failing step began.
+        grown: Live recorded allocations of what grows in each step.
+        slope: Bytes by which they grow in a step.
+        estimated: Whether no earlier step was recorded.
+    """
+
+    blocks: tuple[FutureBlock, ...]
+    period: int
+    steps: int
+    since: int = 0
+    grown: tuple[int, ...] = ()
+    slope: int = 0
+    estimated: bool = False
+
+    @property
+    def one_more(self) -> int:
+        """The position at which the failing step and one more have ended."""
+        return self.period if self.estimated else 2 * self.period
+
+    def end_of(self, step: int) -> int:
+        """Return the position at which a step ends; 0 is the failing one."""
+        return (step + 1) * self.period - self.since
+
+    def resized(self, share: float) -> Continuation:
+        """Return it with a part of the batch; what lives already is unchanged."""
+        return self.changed(
+            lambda b: (
+                b._replace(size=max(1, int(b.size * share))) if b.of_batch and b.born != LIVE else b
+            )
+        )
+
+    def changed(self, change: Callable[[FutureBlock], FutureBlock | None]) -> Continuation:
+        """Return it with changed blocks; None leaves one out."""
+        changed = (change(block) for block in self.blocks)
+        return self.changed_to(tuple(block for block in changed if block is not None))
+
+    def changed_to(self, blocks: tuple[FutureBlock, ...]) -> Continuation:
+        """Return it with other blocks."""
+        return replace(self, blocks=blocks)
+
+
+def grows_with_batch(card_ledger: CardLedger) -> NDArray[np.bool_]:
+    """Return a mask of the allocations that are in proportion to the batch.
+
+    A temporary that is as large as a weight is a gradient on its way.
+    """
+    category, a = card_ledger.category, card_ledger.allocations
+    of_step = card_ledger.phases.named(card_ledger.born_in, *STEP_PHASES)
+    weights = a.requested[category == Category.WEIGHTS]
+    temporary = (category == Category.TEMPORARIES) & ~np.isin(a.requested, weights)
+    found: NDArray[np.bool_] = of_step & (np.isin(category, WITH_BATCH) | temporary)
+    return found

@@ -1,0 +1,92 @@
+"""Try activation checkpointing on a failed step."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.session.categories import Category
+from nbmem.core.units import format_bytes
+from nbmem.report.analysis.oom.continuation import LIVE, NEVER
+from nbmem.report.analysis.program_names import blocks_of, checkpoint_code, largest_model
+from nbmem.report.model import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.report.analysis.oom.continuation import Continuation, FutureBlock
+    from nbmem.report.analysis.oom.trial import Outcome, Trial
+
+FEWEST = 4
+"""Activations below which there is nothing to compute again."""
+
+
+def checkpointing(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
+    """Yield checkpointing, with activations computed again block by block."""
+    seen = trial.case.refusal
+    rows = trial.new_rows(Category.ACTIVATIONS)
+    if trial.phase != "forward" or (seen is not None and seen.evaluating) or len(rows) < FEWEST:
+        return
+    length = math.ceil(math.sqrt(len(rows)))
+    then, freed = _recomputed(trial.then, rows.tolist(), length)
+    size = int(trial.case.card_ledger.allocations.block[freed].sum())
+    yield (
+        Finding(
+            rule="checkpointing",
+            title=f"Compute activations again in backward: about {format_bytes(size)}",
+            evidence=f"With checkpoints around blocks of about {length} layers the request is "
+            "served; the forward is then computed twice.",
+            low=size,
+            high=size,
+            ground="estimated",
+            code=checkpoint_code(_blocks(largest_model(trial.case.card_ledger.session))),
+        ),
+        trial.now(freed=freed, then=then),
+    )
+
+
+def _recomputed(then: Continuation, rows: list[int], length: int) -> tuple[Continuation, list[int]]:
+    """Return what follows with checkpoints, and what is free already.
+
+    Of n activations of a step, blocks of sqrt(n) keep their first one. The others are freed two
+    activations later, and allocated again when the backward comes to their block.
+
+    Args:
+        then: What follows without checkpoints.
+        rows: The live activations of the failing step.
+        length: Activations of one block.
+    """
+    live = {*rows}
+    steps: dict[int, list[int]] = {}
+    for at, block in enumerate(then.blocks):
+        if block.saved and (block.born != LIVE or block.row in live):
+            steps.setdefault(block.step, []).append(at)
+    blocks: list[FutureBlock | None] = list(then.blocks)
+    extra: list[FutureBlock] = []
+    freed: list[int] = []
+    for of_step in steps.values():
+        for first in range(0, len(of_step), length):
+            members = of_step[first : first + length]
+            back = min(then.blocks[at].gone for at in members)
+            for number, at in enumerate(members[1:], first + 1):
+                block = then.blocks[at]
+                later = of_step[number + 2 : number + 3]
+                gone = then.blocks[later[0]].born + 0.25 if later else back
+                if gone >= block.gone or back <= block.born:
+                    continue
+                if gone == LIVE + 0.25:
+                    freed.append(block.row)
+                    blocks[at] = None
+                else:
+                    blocks[at] = block._replace(gone=gone)
+                if back != NEVER:
+                    extra.append(block._replace(born=back - 0.25, gone=block.gone))
+    kept = [block for block in blocks if block is not None]
+    return then.changed_to((*kept, *extra)), freed
+
+
+def _blocks(model: dict[str, Any] | None) -> str | None:
+    """Return the code for a model's longest list of equal blocks, or None."""
+    lists = model["blocks"] if model is not None else []
+    longest = max(lists, key=lambda block: int(block["count"]), default=None)
+    return None if longest is None else blocks_of(model, str(longest["path"]))

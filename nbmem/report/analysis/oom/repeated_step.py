@@ -1,0 +1,302 @@
+"""Find how a step goes on in an earlier step of the recording.
+
+The requests before the failed one are compared with those before each request of an earlier step.
+The longest equal run shows where that step was at the same place.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from nbmem.allocator.rounding import round_sizes
+from nbmem.core.session.categories import Category
+from nbmem.report.analysis.oom.continuation import (
+    LIVE,
+    NEVER,
+    ONCE,
+    Continuation,
+    FutureBlock,
+    grows_with_batch,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from nbmem.report.analysis.oom.failed_request import FailedRequest
+
+    Ints = NDArray[np.int64]
+
+MOST_REQUESTS = 100_000
+"""Requests before the failed one that are compared."""
+MOST_EQUAL = 10_000
+"""Equal requests in a row that are counted."""
+FEWEST_BETWEEN = 2
+"""Equal requests in a row that show the place, between the phases of a step."""
+MOST_BLOCKS = 20_000
+MOST_STEPS = 100
+
+
+class _Requests(NamedTuple):
+    """Requests and frees up to the failed one, which is the last.
+
+    Attributes:
+        row: The allocation; of the failed request, the number of allocations before it.
+        alloc: Whether it is a request, else a free.
+        size: Requested bytes; of a free, how many requests ago its block was made.
+        code: The same for equal requests, whose sizes are rounded, and for frees of as old blocks.
+            All blocks of earlier steps count as equally old.
+        step: Number of the step; -1 before the first and without steps.
+        phase: Name of the phase that it is in or behind; empty before the first.
+        begun: Index of that phase.
+        number: How many requests its phase has made before; those for all steps do not count.
+    """
+
+    row: Ints
+    alloc: NDArray[np.bool_]
+    size: Ints
+    code: Ints
+    step: Ints
+    phase: NDArray[np.str_]
+    begun: Ints
+    number: Ints
+
+
+class _Place(NamedTuple):
+    """An earlier step's request at the same place.
+
+    Attributes:
+        before: Its request.
+        equal: How many requests before it are equal to those before the failed one.
+    """
+
+    before: int
+    equal: int
+
+
+def repeated_step(case: FailedRequest) -> Continuation | None:
+    """Return what follows if the step goes on as an earlier one did.
+
+    None if no earlier step was at the same place.
+    """
+    asked = _requests(case)
+    last = len(asked.row) - 1
+    if asked.step[last] < 0:  # a load repeats itself, too, and ends
+        return None
+    since = last - int(np.searchsorted(asked.step, asked.step[last]))
+    for code in (asked.code, np.where(asked.alloc, 0, asked.code)):
+        place = _place_before(asked, code, since)
+        if place is not None:
+            return _continued(case, asked, place, since)
+    return None
+
+
+def _requests(case: FailedRequest) -> _Requests:
+    a, phases = case.card_ledger.allocations, case.card_ledger.phases
+    made = int(np.searchsorted(a.allocated_at, case.index))
+    rows = np.arange(made)
+    frees = rows[(a.freed[:made] >= 0) & (a.freed[:made] < case.index)]
+    allocs = rows[a.allocated_at[:made] >= 0]
+    at = np.concatenate([a.allocated_at[allocs], a.freed[frees], [case.index]])
+    row = np.concatenate([allocs, frees, [made]])
+    alloc = np.concatenate([np.ones(len(allocs), bool), np.zeros(len(frees), bool), [True]])
+    order = np.argsort(at, kind="stable")[-MOST_REQUESTS:]
+    at, row, alloc = at[order], row[order], alloc[order]
+    requested = np.append(a.requested[:made], case.size)[row]
+    lasting = np.isin(case.card_ledger.category[:made], ONCE)
+    age = np.searchsorted(a.allocated_at[:made][~lasting], at) - _numbers(lasting)[row]
+    rounded = round_sizes(requested, case.settings.roundup_power2_divisions)
+    passes = np.array([*phases.passes, -1], np.int64)
+    begins = np.array([phases.bounds(index)[0] for index in range(len(phases.spans))], np.int64)
+    phase = np.searchsorted(begins, at, "right") - 1  # what is between two belongs to the first
+    born = np.searchsorted(begins, np.append(a.allocated_at[:made], case.index)[row], "right") - 1
+    step = passes[phase]
+    older = ~alloc & (passes[born] < step)
+    count = np.cumsum(alloc & ~np.append(lasting, [False])[row])
+    return _Requests(
+        row=row,
+        alloc=alloc,
+        size=np.where(alloc, requested, age),
+        code=2 * np.where(alloc, rounded, np.where(older, -1, age)) + alloc,
+        step=step,
+        phase=np.where(phase >= 0, phases.names[phase], ""),
+        begun=phase,
+        number=count - count[np.searchsorted(phase, phase)],
+    )
+
+
+def _numbers(lasting: NDArray[np.bool_]) -> Ints:
+    """Number the allocations of which each step makes new ones, in order.
+
+    One number more is for the failed request. What is made once has the number of the next one.
+    """
+    return np.concatenate([[0], np.cumsum(~lasting)]).astype(np.int64)
+
+
+def _place_before(asked: _Requests, code: Ints, since: int) -> _Place | None:
+    """Return the latest request that an earlier step made at this place.
+
+    Args:
+        asked: The requests.
+        code: What equal ones have in common.
+        since: Requests since the step began.
+    """
+    last = len(code) - 1
+    same = np.flatnonzero(code[:last] == code[last])
+    places = same[(asked.step[same] >= 0) & (asked.step[same] < asked.step[last])]
+    places = places[asked.phase[places] == asked.phase[last]]
+    # Equal layers ask for as much: among their requests, the one with the same number in its phase.
+    equal, off = _count_equal(code, places), np.abs(asked.number[places] - asked.number[last])
+    # In the second step, what the first one left is freed in between: not all is equal.
+    enough = equal >= np.minimum(np.minimum(since // 2, last - places), MOST_EQUAL)
+    first = asked.step[last] == asked.step[asked.step >= 0][0]
+    if not (first or enough.any()):  # before the next phase is known, it counts to the one before
+        places = same[(asked.step[same] >= 0) & (asked.begun[same] != asked.begun[last])]
+        equal = _count_equal(np.where(asked.alloc, code, 0), places)
+        off = np.zeros_like(places)
+        enough = equal >= FEWEST_BETWEEN
+    places, equal, off = places[enough], equal[enough], off[enough]
+    if not len(places):
+        return None
+    best = np.lexsort((places, equal, -off))[-1]
+    return _Place(int(places[best]), int(equal[best]))
+
+
+def _count_equal(code: Ints, places: Ints) -> Ints:
+    """Count the equal requests before each place and before the last one."""
+    last, equal = len(code) - 1, np.zeros(len(places), np.int64)
+    left = np.arange(len(places))
+    for back in range(1, MOST_EQUAL + 1):
+        left = left[places[left] >= back]
+        left = left[code[places[left] - back] == code[last - back]]
+        if not len(left):
+            break
+        equal[left] = back
+    return equal
+
+
+def _continued(case: FailedRequest, asked: _Requests, place: _Place, since: int) -> Continuation:
+    """Repeat the requests since the earlier place, from the failed one on."""
+    period = len(asked.row) - 1 - place.before
+    card_ledger, a = case.card_ledger, case.card_ledger.allocations
+    made, first = int(asked.row[-1]), len(asked.row) - 1 - period
+    live = a.freed[:made] >= case.index
+    once = np.isin(card_ledger.category[:made], ONCE)
+    number = _numbers(once)
+    saved = (card_ledger.category == Category.ACTIVATIONS)[:made]
+    of_batch = grows_with_batch(card_ledger)
+    before = _rows_before(asked, place)
+    grown = {row for row, old in before.items() if live[row] and live[old] and not once[row]}
+    longer = _longer(asked, place, live & ~once)
+    steps = max(2, min(MOST_STEPS, MOST_BLOCKS // period))
+    sizes = _later_sizes(asked, place, since, of_batch)
+
+    def block(row: int, born: float, size: int, step: int) -> FutureBlock:
+        kept, scales = bool(saved[row]), bool(of_batch[row])
+        return FutureBlock(born, NEVER, size, int(a.stream[row]), row, kept, scales, step)
+
+    # By their numbers, in which the ages of frees count; what is made once has none.
+    blocks = {
+        -1 - row if once[row] else int(number[row]): block(row, LIVE, int(a.requested[row]), 0)
+        for row in np.flatnonzero(live).tolist()
+    }
+    newest: dict[int, int] = {}
+    count = int(number[-1])
+    for at in range(steps * period):
+        source = first + at % period
+        row = int(asked.row[source])
+        if once[row]:
+            continue
+        if asked.alloc[source]:
+            new, count = count, count + 1
+            blocks[new] = block(row, at, sizes(at), (at + since) // period)
+            old, gone = (
+                newest.get(row, int(number[row])),
+                at + 0.5,
+            )  # the name or gradient is set anew
+            newest[row] = new
+            if row in before or not live[row]:
+                continue
+        else:
+            old, gone = count - int(asked.size[source]), float(at)
+        if old in blocks and blocks[old].gone == NEVER:
+            blocks[old] = blocks[old]._replace(gone=gone)
+    return Continuation(
+        blocks=tuple(blocks.values()),
+        period=period,
+        steps=steps,
+        since=since,
+        grown=tuple(sorted({*longer, *_generations(asked, period, grown, live & ~once)})),
+        slope=int(a.block[sorted(grown)].sum()) + sum(longer.values()),
+    )
+
+
+def _rows_before(asked: _Requests, place: _Place) -> dict[int, int]:
+    """Map each allocation of the last step to that of the step before it."""
+    last = len(asked.row) - 1
+    period = last - place.before
+    first = max(place.before, last - place.equal, period)
+    one, two = slice(first, last), slice(first - period, last - period)
+    both = asked.alloc[one] & asked.alloc[two]
+    return dict(zip(asked.row[one][both].tolist(), asked.row[two][both].tolist(), strict=True))
+
+
+def _longer(asked: _Requests, place: _Place, live: NDArray[np.bool_]) -> dict[int, int]:
+    """Map live allocations to the bytes by which each step extends them.
+
+    It must be the same between three of them, as where a step joins its result to all before.
+    """
+    last = len(asked.row) - 1
+    period = last - place.before
+    first = max(place.before, last - place.equal, 2 * period)
+    found: dict[int, int] = {}
+    for at in range(first, last):
+        rows = asked.row[[at, at - period, at - 2 * period]]
+        if asked.alloc[[at, at - period, at - 2 * period]].all() and live[rows[0]]:
+            one, two, three = asked.size[[at, at - period, at - 2 * period]].tolist()
+            if one > two and one - two == two - three and not live[rows[1]]:
+                found[int(rows[0])] = one - two
+    return found
+
+
+def _generations(
+    asked: _Requests, period: int, grown: set[int], live: NDArray[np.bool_]
+) -> Iterator[int]:
+    """Yield all live allocations of what grows, of earlier steps, too."""
+    place = {row: at for at, row in enumerate(asked.row.tolist()) if asked.alloc[at]}
+    for row in grown:
+        at = place[row]
+        while at >= 0 and asked.alloc[at] and live[asked.row[at]]:
+            yield int(asked.row[at])
+            at -= period
+
+
+def _later_sizes(
+    asked: _Requests, place: _Place, since: int, of_batch: NDArray[np.bool_]
+) -> Callable[[int], int]:
+    """Return a function from a later position to the bytes requested there.
+
+    What grew by the same bytes twice goes on to do so. Of other sizes that changed, the later ones
+    are in proportion to those since the step began.
+    """
+    last = len(asked.row) - 1
+    period = last - place.before
+    earlier = np.arange(last + 1) - period
+    known = asked.alloc & (earlier >= max(0, place.before - place.equal))
+    change = np.where(known, asked.size - asked.size[earlier], 0)
+    now = slice(last - since, last + 1)
+    size = int(asked.size[now][change[now] != 0].sum())
+    ratio = size / max(1, size - int(change[now].sum())) if size else 1.0
+
+    def later(at: int) -> int:
+        source = place.before + at % period
+        size, more, row = int(asked.size[source]), int(change[source]), int(asked.row[source])
+        if more and source >= period and change[source - period] == more:
+            return size + more * (1 + at // period)
+        varies = more if known[source] else row < len(of_batch) and of_batch[row]
+        return max(1, int(size * ratio)) if varies else size
+
+    return later

@@ -1,0 +1,157 @@
+"""One list of remedies, whose first one lets the program run on."""
+
+import json
+import re
+
+import pytest
+
+import nbmem
+from nbmem import virtual
+from nbmem.frontends.sidebar.report_summary import summary
+from nbmem.views.exports.report import report_json
+from nbmem.views.html import render_html
+from nbmem.views.oom import without_ooms
+from nbmem.views.text import render_text
+from tests.fake_cudnn import FakeCudnn
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("card")]
+MIB, GIB = 1 << 20, 1 << 30
+EVALUATION = """
+import torch
+net = torch.nn.Linear(1024, 1000).cuda()
+def evaluate():
+    preds = []
+    with torch.no_grad():
+        for _ in range(400):
+            preds.append(net(torch.zeros(32768, 1024, device="cuda")){kept})
+evaluate()
+"""
+TRAINING = """
+import torch
+net = torch.nn.Sequential(*(torch.nn.Linear(4096, 4096) for _ in range(20))).cuda()
+opt = torch.optim.{optimizer}(net.parameters(){more})
+for _ in range({steps}):
+    loss = net(torch.zeros({rows}, 4096, device="cuda")).sum()
+    loss.backward(); opt.step(){zero}
+"""
+
+
+def run(code, *, conf=None, fails=True):
+    """Run a program on a new card; return its trace."""
+    import torch
+
+    virtual.deactivate()
+    names = {"__name__": "__main__"}
+    with virtual.activated("T4", conf=conf):
+        trace = nbmem.trace("cell", namespace=names)
+        if fails:
+            with pytest.raises(torch.OutOfMemoryError), trace:
+                exec(compile(code, "cell.py", "exec"), names)
+        else:
+            with trace:
+                exec(compile(code, "cell.py", "exec"), names)
+    return trace
+
+
+def test_what_grows_comes_first_and_the_others_say_how_long_they_last():
+    trace = run(EVALUATION.format(kept=""))
+    report = trace.report()
+    first, second = report.ooms[0].remedies[:2]
+    each, ended_at = 32768 * 1000 * 4, report.ooms[0].at.step
+    assert first.rule == "grows_each_step"
+    assert first.title.startswith("`preds` grows by 126.0 MiB a call and holds ")
+    assert first.high == ended_at * -(-each // (2 * MIB)) * 2 * MIB
+    assert second.rule == "fragmentation"
+    (more,) = re.findall(r"buys (\d+) more calls?$", second.title)
+    later = run(EVALUATION.format(kept=""), conf="expandable_segments:True").report()
+    assert later.ooms[0].at.step == ended_at + int(more)
+    run(EVALUATION.format(kept=".cpu()"), fails=False)
+
+
+def test_gradients_that_are_freed_come_back_in_the_backward():
+    program = {"optimizer": "SGD", "more": ", lr=0.1", "rows": 37_000, "steps": 3}
+    trace = run(TRAINING.format(zero="", **program))
+    report = trace.report()
+    assert (report.ooms[0].at.phase, report.ooms[0].at.step) == ("forward", 1)
+    first = report.ooms[0].remedies[0]
+    assert first.rule == "gradients_kept"
+    assert first.evidence.endswith("the program runs on.")
+    run(TRAINING.format(zero=f"; {first.code}", **program), fails=False)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rows", "phase"), [("SGD", 60_000, "forward"), ("AdamW", 38_500, "backward")]
+)
+def test_a_batch_that_is_offered_in_the_first_step_fits_two(optimizer, rows, phase):
+    program = {"optimizer": optimizer, "more": ", lr=0.1", "zero": "; opt.zero_grad()"}
+    report = run(TRAINING.format(rows=rows, steps=1, **program)).report()
+    assert report.ooms[0].at.phase == phase
+    mine = next(one for one in report.ooms[0].remedies if one.rule == "batch_size")
+    smaller = int(re.findall(r"about (\d+) \(lower bound\)", mine.title)[0])
+    assert smaller > rows // 4
+    run(TRAINING.format(rows=smaller, steps=3, **program), fails=False)
+
+
+def test_every_view_has_one_list(tmp_path):
+    report = run(EVALUATION.format(kept="")).report()
+    remedies = report.ooms[0].remedies
+    assert report.findings[: len(remedies)] == remedies
+    rules = [finding.rule for finding in report.findings]
+    assert len(rules) == len({*rules})
+    written = json.loads(json.dumps(report_json(report)))
+    assert written["out_of_memory"][0]["remedies"] == written["findings"][: len(remedies)]
+    shown = summary(report, None, 0.0)
+    assert shown.findings == report.findings
+    head = f"Ran out of memory: 125.0 MiB asked for, {report.ooms[0].free / MIB:.1f} MiB free, "
+    assert shown.error.startswith(head)
+    text, html = render_text(report), render_html(report)
+    assert text.startswith(head.rstrip(", "))
+    assert head in html
+    for one in remedies:
+        assert text.replace("\n     ", " ").count(one.title) == html.count(one.title) == 1
+    assert not {one.title for one in without_ooms(report).findings} & {r.title for r in remedies}
+
+
+def test_a_kernel_that_found_no_room_is_not_what_is_explained(card):
+    import torch
+
+    card.dnn = FakeCudnn(90 * GIB, 80 * GIB, 0)
+    model = torch.nn.Conv2d(16, 16, 3, device="cuda")
+    batch = torch.zeros(4, 16, 64, 64, device="cuda")
+
+    def ask():
+        model(batch)
+        torch.empty(15 * GIB, dtype=torch.uint8, device="cuda")
+
+    with pytest.raises(torch.OutOfMemoryError), (trace := nbmem.trace("run")):
+        ask()
+    report = trace.report()
+    assert report.ooms[0].asked == 15 * GIB
+    assert not [one for one in report.findings if "90.0" in one.title + one.evidence]
+
+
+def test_an_error_that_the_program_handles_changes_nothing():
+    import torch
+
+    with (trace := nbmem.trace("run")):
+        try:
+            torch.empty(90 * GIB, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError:
+            kept = torch.empty(GIB, dtype=torch.uint8, device="cuda")
+    report = trace.report()
+    assert report.ooms[0].caught
+    assert not [one for one in report.findings if one.rule == "batch_size"]
+    assert summary(report, None, 0.0).error is None
+    del kept
+
+
+def test_while_weights_are_loaded_no_loop_is_seen():
+    code = """
+import torch
+net = [torch.nn.Linear(8192, 8192, device="meta") for _ in range(70)]
+for layer in net:
+    layer.to_empty(device="cuda")
+"""
+    report = run(code).report()
+    for one in report.ooms[0].remedies:
+        assert one.title.endswith("for this request only")
