@@ -10,7 +10,6 @@ from tests.tips import (
     test_commands,
     test_gradient_cycles,
     test_predictions,
-    test_scenarios,
     test_sharded,
     test_streams,
 )
