@@ -15,6 +15,7 @@ from collections import Counter, defaultdict, deque
 from types import CellType, FrameType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from nbmem.capture.heap.cycles import closing_reference
 from nbmem.capture.heap.reachability import PIECE
 from nbmem.capture.interpreter.class_kinds import is_node
 from nbmem.capture.interpreter.object_members import module_namespace, name_of
@@ -39,6 +40,10 @@ MAX_MEMBERS = 20_000
 
 _PLUMBING = frozenset(map(id, (dict, list, tuple, set, CellType, FunctionType, MethodType)))
 """Types that do not describe a cycle, by id: a class may compare itself with others."""
+_CONTAINERS = frozenset(map(id, (dict, list, tuple, set, CellType)))
+"""Types without attributes, by id."""
+_TRIES = 3
+"""Objects of a class whose circle is searched, until one is found."""
 CYCLE = "a reference cycle"
 UNSEEN = "something that Python cannot see"
 
@@ -155,6 +160,8 @@ class _Backwards:
         self._ends: dict[int, Holder] = {}
         self._tensors = len(self._members)
         self._ours = {id(lost), id(self._members)}
+        self._closing: dict[int, str] = {}
+        self._tries: Counter[int] = Counter()
         self._modules = _modules()
         self._globals_of = {id(module_namespace(m)): name for name, m in self._modules}
 
@@ -281,20 +288,39 @@ class _Backwards:
         return None
 
     def cycle_of(self, key: int, dead: set[int]) -> str:
-        """Describe a tensor's cycle: `a reference cycle through Trainer`.
+        """Describe a tensor's cycle: `a reference cycle through Node.parent`.
 
-        It names the nearest object that is not a plain container or function.
+        It names the attribute that closes the circle. Where it is not found, it names the class of
+        the nearest object that is not a plain container or function.
         """
         queue, known = deque([key]), {key}
+        nearest: type | None = None
         while queue:
             at = queue.popleft()
-            kind = type(self._members[self._place[at]])
+            thing = self._members[self._place[at]]
+            kind = type(thing)
             if at != key and id(kind) not in _PLUMBING:
-                return f"{CYCLE} through {name_of(kind)}"
+                nearest = nearest or kind
+            closing = None if id(kind) in _CONTAINERS else self._closing_reference(thing)
+            if closing is not None:
+                return f"{CYCLE} through {closing}"
             fresh = (self._sources[at] & dead) - known
             known |= fresh
             queue.extend(fresh)
-        return CYCLE
+        return CYCLE if nearest is None else f"{CYCLE} through {name_of(nearest)}"
+
+    def _closing_reference(self, thing: Any) -> str | None:
+        """Return an object's closing reference, or that of one of its class.
+
+        A search that found none is repeated `_TRIES` times for a class.
+        """
+        key = id(type(thing))
+        if key not in self._closing and self._tries[key] < _TRIES:
+            self._tries[key] += 1
+            found = closing_reference(thing)
+            if found is not None:
+                self._closing[key] = found
+        return self._closing.get(key)
 
 
 def _without_modules(things: list[Any]) -> list[Any]:

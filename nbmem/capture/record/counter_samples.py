@@ -21,7 +21,7 @@ from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.session.session import CounterSamples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from nbmem.core.session.events import Events, Ints
 
@@ -62,12 +62,11 @@ class CounterLog:
 
         Before CUDA is initialized only the time is recorded.
         """
-        count = device_count()
-        watched = range(count) if self._device is None else (self._device,)
+        watched = self.cards()
         with self._lock:  # readings included: samples must stay in order
             mark = len(self.t_ns)
             for index in watched:
-                counters = read_counters(index) if index < count else None
+                counters = read_counters(index)
                 if counters is not None:
                     self._read.setdefault(index, array("q")).extend((mark, *counters))
             self.t_ns.append(CLOCK.time_ns())
@@ -106,6 +105,13 @@ class CounterLog:
             if held.any() or (actions != self.before_first(index)).any():
                 used.append(index)
         return tuple(used)
+
+    def cards(self) -> Sequence[int]:
+        """Return the CUDA ordinals of the cards to read now."""
+        count = device_count()
+        if self._device is None:
+            return range(count)
+        return (self._device,) if self._device < count else ()
 
     def now(self, device: int) -> Counters | None:
         """Return the last sample of a card, or None if there is none."""

@@ -207,6 +207,15 @@ class HookEventLog:
             if other is not loop and other.ident in living
         }
 
+    def others_in_backward(self) -> bool:
+        """Return whether an engine may be freeing memory for another thread.
+
+        It does so without Python. False in a node of the engine itself.
+        """
+        mine = threading.get_ident()
+        waiting = any(loop.busy == "backward" and loop.ident != mine for loop in self._loops)
+        return waiting and not in_engine()
+
     # --- called by the hooks
 
     def in_forward(self) -> bool:

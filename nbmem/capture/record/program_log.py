@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nbmem.capture.heap.cycles import closing_reference
 from nbmem.capture.interpreter.notebook_cells import running_shell
 from nbmem.capture.program import program_facts
 from nbmem.capture.program.batch_sizes import batch_sizes
@@ -29,7 +30,9 @@ class ProgramLog:
         if call in self._calls or len(self._calls) < MOST_KINDS:
             self._calls[call] = self._calls.get(call, 0) + 1
 
-    def facts(self, identities: TensorLabelLog, namespace: Mapping[str, Any]) -> dict[str, Any]:
+    def facts(
+        self, identities: TensorLabelLog, namespace: Mapping[str, Any], *, cycles: bool = False
+    ) -> dict[str, Any]:
         """Return the facts known at the end, as JSON.
 
         `calls` has one entry for each kind of call, in the order of the first: module, training,
@@ -40,6 +43,7 @@ class ProgramLog:
         Args:
             identities: Finds the live modules and optimizers.
             namespace: The notebook's names.
+            cycles: Whether to look for the reference by which a module refers to itself.
         """
         modules = identities.live_modules()
         names = {id(module): name for module, name, _ in modules}
@@ -54,6 +58,7 @@ class ProgramLog:
                 {
                     "name": name,
                     **program_facts.module_facts(module, tree),
+                    **({"cycle": closing_reference(module)} if cycles else {}),
                     "called": not called.isdisjoint(tree.paths),
                 }
                 for module, name, tree in modules

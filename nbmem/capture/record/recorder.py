@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections import deque
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.distributed.collectives import Collectives
@@ -20,6 +21,7 @@ from nbmem.capture.hooks.training_hooks import TrainingHooks
 from nbmem.capture.interpreter.busy_threads import threads_using_tensors
 from nbmem.capture.record.card_sampler import Sampler
 from nbmem.capture.record.collective_log import CollectiveLog
+from nbmem.capture.record.collection_log import CollectionLog
 from nbmem.capture.record.counter_samples import MAX_MARKS, CounterLog
 from nbmem.capture.record.holder_columns import matters
 from nbmem.capture.record.hook_event_log import MAX_TURNS, HookEventLog
@@ -107,6 +109,7 @@ class Recorder:
         self.storage_log.lost = self.lost
         self.marks.taken = self.storage_log.at_mark
         self.hook_events = HookEventLog(self.marks, self.identities, self.program)
+        self.collections = CollectionLog(self.marks.cards, self.hook_events.others_in_backward)
         self.ranks = RankLog()
         self.hook_events.stepped = self.ranks.glance
         self._progress = ProgressLog(self.hook_events, self.identities, self.marks)
@@ -151,6 +154,7 @@ class Recorder:
                     pass
             self._put_in("the readings of the whole card", self.sampler.start, self.sampler.stop)
             self._put_in("the hooks of the training loop", self._hooks.install, self._hooks.remove)
+            self._put_in("what the garbage collector freed", self._watch, self.collections.stop)
             for sentence in losses("recording"):
                 self.note(sentence)
             part = "the moments of out-of-memory errors"
@@ -223,6 +227,9 @@ class Recorder:
         with self.guard(part):
             begin()
 
+    def _watch(self) -> None:
+        self.collections.start(partial(self.lost, "what the garbage collector freed"))
+
     def _listen(self) -> None:
         self._deafen = oom_observer.listen(self.refusals.append, self.names, self.lost)
 
@@ -243,7 +250,8 @@ class Recorder:
             yield from self._see_everything("ended")
         with self._kept("what the program is made of"), self._alone("ended") as alone:
             if alone:
-                self.facts = self.program.facts(self.identities, self.names)
+                freed = self.collections.freed
+                self.facts = self.program.facts(self.identities, self.names, cycles=freed)
         yield None
         with self._kept("who holds what"):
             yield from self._walk_heap()

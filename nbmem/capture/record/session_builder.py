@@ -124,6 +124,9 @@ def _device(
         samples=recorder.sampler.samples(index),
         owners=recorder.sampler.framework_readings(index, names),
         kept_pools=tuple(sorted(recorder.pools)),
+        collected=recorder.collections.place(
+            index, events, entries_before, virtual=recorder.virtual
+        ),
         identities=recorder.identities.rows.place(index, marks, names),
         other_processes=recorder.sampler.other_processes(index),
         holders=None if held is None else columns(held, names),

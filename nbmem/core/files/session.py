@@ -39,6 +39,7 @@ from nbmem.core.session.host_memory import MachineReadings
 from nbmem.core.session.session import (
     Calls,
     CardSamples,
+    CollectedFrees,
     CounterSamples,
     DeviceTrace,
     Holders,
@@ -175,6 +176,7 @@ def _tables(device: DeviceTrace) -> dict[str, Columns]:
         **({"owners": device.owners} if device.owners is not None else {}),
         **({"machine": device.machine} if device.machine is not None else {}),
         **({"calls": device.calls} if device.calls is not None else {}),
+        **({"collected": device.collected} if device.collected is not None else {}),
     }
 
 
@@ -203,6 +205,7 @@ def _head(session: Session, frames: Iterable[Frame]) -> dict[str, Any]:
                 "owners_known": device.owners is not None,
                 "machine_known": device.machine is not None,
                 "calls_known": device.calls is not None,
+                "collected_known": device.collected is not None,
                 "other_processes": dict(device.other_processes),
                 "kept_pools": device.kept_pools,
             }
@@ -284,6 +287,9 @@ def _device(raw: Any, archive: Archive, index: int) -> DeviceTrace:
         machine=table(MachineReadings, "machine") if head.flag("machine_known") else None,
         calls=table(Calls, "calls") if head.flag("calls_known") else None,
         kept_pools=head.numbers("kept_pools", least=-MOST),
+        collected=(
+            table(CollectedFrees, "collected") if head.flag("collected_known") else None
+        ),
     )
 
 

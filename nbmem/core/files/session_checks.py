@@ -89,6 +89,7 @@ def _rows(trace: DeviceTrace) -> int:
     tables += [trace.owners] if trace.owners is not None else []
     tables += [trace.machine] if trace.machine is not None else []
     tables += [trace.calls] if trace.calls is not None else []
+    tables += [trace.collected] if trace.collected is not None else []
     return sum(map(len, tables))
 
 
@@ -124,6 +125,9 @@ def _device(trace: DeviceTrace, *, stacks: int, names: int) -> None:
         _within("calls.first", trace.calls.first, NOT_KNOWN, count)
         _within("calls.last", trace.calls.last, 0, count)
         _within("calls.name", trace.calls.name, 0, names - 1)
+    if trace.collected is not None:
+        _within("collected.event", trace.collected.event, 0, count - 1)
+        _within("collected.collection", trace.collected.collection, 0, count)
 
 
 def _frameworks(said: FrameworkReadings, names: int) -> None:

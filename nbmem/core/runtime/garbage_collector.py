@@ -10,8 +10,10 @@ from collections import deque
 from itertools import chain, compress, starmap
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from nbmem.core.runtime.interrupts import SignalDelivery, signal_of
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
 T = TypeVar("T")
 
@@ -93,3 +95,61 @@ def only_new() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
+
+
+def report_collections(
+    report: Callable[[str, Mapping[str, int]], object], lost: Callable[[BaseException], object]
+) -> Callable[[], None]:
+    """Report the start and the end of every garbage collection.
+
+    Python drops an exception that such a callback raises, and checks for signals before a
+    function's first line: Ctrl-C would be lost. So the callback is C code that resumes a generator
+    inside its `try`. A signal is delivered again after it.
+
+    Args:
+        report: Called with `start` or `stop`, and Python's information on the collection.
+        lost: Called with an exception of `report`.
+
+    Returns:
+        A function that ends the reports.
+    """
+    steps = _reports(report, lost)
+    next(steps)
+    callback = functools.partial(max, key=steps.send)  # sends both arguments, one by one
+    gc.callbacks.append(callback)
+
+    def end() -> None:
+        for index, one in enumerate(gc.callbacks):
+            if one is callback:
+                del gc.callbacks[index]
+                return
+
+    return end
+
+
+def _reports(
+    report: Callable[[str, Mapping[str, int]], object], lost: Callable[[BaseException], object]
+) -> Generator[tuple[SignalDelivery, ...], Any, None]:
+    """Report what is sent, phase and information in turn.
+
+    It yields tuples, which can be compared. A delivery in one is freed by the receiver.
+    """
+    phase: str | None = None
+    came: list[SignalDelivery] = []
+    while True:
+        try:
+            sent = yield (came.pop(),) if came else ()
+            if type(sent) is str:
+                phase = sent
+            elif phase is not None:
+                now, phase = phase, None
+                report(now, sent)
+        except GeneratorExit:
+            return
+        except BaseException as err:  # noqa: BLE001 - Python would print it and drop a signal
+            with contextlib.suppress(BaseException):  # a second one, meanwhile
+                number = signal_of(err)
+                if number is None:
+                    lost(err)
+                else:
+                    came.append(SignalDelivery(number))

@@ -196,6 +196,21 @@ class Calls(Columns):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CollectedFrees(Columns):
+    """Frees that Python's garbage collector requested.
+
+    Only reference cycles had kept that memory.
+
+    Attributes:
+        event: Index of the FREE_REQUESTED event, ascending.
+        collection: Number of the collection, ascending.
+    """
+
+    event: Ints
+    collection: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceTrace:
     """The recording of one card.
 
@@ -218,6 +233,7 @@ class DeviceTrace:
         calls: What the loop called, in the order of the returns; None if not recorded.
         kept_pools: Private pools (Segments.pool) that a graph or a MemPool still used at the end;
             empty if not recorded.
+        collected: What the garbage collector freed; None if not recorded.
     """
 
     info: DeviceInfo
@@ -236,6 +252,7 @@ class DeviceTrace:
     machine: MachineReadings | None = None
     calls: Calls | None = None
     kept_pools: tuple[int, ...] = ()
+    collected: CollectedFrees | None = None
 
 
 @dataclass(frozen=True, slots=True)

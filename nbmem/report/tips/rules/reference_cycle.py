@@ -2,11 +2,14 @@
 
 What it sees
     Tensors that no name, frame or module reaches any more, only objects that point at each other.
+    And what a collection freed while it was recorded, if some of it was garbage at the peak: the
+    program had made its successor by then.
 What it costs
     Their bytes. The collector counts objects, not bytes of a card, so it may not run for long.
 Do instead
     `import gc; gc.collect()` gives it back now. Break the cycle for good: no `self` in a closure
-    that `self` keeps, a weakref to the parent, `del` of an exception that was stored.
+    that `self` keeps, a weakref to the parent, `ctx.save_for_backward(y)` for `ctx.y = y`, `del` of
+    an exception that was stored.
 When to ignore it
     It is small, and gone a few steps later.
 """
@@ -15,19 +18,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from nbmem.core.session.holders import HolderKind
+from nbmem.report.analysis.collected_cycles import find_collected_cycles
+from nbmem.report.analysis.source_lines import users_line
 from nbmem.report.model import Finding
 from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from nbmem.core.session.holders import HeldStorage
     from nbmem.report.tips.evidence import Evidence
+
+THROUGH = "a reference cycle through "
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """Find tensors that only a reference cycle keeps."""
+    """Find tensors that only a reference cycle keeps, or has kept."""
     mine = e.held_only_by(HolderKind.CYCLE)
+    yield from _at_peak(e, mine)
     freed = e.freed_bytes(mine)
     if e.worth(freed):
         largest = max(mine, key=lambda s: s.size)
@@ -41,6 +52,45 @@ def check(e: Evidence) -> Iterator[Finding]:
             ground="exact",
             code="import gc\n\ngc.collect()",
         )
+
+
+def _at_peak(e: Evidence, dead: Sequence[HeldStorage]) -> Iterator[Finding]:
+    """Find what was garbage at the peak, and freed by a collection."""
+    rows = np.array([row for held in dead if (row := e.row_of(held)) is not None], np.int64)
+    top = e.report.peak.at.event
+    found = find_collected_cycles(e.card_ledger, rows, top)
+    if found is None or not e.worth(found.saved):
+        return
+    row = int(found.rows[0])
+    name = e.card_ledger.name(row)
+    stack = int(e.card_ledger.allocations.stack[row])
+    line = users_line(e.session.stacks[stack]) if stack >= 0 else None
+    closing = _closing_reference(e, name, dead)
+    through = f" The cycle closes through {closing}." if closing else ""
+    yield Finding(
+        rule=RULE.name,
+        title=f"The garbage collector freed {fmt(found.freed)} that reference cycles kept, among "
+        f"them {fmt(found.at_peak)} at the peak",
+        evidence=f"{len(found.rows)} tensors of the peak were out of use, the largest is "
+        f"{name or 'unnamed'}{f', made at {line}' if line else ''}.{through} Break the cycle, or "
+        "call `gc.collect()` where they go out of use.",
+        low=found.saved,
+        high=found.saved,
+        ground="simulated",
+        code="import gc\n\ngc.collect()   # behind the `del`, or at the end of a step",
+    )
+
+
+def _closing_reference(e: Evidence, name: str | None, dead: Sequence[HeldStorage]) -> str | None:
+    """Return the attribute that closes the cycle, or None.
+
+    It is that of a model whose weights have such names, else that of what is left of the cycles.
+    """
+    for module in e.modules:
+        if module.get("cycle") and name and name.startswith(f"{module['name']}."):
+            return f"`{module['cycle']}`"
+    ways = {held.name for held in dead if held.name.startswith(THROUGH)}
+    return f"`{ways.pop().removeprefix(THROUGH)}`" if len(ways) == 1 else None
 
 
 RULE = Rule(name="reference_cycle", text=__doc__, check=check, anywhere=True)

@@ -1,0 +1,125 @@
+"""The reference by which an object leads back to itself."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from nbmem.capture.heap.cycles import closing_reference  # noqa: E402
+
+nn = torch.nn
+
+
+class Lambda(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+        self.act = lambda x: self.inner(x)
+
+
+class Bound(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act = self.forward
+
+
+class Child(nn.Module):
+    pass
+
+
+class WithChild(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.child = Child()
+        self.child.__dict__["parent"] = self
+
+
+class Node:
+    def __init__(self, parent=None):
+        self.parent, self.children = parent, []
+        if parent is not None:
+            parent.children.append(self)
+
+
+class Slots:
+    __slots__ = ("following",)
+
+
+class Logger:
+    def __init__(self):
+        self.callbacks = {"end": self.log}
+
+    def log(self):
+        pass
+
+
+class Exp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.y = x.exp()
+        return ctx.y
+
+
+def slots():
+    one = Slots()
+    one.following = Slots()
+    one.following.following = one
+    return one
+
+
+def leaf():
+    return Node(Node())
+
+
+def recursive():
+    def search(depth):
+        return search(depth - 1) if depth else None
+
+    return search
+
+
+def kept_error():
+    try:
+        raise ValueError
+    except ValueError as err:
+        kept = err
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("make", "closing"),
+    [
+        (Lambda, "Lambda.act"),
+        (Bound, "Bound.act"),
+        (WithChild, "Child.parent"),
+        (lambda: WithChild().child, "Child.parent"),
+        (leaf, "Node.parent"),
+        (lambda: leaf().parent, "Node.parent"),
+        (slots, "Slots.following"),
+        (Logger, "Logger.callbacks"),
+        (lambda: Exp.apply(torch.ones(2, requires_grad=True)), "ctx.y of Exp"),
+        (recursive, "search closed over by search()"),
+        (kept_error, "local kept of kept_error()"),
+    ],
+)
+def test_the_attribute_that_closes_a_circle(make, closing):
+    assert closing_reference(make()) == closing
+
+
+def adam():
+    return torch.optim.Adam(nn.Linear(2, 2).parameters())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.Sequential(*(nn.Linear(2, 2) for _ in range(50))),
+        lambda: torch.optim.lr_scheduler.StepLR(adam(), 1),
+        lambda: nn.Transformer(8, 2, 2, 2, 8),
+        adam,
+        Node,
+        lambda: [closing_reference],
+        object,
+    ],
+)
+def test_an_object_without_a_circle_has_none(make):
+    assert closing_reference(make()) is None
