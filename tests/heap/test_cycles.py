@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from nbmem.capture.heap.cycles import closing_reference  # noqa: E402
+from nbmem.capture.heap.cycles import closing_reference
 
 nn = torch.nn
 
@@ -13,7 +13,7 @@ class Lambda(nn.Module):
     def __init__(self):
         super().__init__()
         self.inner = nn.Linear(2, 2)
-        self.act = lambda x: self.inner(x)
+        self.act = lambda x: self.inner(x) + 1
 
 
 class Bound(nn.Module):
@@ -79,7 +79,7 @@ def recursive():
 
 def kept_error():
     try:
-        raise ValueError
+        int("")
     except ValueError as err:
         kept = err
     return kept

@@ -233,7 +233,7 @@ def test_a_reference_cycle_and_what_a_library_keeps(holders, monkeypatch):
         found = holders({})
     finally:
         gc.enable()
-    assert found[1024] == [("CYCLE", "a reference cycle", "a reference cycle through Trainer")]
+    assert found[1024] == [("CYCLE", "a reference cycle", "a reference cycle through Trainer.me")]
     assert found[2048] == [("MODULE", "module json", "json.cache")]
 
 

@@ -29,6 +29,7 @@ ALLOWED = {
     "nbmem.capture.patches.method_patches.MethodPatch.": ONLY_LOOKS_UP,
     "nbmem.capture.patches.name_patches.FunctionPatch.apply.<locals>.wrapper": ONLY_LOOKS_UP,
     "nbmem.capture.patches.method_patches.report_end": "a guard itself: it has its own try",
+    "nbmem.core.runtime.garbage_collector._reports": "a guard itself: it has its own try",
     "nbmem.core.runtime.interrupts.HeldSignals.take": "called for Ctrl-C: an assignment",
     "nbmem.capture.record.card_sampler.Sampler._run": A_THREAD,
     "nbmem.frontends.sidebar.hub.Hub._run": A_THREAD,

@@ -20,8 +20,8 @@ from nbmem.capture.interpreter.object_members import Members, entries_of, is_a, 
 
 MOST = 2_000
 """Objects that are visited; a circle through more of them is not found."""
-_ENDS = frozenset(map(id, (ModuleType, CodeType, BuiltinFunctionType)))
-"""Types that lead to nothing of one object, or to everything."""
+_ENDS = (type, ModuleType, CodeType, BuiltinFunctionType)
+"""Classes whose objects lead to everything, or to nothing of one object."""
 _CONTAINERS = frozenset(map(id, (dict, list, tuple, set, frozenset, deque)))
 
 
@@ -44,7 +44,8 @@ def closing_reference(thing: object) -> str | None:
         if name is not None:
             found.append(name)
     single = [text for is_single, text in found if is_single]
-    return (single or [text for _, text in found] or [None])[-1]
+    named = single or [text for _, text in found]
+    return named[-1] if named else None
 
 
 def _shortest_circle(thing: object) -> list[Any] | None:
@@ -79,9 +80,7 @@ def _referents(thing: Any) -> list[Any]:
         return [part for part in own if part is not None]
     if kind is FrameType:
         return list(locals_of(thing).values())
-    if id(kind) in _ENDS or is_a(kind, type):
-        return []
-    return [inner for inner in gc.get_referents(thing) if not is_a(type(inner), type)]
+    return [] if any(is_a(kind, end) for end in _ENDS) else gc.get_referents(thing)
 
 
 def _name_of_step(members: Members, owner: Any, after: list[Any]) -> tuple[bool, str] | None:
@@ -100,7 +99,7 @@ def _name_of_step(members: Members, owner: Any, after: list[Any]) -> tuple[bool,
         named = locals_of(owner).items()
         name = next((name for name, value in named if value is after[0]), None)
         return None if name is None else (True, f"local {name} of {owner.f_code.co_name}()")
-    if id(kind) in _CONTAINERS or kind in (CellType, MethodType):
+    if id(kind) in _CONTAINERS or kind is CellType or kind is MethodType:
         return None
     own, slots = members.of(owner)
     entries = [*entries_of(own), *slots]

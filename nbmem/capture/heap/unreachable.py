@@ -40,7 +40,7 @@ MAX_MEMBERS = 20_000
 
 _PLUMBING = frozenset(map(id, (dict, list, tuple, set, CellType, FunctionType, MethodType)))
 """Types that do not describe a cycle, by id: a class may compare itself with others."""
-_CONTAINERS = frozenset(map(id, (dict, list, tuple, set, CellType)))
+_CONTAINERS = frozenset((id(dict), id(list), id(tuple), id(set), id(CellType)))
 """Types without attributes, by id."""
 _TRIES = 3
 """Objects of a class whose circle is searched, until one is found."""

@@ -42,9 +42,7 @@ class CollectionLog:
             Python. Such a collection is left out.
     """
 
-    def __init__(
-        self, cards: Callable[[], Iterable[int]], others_free: Callable[[], bool]
-    ) -> None:
+    def __init__(self, cards: Callable[[], Iterable[int]], others_free: Callable[[], bool]) -> None:
         self._cards, self._others_free = cards, others_free
         self._budget = TimeBudget()
         self._begun: tuple[dict[int, int], int] | None = None

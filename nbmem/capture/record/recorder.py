@@ -20,8 +20,8 @@ from nbmem.capture.hooks import oom_observer
 from nbmem.capture.hooks.training_hooks import TrainingHooks
 from nbmem.capture.interpreter.busy_threads import threads_using_tensors
 from nbmem.capture.record.card_sampler import Sampler
-from nbmem.capture.record.collective_log import CollectiveLog
 from nbmem.capture.record.collection_log import CollectionLog
+from nbmem.capture.record.collective_log import CollectiveLog
 from nbmem.capture.record.counter_samples import MAX_MARKS, CounterLog
 from nbmem.capture.record.holder_columns import matters
 from nbmem.capture.record.hook_event_log import MAX_TURNS, HookEventLog

@@ -287,9 +287,7 @@ def _device(raw: Any, archive: Archive, index: int) -> DeviceTrace:
         machine=table(MachineReadings, "machine") if head.flag("machine_known") else None,
         calls=table(Calls, "calls") if head.flag("calls_known") else None,
         kept_pools=head.numbers("kept_pools", least=-MOST),
-        collected=(
-            table(CollectedFrees, "collected") if head.flag("collected_known") else None
-        ),
+        collected=(table(CollectedFrees, "collected") if head.flag("collected_known") else None),
     )
 
 

@@ -1,7 +1,7 @@
 """Find memory that was garbage at the peak, until a collection freed it.
 
-Reference counts free nothing of a reference cycle; only the garbage collector does, at a time of its
-own. When such memory was last used is not recorded. It is counted from the moment at which the
+Reference counts free nothing of a reference cycle; only the garbage collector does, at a time of
+its own. When such memory was last used is not recorded. It is counted from the moment at which the
 program made its successor: an allocation of the same name and size, in a later pass of the loop.
 """
 
@@ -44,7 +44,8 @@ class CollectedCycles:
 
     Attributes:
         freed: Bytes of all blocks that collections freed.
-        rows: The allocations that were garbage at the peak, largest first.
+        rows: The allocations that were garbage at the peak, largest first; of equal ones those with
+            names.
         at_peak: Bytes of their blocks.
         saved: By how much the peak is lower without garbage.
     """
@@ -83,7 +84,7 @@ def find_collected_cycles(card_ledger: CardLedger, dead: Ints, top: int) -> Coll
     without = card_ledger.allocated - np.cumsum(change)[: card_ledger.events + 1]
     return CollectedCycles(
         freed=int(a.block[freed].sum()),
-        rows=rows[np.argsort(-a.block[rows], kind="stable")],
+        rows=rows[np.lexsort((card_ledger.names[rows] == NO_NAME, -a.block[rows]))],
         at_peak=int(a.block[rows].sum()),
         saved=int(card_ledger.allocated.max() - without.max()),
     )
@@ -143,9 +144,7 @@ def _groups(card_ledger: CardLedger, wanted: Ints) -> Iterator[_Group]:
             )
 
 
-def _successors(
-    card_ledger: CardLedger, group: _Group, number: Ints, dead: Ints
-) -> Ints | None:
+def _successors(card_ledger: CardLedger, group: _Group, number: Ints, dead: Ints) -> Ints | None:
     """Return the place in a group of what each row was replaced by.
 
     It is the length of the group for the last ones. None if they may all have been in use until a
