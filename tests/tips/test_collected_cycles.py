@@ -12,6 +12,7 @@ from tests.tips.programs import MODEL
 MIB = 2**20
 CYCLE = """
 import gc
+gc.disable()
 class Node:
     pass
 def lost(mib):
@@ -25,7 +26,6 @@ def collected(run):
     """Provide collected(code): the sizes in MiB of what collections freed, by collection."""
 
     def sizes(code):
-        gc.disable()
         trace, _ = run(code, before=MODEL + CYCLE)
         (device,) = trace.session.devices
         found = device.collected
@@ -159,7 +159,6 @@ gc.collect()
 
 
 def tips(run, code, before=MODEL + CYCLE):
-    gc.disable()
     trace, _ = run(code, before=before)
     return [one for one in trace.report().findings if one.rule == "reference_cycle"], trace
 
@@ -176,7 +175,7 @@ def test_outputs_that_a_context_keeps_are_told_with_the_bytes_of_the_peak(run):
     assert left.low == 24 * MIB
     mended, _ = run(LOOP.replace("{old}", "gc.collect()"), before=MODEL + CYCLE + EXP)
     saved = trace.report().peak.allocated - mended.report().peak.allocated
-    assert found.low == found.high == saved
+    assert 0.8 * saved < found.low <= found.high <= saved  # the first steps have no predecessor
 
 
 @pytest.mark.parametrize("act", ["lambda x: self.scale(x)", "self.scale"])

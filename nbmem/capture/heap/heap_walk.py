@@ -19,6 +19,8 @@ from nbmem.capture.heap.unreachable import (
     holders_of_lost,
     in_gradient_cycles,
 )
+from nbmem.capture.interpreter.class_kinds import is_node
+from nbmem.capture.interpreter.object_members import is_a
 from nbmem.capture.interpreter.roots import barred_dictionaries, places
 from nbmem.capture.tensors.active_registry import active_registry
 from nbmem.capture.torch_cuda import initialized_torch, loaded_torch
@@ -275,8 +277,33 @@ class _WalkInProgress:
             say_unseen = self._is_alone
             holders = yield from holders_of_lost(reach, lost, say_unseen=say_unseen)
             yield from self._name_gradient_cycles(lost, holders)
-            for key, holder in holders.items():
-                self._holders[self._seen.storage[key]].append(holder)
+            dead = [
+                (lost[key], one) for key, one in holders.items() if one.kind == HolderKind.CYCLE
+            ]
+            unseen = {key: one for key, one in holders.items() if one.kind == HolderKind.UNSEEN}
+            for key in holders.keys() - unseen.keys():
+                self._holders[self._seen.storage[key]].append(holders[key])
+            yield
+            yield from self._name_graphs(reach, dead)
+            for key, holder in unseen.items():
+                self._holders.setdefault(self._seen.storage[key], [holder])
+
+    def _name_graphs(self, reach: ForwardWalk, dead: list[tuple[Any, Holder]]) -> Iterator[None]:
+        """Name the tensors that only graphs and gradients of dead tensors hold."""
+        graphs, held = reach.graphs.of_kinds(), list[Any]()  # so that ids are unique
+        while dead:
+            tensor, holder = dead.pop()
+            links = graphs.of_tensor(tensor)
+            inner = [one for one in links if is_a(type(one), self._torch.Tensor)]
+            for node in graphs.behind(one for one in links if is_node(type(one))):
+                inner.extend(graphs.saved_by(node))
+            for one in inner:
+                is_new = is_a(type(one), self._torch.Tensor) and id(one) not in reach.tensors
+                if is_new and self._seen.add(id(one), one, but=self._holders):
+                    held.append(one)
+                    self._holders[self._seen.storage[id(one)]].append(holder)
+                    dead.append((one, holder))
+            yield
 
     def _name_gradient_cycles(
         self, lost: Mapping[int, Any], holders: dict[int, Holder]

@@ -47,13 +47,15 @@ class CollectedCycles:
         rows: The allocations that were garbage at the peak, largest first; of equal ones those with
             names.
         at_peak: Bytes of their blocks.
-        saved: By how much the peak is lower without garbage.
+        low: By how much the peak is lower without garbage, if each is replaced by its successor.
+        high: The same, if each goes out of use before the next pass begins.
     """
 
     freed: int
     rows: Ints
     at_peak: int
-    saved: int
+    low: int
+    high: int
 
 
 def find_collected_cycles(card_ledger: CardLedger, dead: Ints, top: int) -> CollectedCycles | None:
@@ -75,33 +77,51 @@ def find_collected_cycles(card_ledger: CardLedger, dead: Ints, top: int) -> Coll
     place[place == len(collected.event)] = 0
     freed = collected.event[place] == a.freed
     number[freed] = collected.collection[place[freed]]
-    since = _garbage_since(card_ledger, number, dead)
+    since, at_least = _garbage_since(card_ledger, number, dead)
     rows = np.flatnonzero((since < top) & (a.freed >= top))
+    return CollectedCycles(
+        freed=int(a.block[freed].sum()),
+        rows=rows[np.lexsort((card_ledger.names[rows] == NO_NAME, -a.block[rows]))],
+        at_peak=int(a.block[rows].sum()),
+        low=_saved(card_ledger, since),
+        high=_saved(card_ledger, at_least),
+    )
+
+
+def _saved(card_ledger: CardLedger, since: Ints) -> int:
+    """Return by how much the peak is lower if rows are freed at some events."""
+    a = card_ledger.allocations
     change = np.zeros(card_ledger.events + 2, np.int64)
     mine = np.flatnonzero(since < a.freed)
     np.add.at(change, since[mine] + 1, a.block[mine])
     np.subtract.at(change, a.freed[mine] + 1, a.block[mine])
     without = card_ledger.allocated - np.cumsum(change)[: card_ledger.events + 1]
-    return CollectedCycles(
-        freed=int(a.block[freed].sum()),
-        rows=rows[np.lexsort((card_ledger.names[rows] == NO_NAME, -a.block[rows]))],
-        at_peak=int(a.block[rows].sum()),
-        saved=int(card_ledger.allocated.max() - without.max()),
-    )
+    return int(card_ledger.allocated.max() - without.max())
 
 
-def _garbage_since(card_ledger: CardLedger, number: Ints, dead: Ints) -> Ints:
-    """Return the event since which each row was garbage; the last if unknown."""
-    a = card_ledger.allocations
+def _garbage_since(card_ledger: CardLedger, number: Ints, dead: Ints) -> tuple[Ints, Ints]:
+    """Return the events since which each row was garbage, at the latest and the earliest.
+
+    That is its successor's allocation, or the one before the successor's pass begins. For a row
+    without a successor it is the last event.
+    """
+    a, phases = card_ledger.allocations, card_ledger.phases
     since = np.full(len(a), card_ledger.events, np.int64)
+    earliest = since.copy()
+    begins: dict[int, int] = {}
+    for index, one in enumerate(phases.passes):
+        begins.setdefault(one, phases.bounds(index)[0] - 1)
     lost = number != _KEPT
     lost[dead] = True
     for group in _groups(card_ledger, np.flatnonzero(lost)):
         rows, after = group.rows, _successors(card_ledger, group, number, dead)
         if after is not None:
             mine = np.flatnonzero(lost[rows] & (after < len(rows)))
-            since[rows[mine]] = a.allocated_at[rows[after[mine]]]
-    return since
+            since[rows[mine]] = earliest[rows[mine]] = a.allocated_at[rows[after[mine]]]
+            if group.passes is not None and not group.lasting:
+                first = [begins[one] for one in group.passes[after[mine]].tolist()]
+                earliest[rows[mine]] = np.minimum(since[rows[mine]], first)
+    return since, earliest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +145,7 @@ def _groups(card_ledger: CardLedger, wanted: Ints) -> Iterator[_Group]:
     rows = np.flatnonzero(np.isin(a.requested, np.unique(a.requested[wanted])))
     born_in, names = card_ledger.born_in[rows], card_ledger.names[rows]
     phases = np.where(born_in == NOWHERE, "", card_ledger.phases.names[np.maximum(born_in, 0)])
+    phases[phases == "load"] = "input"
     phase = np.unique(phases, return_inverse=True)[1]
     category = card_ledger.category[rows].astype(np.int64)
     lasting = np.isin(category, _LASTING) & (names != NO_NAME)
@@ -136,7 +157,7 @@ def _groups(card_ledger: CardLedger, wanted: Ints) -> Iterator[_Group]:
     chosen = np.isin(rows, wanted)
     for part in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
         if len(part) > 1 and chosen[part].any():
-            in_loop = bool((passes[part] >= 0).all())
+            in_loop = bool((passes[part] >= 0).any())  # the first batch comes before the first
             yield _Group(
                 rows=rows[part],
                 lasting=bool(lasting[part[0]]),

@@ -59,7 +59,7 @@ def _at_peak(e: Evidence, dead: Sequence[HeldStorage]) -> Iterator[Finding]:
     rows = np.array([row for held in dead if (row := e.row_of(held)) is not None], np.int64)
     top = e.report.peak.at.event
     found = find_collected_cycles(e.card_ledger, rows, top)
-    if found is None or not e.worth(found.saved):
+    if found is None or not e.worth(found.low):
         return
     row = int(found.rows[0])
     name = e.card_ledger.name(row)
@@ -74,8 +74,8 @@ def _at_peak(e: Evidence, dead: Sequence[HeldStorage]) -> Iterator[Finding]:
         evidence=f"{len(found.rows)} tensors of the peak were out of use, the largest is "
         f"{name or 'unnamed'}{f', made at {line}' if line else ''}.{through} Break the cycle, or "
         "call `gc.collect()` where they go out of use.",
-        low=found.saved,
-        high=found.saved,
+        low=found.low,
+        high=max(found.low, found.high),
         ground="simulated",
         code="import gc\n\ngc.collect()   # behind the `del`, or at the end of a step",
     )
