@@ -1,5 +1,6 @@
 """`%nbmem free` in a real shell, measured to the byte."""
 
+import gc
 import sys
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="there is no memory to free without torch")
 
 from nbmem.capture.graphs.saved_tensors import why_unreadable
+from nbmem.capture.heap import walk
 from nbmem.core.session.holders import HolderKind
 from nbmem.core.units import MIB
 from nbmem.frontends.notebook.extension import _LOADED
@@ -137,6 +139,65 @@ def test_a_traceback(shell, free, later):
     assert freed.predicted == freed.measured == 2 * MIB, said
     assert allocated() == 0
     assert free("traceback")[0].measured == 0
+
+
+FAILS_AGAIN = """
+def train():
+    model = torch.zeros(1 << 18, device="cuda")
+    failed = None
+    try:
+        raise ValueError("no")
+    except ValueError as err:
+        failed = err
+    raise failed
+train()
+"""
+
+
+@pytest.fixture
+def without_collections():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_the_failed_runs_before_are_named_and_collected(shell, free, without_collections):
+    for _ in range(3):
+        run(shell, FAILS_AGAIN)
+    assert allocated() == 3 * MIB
+    (found,) = walk(shell.user_ns).by_device.values()
+    roots = sorted(way.root for held in found for way in held.holders)
+    assert [root.partition("[")[0] for root in roots] == [
+        "the traceback of In ",
+        "the traceback of the failed run before, In ",
+        "the traceback of the failed run before, In ",
+    ]
+    freed, said = free("traceback")
+    assert freed.predicted == freed.measured == 3 * MIB, said
+    assert allocated() == 0
+
+
+def test_an_exception_that_the_notebook_keeps_is_no_run_before(shell, free, without_collections):
+    run(shell, "kept = []")
+    for _ in range(2):
+        run(
+            shell,
+            FAILS_AGAIN.replace("\ntrain()", "\ntry: train()\nexcept ValueError as e: kept += [e]"),
+        )
+    (found,) = walk(shell.user_ns).by_device.values()
+    assert {way.root for held in found for way in held.holders} == {"kept"}
+    freed, _ = free("traceback")
+    assert freed.predicted == freed.measured == 0
+
+
+def test_the_tip_on_a_failed_run_before(shell, capsys, without_collections):
+    for _ in range(2):
+        run(shell, FAILS_AGAIN)
+    run(shell, "%%memtrace\nx = torch.zeros(1 << 18, device='cuda')")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "1.0 MiB belong to the failed run before: `import gc; gc.collect()`" in said
+    assert "`%nbmem free traceback` gives back 1.0 MiB of the cell that failed" in said
 
 
 def test_a_traceback_after_a_debugger_has_asked_for_the_locals(shell, free):

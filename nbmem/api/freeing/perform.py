@@ -162,6 +162,7 @@ def _free_frameworks() -> Freed:
 
 def _free(namespace: Mapping[str, Any], target: Target, totals: CardTotals | HostTotals) -> Freed:
     predicted_freed = reachable_storages(namespace) - reachable_storages(namespace, target.cut)
+    predicted_freed |= target.garbage
     blocks = totals.blocks()
     before = totals.now()
     notes = target.release()

@@ -23,12 +23,14 @@ class Target:
         reached: Storages reachable from it, as (CUDA ordinal, address), whether held by others or
             not.
         release: Frees it; returns sentences on other things that the user should know.
+        garbage: Storages that nothing reaches any more, and that the release collects.
     """
 
     what: str
     cut: Cut
     reached: set[tuple[int, int]]
     release: Callable[[], list[str]]
+    garbage: frozenset[tuple[int, int]] = frozenset()
 
     @classmethod
     def of_places(

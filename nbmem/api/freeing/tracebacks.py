@@ -6,6 +6,8 @@ held by a cycle with its own exception, or by cycles that IPython's formatter le
 Before Python 3.13 a frame may also hold a dictionary of its locals, which a debugger or IPython's
 formatter requested. That is cleared, too. So are the cells of an inner function that only its
 finished outer frame holds: torch runs a module with hooks in one.
+
+Failed cells before the last one left cycles. Where they keep memory, the garbage is collected.
 """
 
 from __future__ import annotations
@@ -13,13 +15,15 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
+from dataclasses import replace
 from functools import partial
 from types import CellType, FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from nbmem.api.freeing.target import Target
+from nbmem.capture.heap import walk
 from nbmem.capture.interpreter.roots import kept_exceptions
-from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.holders import RUN_BEFORE, HolderKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,15 +42,27 @@ _PARTS = ("__traceback__", "__cause__", "__context__")
 
 def target(shell: Any | None, namespace: dict[str, Any]) -> Target:
     """Return the target of the failed cells' exceptions with their frames."""
-    release = partial(_release, shell)
-    return Target.of_places("the traceback", _is_traceback, namespace, release)
+    garbage = _of_runs_before(namespace)
+    release = partial(_release, shell, collect=bool(garbage))
+    found = Target.of_places("the traceback", _is_traceback, namespace, release)
+    return replace(found, garbage=garbage)
+
+
+def _of_runs_before(namespace: dict[str, Any]) -> frozenset[tuple[int, int]]:
+    """Return the storages that only failed cells before the last one keep."""
+    return frozenset(
+        (card, held.addr)
+        for card, all_held in walk(namespace).by_device.items()
+        for held in all_held
+        if all(RUN_BEFORE in way.root for way in held.holders)
+    )
 
 
 def _is_traceback(place: Place) -> bool:
     return place.kind is HolderKind.TRACEBACK
 
 
-def _release(shell: Any | None) -> list[str]:
+def _release(shell: Any | None, *, collect: bool) -> list[str]:
     for traceback in list(_tracebacks(kept_exceptions(shell))):
         _empty(traceback.tb_frame)
     for name in _LAST:
@@ -60,6 +76,8 @@ def _release(shell: Any | None) -> list[str]:
     last = getattr(shell, "last_execution_result", None)
     if last is not None:
         last.error_in_exec = last.error_before_exec = None
+    if collect:
+        gc.collect()
     return []
 
 

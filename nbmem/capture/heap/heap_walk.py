@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from nbmem.capture.heap.dead_tracebacks import held_by_dead_tracebacks
 from nbmem.capture.heap.held_storages import TensorStorages
 from nbmem.capture.heap.incremental import IncrementalWork
 from nbmem.capture.heap.path_names import PathWriter
@@ -274,19 +275,34 @@ class _WalkInProgress:
         if self._in_use is not None:
             self._in_use.searched(self._seen.storage.values())
         if lost:
-            say_unseen = self._is_alone
-            holders = yield from holders_of_lost(reach, lost, say_unseen=say_unseen)
-            yield from self._name_gradient_cycles(lost, holders)
-            dead = [
-                (lost[key], one) for key, one in holders.items() if one.kind == HolderKind.CYCLE
-            ]
-            unseen = {key: one for key, one in holders.items() if one.kind == HolderKind.UNSEEN}
-            for key in holders.keys() - unseen.keys():
-                self._holders[self._seen.storage[key]].append(holders[key])
-            yield
-            yield from self._name_graphs(reach, dead)
-            for key, holder in unseen.items():
-                self._holders.setdefault(self._seen.storage[key], [holder])
+            yield from self._name_runs_before(reach, lost)
+            yield from self._name_garbage(reach, lost)
+
+    def _name_runs_before(self, reach: ForwardWalk, lost: dict[int, Any]) -> Iterator[None]:
+        """Name what failed cells before the last one keep, and remove it from `lost`."""
+        before: list[tuple[Any, Holder]] = []
+        yield from held_by_dead_tracebacks(self._torch, reach, before)
+        for tensor, holder in before:
+            if self._seen.add(id(tensor), tensor, but=self._holders):
+                self._holders[self._seen.storage[id(tensor)]].append(holder)
+                lost.pop(id(tensor), None)
+
+    def _name_garbage(self, reach: ForwardWalk, lost: dict[int, Any]) -> Iterator[None]:
+        """Name the other tensors that no place reaches."""
+        holders = yield from holders_of_lost(reach, lost, say_unseen=self._is_alone)
+        yield from self._name_gradient_cycles(lost, holders)
+        dead, unseen = list[tuple[Any, Any]](), dict[int, Any]()
+        for key, holder in holders.items():
+            if holder.kind is HolderKind.UNSEEN:
+                unseen[key] = holder
+                continue
+            self._holders[self._seen.storage[key]].append(holder)
+            if holder.kind is HolderKind.CYCLE:
+                dead.append((lost[key], holder))
+        yield
+        yield from self._name_graphs(reach, dead)
+        for key, holder in unseen.items():
+            self._holders.setdefault(self._seen.storage[key], [holder])
 
     def _name_graphs(self, reach: ForwardWalk, dead: list[tuple[Any, Holder]]) -> Iterator[None]:
         """Name the tensors that only graphs and gradients of dead tensors hold."""

@@ -150,7 +150,7 @@ def _results(shell: Any) -> Iterator[Place]:
 def _tracebacks(shell: Any) -> Iterator[Place]:
     """Yield the exceptions that Python and IPython keep of failed cells."""
     for thing in kept_exceptions(shell):
-        root = f"the traceback of {_cell_or_class(thing)}"
+        root = f"the traceback of {cell_or_class(thing)}"
         yield Place(HolderKind.TRACEBACK, root, "the exception", f"in {root}", thing)
 
 
@@ -168,7 +168,11 @@ def kept_exceptions(shell: Any) -> list[Any]:
     return list({id(thing): thing for thing in found if issubclass(type(thing), kinds)}.values())
 
 
-def _cell_or_class(thing: Any) -> str:
+def cell_or_class(thing: Any) -> str:
+    """Return the cell in which an exception was raised, or else its class.
+
+    `thing` may be its traceback.
+    """
     traceback = thing if type(thing) is TracebackType else thing.__traceback__
     while traceback is not None:
         cell = cell_of(traceback.tb_frame.f_code.co_filename)

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from nbmem.core.session.session import DeviceTrace, Holders, Session
 
 
+RUN_BEFORE = "the failed run before"
+"""A run whose exception has been replaced by that of a later one."""
+
+
 class HolderKind(IntEnum):
     """The kind of root that keeps a storage alive, most informative first."""
 

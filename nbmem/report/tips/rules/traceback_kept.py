@@ -4,6 +4,7 @@ What it sees
     Tensors that only `sys.last_traceback`, `sys.last_exc` or IPython's own copy of them reaches:
     locals of the functions that ran when a cell failed or was interrupted. And what only a name of
     the notebook reaches by way of such frames: `except ValueError as e: failed.append(e)`.
+    The frames of a cell that failed before the last one are garbage, but in cycles.
 What it costs
     Their bytes, until another cell fails; so the same cell, run again, runs out of memory again.
 Do instead
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.holders import RUN_BEFORE, HolderKind
 from nbmem.core.session.tensor_names import in_traceback
 from nbmem.report.model import Command, Finding
 from nbmem.report.tips.rule import Rule, fmt
@@ -25,6 +26,7 @@ from nbmem.report.tips.rule import Rule, fmt
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.core.session.holders import HeldStorage
     from nbmem.report.tips.evidence import Evidence
 
 
@@ -33,7 +35,9 @@ def check(e: Evidence) -> Iterator[Finding]:
 
     Includes those in the graph of one of its locals.
     """
-    mine = e.held_only_by(HolderKind.TRACEBACK)
+    held = e.held_only_by(HolderKind.TRACEBACK)
+    before = [h for h in held if all(RUN_BEFORE in way.root for way in h.holders)]
+    mine = [h for h in held if h not in before]
     freed = e.freed_bytes(mine)
     if e.worth(freed):
         largest = max(mine, key=lambda s: s.size)
@@ -47,7 +51,27 @@ def check(e: Evidence) -> Iterator[Finding]:
             ground="exact",
             command=Command(name="free", arguments=("traceback",)),
         )
+    yield from _of_runs_before(e, before)
     yield from _named(e)
+
+
+def _of_runs_before(e: Evidence, mine: list[HeldStorage]) -> Iterator[Finding]:
+    """Find what failed cells before the last one keep."""
+    freed = e.freed_bytes(mine)
+    if e.worth(freed):
+        largest = max(mine, key=lambda s: s.size)
+        yield Finding(
+            rule=RULE.name,
+            title=f"{fmt(freed)} belong to {RUN_BEFORE}: `import gc; gc.collect()`",
+            evidence=f"{len(mine)} tensors live only in frames of exceptions that a later one has "
+            f"replaced; the largest is {largest.name}, {fmt(largest.size)}. "
+            "`%nbmem free traceback` collects them, too.",
+            low=freed,
+            high=freed,
+            ground="exact",
+            code="import gc\n\ngc.collect()",
+            command=Command(name="free", arguments=("traceback",)),
+        )
 
 
 def _named(e: Evidence) -> Iterator[Finding]:
