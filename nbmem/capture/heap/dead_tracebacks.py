@@ -70,7 +70,7 @@ class _Search:
     def run(self) -> Iterator[None]:
         """Visit all that the tracebacks reach."""
         for head in self._heads:
-            queue = deque([(head, None)])
+            queue: deque[tuple[Any, int | None]] = deque([(head, None)])
             while queue and len(self._members) < MOST:
                 thing, parent = queue.popleft()
                 if id(thing) in self._came_from:
@@ -78,14 +78,14 @@ class _Search:
                 self._came_from[id(thing)] = None if parent is None else (parent, id(head))
                 self._members.append(thing)
                 fresh = self._reach.without_noted(self._referents(thing))
-                queue.extend((one, id(thing)) for one in fresh if gc.is_tracked(one))
+                queue.extend([(one, id(thing)) for one in fresh if gc.is_tracked(one)])
                 if not len(self._members) % _STRIDE:
                     yield
 
     def _referents(self, thing: Any) -> list[Any]:
-        found = gc.get_referents(thing)
         if self._reach.is_barred(type(thing)):
             return []
+        found = gc.get_referents(thing)
         if is_node(type(thing)):
             return [*found, *self._graphs.of_node(thing)]
         return [*found, *self._graphs.of_tensor(thing)] if self._is_tensor(thing) else found
