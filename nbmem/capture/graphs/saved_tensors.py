@@ -2,7 +2,7 @@
 
 The graph is read when a backward begins, while all of these tensors are alive. A node that takes a
 parameter belongs to the parameter's module. Any other node follows the module that its first input
-comes from. The graph contains both facts, so no module has to be hooked.
+comes from, or is the ReLU beside it. The graph contains both facts, so no module has to be hooked.
 
 One graph of each kind of forward is read (2 ms for GPT-2), through `SavedTensor.data`, which runs
 no hook. The ledger applies the names to all forwards with the same allocations. Tensors that
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from nbmem.capture.graphs.compiled_regions import NODE, Region, StorageOrigin, region_of
 from nbmem.capture.tensors.active_registry import existing_since
 from nbmem.capture.tensors.autograd_graphs import Graphs, edges_of, is_leaf
+from nbmem.capture.tensors.operator_modules import operator_module
 from nbmem.capture.tensors.sequence_numbers import sequence_nr_of
 from nbmem.capture.tensors.tensors import ObservedStorage, observe
 from nbmem.capture.torch_cuda import loaded_torch
@@ -194,7 +195,8 @@ class GraphWalk:
         module = self.result_of(node)
         if module.owner is None:
             return observe(tensor, Category.ACTIVATIONS, f"{SAVED_BY}{module.path}"), None
-        before = SAVED_BY if self.module_at(node) else SAVED_AFTER
+        is_after = self.module_at(node) is None and self._operator_module(node) is None
+        before = SAVED_AFTER if is_after else SAVED_BY
         seen = observe(tensor, Category.ACTIVATIONS, module.path)
         return (None if seen is None else seen._replace(before=before)), module.owner
 
@@ -213,11 +215,20 @@ class GraphWalk:
         place = None if region is None else region.result(index)
         if place is not None and place.module is not None:
             return place.module._replace(path=place.path)
-        own = self.module_at(node)
+        own = self.module_at(node) or self._operator_module(node)
         module = own or self._module_before(node)
         if module is None:
             return ModulePath(None, self.operator(node))
         return module if own else module._replace(path=f"{module.path} ({self.operator(node)})")
+
+    def _operator_module(self, node: Any) -> ModulePath | None:
+        """Return the module without parameters that computes a node, or None."""
+        before = self._module_before(node)
+        tree = None if before is None else getattr(before.owner, "tree", None)
+        if before is None or tree is None or node.name() == NODE:
+            return None
+        path = operator_module(tree, before.path, self.operator(node))
+        return None if path is None else before._replace(path=path)
 
     def ends_in_parameter(self, node: Any) -> bool:
         """Return whether a node only passes on a parameter, cast or transposed."""
