@@ -23,8 +23,8 @@ def operator_module(tree: ModuleTree, path: str, operator: str) -> str | None:
     """Return the path of the module that computes an operator, or None.
 
     It is the next such module in the same container, if no module with parameters comes before it.
-    Else it is the only one there: a block may call its ReLU several times, a Sequential not. After the last module of
-    a container, the container itself is what the operator follows.
+    Else it is the only one there: a block may call its ReLU several times, a Sequential does not.
+    After the last module of a container, the container itself is what the operator follows.
 
     Args:
         tree: The modules.

@@ -13,6 +13,7 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.core.session.events import BEYOND
+from nbmem.core.session.tensor_names import RECOMPUTED
 from nbmem.report.ledger.allocation_sites import step_temporaries
 from nbmem.report.ledger.compiled_buffers import planned_names
 from nbmem.report.ledger.cublas_workspaces import first_in_backward, select_possible_workspaces
@@ -62,6 +63,8 @@ class Facts:
         reached: Mask of the allocations that Python reached at the end; None without a heap walk.
         kept: Mask of a forward's results that outlive the next pass of the loop, or that belong to
             a variable that is larger in each pass.
+        recomputed: Mask of those that a forward inside a backward allocated (checkpointing).
+        outlive_recompute: Mask of those of them that outlive that forward.
         calm: Mask of those during whose lifetime nothing was allocated but a kernel's scratch.
         threads: How many threads trained at the same time; 1 where the phases tell them apart.
     """
@@ -76,6 +79,8 @@ class Facts:
     fresh: Mask
     reached: Mask | None
     kept: Mask
+    recomputed: Mask
+    outlive_recompute: Mask
     calm: Mask
     threads: int
 
@@ -127,7 +132,10 @@ def facts_of(
     seen.set_names(dict.fromkeys(find_cudnn_searches(allocations, session, device), SEARCH))
     calm = select_by_overlap(allocations, events)
     once = select_possible_workspaces(allocations, seen.unseen, count)
-    others = scratch | first_in_backward(once, allocations, phases.named(born_in, "backward"))
+    recomputed, outlive = _recomputed(allocations, session, device)
+    seen.set_names(dict.fromkeys(np.flatnonzero(outlive).tolist(), f"{RECOMPUTED}backward"))
+    others = scratch | recomputed
+    others |= first_in_backward(once, allocations, phases.named(born_in, "backward"))
     known = (allocations, np.where(others, NOWHERE, born_in), phases, trace.identities)
     seen.set_names(
         gradient_names(*known, of_parameters=seen.observed(Category.GRADIENTS), texts=names)
@@ -154,6 +162,8 @@ def facts_of(
         reached=seen.reached,
         kept=select_outliving_results(allocations, born_in, phases, standing, count)
         | _rows(variables, len(born)),
+        recomputed=recomputed,
+        outlive_recompute=outlive,
         calm=calm | scratch,
         threads=session.facts.get("threads", 1),
     )
@@ -181,6 +191,18 @@ def _within(a: Allocations, born_in: Ints, died_in: Ints, phases: PhaseMap, coun
     loose = (born_in == NOWHERE) & (a.addr < BEYOND) & (a.allocated_at >= 0) & (a.freed < count)
     within |= loose & (phases.gap_of(a.allocated_at) == phases.gap_of(a.freed))
     return within
+
+
+def _recomputed(a: Allocations, session: Session, device: int) -> tuple[Mask, Mask]:
+    """Select what a recomputation allocated, and what of it outlives the recomputation."""
+    spans = [one for one in session.spans if one.kind == "phase" and one.name == "recompute"]
+    first = np.array([one.first[device] for one in spans], np.int64)
+    last = np.array([*(one.last[device] for one in spans), -1], np.int64)  # -1: before all
+    order = np.argsort(first, kind="stable")
+    place = np.searchsorted(first[order], a.allocated_at, side="right") - 1
+    ends = np.append(last[order], -1)[place]
+    inside = (a.allocated_at >= 0) & (a.allocated_at < ends)
+    return inside, inside & (a.freed >= ends)
 
 
 def _rows(found: Iterable[int], count: int) -> Mask:

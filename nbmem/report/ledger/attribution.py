@@ -8,7 +8,8 @@ gradients where an untraced one raises, and torch.func refuses to run under them
 `grad_fn._saved_*` would run checkpoint's recomputation and save_on_cpu's copies. So an activation
 is an allocation of forward that outlives it, as the events show exactly.
 
-In backward, an allocation during whose lifetime nothing else is allocated is a temporary.
+What a forward inside a backward allocates (checkpointing) are activations, if it outlives that
+call. In backward, an allocation during whose lifetime nothing else is allocated is a temporary.
 Everything else that is freed there is an output gradient. The history has no operators, so more is
 not known.
 """
@@ -104,7 +105,8 @@ def _output_gradients(facts: Facts) -> Mask:
 
     Something else was allocated during the lifetime of each, so a node passed it on.
     """
-    return facts.phases.named(facts.born_in, "backward") & ~(facts.within_one_phase & facts.calm)
+    mine = facts.phases.named(facts.born_in, "backward") & ~facts.recomputed
+    return mine & ~(facts.within_one_phase & facts.calm)
 
 
 def _temporaries(facts: Facts) -> Mask:
@@ -127,6 +129,7 @@ PASSES: tuple[tuple[Category, Callable[[Facts], Mask]], ...] = (
     (Category.USER_TENSORS, _named),
     (Category.INPUTS, _read_by_a_graph),
     (Category.GRADIENTS, _gradients_by_life),
+    (Category.ACTIVATIONS, lambda facts: facts.outlive_recompute),
     (Category.OUTPUT_GRADIENTS, _output_gradients),
     (Category.TEMPORARIES, _temporaries),
     (Category.ACTIVATIONS, _allocated_in("forward", "inference")),
