@@ -115,6 +115,12 @@ del node
         code=loop().replace("model(batch", "torch.autocast('cuda', torch.bfloat16)(model)(batch"),
         everything=True,
     ),
+    "autocast_copies": NearMiss(
+        code=loop(
+            "with torch.no_grad(), torch.autocast('cuda', torch.bfloat16):\n    model(batch())"
+        ),
+        card="T4",
+    ),
     "checkpointing": NearMiss(
         code=loop(rows=8192).replace(
             "model(batch(8192))",

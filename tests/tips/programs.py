@@ -229,6 +229,17 @@ for rows in (2000, 3100, 4700, 6100, 7900, 9300, 11100, 12700):
         card="T4",
     ),
     Rewriting(
+        rule="autocast_copies",
+        code="""
+model = net(4096, 28)
+with torch.no_grad(), torch.autocast("cuda", torch.float16{old}):
+    for _ in range(2):
+        y = model(batch(64, 4096))
+""",
+        new=", cache_enabled=False",
+        card="T4",
+    ),
+    Rewriting(
         rule="autocast",
         code="""
 model = net(1024, 12)

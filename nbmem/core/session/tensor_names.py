@@ -18,6 +18,7 @@ GRADIENT_OF, GRADIENT_IN, BACKWARD_OF = "gradient of ", "gradient in ", "backwar
 """Prefix of the module to whose result a gradient belongs, or in which that result is, or in whose
 backward a tensor was allocated."""
 BUFFER_OF, RECOMPUTED = "buffer of ", "recomputed in "
+AUTOCAST_COPY = "autocast's copy of "
 """Prefix of the module of a compiled region's buffers: of its forward, or again of its backward."""
 ADDED_TO = "added to "
 """Prefix of a parameter's gradient that is a sum, for what one use of the parameter adds."""

@@ -15,6 +15,7 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.events import BEYOND
 from nbmem.core.session.tensor_names import RECOMPUTED
 from nbmem.report.ledger.allocation_sites import step_temporaries
+from nbmem.report.ledger.autocast_copies import autocast_copies
 from nbmem.report.ledger.compiled_buffers import planned_names
 from nbmem.report.ledger.cublas_workspaces import first_in_backward, select_possible_workspaces
 from nbmem.report.ledger.cudnn_benchmark import SEARCH, find_cudnn_searches
@@ -65,6 +66,7 @@ class Facts:
             a variable that is larger in each pass.
         recomputed: Mask of those that a forward inside a backward allocated (checkpointing).
         outlive_recompute: Mask of those of them that outlive that forward.
+        autocast_copies: Mask of autocast's copies of weights in an inference.
         calm: Mask of those during whose lifetime nothing was allocated but a kernel's scratch.
         threads: How many threads trained at the same time; 1 where the phases tell them apart.
     """
@@ -81,6 +83,7 @@ class Facts:
     kept: Mask
     recomputed: Mask
     outlive_recompute: Mask
+    autocast_copies: Mask
     calm: Mask
     threads: int
 
@@ -134,6 +137,10 @@ def facts_of(
     once = select_possible_workspaces(allocations, seen.unseen, count)
     recomputed, outlive = _recomputed(allocations, session, device)
     seen.set_names(dict.fromkeys(np.flatnonzero(outlive).tolist(), f"{RECOMPUTED}backward"))
+    copies = autocast_copies(
+        allocations, born_in, phases, unseen=seen.unseen, session=session, device=device
+    )
+    seen.set_names(copies)
     others = scratch | recomputed
     others |= first_in_backward(once, allocations, phases.named(born_in, "backward"))
     known = (allocations, np.where(others, NOWHERE, born_in), phases, trace.identities)
@@ -164,6 +171,7 @@ def facts_of(
         | _rows(variables, len(born)),
         recomputed=recomputed,
         outlive_recompute=outlive,
+        autocast_copies=_rows(copies, len(born)),
         calm=calm | scratch,
         threads=session.facts.get("threads", 1),
     )

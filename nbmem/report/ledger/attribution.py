@@ -129,6 +129,7 @@ PASSES: tuple[tuple[Category, Callable[[Facts], Mask]], ...] = (
     (Category.USER_TENSORS, _named),
     (Category.INPUTS, _read_by_a_graph),
     (Category.GRADIENTS, _gradients_by_life),
+    (Category.TEMPORARIES, lambda facts: facts.autocast_copies),
     (Category.ACTIVATIONS, lambda facts: facts.outlive_recompute),
     (Category.OUTPUT_GRADIENTS, _output_gradients),
     (Category.TEMPORARIES, _temporaries),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.report.tips.rules import (
     autocast,
+    autocast_copies,
     batch_size,
     cached_memory,
     card_empty,
@@ -62,6 +63,7 @@ RULES: tuple[Rule, ...] = (
     gradient_cycle.RULE,
     gradients_kept.RULE,
     autocast.RULE,
+    autocast_copies.RULE,
     checkpointing.RULE,
     inplace_activations.RULE,
     optimizer_state.RULE,
