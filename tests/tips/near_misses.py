@@ -121,6 +121,9 @@ del node
         ),
         card="T4",
     ),
+    "data_parallel": NearMiss(
+        code=loop(rows=16384).replace("net()", "nn.DataParallel(net())"), card="2xT4"
+    ),
     "checkpointing": NearMiss(
         code=loop(rows=8192).replace(
             "model(batch(8192))",

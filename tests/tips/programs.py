@@ -229,6 +229,27 @@ for rows in (2000, 3100, 4700, 6100, 7900, 9300, 11100, 12700):
         card="T4",
     ),
     Rewriting(
+        rule="data_parallel",
+        code="""
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(256, 32000)
+    def forward(self, x):
+        y = self.body(x)
+        return y.logsumexp(1).mean().view(1) if {old} else y
+
+model = nn.DataParallel(Net()).cuda()
+for _ in range(2):
+    y = model(batch(4096, 256))
+    (y.mean() if y.dim() == 1 else y.logsumexp(1).mean()).backward()
+""",
+        old="False",
+        new="True",
+        card="2xT4",
+        remedy="the loss in `forward`",
+    ),
+    Rewriting(
         rule="autocast_copies",
         code="""
 model = net(4096, 28)
