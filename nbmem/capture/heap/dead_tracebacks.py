@@ -59,7 +59,7 @@ def held_by_dead_tracebacks(
 
 
 class _Search:
-    """A search forward from some tracebacks, in what the program does not reach."""
+    """A search forward from tracebacks that the program does not reach."""
 
     def __init__(self, torch: Any, reach: ForwardWalk, heads: list[TracebackType]) -> None:
         self._torch, self._reach, self._heads = torch, reach, heads

@@ -279,7 +279,7 @@ class _WalkInProgress:
             yield from self._name_garbage(reach, lost)
 
     def _name_runs_before(self, reach: ForwardWalk, lost: dict[int, Any]) -> Iterator[None]:
-        """Name what failed cells before the last one keep, and remove it from `lost`."""
+        """Name what earlier failed cells keep, and remove it from `lost`."""
         before: list[tuple[Any, Holder]] = []
         yield from held_by_dead_tracebacks(self._torch, reach, before)
         for tensor, holder in before:

@@ -1,4 +1,4 @@
-"""Find the module without parameters that computes an operator: a ReLU, a pooling.
+"""Find the module of an operator without parameters, such as a ReLU.
 
 A graph shows which parameters an operator follows, and not which module called it. So the module is
 the one beside theirs whose class has the operator's name.

@@ -40,7 +40,7 @@ _COLLECTIONS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectedCycles:
-    """What only collections freed, and what of it was garbage at the peak.
+    """Memory that collections freed, and the garbage at the peak.
 
     Attributes:
         freed: Bytes of all blocks that collections freed.
@@ -100,7 +100,7 @@ def _saved(card_ledger: CardLedger, since: Ints) -> int:
 
 
 def _garbage_since(card_ledger: CardLedger, number: Ints, dead: Ints) -> tuple[Ints, Ints]:
-    """Return the events since which each row was garbage, at the latest and the earliest.
+    """Return since which event each row was garbage: latest and earliest.
 
     That is its successor's allocation, or the one before the successor's pass begins. For a row
     without a successor it is the last event.

@@ -202,7 +202,7 @@ def _within(a: Allocations, born_in: Ints, died_in: Ints, phases: PhaseMap, coun
 
 
 def _recomputed(a: Allocations, session: Session, device: int) -> tuple[Mask, Mask]:
-    """Select what a recomputation allocated, and what of it outlives the recomputation."""
+    """Select what a recomputation allocated, and what outlives it."""
     spans = [one for one in session.spans if one.kind == "phase" and one.name == "recompute"]
     first = np.array([one.first[device] for one in spans], np.int64)
     last = np.array([*(one.last[device] for one in spans), -1], np.int64)  # -1: before all

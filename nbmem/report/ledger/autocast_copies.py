@@ -1,4 +1,4 @@
-"""Find the half-size copies of weights that autocast caches in an inference.
+"""Find the copies of weights that autocast caches in an inference.
 
 Without a graph no probe sees them: they have no Python object. Autocast frees all of them at once,
 when its outermost block ends.
@@ -70,7 +70,7 @@ def autocast_copies(  # noqa: PLR0913 - the facts known at that point
 
 
 def _weights(session: Session, device: int) -> dict[int, list[str]]:
-    """Return the names of float32 weights, by the bytes of a copy of half their size."""
+    """Return the names of float32 weights, by the bytes of a copy."""
     seen = session.devices[device].identities
     mine = np.flatnonzero((seen.category == Category.WEIGHTS) & (seen.addr > 0))
     found: dict[int, dict[str, None]] = {}
