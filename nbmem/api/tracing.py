@@ -11,6 +11,7 @@ from nbmem.core.errors import NbmemError, UsageError
 from nbmem.core.runtime.entry_points import entry
 from nbmem.core.runtime.fault_isolation import error_of
 from nbmem.core.runtime.interrupts import hold_signals
+from nbmem.core.session.cell_delta import CellPeak
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -49,6 +50,7 @@ class Trace:
         self.name = name
         self.cells: tuple[CellDelta, ...] = ()
         self.cell: CellDelta | None = None
+        self._has_reports_peak = False
         self._options: dict[str, Any] = {"stacks": stacks, "device": device}
         self._namespace = namespace
         self._opened: Session | None = None
@@ -343,11 +345,29 @@ class Trace:
                 "(%nbmem save)."
             ) from err
 
-    def _history(self, report: Report) -> tuple[CellDelta, ...]:
+    def cell_with_peak(self) -> CellDelta | None:
+        """Return the line in the notebook's history of the cell that was recorded.
+
+        Its peak is the one of its report, so of the card that `%%memtrace` was told to trace. It
+        stays the counter's if there is no report of a card, or if the report's events do not reach
+        back to the cell's beginning.
+        """
+        cell = self.cell
+        if cell is None or self._has_reports_peak:
+            return cell
+        with contextlib.suppress(Exception):  # reported where the report was to be shown
+            report = self.report(self._options["device"])
+            if report.device.kind == "cuda" and not report.dropped_events:
+                peak = CellPeak(
+                    device=report.device.index, allocated=report.peak.allocated, exact=True
+                )
+                self.cell, self._has_reports_peak = replace(cell, peak=peak), True
+        return self.cell
+
+    def _history(self, _report: Report) -> tuple[CellDelta, ...]:
         """Return the notebook's cells up to this one, with its peak."""
-        if self.cell is None:
-            return self.cells
-        return (*self.cells, replace(self.cell, peak=report.peak.allocated))
+        cell = self.cell_with_peak()
+        return self.cells if cell is None else (*self.cells, cell)
 
     def _repr_mimebundle_(
         self, *, device: int | None = None, ooms: bool = True, **_options: Any

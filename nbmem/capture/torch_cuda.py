@@ -28,7 +28,8 @@ class Counters(NamedTuple):
         active: Allocated plus blocks freed but still used by another stream.
         requested: Bytes that callers requested, of the active blocks.
         reserved: Bytes held from the driver.
-        peak_allocated: Highest allocated bytes since the user's last reset.
+        peak_allocated: Highest allocated bytes since torch's counter was last reset, by the user or
+            for a cell (`torch_memory.peak_counters`). `users_peak` is the user's.
     """
 
     t_ns: int
@@ -39,6 +40,9 @@ class Counters(NamedTuple):
     reserved: int
     peak_allocated: int
 
+
+ORIGINAL = "nbmem_original"
+"""Attribute of a function that stands in for one of torch's: torch's own."""
 
 _met: list[ModuleType] = []
 """The torch of this process. It cannot be imported twice, so nbmem must not try if a test or a
@@ -199,7 +203,8 @@ def read_counters(index: int) -> Counters | None:
     torch: Any = initialized_torch()
     if torch is None or allocator_backend() == "pluggable":
         return None
-    stats = torch._C._cuda_memoryStats(index)  # noqa: SLF001
+    read = torch._C._cuda_memoryStats  # noqa: SLF001
+    stats = getattr(read, ORIGINAL, read)(index)
     blocks, allocated = stats["allocation"]["all"], stats["allocated_bytes"]["all"]
     return Counters(
         t_ns=CLOCK.time_ns(),
@@ -217,6 +222,17 @@ def read_counters(index: int) -> Counters | None:
         reserved=stats["reserved_bytes"]["all"]["current"],
         peak_allocated=allocated["peak"],
     )
+
+
+def users_peak(index: int) -> int | None:
+    """Return a GPU's highest allocated bytes since the user's last reset.
+
+    None as for `read_counters`.
+    """
+    torch: Any = initialized_torch()
+    if torch is None or allocator_backend() == "pluggable":
+        return None
+    return int(torch._C._cuda_memoryStats(index)["allocated_bytes"]["all"]["peak"])  # noqa: SLF001
 
 
 def card_bytes(index: int) -> tuple[int, int] | None:

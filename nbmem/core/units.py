@@ -42,6 +42,19 @@ def format_bytes(count: int | None, *, signed: bool = False) -> str:
     return f"{sign}{size / GIB:,.2f} GiB"
 
 
+def format_peak(count: int, *, exact: bool) -> str:
+    """Format a peak: `697.1 MiB`, or `≥ 353.1 MiB` where more is possible.
+
+    Every view formats the peak of a cell with this function, and labextension/src/format.ts does
+    likewise.
+
+    Args:
+        count: Bytes.
+        exact: Whether they were counted; else they are the highest reading.
+    """
+    return format_bytes(count) if exact else f"≥ {format_bytes(count)}"
+
+
 def format_range(low: int, high: int) -> str:
     """Format a range of byte counts, or one figure if both look alike."""
     first, last = format_bytes(low), format_bytes(high)

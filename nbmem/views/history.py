@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.core.units import format_bytes, format_ms
+from nbmem.core.units import format_bytes, format_ms, format_peak
 from nbmem.views import style
 from nbmem.views.markup import Markup, clipped, element, one_line
 
@@ -128,7 +128,7 @@ def _cells(row: CellDelta) -> tuple[str, ...]:
         format_bytes(row.allocated_delta, signed=True),
         format_bytes(row.allocated_after),
         format_bytes(row.reserved_delta, signed=True),
-        "-" if row.peak is None else format_bytes(row.peak),
+        "-" if row.peak is None else format_peak(row.peak.allocated, exact=row.peak.exact),
         "-" if row.process is None else format_bytes(row.process),
         format_ms(row.duration_ns),
         one_line(row.error or ""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -18,6 +19,19 @@ def resident_bytes() -> int | None:
         return whole_bytes(psutil.Process().memory_info().rss)
     except Exception:  # noqa: BLE001 - a missing or refused reading is a None, not a fault
         return None
+
+
+def highest_resident_bytes() -> int | None:
+    """Return the most bytes that were ever resident in this process.
+
+    The kernel counts them. None on Windows.
+    """
+    try:
+        import resource
+    except ImportError:
+        return None
+    unit = 1 if sys.platform == "darwin" else 1 << 10  # getrusage(2)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def own_bytes() -> int | None:

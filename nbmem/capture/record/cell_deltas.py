@@ -21,6 +21,8 @@ from nbmem.core.session.cell_delta import CellDelta, HostDelta
 if TYPE_CHECKING:
     from collections import deque
 
+    from nbmem.core.session.cell_delta import CellPeak
+
 
 class DeltaReader:
     """Reads the summed counters of all cards before and after each cell.
@@ -44,7 +46,7 @@ class DeltaReader:
 
         There was nothing on a card before.
         """
-        self._before.append((begun_ns, _Totals(0, 0, {}), None))
+        self._before.append((begun_ns, _Totals(0, 0), None))
 
     def now(self) -> Totals:
         """Return the counters at this moment."""
@@ -52,7 +54,11 @@ class DeltaReader:
         return Totals(sums.allocated, sums.reserved, self._process())
 
     def after(
-        self, label: str, error: str | None, execution_count: int | None = None
+        self,
+        label: str,
+        error: str | None,
+        execution_count: int | None = None,
+        peak: CellPeak | None = None,
     ) -> CellDelta | None:
         """Return what the innermost cell changed.
 
@@ -60,6 +66,7 @@ class DeltaReader:
             label: The cell's name.
             error: The exception that ended it, or None.
             execution_count: The number in `In [n]`, if it has one.
+            peak: Its highest allocated bytes, if they were measured.
 
         Returns:
             The difference; None if torch has held no GPU memory before or after the cell.
@@ -88,7 +95,7 @@ class DeltaReader:
             allocated_after=after.allocated,
             reserved_before=before.reserved,
             reserved_after=after.reserved,
-            peak=_peak(before.cards, after.cards),
+            peak=peak,
             process=self._process(),
             duration_ns=CLOCK.monotonic_ns() - t_ns,
             error=error,
@@ -141,28 +148,12 @@ def _readings() -> list[tuple[int, Counters]]:
 
 
 class _Totals(NamedTuple):
-    """Allocated and reserved bytes, summed over all cards.
-
-    `cards` has each card's allocated bytes and torch's peak counter.
-    """
+    """Allocated and reserved bytes, summed over all cards."""
 
     allocated: int
     reserved: int
-    cards: dict[int, tuple[int, int]]
 
 
 def _sums() -> _Totals:
     readings = _readings()
-    return _Totals(
-        sum(c.allocated for _, c in readings),
-        sum(c.reserved for _, c in readings),
-        {index: (c.allocated, c.peak_allocated) for index, c in readings},
-    )
-
-
-def _peak(before: dict[int, tuple[int, int]], after: dict[int, tuple[int, int]]) -> int | None:
-    """Return the highest peak counter that a cell has raised, or None."""
-    nothing = (0, 0)
-    moved = [index for index in after if after[index][1] != before.get(index, nothing)[1]]
-    reached = [max(*after[index], before.get(index, nothing)[0]) for index in moved]
-    return max(reached, default=None)
+    return _Totals(sum(c.allocated for _, c in readings), sum(c.reserved for _, c in readings))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from nbmem.capture.devices.resident_memory import own_bytes
 from nbmem.capture.interpreter.main_thread import MainThread
 from nbmem.capture.timeouts import expendable
-from nbmem.capture.torch_cuda import device_count, device_info, read_counters
+from nbmem.capture.torch_cuda import device_count, device_info, read_counters, users_peak
 from nbmem.core.files.rank_folder import journal_name
 from nbmem.core.files.rank_journal import CardState, Entry, JournalFile
 from nbmem.core.runtime.clock import CLOCK
@@ -175,6 +175,6 @@ def _card_now(index: int, counters: Counters, progress: LoopProgress) -> CardSta
         index=index,
         allocated=counters.allocated,
         reserved=counters.reserved,
-        peak=counters.peak_allocated,
+        peak=users_peak(index) or counters.peak_allocated,
         known=known,
     )

@@ -6,6 +6,24 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CellPeak:
+    """Highest allocated bytes on one card while a cell ran.
+
+    It is determined once, at the cell's end: by a traced cell's report, else by torch's counter.
+    Every view takes it from the cell's CellDelta and writes it with `core.units.format_peak`.
+
+    Attributes:
+        device: The card's CUDA ordinal.
+        allocated: Bytes.
+        exact: Whether it was counted; else it was read now and then, and more is possible.
+    """
+
+    device: int
+    allocated: int
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CellDelta:
     """Memory change of one cell on one card, from counters around it.
 
@@ -16,9 +34,8 @@ class CellDelta:
         allocated_after: Bytes in live blocks when it ended.
         reserved_before: Bytes held from the driver when it started.
         reserved_after: Bytes held from the driver when it ended.
-        peak: Highest allocated bytes on one card during the cell. The source is a traced cell's
-            events, else torch's counter if the cell changed it, else the highest reading. None if
-            not read: torch has one peak counter, which is the user's and is never reset.
+        peak: Its highest allocated bytes: of the card that `%%memtrace` reports, else of the card
+            with the most. None if not read.
         process: Bytes that the driver counts for this process afterwards; None if not reported.
         duration_ns: How long it ran.
         error: The exception that ended it (`OutOfMemoryError`), or None.
@@ -30,7 +47,7 @@ class CellDelta:
     allocated_after: int
     reserved_before: int
     reserved_after: int
-    peak: int | None
+    peak: CellPeak | None
     process: int | None
     duration_ns: int
     error: str | None

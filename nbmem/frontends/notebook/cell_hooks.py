@@ -10,7 +10,7 @@ import sys
 import threading
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbmem.core.errors import UsageError
@@ -25,7 +25,8 @@ from nbmem.frontends.notebook.transformer import is_nbmem_magic, memtrace_line
 if TYPE_CHECKING:
     from nbmem.api.tracing import Trace
     from nbmem.capture.record.cell_deltas import DeltaReader
-    from nbmem.core.session.cell_delta import CellDelta, HostDelta
+    from nbmem.capture.torch_memory.peak_counters import PeakMeter
+    from nbmem.core.session.cell_delta import CellDelta, CellPeak, HostDelta
     from nbmem.frontends.notebook.tracer import MemoryPeakExceededError, Tracer
 
 
@@ -81,6 +82,7 @@ class RunningCell:
         counted: Whether it gets a line in the history.
         options: The options of its `%%memtrace` line.
         trace: The full trace, or None.
+        meter: Measures its peak on each card; None after `%nbmem off`.
         read: Whether the counters were read before it.
         begun_ns: When it began, on the monotonic clock.
     """
@@ -93,6 +95,7 @@ class RunningCell:
     counted: bool
     options: CellOptions
     trace: Trace | None
+    meter: PeakMeter | None = None
     read: bool = False
     begun_ns: int = field(default_factory=CLOCK.monotonic_ns)
 
@@ -102,12 +105,6 @@ class CellListener(Protocol):
 
     def cell_begun(self, cell: RunningCell) -> None:
         """Handle a cell that is about to run."""
-
-    def peak_of(self, cell: RunningCell) -> int | None:
-        """Return the highest allocated bytes read while a cell ran, or None.
-
-        None means that nothing was read.
-        """
 
     def cell_ended(self, cell: RunningCell, delta: CellDelta | None) -> None:
         """Handle a cell that has run and whose report is shown.
@@ -175,17 +172,25 @@ class CellHooks:
                 self.trace_next, line = False, line or ""
             if line is not None:
                 self._start(cell, line)
-            if cell.counted and _torch_imported():
-                self._deltas().before()
-                cell.read = True
-            if _torch_imported():
-                self._failures.begin()
+            self._begin_readings(cell)
             if self.watcher is not None:
                 self.watcher.cell_begun(cell)
             if cell.trace is not None:
                 self._tracer.mark_user_time(begins=True)
         if held.came:
             self._interrupt.arm()
+
+    def _begin_readings(self, cell: RunningCell) -> None:
+        """Read what is on the cards before a cell, and watch how it fails."""
+        if self.deltas:
+            from nbmem.capture.torch_memory.peak_counters import begin_measuring
+
+            cell.meter = begin_measuring()
+        if _torch_imported():
+            if cell.counted:
+                self._deltas().before()
+                cell.read = True
+            self._failures.begin()
 
     @shell_entry("finish this cell")
     def _cell_is_over(self, result: Any) -> None:
@@ -241,6 +246,8 @@ class CellHooks:
         self._tracer.later.stop()
         while self._running:
             _, cell = self._running.popitem()
+            if cell.meter is not None:
+                cell.meter.end()
             if cell.trace is not None:
                 with error_boundary("end the trace"):
                     self._tracer.end(cell.trace, cell.options, None)
@@ -248,6 +255,9 @@ class CellHooks:
         self._tracer.release_unended()
         self._failures.close()
         self._interrupt.disarm()
+        counters: Any = sys.modules.get("nbmem.capture.torch_memory.peak_counters")
+        if counters is not None:
+            counters.restore_functions()
 
     def _start(self, cell: RunningCell, line: str) -> None:
         try:
@@ -262,10 +272,11 @@ class CellHooks:
     def _finish(self, cell: RunningCell, result: Any) -> MemoryPeakExceededError | None:
         error = cell_error(result)
         row = None
+        peak = None if cell.meter is None else cell.meter.end()
         ran = getattr(result, "error_before_exec", None) is None
         if cell.counted and _torch_imported():
             with error_boundary("read this cell's delta"):
-                row = self._row(cell, type(error).__name__ if error else None)
+                row = self._row(cell, type(error).__name__ if error else None, peak)
         row = row if ran else None  # no code ran, so it has no line and no badge
         exceeded = None
         if cell.trace is not None and not ran:
@@ -274,11 +285,7 @@ class CellHooks:
             cell.trace.cells, cell.trace.cell = tuple(self.rows), row
             exceeded = self._tracer.end(cell.trace, cell.options, error)
             self._tracer.kept.number(cell.trace, cell.number)
-            row = _with_peak(row, cell.trace)
-        elif row is not None and self.watcher is not None:
-            with error_boundary("read this cell's peak"):
-                peak = self.watcher.peak_of(cell)
-                row = replace(row, peak=row.peak if peak is None else peak)
+            row = cell.trace.cell_with_peak()
         if row is not None:
             self.rows.append(row)
         elif ran and self._reader is not None:
@@ -289,11 +296,11 @@ class CellHooks:
             self.watcher.cell_ended(cell, row)
         return exceeded
 
-    def _row(self, cell: RunningCell, error: str | None) -> CellDelta | None:
+    def _row(self, cell: RunningCell, error: str | None, peak: CellPeak | None) -> CellDelta | None:
         reader = self._deltas()
         if not cell.read:
             reader.before_torch(cell.begun_ns)
-        return reader.after(cell.label, error, cell.number)
+        return reader.after(cell.label, error, cell.number, peak)
 
     def _fail(self, result: Any, exceeded: MemoryPeakExceededError) -> None:
         """Mark the cell as failed with this exception.
@@ -308,6 +315,8 @@ class CellHooks:
     def _end_stale_cell(self) -> None:
         """End what an earlier cell left open because its end event never came."""
         stale = self._running.pop(threading.get_ident(), None)
+        if stale is not None and stale.meter is not None:
+            stale.meter.end()
         if stale is not None and stale.trace is not None:
             self._tracer.end(stale.trace, stale.options, KeyboardInterrupt("the cell never ended"))
             self._tracer.release_trace(stale.trace)
@@ -341,13 +350,3 @@ def _first_line(raw_cell: str) -> str:
     lines = [line.strip() for line in raw_cell.splitlines() if line.strip()]
     code = [line for line in lines if not line.startswith(("#", "%%"))]
     return next(iter(code or lines), "")
-
-
-def _with_peak(row: CellDelta | None, trace: Trace) -> CellDelta | None:
-    """Return a traced cell's delta with the peak of its report."""
-    if row is None:
-        return None
-    try:
-        return replace(row, peak=trace.report().peak.allocated)
-    except Exception:  # noqa: BLE001 - already reported, where the report was to be shown
-        return row

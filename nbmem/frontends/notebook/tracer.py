@@ -98,8 +98,10 @@ class Tracer:
             NbmemError: There is no such card, it cannot be used, or live tensors would be lost.
         """
         from nbmem.api import device_selection
+        from nbmem.capture.torch_memory.peak_counters import watch_resets
 
         choice = device_selection.use(name, names=self._shell.user_ns)
+        watch_resets()
         self.activated |= choice.virtual
         return choice.sentence
 
@@ -110,8 +112,10 @@ class Tracer:
             NbmemError: As for `use_card`, or there is no such world or rank.
         """
         from nbmem.api import device_selection
+        from nbmem.capture.torch_memory.peak_counters import watch_resets
 
         choice = device_selection.use_world(name, ranks, rank=rank, names=self._shell.user_ns)
+        watch_resets()
         self.activated = True
         return choice.sentence
 

@@ -21,6 +21,7 @@ from nbmem.frontends.sidebar.messages import CardSample, Process
 
 if TYPE_CHECKING:
     from nbmem.capture.record.progress import LoopProgress
+    from nbmem.capture.torch_memory.peak_counters import PeakMeter
     from nbmem.frontends.sidebar.messages import Entry
 
 
@@ -65,23 +66,25 @@ class CardReader:
         self._nvml: NvmlProbe | None = NvmlProbe()
         self._frameworks = FrameworkReader()
         self._answering: Any = None
-        self._counter: dict[int, int] = {}
-        self._peak: dict[int, int] = {}
+        self._meter: PeakMeter | None = None
+        self._highest: dict[int, int] = {}
         self._progress: LoopProgress | None = None
         self._named: dict[int, tuple[int, tuple[Entry, ...]]] = {}
         self._names: dict[int, str] | None = None
 
-    def begin(self) -> None:
-        """Restart the peaks at the beginning of a cell."""
-        self._counter.clear()
-        self._peak.clear()
+    def begin(self, meter: PeakMeter | None = None) -> None:
+        """Restart the peaks at the beginning of a cell.
+
+        Args:
+            meter: Measures the cell's peaks; None if only readings are known.
+        """
+        self._meter = meter
+        self._highest.clear()
         self._named.clear()
         for index in range(torch_cuda.device_count()):
             counters = torch_cuda.read_counters(index)
-            if counters is not None:
-                self._counter[index] = counters.peak_allocated
             if counters is not None and counters.reserved:
-                self._peak[index] = counters.allocated
+                self._highest[index] = counters.allocated
 
     def read(self, progress: LoopProgress | None = None) -> tuple[CardSample, ...]:
         """Sample each card.
@@ -102,8 +105,8 @@ class CardReader:
 
         A sample has the peak of a cell instead.
         """
-        counters = torch_cuda.read_counters(sample.index)
-        return sample.peak if counters is None else counters.peak_allocated
+        peak = torch_cuda.users_peak(sample.index)
+        return sample.peak if peak is None else peak
 
     def processes(self) -> tuple[Process, ...]:
         """List the other processes on these cards, largest first.
@@ -147,6 +150,7 @@ class CardReader:
                 break
         else:  # the cell takes memory too fast now: use its counters alone
             free = process = None
+        peak, exact = self._peak(index, counters.allocated)
         return CardSample(
             index=index,
             name=self._name(index),
@@ -158,7 +162,8 @@ class CardReader:
             free=free,
             driver=driver,
             shared=shared,
-            peak=self._raise_peak(index, counters),
+            peak=peak,
+            peak_exact=exact,
             by_category=self._by_category(index, counters.allocated),
             frameworks=self._frameworks.read(
                 index, None if process is None else max(0, process - counters.reserved)
@@ -175,15 +180,16 @@ class CardReader:
         was, named = self._named.get(index, (allocated, ()))
         return named if was == allocated else ()
 
-    def _raise_peak(self, index: int, counters: torch_cuda.Counters) -> int:
-        """Raise the cell's peak to the current reading and return it.
+    def _peak(self, index: int, allocated: int) -> tuple[int, bool]:
+        """Return a card's peak since the cell began, and whether it is exact.
 
-        The peak counter is the user's: it applies to this cell once the cell has changed it.
+        Without a meter it is the highest reading.
         """
-        moved = counters.peak_allocated != self._counter.get(index, 0)
-        reached = counters.peak_allocated if moved else counters.allocated
-        self._peak[index] = max(self._peak.get(index, 0), reached)
-        return self._peak[index]
+        found = None if self._meter is None else self._meter.read(index)
+        if found is not None and found.allocated >= allocated:
+            return found.allocated, found.exact
+        self._highest[index] = max(self._highest.get(index, 0), allocated)
+        return self._highest[index], False
 
     def _driver(self, index: int) -> tuple[int | None, int | None, int | None, int, bool]:
         """Read (total, free, process, driver, shared) of a card.
@@ -222,5 +228,4 @@ class CardReader:
         if answering is not self._answering:
             self._answering = answering
             self._nvml, self._names = NvmlProbe(), None
-            self._counter.clear()
-            self._peak.clear()
+            self._highest.clear()

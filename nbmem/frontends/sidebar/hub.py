@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nbmem.capture.record.recorder import Recorder
+    from nbmem.capture.torch_memory.peak_counters import PeakMeter
     from nbmem.core.session.cell_delta import CellDelta
-    from nbmem.frontends.sidebar.messages import CardSample, Cell, LastReport, Push
+    from nbmem.frontends.sidebar.messages import Cell, LastReport, Push
     from nbmem.frontends.sidebar.sample_reader import Folders
     from nbmem.report.model import Command
 
@@ -94,14 +95,17 @@ class Hub:
         """Announce that nbmem is loaded."""
         self._talk(lambda: self._push(Loaded(t_ms=now_ms(), package=nbmem.__version__)))
 
-    def cell_begun(self, cell: Cell, folders: Folders = tuple) -> None:
+    def cell_begun(
+        self, cell: Cell, folders: Folders = tuple, meter: PeakMeter | None = None
+    ) -> None:
         """Start the readings of a cell.
 
         Args:
             cell: The cell.
             folders: Returns the folders into which it lets ranks write so far.
+            meter: Measures its peaks; None if only readings are known.
         """
-        self._talk(self._begin, cell, folders)
+        self._talk(self._begin, cell, folders, meter)
 
     def cell_ended(self, cell: Cell, delta: CellDelta | None) -> None:
         """End the readings of a cell; no message is sent after this returns.
@@ -111,15 +115,6 @@ class Hub:
             delta: Memory that it took and left, or None.
         """
         self._talk(self._end, cell, delta)
-
-    def peak_of(self, cell: Cell) -> int | None:
-        """Return a cell's peak of allocated bytes on any card so far.
-
-        None without a card.
-        """
-        found: list[CardSample] = []
-        self._talk(lambda: found.extend(self._readings.read_cards()))
-        return max((card.peak for card in found), default=None) if cell in self._running else None
 
     def sample_once(self) -> None:
         """Sample the cards between two cells, after a page's request.
@@ -183,9 +178,9 @@ class Hub:
                 logger.debug("the live readings stopped", exc_info=True)
                 self._give_up(err)
 
-    def _begin(self, cell: Cell, folders: Folders) -> None:
+    def _begin(self, cell: Cell, folders: Folders, meter: PeakMeter | None) -> None:
         if not self._running:
-            self._readings.begin(folders)
+            self._readings.begin(folders, meter)
         self._running.append(cell)
         self._awake.set()
         if self._thread is None:
@@ -200,11 +195,10 @@ class Hub:
             self._awake.clear()
         self._push_ranks(cell, final=True)
         if has_figures(last := self._readings.read(cell)):
-            self._push_sample(last)
+            self._push_sample(_with_peak(last, delta))
         elif self._announced is not cell:
             return
-        peak = (delta.peak if delta else None) or max((c.peak for c in last.cards), default=None)
-        ended = CellEnded(t_ms=now_ms(), cell=cell, peak=peak, delta=delta)
+        ended = CellEnded(t_ms=now_ms(), cell=cell, delta=delta)
         if delta is not None:
             self._cells.append(ended)
         self._push(ended)
@@ -289,6 +283,19 @@ class Hub:
             self._push(Note(t_ms=now_ms(), sentence=sentence))
         except Exception:
             logger.debug("nor can the note be sent", exc_info=True)
+
+
+def _with_peak(sample: Sample, delta: CellDelta | None) -> Sample:
+    """Return a cell's last sample with the peak that its line in the history has."""
+    if delta is None or (peak := delta.peak) is None:
+        return sample
+    cards = (
+        replace(card, peak=peak.allocated, peak_exact=peak.exact)
+        if card.index == peak.device
+        else card
+        for card in sample.cards
+    )
+    return replace(sample, cards=tuple(cards))
 
 
 def _content(sample: Sample) -> tuple[object, ...]:

@@ -66,8 +66,8 @@ class CardSample:
         process: Bytes that the driver counts for this process.
         free: Unused bytes.
         driver: Bytes that the driver reserves for itself; 0 if it does not report them.
-        peak: Highest `allocated` since the cell began: torch's own counter if the cell has raised
-            it, else the highest sample.
+        peak: Highest `allocated` since the cell began.
+        peak_exact: Whether it was counted; else it is the highest sample, and more is possible.
         by_category: `allocated` by category, in the order to stack them. They add up to it exactly;
             the last one is the rest. Empty if nothing is known: in a cell without a trace, and
             before a loop's first forward has ended.
@@ -86,6 +86,7 @@ class CardSample:
     free: int | None
     driver: int
     peak: int
+    peak_exact: bool
     by_category: tuple[Entry, ...]
     frameworks: tuple[Entry, ...]
     shared: bool = False
@@ -98,7 +99,8 @@ class HostSample:
     Attributes:
         total: The machine's, or the limit of its container.
         process: Resident bytes of this process: what `top` shows.
-        peak: Highest sample of `process` since the cell began.
+        peak: Highest `process` since the cell began.
+        peak_exact: As for CardSample: whether the kernel counted it.
         free: Available bytes: page cache that the kernel would release is free.
         by_category: `process` by the categories of a trace, in the order to stack them. They add up
             to it exactly; the last one is the rest. Empty if nothing is known.
@@ -109,6 +111,7 @@ class HostSample:
     total: int
     process: int
     peak: int
+    peak_exact: bool
     free: int | None
     by_category: tuple[Entry, ...]
     parts: tuple[Entry, ...]
@@ -152,14 +155,11 @@ class CellEnded:
     Attributes:
         t_ms: Time of its end.
         cell: The cell that ended.
-        peak: Highest allocated bytes on any one card during the cell, from the samples and torch's
-            counter; from the events for a traced cell. None if no card was used.
-        delta: Memory that it took and left; None if it has no line in the history.
+        delta: Memory that it took and left, with its peak; None if it has no line in the history.
     """
 
     t_ms: float
     cell: Cell
-    peak: int | None
     delta: CellDelta | None
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem.api.tracing import virtual_card
 from nbmem.capture.devices.accelerators import accelerator_in_use
 from nbmem.capture.devices.host import Host, total_bytes
+from nbmem.capture.devices.resident_memory import highest_resident_bytes
 from nbmem.capture.frameworks.framework import is_whole
 from nbmem.capture.torch_cuda import device_count
 from nbmem.core.runtime.clock import CLOCK
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from nbmem.capture.record.progress import LoopProgress
     from nbmem.capture.record.recorder import Recorder
+    from nbmem.capture.torch_memory.peak_counters import PeakMeter
     from nbmem.frontends.sidebar.card_reader import CardReader
     from nbmem.frontends.sidebar.messages import CardSample, Cell, Process
     from nbmem.frontends.sidebar.rank_messages import RanksNow
@@ -43,10 +45,12 @@ class HostReader:
         self._host = Host()
         self._card: bool | None = None
         self._peak = 0
+        self._highest_before = highest_resident_bytes()
 
     def begin(self) -> None:
         """Restart the peak at the beginning of a cell."""
         self._peak = 0
+        self._highest_before = highest_resident_bytes()
 
     def read(self, progress: LoopProgress | None = None) -> HostSample | None:
         """Sample the host's memory; None where torch has a card.
@@ -71,10 +75,14 @@ class HostReader:
         total, files = total_bytes(), _at_most(told.files, told.process)
         shared = _at_most(told.shared, told.process - (files or 0))
         self._peak = max(self._peak, told.process)
+        # The kernel's own peak is of the process: it is this cell's if the cell raised it.
+        highest = highest_resident_bytes()
+        raised = None not in {highest, self._highest_before} and highest != self._highest_before
         return HostSample(
             total=total,
             process=told.process,
-            peak=self._peak,
+            peak=max(self._peak, highest or 0) if raised else self._peak,
+            peak_exact=raised,
             free=None if told.used is None else total - told.used,
             by_category=by_category(progress, HOST_DEVICE, told.process) if progress else (),
             parts=parts_of(
@@ -116,17 +124,21 @@ class Readings:
         self._folders: Folders = tuple
         self._begun_ns = 0
         self._ranks: RanksReader | None = None
+        self._meter: PeakMeter | None = None
 
-    def begin(self, folders: Folders = tuple) -> None:
+    def begin(self, folders: Folders = tuple, meter: PeakMeter | None = None) -> None:
         """Restart the peaks and the ranks at the beginning of a cell.
 
         Args:
             folders: Returns the folders into which the cell lets ranks write so far.
+            meter: Measures the cell's peaks; None if only readings are known.
         """
         self._folders, self._ranks, self._begun_ns = folders, None, CLOCK.time_ns()
-        for reader in (self.cards, self.host):
-            if reader is not None:
-                reader.begin()
+        self._meter = meter
+        if self.cards is not None:
+            self.cards.begin(meter)
+        if self.host is not None:
+            self.host.begin()
 
     def read(self, cell: Cell) -> Sample:
         """Sample the memory and the loop's progress while a cell runs."""
@@ -150,6 +162,7 @@ class Readings:
             from nbmem.frontends.sidebar.card_reader import CardReader
 
             self.cards = CardReader()
+            self.cards.begin(self._meter)
         return self.cards.read(progress)
 
     def ranks(self, *, final: bool = False) -> RanksNow | None:

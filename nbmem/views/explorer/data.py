@@ -265,7 +265,8 @@ def _cell(row: CellDelta) -> dict[str, Any]:
         "delta": row.allocated_delta,
         "kept": row.allocated_after,
         "reserved": row.reserved_after,
-        "peak": row.peak,
+        "peak": None if row.peak is None else row.peak.allocated,
+        "peak_exact": row.peak is not None and row.peak.exact,
         "duration": row.duration_ns,
         "error": one_line(row.error) if row.error else None,
     }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.runtime.entry_points import entry
-from nbmem.core.units import format_bytes
+from nbmem.core.units import format_bytes, format_peak
 from nbmem.frontends.notebook.commands import estimates
 from nbmem.frontends.notebook.display import show_bundle
 from nbmem.frontends.notebook.engines import ranks_folders
@@ -95,11 +95,13 @@ def _line(title: str, sample: Sample) -> str:
     where += [f"step {sample.step}"] if sample.step is not None else []
     bytes_ = [
         f"{f'card {card.index} ' if len(sample.cards) > 1 else ''}"
-        f"{format_bytes(card.allocated)} allocated, peak {format_bytes(card.peak)}"
+        f"{format_bytes(card.allocated)} allocated, "
+        f"peak {format_peak(card.peak, exact=card.peak_exact)}"
         for card in sample.cards
     ]
     if (host := sample.host) is not None:
-        bytes_ = [f"{format_bytes(host.process)} resident, peak {format_bytes(host.peak)}"]
+        peak = format_peak(host.peak, exact=host.peak_exact)
+        bytes_ = [f"{format_bytes(host.process)} resident, peak {peak}"]
     return f"{title}: {'; '.join([*([', '.join(where)] if where else []), *bytes_]) or 'traced'}"
 
 
@@ -151,15 +153,7 @@ class Sidebar:
             traced=cell.trace is not None,
             begun_ms=now_ms(),
         )
-        self.hub.cell_begun(begun, lambda: ranks_folders(cell.code))
-
-    def peak_of(self, cell: RunningCell) -> int | None:
-        """Return the highest bytes read, or counted by torch, for a cell.
-
-        Its badge shows the same. None for an unknown cell.
-        """
-        begun = self._cells.get(id(cell))
-        return None if begun is None else self.hub.peak_of(begun)
+        self.hub.cell_begun(begun, lambda: ranks_folders(cell.code), cell.meter)
 
     def cell_ended(self, cell: RunningCell, delta: CellDelta | None) -> None:
         """Report to the hub that a cell has run and its report is shown."""
