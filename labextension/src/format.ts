@@ -35,6 +35,15 @@ export function formatBytes(count: number | null, signed = false): string {
   return `${sign}${fixed(size / GIB, 2)} GiB`;
 }
 
+/** Write a peak, as `format_peak` does: `≥` where it was read now and then, and more is possible. */
+export function formatPeak(
+  count: number,
+  exact: boolean,
+  write: (bytes: number) => string = formatBytes
+): string {
+  return exact ? write(count) : `≥ ${write(count)}`;
+}
+
 /** The same to the byte, for tooltips: `1,234,567 bytes`. */
 export function exactBytes(count: number | null): string {
   return count === null ? UNKNOWN : `${count.toLocaleString('en-US')} bytes`;

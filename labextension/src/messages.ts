@@ -41,11 +41,10 @@ export interface ICardSample {
   free: number | null;
   /** Bytes that the driver reserves for itself; 0 if it does not report them. */
   driver: number;
-  /**
-   * Highest `allocated` since the cell began: torch's own counter if the cell has raised it, else
-   * the highest sample.
-   */
+  /** Highest `allocated` since the cell began. */
   peak: number;
+  /** Whether it was counted; else it is the highest sample, and more is possible. */
+  peak_exact: boolean;
   /**
    * `allocated` by category, in the order to stack them. They add up to it exactly; the last one is
    * the rest. Empty if nothing is known: in a cell without a trace, and before a loop's first
@@ -67,8 +66,10 @@ export interface IHostSample {
   total: number;
   /** Resident bytes of this process: what `top` shows. */
   process: number;
-  /** Highest sample of `process` since the cell began. */
+  /** Highest `process` since the cell began. */
   peak: number;
+  /** As for CardSample: whether the kernel counted it. */
+  peak_exact: boolean;
   /** Available bytes: page cache that the kernel would release is free. */
   free: number | null;
   /**
@@ -111,6 +112,20 @@ export interface ICellBegun {
   cell: ICell;
 }
 
+/**
+ * Highest allocated bytes on one card while a cell ran. It is determined once, at the cell's end:
+ * by a traced cell's report, else by torch's counter. Every view takes it from the cell's CellDelta
+ * and writes it with `core.units.format_peak`.
+ */
+export interface ICellPeak {
+  /** The card's CUDA ordinal. */
+  device: number;
+  /** Bytes. */
+  allocated: number;
+  /** Whether it was counted; else it was read now and then, and more is possible. */
+  exact: boolean;
+}
+
 /** Memory change of one cell on one card, from counters around it. */
 export interface ICellDelta {
   /** The cell's name: its first line, or the name that the user gave. */
@@ -126,11 +141,10 @@ export interface ICellDelta {
   /** Bytes held from the driver when it ended. */
   reserved_after: number;
   /**
-   * Highest allocated bytes on one card during the cell. The source is a traced cell's events, else
-   * torch's counter if the cell changed it, else the highest reading. null if not read: torch has
-   * one peak counter, which is the user's and is never reset.
+   * Its highest allocated bytes: of the card that `%%memtrace` reports, else of the card with the
+   * most. null if not read.
    */
-  peak: number | null;
+  peak: ICellPeak | null;
   /** Bytes that the driver counts for this process afterwards; null if not reported. */
   process: number | null;
   /** How long it ran. */
@@ -147,12 +161,7 @@ export interface ICellEnded {
   t_ms: number;
   /** The cell that ended. */
   cell: ICell;
-  /**
-   * Highest allocated bytes on any one card during the cell, from the samples and torch's counter;
-   * from the events for a traced cell. null if no card was used.
-   */
-  peak: number | null;
-  /** Memory that it took and left; null if it has no line in the history. */
+  /** Memory that it took and left, with its peak; null if it has no line in the history. */
   delta: ICellDelta | null;
 }
 
@@ -587,6 +596,7 @@ const isCardSample = record([
   ['free', nullable(integer)],
   ['driver', integer],
   ['peak', integer],
+  ['peak_exact', truth],
   ['by_category', list(tuple(text, text, integer))],
   ['frameworks', list(tuple(text, text, integer))],
   ['shared', truth]
@@ -596,6 +606,7 @@ const isHostSample = record([
   ['total', integer],
   ['process', integer],
   ['peak', integer],
+  ['peak_exact', truth],
   ['free', nullable(integer)],
   ['by_category', list(tuple(text, text, integer))],
   ['parts', list(tuple(text, text, integer))]
@@ -615,6 +626,12 @@ const isCellBegun = record([
   ['cell', isCell]
 ]);
 
+const isCellPeak = record([
+  ['device', integer],
+  ['allocated', integer],
+  ['exact', truth]
+]);
+
 const isCellDelta = record([
   ['label', text],
   ['execution_count', nullable(integer)],
@@ -622,7 +639,7 @@ const isCellDelta = record([
   ['allocated_after', integer],
   ['reserved_before', integer],
   ['reserved_after', integer],
-  ['peak', nullable(integer)],
+  ['peak', nullable(isCellPeak)],
   ['process', nullable(integer)],
   ['duration_ns', integer],
   ['error', nullable(text)]
@@ -631,7 +648,6 @@ const isCellDelta = record([
 const isCellEnded = record([
   ['t_ms', number],
   ['cell', isCell],
-  ['peak', nullable(integer)],
   ['delta', nullable(isCellDelta)]
 ]);
 

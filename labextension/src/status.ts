@@ -1,6 +1,6 @@
 /** The one line of the status bar: what is on the card of the kernel in front, or on its host. */
 
-import { clipped, exactBytes, formatBytes } from './format.js';
+import { clipped, exactBytes, formatBytes, formatPeak } from './format.js';
 import type { ICardSample, IHostSample, ISample } from './messages.js';
 import { newest, type IKernelState } from './state.js';
 import { whyNothing, type ITranslator } from './why.js';
@@ -22,7 +22,7 @@ export function statusOf(state: IKernelState | null, trans: ITranslator): IStatu
   const fullest = [...cards].sort((a, b) => share(b, b.allocated) - share(a, a.allocated))[0];
   const host = state.link.kind === 'live' ? hostOf(newest(state)) : null;
   if (fullest === undefined && host !== null) {
-    const whole = { allocated: host.process, peak: host.peak, total: host.total };
+    const whole = { ...host, allocated: host.process };
     return {
       text: trans.__('RAM %1', amounts(whole, formatBytes, trans)),
       title: trans.__('This process: %1', amounts(whole, exactBytes, trans)),
@@ -67,7 +67,7 @@ const NOBODY: ReadonlySet<string> = new Set([
 ]);
 
 function amounts(
-  card: Pick<ICardSample, 'allocated' | 'peak' | 'total'>,
+  card: Pick<ICardSample, 'allocated' | 'peak' | 'peak_exact' | 'total'>,
   write: (bytes: number) => string,
   trans: ITranslator
 ): string {
@@ -75,7 +75,7 @@ function amounts(
     card.total === null
       ? write(card.allocated)
       : trans.__('%1 of %2', write(card.allocated), write(card.total));
-  return trans.__('%1, peak %2', now, write(card.peak));
+  return trans.__('%1, peak %2', now, formatPeak(card.peak, card.peak_exact, write));
 }
 
 function share(card: Pick<ICardSample, 'total'>, bytes: number): number {

@@ -37,6 +37,12 @@ test('the line says allocated of total and the peak', () => {
   });
 });
 
+test('a peak that was only read now and then is the least that it can be', () => {
+  const { text, title } = statusOf(live({ ...CARD, peak_exact: false }), trans);
+  assert.equal(text, 'GPU 4.0 MiB of 16.0 MiB, peak ≥ 8.0 MiB');
+  assert.match(title, /peak ≥ 8,388,608 bytes$/);
+});
+
 test('of several cards the fullest is named, and all are in the tooltip', () => {
   const other = { ...CARD, index: 1, name: null, virtual: false, allocated: 8 * MIB };
   const status = statusOf(live(CARD, other), trans);
@@ -108,7 +114,14 @@ test('a kernel of another page is known by its process, which is no other proces
   );
 });
 
-const HOST = { total: 16 * MIB, process: 4 * MIB, peak: 8 * MIB, free: 2 * MIB, by_category: [] };
+const HOST = {
+  total: 16 * MIB,
+  process: 4 * MIB,
+  peak: 8 * MIB,
+  peak_exact: true,
+  free: 2 * MIB,
+  by_category: []
+};
 
 function onHost(host) {
   return afterPush(emptyState({ kind: 'starting' }), { ...golden('sample'), cards: [], host });
@@ -121,6 +134,11 @@ test('where there is no card the line says what the process has of the host', ()
     allocated: 0.25,
     peak: 0.5
   });
+});
+
+test('so is the host that the kernel did not count', () => {
+  const { text } = statusOf(onHost({ ...HOST, peak_exact: false }), trans);
+  assert.equal(text, 'RAM 4.0 MiB of 16.0 MiB, peak ≥ 8.0 MiB');
 });
 
 test('a card that is in use comes before the host', () => {

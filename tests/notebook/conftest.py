@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -13,7 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 import nbmem.api
 from nbmem.core.errors import FileFormatError, UsageError
 from nbmem.core.files.atomic_write import write_text
-from nbmem.core.session.cell_delta import CellDelta
+from nbmem.core.session.cell_delta import CellDelta, CellPeak
 from nbmem.core.units import GIB
 from nbmem.report.analysis import peak_limit as limit
 
@@ -27,7 +28,7 @@ class FakeTrace:
         self.options = options
         self.error = None
         self.session = recorder
-        self.cells = ()
+        self.cells, self.cell = (), None
         self.stopped = 0
 
     def release_reports(self):
@@ -65,6 +66,12 @@ class FakeTrace:
         at = SimpleNamespace(phase="forward", step=1)
         peak = SimpleNamespace(at=at, allocated=self.recorder.peak)
         return SimpleNamespace(title=self.name, peak=peak, ooms=())
+
+    def cell_with_peak(self):
+        if self.cell is None or self.recorder.nothing:
+            return self.cell
+        peak = CellPeak(device=0, allocated=self.recorder.peak, exact=True)
+        return replace(self.cell, peak=peak)
 
     def save(self, path, *, private=False):
         return write_text(path, f"{self.name}{' in private' * private}")
@@ -119,7 +126,7 @@ class FakeReader:
     def before_torch(self, begun_ns):
         pass
 
-    def after(self, label, error, execution_count=None):
+    def after(self, label, error, execution_count=None, peak=None):
         return CellDelta(
             label=label,
             execution_count=execution_count,
@@ -127,7 +134,7 @@ class FakeReader:
             allocated_after=512,
             reserved_before=0,
             reserved_after=2 << 20,
-            peak=None,
+            peak=peak,
             process=None,
             duration_ns=1_000_000,
             error=error,

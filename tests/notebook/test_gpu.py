@@ -9,8 +9,14 @@ import pytest
 from nbmem import virtual
 from nbmem.api import device_selection
 from nbmem.capture.record.cell_deltas import DeltaReader
+from nbmem.capture.torch_memory.peak_counters import (
+    begin_measuring,
+    restore_functions,
+    watch_resets,
+)
 from nbmem.core.errors import UsageError
 from nbmem.core.session.categories import Category
+from nbmem.core.session.cell_delta import CellPeak
 from nbmem.frontends.notebook.cell_hooks import CellHooks
 from nbmem.frontends.notebook.commands.base import Notebook
 from nbmem.frontends.notebook.sidebar.sidebar import NotebookActions
@@ -126,10 +132,12 @@ def test_what_no_name_holds_is_counted_all_the_same():
 
 def rows(shell):
     """Return label, peak and remaining bytes of each cell in the history."""
-    return [(row.label, row.peak, row.allocated_after) for row in hooks_of(shell).rows]
+    rows = hooks_of(shell).rows
+    assert all(row.peak.exact for row in rows)
+    return [(row.label, row.peak.allocated, row.allocated_after) for row in rows]
 
 
-def test_untraced_cells_have_their_peaks_where_torchs_counter_tells(shell):
+def test_untraced_cells_have_their_peaks(shell):
     shell.run_cell("y = torch.ones(2 << 20, device='cuda'); del y", store_history=True)
     shell.run_cell("1 + 1", store_history=True)
     shell.run_cell("z = = 1", store_history=True)  # it did not run
@@ -141,20 +149,23 @@ def test_untraced_cells_have_their_peaks_where_torchs_counter_tells(shell):
     found = rows(shell)[-3:]
     assert [(peak, left) for _, peak, left in found] == [
         (LIVE + 8 * MIB, LIVE),
-        (None, LIVE),  # the counter stands where the cell before has left it
+        (LIVE, LIVE),  # below what the cell before has left the counter at
         (LIVE + 4 * MIB, LIVE),
     ]
     assert found[1][0] == "1 + 1"
 
 
-def test_the_cell_that_imports_torch_has_its_peak_too(monkeypatch):
-    reader = DeltaReader()
+def test_the_cell_that_imports_torch_has_its_peak_too():
+    reader, meter = DeltaReader(), begin_measuring()
     with virtual.activated("T4"):
+        watch_resets()
         begun = time.monotonic_ns()
         kept = torch.ones(MIB, device="cuda")
         more = torch.ones(MIB, device="cuda")
         del more
         reader.before_torch(begun)
-        row = reader.after("import torch", None, 1)
-        assert (row.allocated_before, row.allocated_after, row.peak) == (0, 4 * MIB, 8 * MIB)
+        row = reader.after("import torch", None, 1, meter.end())
+        assert (row.allocated_before, row.allocated_after) == (0, 4 * MIB)
+        assert row.peak == CellPeak(device=0, allocated=8 * MIB, exact=True)
         assert kept.nbytes == row.allocated_delta
+        restore_functions()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from nbmem.core.session.cell_delta import CellDelta
+from nbmem.core.session.cell_delta import CellDelta, CellPeak
 from nbmem.frontends.sidebar import messages as m
 from nbmem.frontends.sidebar import requests as r
 from nbmem.frontends.sidebar.message_codec import encode, kind_of
@@ -35,6 +35,7 @@ SAMPLE = m.Sample(
             free=H100 - 5 * GIB,
             driver=GIB // 4,
             peak=3 * GIB + 512,
+            peak_exact=True,
             by_category=(
                 ("weights", "weights", GIB),
                 ("optimizer_state", "optimizer state", GIB),
@@ -56,6 +57,7 @@ SAMPLE = m.Sample(
             free=None,
             driver=0,
             peak=0,
+            peak_exact=False,
             by_category=(),
             frameworks=(),
             shared=True,
@@ -73,6 +75,7 @@ WITHOUT_A_CARD = m.Sample(
         total=16 * GIB,
         process=3 * GIB,
         peak=4 * GIB,
+        peak_exact=False,
         free=10 * GIB,
         by_category=(
             ("weights", "weights", GIB),
@@ -87,7 +90,6 @@ WITHOUT_A_CARD = m.Sample(
 ENDED = m.CellEnded(
     t_ms=T0 + 2000,
     cell=CELL,
-    peak=3 * GIB + 512,
     delta=CellDelta(
         label=CELL.label,
         execution_count=3,
@@ -95,7 +97,7 @@ ENDED = m.CellEnded(
         allocated_after=2 * GIB,
         reserved_before=2 * GIB,
         reserved_after=4 * GIB,
-        peak=3 * GIB + 512,
+        peak=CellPeak(device=0, allocated=3 * GIB + 512, exact=True),
         process=None,
         duration_ns=2_000_000_000,
         error="OutOfMemoryError",

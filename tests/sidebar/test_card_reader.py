@@ -15,6 +15,7 @@ from nbmem.capture.devices import resident_memory
 from nbmem.capture.devices.nvml import CardReading
 from nbmem.capture.torch_cuda import Counters
 from nbmem.core.errors import ProbeUnavailableError
+from nbmem.core.session.cell_delta import CellPeak
 from nbmem.frontends.sidebar import card_reader
 from nbmem.frontends.sidebar.card_reader import CardReader
 
@@ -52,31 +53,38 @@ def card(monkeypatch):
 
 def peaks(reader, card, *readings):
     found = []
-    for card.allocated, card.peak in readings:
+    for card.allocated in readings:
         card.reserved = 512
-        found.append(reader.read()[0].peak)
+        (sample,) = reader.read()
+        found.append((sample.peak, sample.peak_exact))
     return found
 
 
-def test_the_peak_counter_counts_once_the_cell_has_moved_it(card):
+def test_without_a_meter_the_highest_reading_is_the_least_of_the_peak(card):
     card.peak, card.allocated, card.reserved = 100, 40, 512
     reader = CardReader()
     reader.begin()
-    assert peaks(reader, card, (50, 100), (30, 100), (20, 120), (10, 120)) == [50, 50, 120, 120]
-
-
-def test_a_counter_that_the_user_resets_in_the_cell_counts_from_there(card):
-    card.peak, card.allocated, card.reserved = 100, 40, 512
-    reader = CardReader()
-    reader.begin()
-    assert peaks(reader, card, (40, 40), (20, 70)) == [40, 70]
+    assert peaks(reader, card, 50, 30, 120, 10) == [
+        (50, False),
+        (50, False),
+        (120, False),
+        (120, False),
+    ]
 
 
 def test_the_peak_of_a_cell_that_frees_is_where_it_began(card):
     card.peak, card.allocated, card.reserved = 100, 100, 512
     reader = CardReader()
     reader.begin()
-    assert peaks(reader, card, (10, 100)) == [100]
+    assert peaks(reader, card, 10) == [(100, False)]
+
+
+def test_a_cells_meter_knows_its_peak(card):
+    peak = CellPeak(device=0, allocated=100, exact=True)
+    reader = CardReader()
+    reader.begin(SimpleNamespace(read=lambda _index: peak))
+    assert peaks(reader, card, 50, 100) == [(100, True), (100, True)]
+    assert peaks(reader, card, 120) == [(120, False)], "taken after the cell's end"
 
 
 def test_a_card_that_torch_holds_nothing_of_is_left_alone(card):

@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from nbmem.core.errors import UsageError
-from nbmem.core.session.cell_delta import CellDelta
+from nbmem.core.session.cell_delta import CellDelta, CellPeak
 from nbmem.frontends.sidebar.hub import Hub
 from nbmem.frontends.sidebar.message_codec import decode_push, decode_reply, encode
 from nbmem.frontends.sidebar.messages import (
@@ -65,7 +65,7 @@ class Reader:
         self.read_in = set()
         self.told = threading.Event()
 
-    def begin(self):
+    def begin(self, meter=None):
         pass
 
     def close(self):
@@ -90,6 +90,7 @@ class Reader:
                 free=None,
                 driver=0,
                 peak=self.allocated,
+                peak_exact=False,
                 by_category=(),
                 frameworks=(),
             ),
@@ -141,8 +142,18 @@ def test_a_cell_is_reported_from_its_beginning_to_its_end(hub, reader, sent):
     hub.cell_ended(CELL, DELTA)
     assert kinds(sent) == [CellBegun, Sample, Sample, CellEnded]
     assert [sample.cards[0].allocated for sample in sent[1:3]] == [512, 1024]
-    assert (sent[-1].peak, sent[-1].delta) == (1024, DELTA)
+    assert sent[-1].delta == DELTA
     assert "nbmem live" in reader.read_in
+
+
+def test_the_last_sample_of_a_cell_has_the_peak_of_its_line(hub, sent):
+    hub.cell_begun(CELL)
+    peak = CellPeak(device=0, allocated=2048, exact=True)
+    hub.cell_ended(CELL, replace(DELTA, peak=peak))
+    sample, ended = sent[-2:]
+    (card,) = sample.cards
+    assert (card.peak, card.peak_exact) == (peak.allocated, peak.exact)
+    assert ended.delta.peak == peak
 
 
 def test_nothing_is_said_twice_and_nothing_after_the_end(hub, sent):
@@ -196,6 +207,7 @@ class Machine:
             total=1000,
             process=self.process,
             peak=self.process,
+            peak_exact=False,
             free=self.free,
             by_category=(),
             parts=(("cache", "of it page cache", self.free),),
@@ -217,7 +229,7 @@ def test_without_a_card_the_host_is_reported_until_the_cell_ends(hub, machine, s
     hub.cell_ended(CELL, None)
     assert kinds(sent) == [CellBegun, Sample, Sample, CellEnded]
     assert [message.host.process for message in sent[1:3]] == [100, 200]
-    assert (sent[-1].peak, sent[-1].delta, machine.cells) == (None, None, 1)
+    assert (sent[-1].delta, machine.cells) == (None, 1)
     assert hub.state().cell is None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nbmem.core.session.cell_delta import CellDelta
+from nbmem.core.session.cell_delta import CellDelta, CellPeak
 from nbmem.core.units import MIB
 from nbmem.views.history import render_history, render_history_html
 
@@ -27,7 +27,7 @@ SECOND = CellDelta(
     allocated_after=60 * MIB,
     reserved_before=118 * MIB,
     reserved_after=118 * MIB,
-    peak=1100 * MIB,
+    peak=CellPeak(device=0, allocated=1100 * MIB, exact=True),
     process=None,
     duration_ns=2_500_000_000,
     error="OutOfMemoryError",

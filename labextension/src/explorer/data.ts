@@ -91,6 +91,8 @@ export interface ICellRow {
   kept: number;
   reserved: number;
   peak: number | null;
+  /** Not there in what an older nbmem wrote, whose peaks were counted. */
+  peak_exact?: boolean;
   duration: number;
   error: string | null;
 }

@@ -1,7 +1,7 @@
 /** The tips with their buttons, and the history of the cells. */
 
 import { isAllowed } from '../actions.js';
-import { formatBytes, formatMs } from '../format.js';
+import { formatBytes, formatMs, formatPeak } from '../format.js';
 import type { ICellRow, IData, ITip } from './data.js';
 import { button, h } from './dom.js';
 import { rove } from './keys.js';
@@ -133,7 +133,7 @@ function cellOf(row: ICellRow, most: number): HTMLElement {
     h('td', {}, row.number === null ? '' : `[${row.number}]`),
     h('th', { scope: 'row', title: row.label }, row.label),
     h('td', {}, formatBytes(row.delta, true)),
-    h('td', {}, row.peak === null ? '–' : formatBytes(row.peak)),
+    h('td', {}, row.peak === null ? '–' : formatPeak(row.peak, row.peak_exact ?? true)),
     h('td', {}, formatBytes(row.kept)),
     h('td', {}, formatBytes(row.reserved)),
     h('td', {}, formatMs(row.duration / 1e6)),

@@ -5,7 +5,7 @@ import { NotebookPanel } from '@jupyterlab/notebook';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { IDisposable } from '@lumino/disposable';
 
-import { exactBytes, formatBytes } from '../format.js';
+import { exactBytes, formatBytes, formatPeak } from '../format.js';
 import type { ICellEnded } from '../messages.js';
 import { findCell } from './document.js';
 import type { Front, IFollowed } from './front.js';
@@ -82,10 +82,11 @@ export class Badges implements IDisposable {
   }
 
   private _put(cell: CodeCell, ended: ICellEnded): void {
-    const { peak, delta } = ended;
+    const { delta } = ended;
+    const peak = delta?.peak ?? null;
     const kept = delta === null ? null : delta.allocated_after - delta.allocated_before;
     const parts = [
-      peak === null ? '' : this._trans.__('peak %1', formatBytes(peak)),
+      peak === null ? '' : this._trans.__('peak %1', formatPeak(peak.allocated, peak.exact)),
       kept ? this._trans.__('kept %1', formatBytes(kept, true)) : ''
     ].filter(part => part !== '');
     if (parts.length === 0) {
@@ -95,7 +96,10 @@ export class Badges implements IDisposable {
     const badge = badgeOf(cell) ?? document.createElement('div');
     badge.className = CLASS;
     badge.textContent = parts.join(' · ');
-    badge.title = this._trans.__('GPU memory of this cell: peak %1', exactBytes(peak));
+    badge.title = this._trans.__(
+      'GPU memory of this cell: peak %1',
+      peak === null ? exactBytes(null) : formatPeak(peak.allocated, peak.exact, exactBytes)
+    );
     const wrapper = cell.node.querySelector('.jp-Cell-inputWrapper');
     if (badge.parentElement !== wrapper) {
       wrapper?.append(badge);

@@ -2,7 +2,7 @@
 
 import * as React from 'react';
 
-import { clipped, exactBytes, formatBytes, formatMs, percent } from '../format.js';
+import { clipped, exactBytes, formatMs, formatPeak, percent } from '../format.js';
 import type { ICell, ICellEnded } from '../messages.js';
 import { Bytes, Section, Trans } from './text.js';
 
@@ -19,7 +19,7 @@ export function Cells(props: {
   if (cells.length === 0) {
     return null;
   }
-  const highest = Math.max(...cells.map(one => one.peak ?? 0), 1);
+  const highest = Math.max(...cells.map(one => one.delta?.peak?.allocated ?? 0), 1);
   return (
     <Section title={trans.__('Cells')} testId="nbmem-cells" note={trans.__('newest first')}>
       <table className="nbmem-Table nbmem-Cells">
@@ -52,7 +52,8 @@ function Row(props: {
   isHere: (cell: ICell) => boolean;
 }): React.JSX.Element {
   const trans = React.useContext(Trans);
-  const { cell, delta, peak } = props.one;
+  const { cell, delta } = props.one;
+  const peak = delta?.peak ?? null;
   const number = cell.number === null ? '' : `[${cell.number}] `;
   const name = `${number}${clipped(cell.label, 80)}`;
   const kept = delta === null ? null : delta.allocated_after - delta.allocated_before;
@@ -72,9 +73,15 @@ function Row(props: {
         {error ? <span className="nbmem-Tag nbmem-mod-error">{error}</span> : null}
       </th>
       <td>{kept === null ? '' : <Bytes count={kept} signed={true} />}</td>
-      <td className="nbmem-Peak" title={exactBytes(peak)} data-bytes={peak ?? ''}>
-        {peak === null ? '' : formatBytes(peak)}
-        <span aria-hidden="true" style={{ width: percent(peak ?? 0, props.highest) }} />
+      <td
+        className="nbmem-Peak"
+        title={
+          peak === null ? exactBytes(null) : formatPeak(peak.allocated, peak.exact, exactBytes)
+        }
+        data-bytes={peak?.allocated ?? ''}
+      >
+        {peak === null ? '' : formatPeak(peak.allocated, peak.exact)}
+        <span aria-hidden="true" style={{ width: percent(peak?.allocated ?? 0, props.highest) }} />
       </td>
     </tr>
   );

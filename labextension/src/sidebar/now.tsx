@@ -10,7 +10,7 @@ import {
   type IPart,
   type Ledger
 } from '../figures.js';
-import { exactBytes, formatBytes } from '../format.js';
+import { exactBytes, formatBytes, formatPeak } from '../format.js';
 import type { ICardSample, IHostSample } from '../messages.js';
 import { newest, type IKernelState } from '../state.js';
 import { hostOf, nameOf } from '../status.js';
@@ -60,7 +60,7 @@ function OneCard(props: { state: IKernelState; index: number }): React.JSX.Eleme
       readings={readings}
     >
       <Figure name={trans.__('allocated')} id="allocated" count={card.allocated} />
-      <Figure name={trans.__('peak')} id="peak" count={card.peak} />
+      <Figure name={trans.__('peak')} id="peak" count={card.peak} exact={card.peak_exact} />
       <Figure name={trans.__('reserved')} id="reserved" count={card.reserved} />
       <Figure name={trans.__('process')} id="process" count={card.process} />
       <Figure name={trans.__('free')} id="free" count={card.free} />
@@ -86,7 +86,7 @@ function Host(props: { state: IKernelState; host: IHostSample }): React.JSX.Elem
       readings={readings}
     >
       <Figure name={trans.__('process')} id="process" count={host.process} />
-      <Figure name={trans.__('peak')} id="peak" count={host.peak} />
+      <Figure name={trans.__('peak')} id="peak" count={host.peak} exact={host.peak_exact} />
       <Figure name={trans.__('available')} id="free" count={host.free} />
     </Memory>
   );
@@ -126,16 +126,23 @@ function Memory(props: {
   );
 }
 
-function Figure(props: { name: string; id: string; count: number | null }): React.JSX.Element {
+/** An amount with its name; one that is not exact is the least that it can be. */
+function Figure(props: {
+  name: string;
+  id: string;
+  count: number | null;
+  exact?: boolean;
+}): React.JSX.Element {
+  const { count, exact = true } = props;
   return (
     <div>
       <dt>{props.name}</dt>
       <dd
-        title={exactBytes(props.count)}
+        title={count === null ? exactBytes(null) : formatPeak(count, exact, exactBytes)}
         data-testid={`nbmem-${props.id}`}
-        data-bytes={props.count ?? ''}
+        data-bytes={count ?? ''}
       >
-        {formatBytes(props.count)}
+        {count === null ? formatBytes(null) : formatPeak(count, exact)}
       </dd>
     </div>
   );
