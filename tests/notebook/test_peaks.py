@@ -49,7 +49,7 @@ CASES = (
     Case("x = take(50); del x; torch.cuda.empty_cache()", 54),
     Case("x = take(200, 1); y = take(100); del x, y", 200, 1),
     Case("x = take(150, 1); y = take(100); del x, y", 150, 1),
-    Case("torch.cuda.empty_cache()", 4),  # else a report may be of the other card, which holds more
+    Case("torch.cuda.empty_cache()", 4),  # else the next report may be of the other card
     Case("%%memtrace\nx = take(450); del x", 454),
     Case("%%memtrace\nx = take(30); del x", 34),
     Case("%%memtrace --device 1\nx = take(20, 1); y = take(400); del x, y", 20, 1),
@@ -120,7 +120,8 @@ from nbmem.views.explorer.data import explorer_data
 from nbmem.views.history import render_history, render_history_html
 extension = [*_LOADED.values()][0]
 row, last = extension.hooks.rows[-1], extension.tracer.last
-told = {"line": row.peak.allocated, "text": render_history([row]), "html": render_history_html([row])}
+told = {"line": row.peak.allocated, "text": render_history([row])}
+told["html"] = render_history_html([row])
 if last is not None and last.cell is not None:
     chosen = last.report(last._options["device"])
     told["explorer"] = explorer_data(chosen, last._history(chosen))["history"][-1]["peak"]

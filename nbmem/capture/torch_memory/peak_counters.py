@@ -35,10 +35,12 @@ READ, RESET = "_cuda_memoryStats", "_cuda_resetPeakMemoryStats"
 READERS = (READ, "_accelerator_getDeviceStats")
 RESETTERS = (RESET, "_accelerator_resetPeakStats")
 """Functions of `torch._C` that read and reset the counters: of torch.cuda and torch.accelerator."""
+Peaks = dict[tuple[str, ...], int]
+"""Peak of each counter, by its names in the nested statistics."""
 
 
 class PeakView:
-    """Stand-ins of torch's functions, by which the user reads the peak counters.
+    """Functions in place of torch's, by which the user reads its counters.
 
     Args:
         border: `torch._C`.
@@ -56,7 +58,7 @@ class PeakView:
     ) -> None:
         self._border, self._lock = border, lock
         self._before_reset, self._after_reset = before_reset, after_reset
-        self._earlier: dict[int, dict[str, Any]] = {}
+        self._earlier: dict[int, Peaks] = {}
         self._stand_ins: dict[str, Any] = {}
         for names, make in ((READERS, self._reader), (RESETTERS, self._resetter)):
             for name in names:
@@ -65,13 +67,13 @@ class PeakView:
 
     @property
     def in_place(self) -> bool:
-        """Whether torch's functions are replaced by these."""
+        """True if torch's functions are replaced by these."""
         now = vars(self._border)
         return all(now.get(name) is stand_in for name, stand_in in self._stand_ins.items())
 
     @property
     def adds(self) -> bool:
-        """Whether a reading of the user's differs from torch's own."""
+        """True if a reading of the user's differs from torch's own."""
         return bool(self._earlier)
 
     def apply(self) -> None:
@@ -99,7 +101,7 @@ class PeakView:
         allocated = stats["allocated_bytes"]["all"]
         before = allocated["peak"], allocated["current"]
         raise_peaks(stats, self._earlier.get(index, {}))
-        self._earlier[index] = stats
+        self._earlier[index] = peaks_in(stats)
         return before
 
     def _reader(self, original: Any) -> Any:
@@ -129,17 +131,32 @@ class PeakView:
         return reset_peaks
 
 
-def raise_peaks(found: dict[str, Any], earlier: dict[str, Any]) -> None:
-    """Raise each `peak` in nested statistics to an earlier one, in place."""
-    for name, value in found.items():
+def peaks_in(stats: dict[str, Any], path: tuple[str, ...] = ()) -> Peaks:
+    """Return each counter's `peak` in nested statistics.
+
+    Peaks that a reset does not lower are left out.
+    """
+    found: Peaks = {}
+    if stats.get("peak", 0) > stats.get("current", 0):
+        found[path] = stats["peak"]
+    for name, value in stats.items():
         if isinstance(value, dict):
-            raise_peaks(value, earlier.get(name, {}))
-        elif name == "peak":
-            found[name] = max(value, earlier.get(name, 0))
+            found |= peaks_in(value, (*path, name))
+    return found
+
+
+def raise_peaks(stats: dict[str, Any], earlier: Peaks) -> None:
+    """Raise peaks in nested statistics to earlier ones, in place."""
+    for path, peak in earlier.items():
+        counter = stats
+        for name in path:
+            counter = counter.get(name, {})
+        if counter.get("peak", peak) < peak:
+            counter["peak"] = peak
 
 
 class PeakMeter:
-    """The highest allocated bytes of each card, from `begin_measuring` to `end`.
+    """Highest allocated bytes of each card from its creation to `end`.
 
     Attributes:
         watched: Whether each reset was seen, of cards that are first used meanwhile as well.
