@@ -244,6 +244,24 @@ def test_a_fault_of_nbmems_leaves_the_users_reset_alone(monkeypatch):
     meter.end()
 
 
+def test_a_fault_behind_the_reset_leaves_the_users_reading_alone(monkeypatch):
+    take(100)
+    calls = []
+
+    def fail_twice(stats):
+        calls.append(stats)
+        if len(calls) == 2:
+            raise ZeroDivisionError
+        return found(stats)
+
+    found = peak_counters.peaks_in
+    monkeypatch.setattr(peak_counters, "peaks_in", fail_twice)
+    meter = begin_measuring()
+    assert torch.cuda.max_memory_allocated() == 100 * MIB
+    take(200)
+    assert meter.end() == exactly(200)
+
+
 def test_the_import_of_torch_is_seen_before_cuda_can_be_used(tmp_path):
     package = tmp_path / "torch"
     (package / "cuda").mkdir(parents=True)

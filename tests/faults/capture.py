@@ -63,6 +63,8 @@ THE_DOOR = (
     "nbmem.capture.patches.method_patches.AttributePatch.__get__",
     "nbmem.capture.patches.method_patches.AttributePatch.__set__",
     "nbmem.capture.patches.method_patches.MethodPatch.__get__",
+    "nbmem.capture.torch_memory.peak_counters.PeakView._reader",
+    "nbmem.capture.torch_memory.peak_counters.PeakView._resetter",
 )
 """What turns a fault into a note cannot itself be guarded by what turns a fault into a note; and
 the few lines of a descriptor stand in torch's own path, where a guard costs each inner call."""
@@ -338,7 +340,8 @@ def _shell() -> Iterator[Any]:
 
 def _run(shell: Any, code: str) -> Outcome:
     torch.manual_seed(3)
-    torch.cuda.reset_peak_memory_stats()
+    with contextlib.suppress(KeyboardInterrupt):  # the user's, between two cells
+        torch.cuda.reset_peak_memory_stats()
     result = shell.run_cell(code, store_history=True)
     error = result.error_before_exec or result.error_in_exec
     return Outcome(

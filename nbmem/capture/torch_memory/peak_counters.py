@@ -94,15 +94,20 @@ class PeakView:
         Returns:
             Highest and current allocated bytes just before.
         """
-        calls = (getattr(self._stand_ins[name], ORIGINAL) for name in (READ, RESET))
+        read, reset = (getattr(self._stand_ins[name], ORIGINAL) for name in (READ, RESET))
+        self._add(index, read(index))  # changes no reading, and is there if the rest fails
         # Unpacked from a map, both run in one step of the interpreter: no other thread's Python
         # code, which may allocate, runs in between.
-        stats, _ = map(methodcaller("__call__", index), tuple(calls))
+        stats, _ = map(methodcaller("__call__", index), (read, reset))
         allocated = stats["allocated_bytes"]["all"]
         before = allocated["peak"], allocated["current"]
+        self._add(index, stats)
+        return before
+
+    def _add(self, index: int, stats: dict[str, Any]) -> None:
+        """Add the peaks of a card's statistics to the user's view."""
         raise_peaks(stats, self._earlier.get(index, {}))
         self._earlier[index] = peaks_in(stats)
-        return before
 
     def _reader(self, original: Any) -> Any:
         @functools.wraps(original)
