@@ -75,6 +75,55 @@ def test_a_narrow_panel_shows_all_of_it(notebook, page, pictures):
     picture(page, pictures, "sidebar-narrow", panel)
 
 
+GAPS = """() => {
+    const boxes = [...document.querySelectorAll('.nbmem-Figures > div')]
+        .map(box => box.getBoundingClientRect());
+    return boxes.slice(1).map((box, i) => [box, boxes[i]])
+        .filter(([box, before]) => box.top === before.top)
+        .map(([box, before]) => box.left - before.right);
+}"""
+
+
+@pytest.mark.cells(
+    "%load_ext nbmem\nimport torch",
+    "from nbmem import virtual\nvirtual.activate('L4')\n"
+    "x = torch.zeros(1020 << 18, device='cuda'); del x",
+    "y = torch.zeros(862 << 18, device='cuda'); del y",
+    "%nbmem off",
+    "y = torch.zeros(700 << 18, device='cuda')\nimport time; time.sleep(1); del y",
+)
+def test_a_peak_that_was_not_counted_is_the_least(notebook, page, pictures):
+    status, badges = page.get_by_test_id("nbmem-status"), page.locator(".nbmem-Badge")
+    rows = page.get_by_test_id("nbmem-cells")
+    notebook.run(0)
+    notebook.run(1)  # nbmem was not told of the card: a reset could have been missed
+    expect(badges).to_have_text(["peak ≥ 1,020.0 MiB"], use_inner_text=True)
+    expect(status).to_have_text("GPU 0 B of 22.49 GiB, peak ≥ 1,020.0 MiB", use_inner_text=True)
+    rows.locator("[data-cell='2']").get_by_text("≥ 1,020.0 MiB").wait_for()
+    for width in (200, 250, 300, 360, 460):
+        notebook.drag_sidebar(width)
+        assert min(page.evaluate(GAPS)) >= 12
+    picture(page, pictures, "peak-least-light")
+    notebook.run(2)
+    expect(badges).to_have_text(["peak ≥ 1,020.0 MiB", "peak 862.0 MiB"], use_inner_text=True)
+    expect(status).to_have_text("GPU 0 B of 22.49 GiB, peak 862.0 MiB", use_inner_text=True)
+    picture(page, pictures, "peak-exact-light")
+    notebook.theme("JupyterLab Dark")
+    picture(page, pictures, "peak-exact-dark")
+    notebook.run(3)
+    notebook.run(4)
+    expect(status).to_have_text(re.compile("peak ≥ 700.0 MiB$"), use_inner_text=True)
+    picture(page, pictures, "peak-least-dark")
+
+
+@pytest.mark.cells("%load_ext nbmem\nimport torch", "%nbmem gpu T4")
+def test_a_virtual_card_is_shown_before_anything_is_on_it(notebook, page):
+    notebook.run(0)
+    notebook.run(1)
+    status = page.get_by_test_id("nbmem-status")
+    expect(status).to_have_text("GPU 0 B of 15.00 GiB, peak 0 B", use_inner_text=True)
+
+
 @pytest.mark.cells("1 + 1")
 def test_without_a_gpu_a_virtual_card_is_chosen_from_a_menu(notebook, page):
     notebook.wait_link("not-loaded")

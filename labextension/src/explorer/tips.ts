@@ -94,10 +94,10 @@ export function historyOf(rows: ICellRow[]): HTMLElement {
     'its first line',
     'change',
     'peak',
-    'kept',
+    'now',
     'reserved',
     'time',
-    'peak and kept'
+    'peak and now'
   ];
   const most = Math.max(...rows.map(row => row.peak ?? row.kept), 1);
   return h(

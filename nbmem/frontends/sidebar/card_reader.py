@@ -100,6 +100,34 @@ class CardReader:
             if (sample := self._card(index)) is not None
         )
 
+    def read_unused(self) -> tuple[CardSample, ...]:
+        """Describe the virtual cards before anything is put on them."""
+        self._follow_virtual_card()
+        if self._answering is None or self._nvml is None:
+            return ()
+        found = []
+        for index in range(len(self._nvml.cards())):
+            total, free, process, driver, shared = self._driver(index)
+            found.append(
+                CardSample(
+                    index=index,
+                    name=self._name(index),
+                    virtual=True,
+                    total=total,
+                    allocated=0,
+                    reserved=0,
+                    process=process,
+                    free=free,
+                    driver=driver,
+                    peak=0,
+                    peak_exact=True,
+                    by_category=(),
+                    frameworks=(),
+                    shared=shared,
+                )
+            )
+        return tuple(found)
+
     def torchs_peak(self, sample: CardSample) -> int:
         """Return torch's peak counter, as the user resets it.
 

@@ -145,6 +145,8 @@ class Readings:
         recorder = self._recorder()
         progress = None if recorder is None else recorder.progress()
         cards = self.read_cards(progress)
+        if not cards and self.cards is not None:
+            cards = self.cards.read_unused()
         return Sample(
             t_ms=now_ms(),
             cell=cell,
