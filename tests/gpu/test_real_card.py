@@ -14,7 +14,10 @@ import nbmem.api.tracing as nbmem
 from nbmem import virtual
 from nbmem.allocator.caching import CachingAllocator
 from nbmem.capture.devices.nvml import NvmlProbe
+from nbmem.capture.torch_cuda import ORIGINAL
+from nbmem.capture.torch_memory.peak_counters import begin_measuring, restore_functions
 from nbmem.core.session.categories import Category as C  # noqa: N817
+from nbmem.core.session.cell_delta import CellPeak
 from nbmem.core.session.events import Action
 
 pytestmark = pytest.mark.gpu
@@ -89,6 +92,27 @@ def test_the_users_counters_are_untouched():
         train(model, optimizer)
     assert torch.cuda.max_memory_allocated() == untraced
     assert t.report().peak.allocated == untraced
+
+
+def test_a_cells_peak_is_counted_beside_the_users_counter():
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    torch.empty(1 << 28, dtype=torch.uint8, device="cuda")
+    stats, same = torch.cuda.memory_stats(), torch.accelerator.memory_stats()
+    meter = begin_measuring()
+    peaks = {name: stats[name] for name in stats if name.endswith("_bytes.all.peak")}
+    del peaks["inactive_split_bytes.all.peak"]  # the next block is split from the one cached
+    assert torch.cuda.memory_stats() == stats
+    assert torch.accelerator.memory_stats() == same
+    torch.empty(1 << 26, dtype=torch.uint8, device="cuda")
+    assert meter.read(0) == CellPeak(device=0, allocated=before + (1 << 26), exact=True)
+    now = torch.cuda.memory_stats()
+    assert {name: now[name] for name in peaks} == peaks
+    torch.cuda.reset_peak_memory_stats()
+    assert torch.cuda.max_memory_allocated() == before
+    assert meter.end() == CellPeak(device=0, allocated=before + (1 << 26), exact=True)
+    restore_functions()
+    assert not hasattr(torch._C._cuda_memoryStats, ORIGINAL)
 
 
 def test_the_simulated_allocator_takes_the_real_ones_segments(trained):
