@@ -147,3 +147,20 @@ def test_a_kernel_is_known_by_its_notebook(session, notebook):
 
 def test_a_process_that_is_gone_or_hidden_has_its_number():
     assert resident_memory.process_name(1 << 30) == f"process {1 << 30}"
+
+
+def test_virtual_cards_are_shown_before_anything_is_on_them():
+    pytest.importorskip("torch")
+    from nbmem import virtual
+
+    assert CardReader().read_unused() == ()
+    with virtual.activated("2xT4"):
+        reader = CardReader()
+        assert reader.read() == ()
+        empty = reader.read_unused()
+    assert [(one.index, one.allocated, one.reserved, one.peak) for one in empty] == [
+        (0, 0, 0, 0),
+        (1, 0, 0, 0),
+    ]
+    assert all(0 < one.free < one.total for one in empty)
+    assert {(one.name, one.virtual, one.peak_exact) for one in empty} == {("Tesla T4", True, True)}
