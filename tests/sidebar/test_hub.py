@@ -74,6 +74,9 @@ class Reader:
     def processes(self):
         return self.others
 
+    def read_unused(self):
+        return ()
+
     def read(self, _recorder):
         self.read_in.add(threading.current_thread().name)
         if self.fault is not None:

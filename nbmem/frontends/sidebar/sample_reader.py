@@ -145,8 +145,6 @@ class Readings:
         recorder = self._recorder()
         progress = None if recorder is None else recorder.progress()
         cards = self.read_cards(progress)
-        if not cards and self.cards is not None:
-            cards = self.cards.read_unused()
         return Sample(
             t_ms=now_ms(),
             cell=cell,
@@ -157,7 +155,7 @@ class Readings:
         )
 
     def read_cards(self, progress: LoopProgress | None = None) -> tuple[CardSample, ...]:
-        """Sample the cards that torch uses."""
+        """Sample the cards that torch uses, else the virtual ones that it could use."""
         if "torch" not in sys.modules:
             return ()
         if self.cards is None:
@@ -165,7 +163,7 @@ class Readings:
 
             self.cards = CardReader()
             self.cards.begin(self._meter)
-        return self.cards.read(progress)
+        return self.cards.read(progress) or self.cards.read_unused()
 
     def ranks(self, *, final: bool = False) -> RanksNow | None:
         """Return the ranks that the cell started, if they have changed.
