@@ -103,10 +103,11 @@ class CardReader:
     def read_unused(self) -> tuple[CardSample, ...]:
         """Describe the virtual cards before anything is put on them."""
         self._follow_virtual_card()
-        if self._answering is None or self._nvml is None:
+        if self._answering is None:
             return ()
+        self._name(0)  # reads the names of all
         found = []
-        for index in range(len(self._nvml.cards())):
+        for index in sorted(self._names or ()):
             total, free, process, driver, shared = self._driver(index)
             found.append(
                 CardSample(
