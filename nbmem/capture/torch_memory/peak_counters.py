@@ -83,13 +83,13 @@ class PeakView:
             setattr(self._border, name, stand_in)
 
     def revert(self) -> None:
-        """Put torch's functions back, but where other code has replaced them since."""
+        """Put torch's functions back, unless other code has replaced them."""
         for name, stand_in in self._stand_ins.items():
             if vars(self._border).get(name) is stand_in:
                 setattr(self._border, name, getattr(stand_in, ORIGINAL))
 
     def restart(self, index: int) -> tuple[int, int]:
-        """Reset torch's counters of a card, and add what they showed to the user's view.
+        """Reset a card's counters, and add what they showed to the view.
 
         Returns:
             Highest and current allocated bytes just before.
@@ -275,7 +275,7 @@ class PeakCounters:
             self._meters[:] = [one for one in self._meters if one is not meter]
 
     def leave(self) -> None:
-        """Put torch's functions back, at the latest when the user resets the counters.
+        """Put torch's functions back, at the latest at the user's next reset.
 
         Until then they show the peak that was reset for a cell.
         """
@@ -325,7 +325,7 @@ class PeakCounters:
 
     @entry("the peak of the cell that imports torch")
     def find_spec(self, name: str, *_path_and_target: Any) -> None:
-        """Be in place when torch's own modules are imported, before CUDA can be used.
+        """Watch resets from the import of torch on, before CUDA can be used.
 
         Python calls this for each import, as for any finder in `sys.meta_path`. It finds no module
         itself.

@@ -286,7 +286,7 @@ class Hub:
 
 
 def _with_peak(sample: Sample, delta: CellDelta | None) -> Sample:
-    """Return a cell's last sample with the peak that its line in the history has."""
+    """Return a last sample with the peak of the cell's line in the history."""
     if delta is None or (peak := delta.peak) is None:
         return sample
     cards = (

@@ -155,7 +155,7 @@ class Readings:
         )
 
     def read_cards(self, progress: LoopProgress | None = None) -> tuple[CardSample, ...]:
-        """Sample the cards that torch uses, else the virtual ones that it could use."""
+        """Sample the cards that torch uses, else unused virtual ones."""
         if "torch" not in sys.modules:
             return ()
         if self.cards is None:
