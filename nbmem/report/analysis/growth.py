@@ -1,122 +1,189 @@
-"""Find what grows from step to step: holder, line and bytes per step."""
+"""Find what grows from iteration to iteration: holder, line and bytes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.report.analysis.totals_by_name import group_by_account
+from nbmem.report.analysis.graph_holders import join_by_graph
+from nbmem.report.analysis.growth_candidates import candidates_at, common_place
+from nbmem.report.analysis.growth_exemptions import Exemptions
+from nbmem.report.analysis.iterations import Iterations
+from nbmem.report.analysis.joined_tensors import joined_tensors
+from nbmem.report.analysis.source_lines import users_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nbmem.report.analysis.totals_by_name import Account
+    from nbmem.report.analysis.growth_candidates import Candidate
+    from nbmem.report.analysis.iterations import Rise
     from nbmem.report.ledger.card_ledger import CardLedger
 
     Ints = NDArray[np.int64]
-
-FEWEST_STEPS = 3
-"""Step ends to compare: two differences, so that one jump is no growth."""
-
-NEARLY_EVERY = 0.75
-"""Part of the steps in which it must grow: a loop may skip some of them."""
+    Rising = tuple[Candidate, Rise]
 
 ALIKE = 0.99
 """Part of the largest step's peak from which another step counts as equally large."""
+SHARED = 0.5
+"""Part of its allocations that another variable may keep, too, before it is a second name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """An account whose live bytes rise at nearly every step's update.
-
-    They never fall.
+    """A variable that keeps more memory with each iteration of a loop.
 
     Attributes:
-        account: The holder, and what made it.
-        slope: Bytes that it grows by in a step (the median of the steps compared).
-        steps: How many steps were compared.
-        first: Bytes at the update of the first of them.
-        last: Bytes at the update of the last of them.
+        root: What one would delete or change; None if no name is known.
+        place: What gains, as code: `trainer.history`, `model.state`. None without a name.
+        where: The function that has it, as it follows the place in a sentence: ` in evaluate()`.
+            Empty for a variable of the notebook.
+        others: Places that keep the same graphs and must be detached as well.
+        line: The source line that allocated most of it; None if no stacks were taken.
+        slope: Block bytes that an iteration adds (the median).
+        held: Block bytes that it keeps at the position.
+        graph_slope: Part of `slope` that only graphs keep.
+        graph_held: Part of `held` that only graphs keep.
+        iterations: How many iterations added something.
+        by_steps: Whether the loop calls modules, runs backward or an optimizer.
+        works: False if the loop may only load data: nothing larger was allocated and freed.
+        rows: The allocations that the place keeps itself.
+        graph_rows: Those that its graphs keep.
+        joined: Whether it is one tensor that is made anew, each time larger.
     """
 
-    account: Account
+    root: str | None
+    place: str | None
+    where: str
+    line: str | None
     slope: int
-    steps: int
-    first: int
-    last: int
+    held: int
+    iterations: int
+    by_steps: bool
+    works: bool
+    rows: Ints
+    graph_rows: Ints
+    others: tuple[str, ...] = ()
+    graph_slope: int = 0
+    graph_held: int = 0
+    joined: bool = False
+
+    @property
+    def title(self) -> str | None:
+        """The place with its function, for a sentence; None without a name."""
+        return None if self.place is None else f"`{self.place}`{self.where}"
 
 
-def find_growth(card_ledger: CardLedger) -> tuple[Growth, ...]:
-    """Find what grows from step to step of a recording, steepest first.
+def find_growth(card_ledger: CardLedger, until: int | None = None) -> tuple[Growth, ...]:
+    """Find the variables that gain with each iteration, the steepest first.
 
-    The first step is left out: it allocates gradients, optimizer state and workspaces. Memory that
-    a step allocates and the next one replaces does not grow.
+    What a graph keeps belongs to the variable with the graph. A variable that has reached its
+    final size does not grow, nor does one whose items are replaced.
+
+    Args:
+        card_ledger: The card's ledger.
+        until: The position at which growth is measured, such as that of an out-of-memory error;
+            None for the end of the recording.
     """
-    ends = update_positions(card_ledger)[1:]
-    if len(ends) < FEWEST_STEPS:
-        return ()
-    a = card_ledger.allocations
-    first = np.searchsorted(ends, a.allocated_at, "right")
-    gone = np.searchsorted(ends, a.freed, "right")
-    rows = np.flatnonzero(gone > first)
-    if not len(rows):
-        return ()
-    last = np.where(gone[rows] == len(ends), a.block[rows], 0)
-    found, index = _by_holder(*group_by_account(card_ledger, rows), last)
-    held, asked = (
-        _at_ends(size[rows], index, first[rows], gone[rows], (len(found), len(ends)))
-        for size in (a.block, a.requested)
+    at = card_ledger.events if until is None else until
+    candidates = candidates_at(card_ledger, at)
+    iterations, exempt = Iterations(card_ledger, at), Exemptions(card_ledger, at)
+    found: list[Rising] = []
+    for candidate in candidates:
+        rise = iterations.rise_of(candidate.rows, exempt.earlier_items(candidate))
+        if rise is not None and not exempt.is_harmless(candidate, rise):
+            found.append((candidate, rise))
+    joined = joined_tensors(card_ledger, at, candidates, iterations)
+    direct = _merge_by_root([one for one in found if not one[0].by_graph] + joined)
+    by_graph = _merge_by_root([one for one in found if one[0].by_graph])
+    grown = [_growth(card_ledger, *one) for one in _without_second_names(direct)]
+    for candidate, rise, others in join_by_graph(by_graph, candidates):
+        grown.append(_with_graphs(_growth(card_ledger, candidate, rise), others))
+    return tuple(sorted(_with_both(grown), key=lambda one: (-one.slope, -one.held)))
+
+
+def _merge_by_root(found: list[Rising]) -> list[Rising]:
+    """Merge the parts of a variable that grow: the predictions and targets of a metric."""
+    merged: dict[tuple[str, str], Rising] = {}
+    others: list[Rising] = []
+    for candidate, rise in found:
+        if candidate.root is None:
+            others.append((candidate, rise))
+            continue
+        key = candidate.root, candidate.where
+        known = merged.get(key)
+        if known is not None:
+            candidate, rise = known[0].with_rows(candidate), known[1].and_with(rise)
+        merged[key] = candidate, rise
+    return [*merged.values(), *others]
+
+
+def _without_second_names(found: list[Rising]) -> list[Rising]:
+    """Leave out variables for what another variable keeps already, the best name first."""
+    kept: list[Rising] = []
+    known: set[int] = set()
+    for candidate, rise in sorted(found, key=lambda one: -one[1].slope):
+        rows = set(candidate.rows.tolist())
+        if len(rows & known) < SHARED * len(rows):
+            known |= rows
+            kept.append((candidate, rise))
+    return kept
+
+
+def _growth(card_ledger: CardLedger, candidate: Candidate, rise: Rise) -> Growth:
+    a, rows = card_ledger.allocations, candidate.rows
+    stacks, counts = np.unique(a.stack[rows], return_counts=True)
+    stack = int(stacks[counts.argmax()])
+    return Growth(
+        root=candidate.root,
+        place=common_place(candidate.paths) if candidate.paths else None,
+        where=candidate.where,
+        line=users_line(card_ledger.session.stacks[stack]) if stack >= 0 else None,
+        slope=rise.slope,
+        held=int(a.block[rows].sum()),
+        iterations=rise.iterations,
+        by_steps=rise.by_steps,
+        works=rise.works,
+        joined=rise.joined,
+        rows=rows,
+        graph_rows=rows[:0],
     )
-    # Allocations that each step replaces may get larger blocks each time: that is no growth.
-    more, steps = np.diff(asked, axis=1), np.diff(held, axis=1)
-    still = (more >= 0).all(axis=1) & (more[:, -2:] > 0).any(axis=1)
-    growing = np.flatnonzero(still & ((more > 0).mean(axis=1) >= NEARLY_EVERY)).tolist()
-    lines = [
-        Growth(
-            account=found[row],
-            slope=int(np.median(steps[row])),
-            steps=len(ends),
-            first=int(held[row, 0]),
-            last=int(held[row, -1]),
+
+
+def _with_graphs(grown: Growth, others: tuple[str, ...]) -> Growth:
+    """Return the growth of what graphs keep."""
+    return replace(
+        grown,
+        others=others,
+        rows=grown.rows[:0],
+        graph_rows=grown.rows,
+        graph_slope=grown.slope,
+        graph_held=grown.held,
+    )
+
+
+def _with_both(found: list[Growth]) -> list[Growth]:
+    """Merge what a variable keeps itself with what its graphs keep."""
+    merged: dict[tuple[str | None, str], Growth] = {}
+    others: list[Growth] = []
+    for one in found:
+        key = one.root, one.where
+        known = merged.get(key) if one.root is not None else None
+        if known is None:
+            (merged.setdefault(key, one) if one.root is not None else others.append(one))
+            continue
+        merged[key] = replace(
+            known,
+            slope=known.slope + one.slope,
+            held=known.held + one.held,
+            graph_slope=known.graph_slope + one.graph_slope,
+            graph_held=known.graph_held + one.graph_held,
+            graph_rows=one.graph_rows,
+            others=one.others,
         )
-        for row in growing
-    ]
-    return tuple(sorted(lines, key=lambda line: -line.slope))
-
-
-def _at_ends(size: Ints, index: Ints, first: Ints, gone: Ints, shape: tuple[int, int]) -> Ints:
-    """Sum the bytes of each account at the end of each step.
-
-    A row counts from the step `first` to the one before `gone`.
-    """
-    change = np.zeros((shape[0], shape[1] + 1), np.int64)
-    np.add.at(change, (index, first), size)
-    np.subtract.at(change, (index, gone), size)
-    held: Ints = np.cumsum(change, axis=1)[:, :-1]
-    return held
-
-
-def _by_holder(found: list[Account], index: Ints, last: Ints) -> tuple[list[Account], Ints]:
-    """Merge the accounts of each holder into one.
-
-    A list is one account, wherever in a step its tensors are allocated. The merged account is the
-    one with most of the bytes left at the end (`last`).
-    """
-    left = np.bincount(index, last, len(found))
-    first: dict[str | int, int] = {}
-    kept: list[Account] = []
-    place = np.zeros(max(1, len(found)), np.int64)
-    for at in np.argsort(-left, kind="stable").tolist():
-        account = found[at]
-        key = at if account.holder is None else account.holder
-        if key not in first:
-            first[key] = len(kept)
-            kept.append(account)
-        place[at] = first[key]
-    return kept, place[index]
+    return [*merged.values(), *others]
 
 
 def update_positions(card_ledger: CardLedger) -> Ints:

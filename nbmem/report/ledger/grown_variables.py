@@ -41,10 +41,27 @@ def find_growing_variables(
     Returns:
         For each row of a variable, the row that it is named after (possibly itself).
     """
+    found: dict[int, int] = {}
+    for chain in find_chains(allocations, may_be, events):
+        found.update(_nearest(chain, names))
+    return found
+
+
+def find_chains(allocations: Allocations, may_be: Mask, events: int) -> list[list[int]]:
+    """Find allocations of which each replaces a smaller one.
+
+    Args:
+        allocations: Every allocation of the recording.
+        may_be: Mask of those that may be a variable's.
+        events: Number of events.
+
+    Returns:
+        The rows of each chain, in order.
+    """
     before = _before(allocations, may_be & (allocations.addr < BEYOND), events)
     more = np.where(before == NOBODY, 0, allocations.requested - allocations.requested[before])
     again = (before != NOBODY) & (more > 0) & (more == more[before])
-    found: dict[int, int] = {}
+    found: list[list[int]] = []
     entered: set[int] = set()
     after = {int(one): row for row, one in enumerate(before.tolist()) if one != NOBODY}
     for row in np.flatnonzero(again).tolist():
@@ -54,7 +71,7 @@ def find_growing_variables(
         entered.update(chain)
         links = len(chain) - 1
         if links >= FEWEST and 2 * int(again[chain].sum()) >= links:
-            found.update(_nearest(chain, names))
+            found.append(chain)
     return found
 
 

@@ -1,0 +1,255 @@
+"""Group live allocations by the variable that keeps them.
+
+Each group is a candidate for growth: the items of one list, the graphs of one sum of losses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.core.session.events import BEYOND
+from nbmem.core.session.holders import HolderKind, held_storages
+from nbmem.core.session.tensor_names import (
+    IN_TRACEBACK,
+    is_graph_name,
+    is_place,
+    without_shape,
+)
+from nbmem.report.ledger.allocation_facts import NO_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from nbmem.core.session.holders import HeldStorage, Holder
+    from nbmem.report.ledger.card_ledger import CardLedger
+
+    Ints = NDArray[np.int64]
+
+GRAPH_OF = "the graph of "
+KEEPERS = frozenset(
+    (
+        HolderKind.NAME,
+        HolderKind.TRACEBACK,
+        HolderKind.CLOSURE,
+        HolderKind.GENERATOR,
+        HolderKind.GRAPH,
+        HolderKind.FRAME,
+        HolderKind.THREAD,
+        HolderKind.MODULE,
+    )
+)
+"""Kinds of holders that a program's own code fills. Other rules report the others."""
+_STANDING = (
+    Category.WEIGHTS,
+    Category.OPTIMIZER_STATE,
+    Category.WORKSPACE,
+    Category.COMMUNICATION,
+)
+"""Categories that a program needs as they are, however many layers a loop builds."""
+_LOCAL = re.compile(r"local (.+?) of (?:(\S+\(\))|the (?:generator|coroutine) (.+))")
+_CLOSURE = re.compile(r"(.+) closed over by (.+)")
+_ITEM = re.compile(r"\[[^\[\]]*\]")
+_LAST = re.compile(r"\[\d+\]$")
+_VARIABLE = re.compile(r"[^\W\d]\w*")
+
+
+class Place(NamedTuple):
+    """A path to a tensor, taken apart.
+
+    Attributes:
+        path: The path as code: `preds[3]`.
+        where: The function that has the variable, as it follows the path in a sentence; empty for
+            a variable of the notebook.
+        by_graph: Whether only the graph of the tensor at that path leads there.
+    """
+
+    path: str
+    where: str
+    by_graph: bool
+
+    @property
+    def variable(self) -> str:
+        """The path's first name."""
+        found = _VARIABLE.match(self.path)
+        return found[0] if found else self.path
+
+
+def place_of(path: str) -> Place:
+    """Take a holder's path apart, or a tensor's name without its shape."""
+    text = path.removeprefix(GRAPH_OF).partition(f" {IN_TRACEBACK}")[0]
+    by_graph = path.startswith(GRAPH_OF)
+    if found := _LOCAL.fullmatch(text):
+        where = f" in {found[2]}" if found[2] else f" in the generator {found[3]}"
+        return Place(found[1], where, by_graph)
+    if found := _CLOSURE.fullmatch(text):
+        return Place(found[1], f" closed over by {found[2]}", by_graph)
+    return Place(text, "", by_graph)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """Allocations that one variable keeps in one way.
+
+    Attributes:
+        root: What one would delete or change; None if no name is known.
+        where: The function that has it (see `Place.where`).
+        by_graph: Whether graphs keep them.
+        rows: The allocations, ascending.
+        paths: Their paths as code, in that order; empty without a name.
+    """
+
+    root: str | None
+    where: str
+    by_graph: bool
+    rows: Ints
+    paths: tuple[str, ...]
+
+    def with_rows(self, other: Candidate) -> Candidate:
+        """Return the candidate with another one's allocations as well."""
+        paths = dict(zip(self.rows.tolist(), self.paths, strict=False))
+        paths.update(zip(other.rows.tolist(), other.paths, strict=False))
+        rows = sorted(paths)
+        return replace(
+            self, rows=np.array(rows, np.int64), paths=tuple(paths[row] for row in rows)
+        )
+
+
+def candidates_at(card_ledger: CardLedger, until: int) -> list[Candidate]:
+    """Group the allocations that live at a position by what keeps them.
+
+    What lives to the end is grouped by the paths that were found there. What was freed before is
+    grouped by the names that were read in the loop. Without a name, what is freed at once belongs
+    together: a function's list ends with the function.
+    """
+    a, category = card_ledger.allocations, card_ledger.category
+    rows = card_ledger.live(until)
+    rows = rows[~np.isin(category[rows], _STANDING) & (a.addr[rows] < BEYOND)]
+    groups = _Groups(card_ledger)
+    to_the_end = {int(a.addr[row]): int(row) for row in rows[a.freed[rows] >= card_ledger.events]}
+    known: set[int] = set()
+    for held in held_storages(card_ledger.session, card_ledger.trace) or ():
+        row = to_the_end.get(held.addr)
+        if row is not None:
+            known.add(row)
+            groups.add_held(row, held)
+    for row in rows.tolist():
+        if row not in known:
+            groups.add_named(row)
+    return groups.candidates()
+
+
+class _Groups:
+    """Allocations by root, function, form of the path and way of keeping."""
+
+    def __init__(self, card_ledger: CardLedger) -> None:
+        self._card_ledger = card_ledger
+        self._allocated = np.sort(card_ledger.allocations.allocated_at)
+        self._found: dict[tuple[str | None, str, str, bool], dict[int, str]] = defaultdict(dict)
+
+    def add_held(self, row: int, held: HeldStorage) -> None:
+        """Add an allocation to the groups of all its holders."""
+        for holder in held.holders:
+            if holder.kind in KEEPERS:
+                place = place_of(holder.path)
+                root = _root(holder, place)
+                self._found[root, place.where, _form(place.path), place.by_graph][row] = place.path
+
+    def add_named(self, row: int) -> None:
+        """Add an allocation by the name that it had while the program ran."""
+        card_ledger, a = self._card_ledger, self._card_ledger.allocations
+        index = int(card_ledger.names[row])
+        name = "" if index == NO_NAME else without_shape(card_ledger.texts[index])
+        if is_graph_name(name) or card_ledger.category[row] == Category.ACTIVATIONS:
+            self._found[None, "", "", True][row] = ""
+        elif not name or is_place(name) or name.startswith("input "):
+            burst = int(np.searchsorted(self._allocated, a.freed[row]))
+            form = f"{burst} {_phase(card_ledger, row)}"
+            if a.freed[row] >= card_ledger.events:
+                form = f"{form} {a.requested[row]} {a.stack[row]}"
+            self._found[None, "", form, False][row] = ""
+        else:
+            place = place_of(name)
+            path = _LAST.sub("[...]", place.path)  # repetitions share the name of one item
+            self._found[place.variable, place.where, _form(place.path), False][row] = path
+
+    def candidates(self) -> list[Candidate]:
+        """Return the groups, with unnamed items in the group of the list that they belong to."""
+        self._name_items()
+        candidates = []
+        for (root, where, _, by_graph), found in self._found.items():
+            rows = np.array(sorted(found), np.int64)
+            if root is None and not by_graph:
+                rows = self._of_one_size(rows)
+            paths = () if root is None else tuple(found[row] for row in rows.tolist())
+            candidates.append(
+                Candidate(root=root, where=where, by_graph=by_graph, rows=rows, paths=paths)
+            )
+        return candidates
+
+    def _of_one_size(self, rows: Ints) -> Ints:
+        """Return those of the allocations that have the most frequent size."""
+        sizes = self._card_ledger.allocations.requested[rows]
+        values, counts = np.unique(sizes, return_counts=True)
+        return rows[sizes == values[counts.argmax()]]
+
+    def _name_items(self) -> None:
+        """Move unnamed allocations to the list whose items are freed with them."""
+        lists: dict[str, tuple[str | None, str, str, bool]] = {}
+        a = self._card_ledger.allocations
+        for key, found in self._found.items():
+            if key[0] is not None and "[...]" in key[2] and not key[3]:
+                for row in found:
+                    if a.freed[row] < self._card_ledger.events:
+                        burst = int(np.searchsorted(self._allocated, a.freed[row]))
+                        lists[f"{burst} {_phase(self._card_ledger, row)}"] = key
+        for form, key in lists.items():
+            if (None, "", form, False) in self._found:
+                self._found[key].update(
+                    dict.fromkeys(self._found.pop((None, "", form, False)), key[2])
+                )
+
+
+def _phase(card_ledger: CardLedger, row: int) -> str:
+    phase = int(card_ledger.born_in[row])
+    return "" if phase < 0 else str(card_ledger.phases.names[phase])
+
+
+def _root(holder: Holder, place: Place) -> str:
+    """Return the name of a root; for a failed function its variable."""
+    return place.variable if holder.kind is HolderKind.TRACEBACK else holder.root
+
+
+def _form(path: str) -> str:
+    """Return a path with placeholders for indices and keys."""
+    return _ITEM.sub("[...]", path)
+
+
+def common_place(paths: Iterable[str]) -> str:
+    """Return the longest path that leads to all of these paths.
+
+    `history['out']` of `history['out'][0]` and `history['out'][1]`.
+    """
+    ordered = sorted(set(paths))
+    first, last = ordered[0], ordered[-1]
+    if first == last:
+        return first.removesuffix("[...]")
+    pairs = zip(first, last, strict=False)
+    place = first[: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))]
+    while place and not _is_whole(place, ordered):
+        place = place[: max(place.rfind("."), place.rfind("["), 0)]
+    return place.removesuffix("[...]")  # a key that cannot be written
+
+
+def _is_whole(place: str, paths: list[str]) -> bool:
+    """Return whether a common prefix of paths ends at a name or key."""
+    ends = all(path[len(place) : len(place) + 1] in ("", ".", "[") for path in paths)
+    return ends and place.count("[") == place.count("]")

@@ -1,0 +1,214 @@
+"""Find the iterations in which some allocations were made.
+
+A loop need not have numbered steps. Its iterations are told apart by the calls of modules, or else
+by backward passes or optimizer steps. In a loop without any of these, the number of allocations
+made so far is the clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.events import BEYOND
+from nbmem.core.session.session import NOT_KNOWN
+from nbmem.core.session.tensor_names import STEP
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.report.ledger.card_ledger import CardLedger
+
+    Ints = NDArray[np.int64]
+
+FEWEST = 4
+"""Iterations that make a loop: three differences, so that two jumps are no growth."""
+LONGEST = 8
+"""Most moments of one iteration at which something is added."""
+REGULAR = 0.75
+"""Part of the additions that must repeat for them to be a loop's."""
+AT_ONCE = 0.5
+"""Part of the loop in which nothing may be added: a jump is no growth."""
+ENDED = 0.25
+"""Part of the loop's length behind the last addition from which the growth has ended."""
+PAUSE = 2.5
+"""Iterations without an addition that never count as an end."""
+REPLACED = 0.5
+"""Part of the bytes added: if as many of earlier items were freed meanwhile, nothing grows."""
+LARGER = 1.5
+"""Times the bytes kept of an iteration that its largest other tensor must have to be work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rise:
+    """The regular additions to a group of allocations.
+
+    Attributes:
+        slope: Block bytes that an iteration adds (the median).
+        iterations: How many iterations added something.
+        by_steps: Whether the loop calls modules, runs backward or an optimizer.
+        works: Whether an iteration allocates and frees something larger than what it keeps. A
+            loop that does not may load data or build a model.
+        joined: Whether it is one tensor that each iteration makes anew, larger.
+    """
+
+    slope: int
+    iterations: int
+    by_steps: bool
+    works: bool
+    joined: bool = False
+
+    def and_with(self, other: Rise) -> Rise:
+        """Return the additions of two groups to one variable."""
+        return replace(
+            self,
+            slope=self.slope + other.slope,
+            iterations=max(self.iterations, other.iterations),
+            by_steps=self.by_steps or other.by_steps,
+            works=self.works or other.works,
+            joined=self.joined and other.joined,
+        )
+
+
+class Iterations:
+    """The clocks of a recording up to a position.
+
+    Args:
+        card_ledger: The card's ledger.
+        until: The position at which growth is measured.
+    """
+
+    def __init__(self, card_ledger: CardLedger, until: int) -> None:
+        self._card_ledger, self._until = card_ledger, until
+        self._a = card_ledger.allocations
+        self._allocated = np.sort(self._a.allocated_at[self._a.addr < BEYOND])
+        calls, names = card_ledger.trace.calls, card_ledger.session.names
+        if calls is None:
+            self._call_ends = self._called = np.zeros(0, np.int64)
+            begins = self._phase_begins("forward", "inference")
+        else:
+            steps = [i for i in np.unique(calls.name).tolist() if names[i].endswith(STEP)]
+            modules = calls[~np.isin(calls.name, steps)]
+            self._call_ends, self._called = modules.last, modules.name
+            begins = np.where(modules.first == NOT_KNOWN, modules.last, modules.first)
+        others = self._phase_begins("backward"), self._phase_begins("optimizer")
+        self._clocks = [np.unique(ticks) for ticks in (begins, *others)]
+
+    def _phase_begins(self, *names: str) -> Ints:
+        spans = (span for _, span in self._card_ledger.phases.spans if span.name in names)
+        return np.array([self._card_ledger.bounds(span)[0] for span in spans], np.int64)
+
+    def rise_of(self, rows: Ints, earlier: Ints) -> Rise | None:
+        """Return how some allocations were added, or None.
+
+        None unless a loop added them that has not ended before the position.
+
+        Args:
+            rows: The allocations, ascending. Those made before the recording do not count.
+            earlier: Possible items of the same variable that were freed before the position.
+        """
+        a = self._a
+        rows = rows[a.allocated_at[rows] >= 0]
+        if len(rows) < FEWEST:
+            return None
+        clock = self._clock_of(a.allocated_at[rows])
+        if (clock is None and not self._is_plain_loop(rows)) or not self._repeats(rows):
+            return None
+        ticks = self._allocated if clock is None else clock
+        moments, index = np.unique(_at(ticks, a.allocated_at[rows]), return_inverse=True)
+        count = _additions(moments, np.bincount(index))
+        now = int(_at(ticks, np.array([self._until]))[0])
+        if len(moments) < FEWEST * count or not _goes_on(moments, count, now):
+            return None
+        if self._is_replaced(rows, earlier, ticks, 2 * _distance(moments, count)):
+            return None
+        added = np.bincount(index, a.block[rows]).astype(np.int64)
+        sums = np.add.reduceat(added, np.arange(0, len(added) // count * count, count))
+        slope = int(np.sort(sums)[len(sums) // 2])
+        return Rise(
+            slope=slope,
+            iterations=int((2 * sums >= slope).sum()),  # the first may begin before the clock
+            by_steps=clock is not None,
+            works=clock is not None or self._works(rows),
+        )
+
+    def _clock_of(self, positions: Ints) -> Ints | None:
+        """Return the first clock that tells enough of the additions apart, or None."""
+        return next((c for c in self._clocks if len(np.unique(_at(c, positions))) >= FEWEST), None)
+
+    def _is_plain_loop(self, rows: Ints) -> bool:
+        """Return whether no module, backward or optimizer runs between allocations.
+
+        Nor behind them: data that is loaded first is used there.
+        """
+        first, phases = int(self._a.allocated_at[rows[0]]), self._card_ledger.phases
+        if np.any(phases.named(self._card_ledger.born_in[rows], "forward", "backward", "optimizer")):
+            return False
+        clocks = *self._clocks, self._call_ends
+        return not any(np.any((c > first) & (c <= self._until)) for c in clocks)
+
+    def _repeats(self, rows: Ints) -> bool:
+        """Return whether some module is called again and again meanwhile.
+
+        A loop over layers calls each of them once.
+        """
+        first, last = self._a.allocated_at[rows[[0, -1]]].tolist()
+        meanwhile = (self._call_ends > first) & (self._call_ends <= last)
+        called = Counter(self._called[meanwhile].tolist())
+        return not called or max(called.values()) >= FEWEST - 1
+
+    def _is_replaced(self, rows: Ints, earlier: Ints, ticks: Ints, least: float) -> bool:
+        """Return whether earlier items were freed while these were added.
+
+        An item that lives for less than two iterations (`least`) is a variable of the loop.
+        """
+        a, first = self._a, int(self._a.allocated_at[rows[0]])
+        freed = earlier[(a.freed[earlier] > first) & (a.freed[earlier] < self._until)]
+        lived = _at(ticks, a.freed[freed]) - _at(ticks, a.allocated_at[freed])
+        size = int(a.block[freed[lived >= least]].sum())
+        return size >= REPLACED * int(a.block[rows].sum())
+
+    def _works(self, rows: Ints) -> bool:
+        """Return whether most iterations free something larger than they keep."""
+        a = self._a
+        order = np.flatnonzero((a.allocated_at >= 0) & (a.freed < self._until))
+        other = order[~np.isin(order, rows)]
+        largest = np.zeros(len(rows) + 1, np.int64)
+        np.maximum.at(largest, np.searchsorted(rows, other), a.requested[other])
+        return bool((largest[:-1] > LARGER * a.requested[rows]).mean() >= REGULAR)
+
+
+def _at(ticks: Ints, positions: Ints) -> Ints:
+    """Return how many ticks came before each position, or at it."""
+    return np.searchsorted(ticks, positions, "right")
+
+
+def _additions(moments: Ints, counts: Ints) -> int:
+    """Return at how many moments an iteration adds something.
+
+    The distances and the numbers of allocations repeat after as many.
+    """
+    for each in range(1, min(LONGEST, len(moments) // FEWEST) + 1):
+        apart = moments[each:] - moments[:-each]
+        if (
+            np.mean(apart == np.median(apart)) >= REGULAR
+            and np.mean(counts[each:] == counts[:-each]) >= REGULAR
+        ):
+            return each
+    return 1
+
+
+def _distance(moments: Ints, count: int) -> float:
+    """Return the usual distance between iterations."""
+    return float(np.median(moments[count:] - moments[:-count]))
+
+
+def _goes_on(moments: Ints, count: int, now: int) -> bool:
+    """Return whether additions are spread over the loop, and reach its end."""
+    span, distance = int(moments[-1] - moments[0]), _distance(moments, count)
+    if int(np.diff(moments).max()) > max(AT_ONCE * span, distance):
+        return False
+    return now - int(moments[-1]) <= max(PAUSE * distance, ENDED * span)
