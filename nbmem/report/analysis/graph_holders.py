@@ -6,25 +6,34 @@ has the same graph: what must be detached is what carries it from one iteration 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.report.analysis.growth_candidates import common_place
-
 if TYPE_CHECKING:
-    from nbmem.report.analysis.growth_candidates import Candidate
-    from nbmem.report.analysis.iterations import Rise
+    from collections.abc import Sequence
 
-    Rising = tuple[Candidate, Rise]
+    from nbmem.report.analysis.growth_candidates import Candidate
 
 SHARED = 0.5
 """Part of the smaller one's allocations that two variables' graphs must have in common."""
 
 
-def join_by_graph(
-    found: list[Rising], candidates: list[Candidate]
-) -> list[tuple[Candidate, Rise, tuple[str, ...]]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphHolders:
+    """Variables that keep the same graphs.
+
+    Attributes:
+        carriers: Those to detach, the one that keeps most first.
+        results: Those that were computed from a carrier; a loop makes them anew.
+    """
+
+    carriers: tuple[Candidate, ...]
+    results: tuple[Candidate, ...]
+
+
+def join_by_graph(found: Sequence[Candidate], candidates: list[Candidate]) -> list[GraphHolders]:
     """Join variables that keep the same graphs.
 
     Each item of a list has a graph of its own: all such lists must be detached. A single tensor
@@ -32,37 +41,26 @@ def join_by_graph(
     were computed from the oldest one.
 
     Args:
-        found: Variables whose graphs keep more with each iteration.
+        found: Variables whose graphs keep what several iterations made.
         candidates: All groups of live allocations.
-
-    Returns:
-        The variable that keeps most of each graph, and the places of the others.
     """
     joined = []
-    left = sorted(found, key=lambda one: -len(one[0].rows))
+    left = sorted(found, key=lambda one: -len(one.rows))
     while left:
-        first, *rest = left
-        mine = set(first[0].rows.tolist())
-        same = [one for one in rest if _shares(mine, one[0])]
-        left = [one for one in rest if not _shares(mine, one[0])]
-        chosen = _carriers([first, *same], candidates)
-        candidate, rise = chosen[0]
-        others = tuple(dict.fromkeys(common_place(c.paths) for c, _ in chosen[1:]))
-        joined.append((candidate, rise, others))
+        mine = set(left[0].rows.tolist())
+        same = [one for one in left if _shares(mine, one)]
+        left = [one for one in left if not _shares(mine, one)]
+        lists = [one for one in same if len(set(one.paths)) > 1]
+        single = [one for one in same if len(set(one.paths)) == 1]
+        single.sort(key=lambda one: _age(one, candidates))
+        carriers = lists + single[:1] or same
+        joined.append(GraphHolders(carriers=tuple(carriers), results=tuple(single[1:])))
     return joined
 
 
 def _shares(mine: set[int], candidate: Candidate) -> bool:
     rows = set(candidate.rows.tolist())
     return len(mine & rows) >= SHARED * min(len(mine), len(rows))
-
-
-def _carriers(same: list[Rising], candidates: list[Candidate]) -> list[Rising]:
-    """Return the variables that carry graphs from one iteration to the next."""
-    lists = [one for one in same if len(set(one[0].paths)) > 1]
-    single = [one for one in same if len(set(one[0].paths)) == 1]
-    oldest = min(single, key=lambda one: _age(one[0], candidates), default=None)
-    return lists + ([oldest] if oldest else []) or same
 
 
 def _age(candidate: Candidate, candidates: list[Candidate]) -> int:

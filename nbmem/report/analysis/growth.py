@@ -11,7 +11,7 @@ import numpy as np
 from nbmem.report.analysis.graph_holders import join_by_graph
 from nbmem.report.analysis.growth_candidates import candidates_at, common_place
 from nbmem.report.analysis.growth_exemptions import Exemptions
-from nbmem.report.analysis.iterations import Iterations
+from nbmem.report.analysis.iterations import FEWEST, Iterations
 from nbmem.report.analysis.joined_tensors import joined_tensors
 from nbmem.report.analysis.source_lines import users_line
 
@@ -49,7 +49,7 @@ class Growth:
         iterations: How many iterations added something.
         by_steps: Whether the loop calls modules, runs backward or an optimizer.
         works: False if the loop may only load data: nothing larger was allocated and freed.
-        rows: The allocations that the place keeps itself.
+        rows: The allocations that the place keeps itself, and those that a joined tensor had.
         graph_rows: Those that its graphs keep.
         joined: Whether it is one tensor that is made anew, each time larger.
     """
@@ -91,16 +91,20 @@ def find_growth(card_ledger: CardLedger, until: int | None = None) -> tuple[Grow
     candidates = candidates_at(card_ledger, at)
     iterations, exempt = Iterations(card_ledger, at), Exemptions(card_ledger, at)
     found: list[Rising] = []
-    for candidate in candidates:
+    for candidate in (one for one in candidates if len(one.rows) >= FEWEST):
         rise = iterations.rise_of(candidate.rows, exempt.earlier_items(candidate))
         if rise is not None and not exempt.is_harmless(candidate, rise):
             found.append((candidate, rise))
     joined = joined_tensors(card_ledger, at, candidates, iterations)
     direct = _merge_by_root([one for one in found if not one[0].by_graph] + joined)
     by_graph = _merge_by_root([one for one in found if one[0].by_graph])
-    grown = [_growth(card_ledger, *one) for one in _without_second_names(direct)]
-    for candidate, rise, others in join_by_graph(by_graph, candidates):
-        grown.append(_with_graphs(_growth(card_ledger, candidate, rise), others))
+    grown = [_growth(card_ledger, at, *one) for one in _without_second_names(direct)]
+    rises = {id(candidate): rise for candidate, rise in by_graph}
+    for holders in join_by_graph([candidate for candidate, _ in by_graph], candidates):
+        first, *others = holders.carriers
+        found_in = _growth(card_ledger, at, first, rises[id(first)])
+        places = tuple(common_place(other.paths) for other in others)
+        grown.append(_with_graphs(found_in, places))
     return tuple(sorted(_with_both(grown), key=lambda one: (-one.slope, -one.held)))
 
 
@@ -132,7 +136,7 @@ def _without_second_names(found: list[Rising]) -> list[Rising]:
     return kept
 
 
-def _growth(card_ledger: CardLedger, candidate: Candidate, rise: Rise) -> Growth:
+def _growth(card_ledger: CardLedger, at: int, candidate: Candidate, rise: Rise) -> Growth:
     a, rows = card_ledger.allocations, candidate.rows
     stacks, counts = np.unique(a.stack[rows], return_counts=True)
     stack = int(stacks[counts.argmax()])
@@ -142,7 +146,7 @@ def _growth(card_ledger: CardLedger, candidate: Candidate, rise: Rise) -> Growth
         where=candidate.where,
         line=users_line(card_ledger.session.stacks[stack]) if stack >= 0 else None,
         slope=rise.slope,
-        held=int(a.block[rows].sum()),
+        held=int(a.block[rows[a.freed[rows] >= at]].sum()),
         iterations=rise.iterations,
         by_steps=rise.by_steps,
         works=rise.works,

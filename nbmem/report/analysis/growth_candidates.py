@@ -95,6 +95,14 @@ def place_of(path: str) -> Place:
     return Place(text, "", by_graph)
 
 
+def variable_of(card_ledger: CardLedger, row: int) -> Place | None:
+    """Return the variable that an allocation had while the program ran, or None."""
+    index = int(card_ledger.names[row])
+    name = "" if index == NO_NAME else without_shape(card_ledger.texts[index])
+    unknown = not name or is_graph_name(name) or is_place(name) or name.startswith("input ")
+    return None if unknown else place_of(name)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """Allocations that one variable keeps in one way.
@@ -147,6 +155,15 @@ def candidates_at(card_ledger: CardLedger, until: int) -> list[Candidate]:
     return groups.candidates()
 
 
+def merge_by_root(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Merge the parts of a variable: the lists of outputs and of losses in a dictionary."""
+    merged: dict[tuple[str | None, str], Candidate] = {}
+    for one in candidates:
+        key = one.root, one.where
+        merged[key] = merged[key].with_rows(one) if key in merged else one
+    return list(merged.values())
+
+
 class _Groups:
     """Allocations by root, function, form of the path and way of keeping."""
 
@@ -166,20 +183,27 @@ class _Groups:
     def add_named(self, row: int) -> None:
         """Add an allocation by the name that it had while the program ran."""
         card_ledger, a = self._card_ledger, self._card_ledger.allocations
-        index = int(card_ledger.names[row])
-        name = "" if index == NO_NAME else without_shape(card_ledger.texts[index])
-        if is_graph_name(name) or card_ledger.category[row] == Category.ACTIVATIONS:
-            self._found[None, "", "", True][row] = ""
-        elif not name or is_place(name) or name.startswith("input "):
-            burst = int(np.searchsorted(self._allocated, a.freed[row]))
-            form = f"{burst} {_phase(card_ledger, row)}"
-            if a.freed[row] >= card_ledger.events:
-                form = f"{form} {a.requested[row]} {a.stack[row]}"
-            self._found[None, "", form, False][row] = ""
-        else:
-            place = place_of(name)
+        place = variable_of(card_ledger, row)
+        if place is not None:
             path = _LAST.sub("[...]", place.path)  # repetitions share the name of one item
             self._found[place.variable, place.where, _form(place.path), False][row] = path
+        elif card_ledger.category[row] == Category.ACTIVATIONS:
+            self._found[None, "", "", True][row] = ""
+        else:
+            form = self._burst(row)
+            if a.freed[row] >= card_ledger.events:
+                form = f"{form} {a.requested[row]}"
+            self._found[None, "", form, False][row] = ""
+
+    def _burst(self, row: int) -> str:
+        """Describe what an allocation has in common with other items of a list.
+
+        It was made at the same place, and freed at the same moment.
+        """
+        card_ledger, a = self._card_ledger, self._card_ledger.allocations
+        phase = int(card_ledger.born_in[row])
+        name = "" if phase < 0 else str(card_ledger.phases.names[phase])
+        return f"{np.searchsorted(self._allocated, a.freed[row])} {name} {a.stack[row]}"
 
     def candidates(self) -> list[Candidate]:
         """Return the groups, with unnamed items in the group of the list that they belong to."""
@@ -209,18 +233,12 @@ class _Groups:
             if key[0] is not None and "[...]" in key[2] and not key[3]:
                 for row in found:
                     if a.freed[row] < self._card_ledger.events:
-                        burst = int(np.searchsorted(self._allocated, a.freed[row]))
-                        lists[f"{burst} {_phase(self._card_ledger, row)}"] = key
+                        lists[self._burst(row)] = key
         for form, key in lists.items():
             if (None, "", form, False) in self._found:
                 self._found[key].update(
                     dict.fromkeys(self._found.pop((None, "", form, False)), key[2])
                 )
-
-
-def _phase(card_ledger: CardLedger, row: int) -> str:
-    phase = int(card_ledger.born_in[row])
-    return "" if phase < 0 else str(card_ledger.phases.names[phase])
 
 
 def _root(holder: Holder, place: Place) -> str:

@@ -43,10 +43,6 @@ class Exemptions:
             (a.freed < until) & (a.allocated_at >= 0) & (a.addr < BEYOND)
         )
         self._allocated = np.sort(a.allocated_at[a.addr < BEYOND])
-        self._variables = [
-            None if text is None else place_of(text).variable
-            for text in (None, *map(without_shape, card_ledger.texts))
-        ]
         self._updates = np.array(
             sorted(
                 card_ledger.bounds(span)[0]
@@ -64,16 +60,13 @@ class Exemptions:
         card_ledger, freed = self._card_ledger, self._freed
         a = card_ledger.allocations
         rows = freed[np.isin(a.requested[freed], np.unique(a.requested[candidate.rows]))]
-        known = np.unique(card_ledger.names[rows])
-        own = [
+        own = place_of(candidate.paths[0]).variable if candidate.paths else None
+        names = [
             name
-            for name in known.tolist()
-            if name == NO_NAME or self._variables[name + 1] == self._variable(candidate)
+            for name in np.unique(card_ledger.names[rows]).tolist()
+            if name == NO_NAME or place_of(without_shape(card_ledger.texts[name])).variable == own
         ]
-        return rows[np.isin(card_ledger.names[rows], own)]
-
-    def _variable(self, candidate: Candidate) -> str | None:
-        return place_of(candidate.paths[0]).variable if candidate.paths else None
+        return rows[np.isin(card_ledger.names[rows], names)]
 
     def is_harmless(self, candidate: Candidate, rise: Rise) -> bool:
         """Return whether what was added is no leak."""

@@ -7,7 +7,6 @@ made so far is the clock.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
 
 FEWEST = 4
 """Iterations that make a loop: three differences, so that two jumps are no growth."""
+MANY = 8
+"""Iterations from which a list that is emptied and filled again is worth a tip."""
 LONGEST = 8
 """Most moments of one iteration at which something is added."""
 REGULAR = 0.75
@@ -123,7 +124,11 @@ class Iterations:
         now = int(_at(ticks, np.array([self._until]))[0])
         if len(moments) < FEWEST * count or not _goes_on(moments, count, now):
             return None
-        if self._is_replaced(rows, earlier, ticks, 2 * _distance(moments, count)):
+        items = earlier[
+            _at(ticks, a.freed[earlier]) - _at(ticks, a.allocated_at[earlier])
+            >= 2 * _distance(moments, count)
+        ]  # what lives for a shorter time is a variable of the loop
+        if self._is_replaced(rows, items, refills=len(moments) < MANY * count):
             return None
         added = np.bincount(index, a.block[rows]).astype(np.int64)
         sums = np.add.reduceat(added, np.arange(0, len(added) // count * count, count))
@@ -157,19 +162,17 @@ class Iterations:
         """
         first, last = self._a.allocated_at[rows[[0, -1]]].tolist()
         meanwhile = (self._call_ends > first) & (self._call_ends <= last)
-        called = Counter(self._called[meanwhile].tolist())
-        return not called or max(called.values()) >= FEWEST - 1
+        called = self._called[meanwhile]
+        return 2 * len(np.unique(called)) <= len(called) or not len(called)
 
-    def _is_replaced(self, rows: Ints, earlier: Ints, ticks: Ints, least: float) -> bool:
+    def _is_replaced(self, rows: Ints, items: Ints, *, refills: bool) -> bool:
         """Return whether earlier items were freed while these were added.
 
-        An item that lives for less than two iterations (`least`) is a variable of the loop.
+        If the variable is short (`refills`), it is also one that is emptied and filled again.
         """
-        a, first = self._a, int(self._a.allocated_at[rows[0]])
-        freed = earlier[(a.freed[earlier] > first) & (a.freed[earlier] < self._until)]
-        lived = _at(ticks, a.freed[freed]) - _at(ticks, a.allocated_at[freed])
-        size = int(a.block[freed[lived >= least]].sum())
-        return size >= REPLACED * int(a.block[rows].sum())
+        a, first = self._a, -1 if refills else int(self._a.allocated_at[rows[0]])
+        freed = items[(a.freed[items] > first) & (a.freed[items] < self._until)]
+        return int(a.block[freed].sum()) >= REPLACED * int(a.block[rows].sum())
 
     def _works(self, rows: Ints) -> bool:
         """Return whether most iterations free something larger than they keep."""

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.core.session.tensor_names import is_graph_name, is_place, without_shape
-from nbmem.report.analysis.growth_candidates import Candidate, place_of
-from nbmem.report.ledger.allocation_facts import NO_NAME
+from nbmem.report.analysis.growth_candidates import Candidate, Place, variable_of
 from nbmem.report.ledger.grown_variables import find_chains
 
 if TYPE_CHECKING:
@@ -45,7 +43,7 @@ def joined_tensors(
     is.
 
     Returns:
-        Each with those of its allocations that live at the position.
+        Each with the allocations that it had until the position.
     """
     a = card_ledger.allocations
     may_be = np.isin(card_ledger.category, _VARIABLES)
@@ -56,27 +54,21 @@ def joined_tensors(
             continue
         rows = rows[a.allocated_at[rows] < until]
         rise = iterations.rise_of(rows, rows[:0])
-        live = rows[a.freed[rows] >= until]
-        if rise is None or not len(live) or _is_of_decoding(card_ledger, rows):
+        if rise is None or a.freed[rows[-1]] < until:
             continue
-        if _batches_grow(card_ledger, rows):
-            continue
-        slope = int(np.median(np.diff(a.block[rows])))
-        found.append(
-            (
-                _named(card_ledger, rows, live, candidates),
-                replace(rise, slope=slope, works=True, joined=True),
-            )
-        )
+        if not (_is_of_decoding(card_ledger, rows) or _batches_grow(card_ledger, rows)):
+            slope = int(np.median(np.diff(a.block[rows])))
+            rise = replace(rise, slope=slope, works=True, joined=True)
+            found.append((_named(card_ledger, rows, candidates), rise))
     return found
 
 
 def _reaches_its_size(card_ledger: CardLedger, row: int) -> bool:
     """Return whether the largest tensor was replaced by one of the same size."""
     a = card_ledger.allocations
-    later = np.arange(row + 1, len(a))
-    later = later[a.allocated_at[later] < a.freed[row]]
-    return bool(np.any(a.requested[later] == a.requested[row]) and a.freed[row] < card_ledger.events)
+    last = int(np.searchsorted(a.allocated_at, a.freed[row]))
+    again = np.any(a.requested[row + 1 : last] == a.requested[row])
+    return bool(again and a.freed[row] < card_ledger.events)
 
 
 def _is_of_decoding(card_ledger: CardLedger, rows: Ints) -> bool:
@@ -109,21 +101,21 @@ def _bytes(sizes: Counter[int]) -> int:
     return sum(size * count for size, count in sizes.items())
 
 
-def _named(
-    card_ledger: CardLedger, rows: Ints, live: Ints, candidates: list[Candidate]
-) -> Candidate:
-    """Return the live rows with the variable that has the last of them."""
+def _named(card_ledger: CardLedger, rows: Ints, candidates: list[Candidate]) -> Candidate:
+    """Return the rows with the variable that has the last of them."""
+    place, root = None, None
     for candidate in candidates:
-        if candidate.root is not None and not candidate.by_graph and live[-1] in candidate.rows:
-            path = candidate.paths[candidate.rows.tolist().index(live[-1])]
-            return replace(candidate, rows=live, paths=(path,) * len(live))
-    for row in reversed(rows.tolist()):
-        index = int(card_ledger.names[row])
-        name = "" if index == NO_NAME else without_shape(card_ledger.texts[index])
-        if name and not is_graph_name(name) and not is_place(name) and not name.startswith("input "):
-            place = place_of(name)
-            return Candidate(
-                root=place.variable, where=place.where, by_graph=False, rows=live,
-                paths=(place.path,) * len(live),
-            )  # fmt: skip
-    return Candidate(root=None, where="", by_graph=False, rows=live, paths=())
+        if candidate.root is not None and not candidate.by_graph and rows[-1] in candidate.rows:
+            path = candidate.paths[candidate.rows.tolist().index(rows[-1])]
+            place, root = Place(path, candidate.where, by_graph=False), candidate.root
+            break
+    else:
+        names = (variable_of(card_ledger, row) for row in reversed(rows.tolist()))
+        place = next((name for name in names if name is not None), None)
+    return Candidate(
+        root=root or (place and place.variable),
+        where=place.where if place else "",
+        by_graph=False,
+        rows=rows,
+        paths=(place.path,) * len(rows) if place else (),
+    )

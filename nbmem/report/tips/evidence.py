@@ -11,8 +11,8 @@ from nbmem.core.session.holders import HolderKind, held_storages
 from nbmem.core.units import MIB
 from nbmem.report.analysis.cache_releases import had_room, releases_by_user, releases_for_requests
 from nbmem.report.analysis.growth import find_growth, step_ends, step_peaks
+from nbmem.report.analysis.growth_candidates import candidates_at
 from nbmem.report.analysis.program_names import code_name, largest_model, largest_optimizer
-from nbmem.report.analysis.totals_by_name import group_by_account
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
     from nbmem.core.session.categories import Category
     from nbmem.core.session.events import Stack
-    from nbmem.core.session.holders import HeldStorage
+    from nbmem.core.session.holders import HeldStorage, Holder
     from nbmem.core.session.session import DeviceTrace, Session
     from nbmem.report.analysis.growth import Growth
+    from nbmem.report.analysis.growth_candidates import Candidate
     from nbmem.report.ledger.balance import Ledger
     from nbmem.report.ledger.card_ledger import CardLedger
     from nbmem.report.model import PhaseRow, Report
@@ -39,6 +40,8 @@ NEARLY_FULL = 0.9
 """The used share of the card from which memory is short."""
 OF_THE_CARD = 0.05
 """On a card with room, the share below which unused bytes are not mentioned."""
+MOSTLY = 0.5
+"""Part of a variable's allocations that are freed before the end if the variable is."""
 
 
 class Evidence:
@@ -140,17 +143,34 @@ class Evidence:
 
     @cached_property
     def growing(self) -> tuple[Growth, ...]:
-        """The accounts that grow from step to step, the steepest first.
+        """The variables that grow with each iteration, the steepest first.
 
         Those of gradient cycles have a rule of their own.
         """
         in_cycles = self.in_gradient_cycle
-        if not in_cycles.any():
-            return find_growth(self.card_ledger)
-        rows = self.card_ledger.live(self.card_ledger.events)
-        accounts, index = group_by_account(self.card_ledger, rows)
-        holders = {accounts[i].holder for i in np.unique(index[in_cycles[rows]])}
-        return tuple(g for g in find_growth(self.card_ledger) if g.account.holder not in holders)
+        return tuple(
+            one
+            for one in find_growth(self.card_ledger)
+            if in_cycles[np.concatenate([one.rows, one.graph_rows])].mean() <= MOSTLY
+        )
+
+    @cached_property
+    def grown_at_peak(self) -> tuple[Growth, ...]:
+        """The variables that had grown at the peak and were freed before the end."""
+        freed, events = self.card_ledger.allocations.freed, self.card_ledger.events
+        peak = int(np.argmax(self.card_ledger.allocated))
+        found = find_growth(self.card_ledger, peak)
+        there = [freed[one.rows][freed[one.rows] >= peak] for one in found]
+        return tuple(
+            one
+            for one, ends in zip(found, there, strict=True)
+            if len(ends) and (ends < events).mean() > MOSTLY
+        )
+
+    @cached_property
+    def candidates(self) -> list[Candidate]:
+        """What is live at the end, by the variable that keeps it."""
+        return candidates_at(self.card_ledger, self.card_ledger.events)
 
     def phases(self, *names: str) -> list[PhaseRow]:
         """Return the report's phases of these names, in order.
@@ -206,11 +226,22 @@ class Evidence:
 
     def peak_without(self, rows: Ints) -> int:
         """Return the highest allocated bytes without these allocations."""
+        return int(self.allocated_without(rows).max())
+
+    def allocated_without(self, rows: Ints, after: int = 0) -> Ints:
+        """Return the curve of the allocated bytes without these allocations.
+
+        Args:
+            rows: The allocations.
+            after: Number of events for which each of them lives nevertheless.
+        """
         a, card_ledger = self.card_ledger.allocations, self.card_ledger
         change = np.zeros(card_ledger.events + 2, np.int64)
-        np.add.at(change, np.maximum(a.allocated_at[rows], -1) + 1, a.block[rows])
+        begins = np.minimum(np.maximum(a.allocated_at[rows], -1) + 1 + after, a.freed[rows] + 1)
+        np.add.at(change, begins, a.block[rows])
         np.subtract.at(change, a.freed[rows] + 1, a.block[rows])
-        return int((card_ledger.allocated - np.cumsum(change)[: card_ledger.events + 1]).max())
+        without: Ints = card_ledger.allocated - np.cumsum(change)[: card_ledger.events + 1]
+        return without
 
     def sum_at(self, position: int, *categories: Category) -> int:
         """Sum the bytes of some categories at a position."""
@@ -281,6 +312,7 @@ class Evidence:
         self,
         *kinds: HolderKind,
         root: str | None = None,
+        roots: frozenset[str] = frozenset(),
         beside: frozenset[HolderKind] = frozenset(),
     ) -> list[HeldStorage]:
         """Return the storages that only some kinds of holders keep.
@@ -288,16 +320,19 @@ class Evidence:
         Args:
             kinds: Kinds of holders that they may have.
             root: The one allowed root; None for all roots of these kinds.
+            roots: Several allowed roots.
             beside: Kinds that may hold them as well, since they are released with the others.
         """
+        allowed = roots if root is None else roots | {root}
+
+        def is_allowed(holder: Holder) -> bool:
+            return holder.kind in kinds and (not allowed or holder.root in allowed)
+
         return [
-            h
-            for h in self.held
-            if any(k.kind in kinds and (root is None or k.root == root) for k in h.holders)
-            and all(
-                (k.kind in kinds and (root is None or k.root == root)) or k.kind in beside
-                for k in h.holders
-            )
+            held
+            for held in self.held
+            if any(map(is_allowed, held.holders))
+            and all(is_allowed(holder) or holder.kind in beside for holder in held.holders)
         ]
 
     # --- the parts of the program

@@ -1,25 +1,31 @@
-"""A loss or an output is kept with its whole graph, step after step.
+"""A loss or an output is kept with its whole graph, iteration after iteration.
 
 What it sees
-    Results of three or more forward passes that still live at the end, because a sum or a list
-    holds the graph that made them (`total = total + loss`, `outputs.append(out)`).
+    What graphs of three or more forward passes keep at the end, because a sum, a list or a state
+    holds them (`total = total + loss`, `outputs.append(out)`, `self.state = h`). The bytes are all
+    that go with them: activations, inputs, earlier states. A loop's own variable that was computed
+    from them is not named.
 What it costs
     All activations of every pass: it grows until the card is full.
 Do instead
     Keep `loss.detach()` (no synchronisation) or `loss.item()`; validate under `torch.no_grad()`.
+    Detach a recurrent state before the next forward: `state = state.detach()`.
 When to ignore it
     You call backward() on the sum of all these passes later.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.core.session.holders import HolderKind
 from nbmem.core.session.tensor_names import in_traceback
+from nbmem.report.analysis.graph_holders import join_by_graph
+from nbmem.report.analysis.growth_candidates import common_place, merge_by_root
 from nbmem.report.analysis.program_names import is_expression, items_of
 from nbmem.report.model import Finding
 from nbmem.report.tips.rule import Rule, fmt
@@ -27,75 +33,93 @@ from nbmem.report.tips.rule import Rule, fmt
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
     from numpy.typing import NDArray
 
+    from nbmem.report.analysis.graph_holders import GraphHolders
+    from nbmem.report.analysis.growth_candidates import Candidate
     from nbmem.report.tips.evidence import Evidence
 
     Ints = NDArray[np.int64]
 
 FEWEST = 3
 """Passes whose results are live at one moment."""
-_GRAPH_OF = "the graph of "
-_ITEM = re.compile(r"(.+)\[\d+\]")
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """Find activations of several passes at the end, and their holders."""
-    rows, passes = _kept(e)
-    if passes < FEWEST:
-        return
-    a = e.card_ledger.allocations
-    size = int(a.block[rows].sum())
-    named = _named(e, {int(row) for row in rows})
-    if not named:
-        kept = [way for held in e.held_in(rows) for way in held.holders]
-        if e.worth(size) and not any(in_traceback(way.path) for way in kept):
-            yield _finding(None, size, passes, size)
-        return
-    for root, paths, freed in named:
+    """Find what graphs of several passes keep at the end, and their holders."""
+    graphs = [one for one in e.candidates if one.by_graph and one.root is not None]
+    found = [one for one in merge_by_root(graphs) if _passes(e, one.rows) >= FEWEST]
+    for holders in join_by_graph(found, e.candidates):
+        freed = e.freed_bytes(e.held_only_by(HolderKind.GRAPH, roots=_roots(holders)))
         if e.worth(freed):
-            lists = {match[1] for path in paths if (match := _ITEM.fullmatch(path)) is not None}
-            item = e.item_of(min(lists)) if lists else root
-            item = item if item is not None and item.isidentifier() else None
-            code = _code(paths, lists, item or "x")
-            yield _finding(root, freed, passes, size, item=item, code=code)
+            yield _finding(
+                freed,
+                _passes(e, holders.carriers[0].rows),
+                names=[f"`{common_place(one.paths)}`{one.where}" for one in holders.carriers],
+                items=[_item(e, one) for one in holders.carriers],
+                code=_code(e, holders),
+            )
+    rows = _activations(e)
+    size = int(e.card_ledger.allocations.block[rows].sum())
+    kept = [way for held in e.held_in(rows) for way in held.holders]
+    if not graphs and passes_kept(e) >= FEWEST and e.worth(size):
+        if not any(in_traceback(way.path) for way in kept):
+            yield _finding(size, passes_kept(e), names=[], items=[], code=None)
 
 
-def _code(paths: set[str], lists: set[str], item: str) -> str | None:
+def _roots(holders: GraphHolders) -> frozenset[str]:
+    """Return the variables without which the graphs are freed."""
+    return frozenset(str(one.root) for one in (*holders.carriers, *holders.results))
+
+
+def _item(e: Evidence, candidate: Candidate) -> str | None:
+    """Return the name of what a list receives, or of a single tensor."""
+    place = common_place(candidate.paths)
+    name = e.item_of(place) if len(set(candidate.paths)) > 1 else place
+    return name if name is not None and is_expression(name) else None
+
+
+def _code(e: Evidence, holders: GraphHolders) -> str | None:
     """Return code that detaches what is kept, or None.
 
-    None unless it is a name, a list or a plain path from a name.
+    None unless each is a name, a list or a plain path from a name.
     """
-    if len(paths) == 1 and not lists and is_expression(path := min(paths)):
-        return f"{path} = {path}.detach()   # and from now on keep only {path}.detach()"
-    if len(lists) == 1 and is_expression(kept := min(lists)):
-        count = items_of(kept, paths)
-        if count is not None:
-            return (
-                f"for i in range({count}):   # and append only {item}.detach()\n"
-                f"    {kept}[i] = {kept}[i].detach()"
-            )
-    return None
+    lines = [_detach(e, one) for one in holders.carriers]
+    lines += [f"del {common_place(one.paths)}" for one in holders.results]
+    names = [common_place(one.paths) for one in holders.results]
+    if None in lines or any(one.where for one in (*holders.carriers, *holders.results)):
+        return None
+    return "\n".join(map(str, lines)) if all(map(str.isidentifier, names)) else None
 
 
-def _finding(  # noqa: PLR0913 - the parts of one sentence
-    root: str | None,
-    freed: int,
-    passes: int,
-    size: int,
-    *,
-    item: str | None = None,
-    code: str | None = None,
+def _detach(e: Evidence, candidate: Candidate) -> str | None:
+    paths, place = set(candidate.paths), common_place(candidate.paths)
+    if not is_expression(place):
+        return None
+    if paths == {place}:
+        return f"{place} = {place}.detach()   # and from now on keep only {place}.detach()"
+    count = items_of(place, paths)
+    if count is None:
+        return None
+    return (
+        f"for i in range({count}):   # and append only {_item(e, candidate) or 'x'}.detach()\n"
+        f"    {place}[i] = {place}[i].detach()"
+    )
+
+
+def _finding(
+    freed: int, passes: int, *, names: list[str], items: list[str | None], code: str | None
 ) -> Finding:
-    name = f"`{root}`" if root else "Something"
-    each = f"about {fmt(size // passes)} a pass"
+    kept = " and ".join(names) or "Something"
+    items = [f"{item}.detach()" for item in items if item is not None]
+    instead = " and ".join(items) if len(items) == len(names) and items else "values from .detach() or .item()"
     return Finding(
-        rule="graph_kept",
-        title=f"{name} keeps the graphs of {passes} forward passes: {fmt(freed)}; "
-        f"keep {f'{item}.detach()' if item else 'detached values'} instead",
-        evidence=f"Activations of {passes} forward passes live at the end, {each}, and no backward "
-        f"has freed them; {f'the graph of {root}' if root else 'a graph'} keeps them.",
+        rule=RULE.name,
+        title=f"{kept} {'keep' if len(names) > 1 else 'keeps'} the graphs of {passes} forward "
+        f"passes: {fmt(freed)}; keep {instead} instead",
+        evidence=f"What {passes} forward passes saved for backward lives at the end, about "
+        f"{fmt(freed // passes)} a pass, and no backward has freed it; "
+        f"{f'the graph of {kept}' if names else 'a graph'} keeps it.",
         low=freed,
         high=freed,
         ground="exact",
@@ -105,41 +129,25 @@ def _finding(  # noqa: PLR0913 - the parts of one sentence
 
 def passes_kept(e: Evidence) -> int:
     """Count the forward passes whose activations live at the end."""
-    return _kept(e)[1]
+    return _passes(e, _activations(e))
 
 
-def _kept(e: Evidence) -> tuple[Ints, int]:
-    """Return the activations of forwards that live at the end.
+def _activations(e: Evidence) -> Ints:
+    """Return the activations of forwards that live at the end."""
+    rows = e.card_ledger.live(e.card_ledger.events)
+    rows = rows[e.card_ledger.category[rows] == Category.ACTIVATIONS]
+    return rows[~e.in_gradient_cycle[rows]]  # a rule of its own
 
-    Also returns the number of passes.
-    """
+
+def _passes(e: Evidence, rows: Ints) -> int:
+    """Count the forward passes of which much is among some allocations."""
     card_ledger = e.card_ledger
-    rows = card_ledger.live(card_ledger.events)
-    rows = rows[card_ledger.category[rows] == Category.ACTIVATIONS]
-    rows = rows[~e.in_gradient_cycle[rows]]  # a rule of its own
     rows = rows[card_ledger.phases.named(card_ledger.born_in[rows], "forward")]
     sizes: Counter[int] = Counter()
     blocks = card_ledger.allocations.block[rows].tolist()
     for phase, block in zip(card_ledger.born_in[rows].tolist(), blocks, strict=True):
         sizes[phase] += block
-    return rows, sum(e.worth(FEWEST * size) for size in sizes.values())
-
-
-def _named(e: Evidence, rows: set[int]) -> list[tuple[str, set[str], int]]:
-    """Return the names whose graphs keep these rows.
-
-    With each come its paths, and the bytes that detaching them frees.
-    """
-    roots: dict[str, set[str]] = {}
-    for held in e.held:
-        if e.row_of(held) in rows:
-            for way in held.holders:
-                if way.kind is HolderKind.GRAPH and not in_traceback(way.path):
-                    roots.setdefault(way.root, set()).add(way.path.removeprefix(_GRAPH_OF))
-    return [
-        (root, paths, e.freed_bytes(e.held_only_by(HolderKind.GRAPH, root=root)))
-        for root, paths in roots.items()
-    ]
+    return sum(e.worth(FEWEST * size) for size in sizes.values())
 
 
 RULE = Rule(name="graph_kept", text=__doc__, check=check, anywhere=True)

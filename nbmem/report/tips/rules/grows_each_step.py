@@ -3,9 +3,11 @@
 What it sees
     Something of which more is left from step to step, over four or more of them, and that is not
     the graph of a loss (see graph_kept): a list that gets longer, a cache without a bound, a tensor
-    to which each step joins another. A tensor that is larger because the whole batch is, or that
-    decoding makes longer, is none. It speaks of a fiftieth of the peak, or where a thousand such
-    steps fill a tenth of the card.
+    to which each step joins another. A step is an iteration of any loop, also of one that does not
+    train. A list of a function that has ended counts if it was there at the peak. A tensor that is
+    larger because the whole batch is, or that decoding makes longer, is none; nor is a buffer that
+    is full, or data that is loaded before the loop. It speaks of a fiftieth of the peak, or where a
+    thousand such steps fill a tenth of the card.
 What it costs
     The same bytes with every further step, until the card is full.
 Do instead
@@ -17,17 +19,14 @@ When to ignore it
 
 from __future__ import annotations
 
-from collections import Counter
-from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.core.session.categories import Category
 from nbmem.core.session.holders import HolderKind
-from nbmem.report.analysis.growth import update_positions
+from nbmem.report.analysis.growth_candidates import common_place
 from nbmem.report.analysis.program_names import is_expression, items_of
-from nbmem.report.analysis.totals_by_name import group_by_account
+from nbmem.report.ledger.allocation_facts import NO_NAME
 from nbmem.report.model import Finding
 from nbmem.report.tips.evidence import LEAST
 from nbmem.report.tips.rule import Rule, fmt
@@ -35,179 +34,123 @@ from nbmem.report.tips.rule import Rule, fmt
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
     from nbmem.core.session.holders import HeldStorage
     from nbmem.report.analysis.growth import Growth
     from nbmem.report.tips.evidence import Evidence
 
-    Ints = NDArray[np.int64]
-
-OTHERS = (Category.ACTIVATIONS, Category.WORKSPACE)
-"""Growth that other rules report, or that is no fault."""
 KEEPERS = (HolderKind.NAME, HolderKind.CLOSURE, HolderKind.GENERATOR, HolderKind.MODULE)
 """Kinds of holders that may retain what grows; a running loop has it in a local and frees it at its
 end."""
-MOST = 0.5
-"""Part of the growth that one holder must have; the last tensor also has its own name in the
-loop."""
-AS_BEFORE = 0.75
-"""Part of what forwards allocate with an unchanged size, where the batch's size changes: with a
-longer batch, autocast's copies of the weights also change."""
 LATER, OF_THE_CARD = 1_000, 0.1
 """Number of steps after which even a small growth fills this part of the card."""
 
 
 def check(e: Evidence) -> Iterator[Finding]:
     """Find what grows from step to step, by its holder."""
-    by_keeper: dict[str | None, list[Growth]] = {}
-    for found in e.growing:
-        if found.account.category not in OTHERS and not _is_a_result(e, found):
-            by_keeper.setdefault(_keeper(e, found), []).append(found)
-    for root, lines in by_keeper.items():
-        slope = sum(g.slope for g in lines)
-        place, kept = _kept_place(e, root, lines)
-        held = e.freed_bytes(kept) or sum(g.last for g in lines)
-        grown = sum(g.last - g.first for g in lines)
-        if not e.worth(grown) and not (grown >= LEAST and _fills(e, LATER * slope)):
-            continue
-        line = next((g.account.line for g in lines if g.account.line), None)
-        name = f"`{place}`" if place else "What no name holds"
-        yield Finding(
-            rule=RULE.name,
-            title=f"{name} grows by {fmt(slope)} with every step and holds {fmt(held)}",
-            evidence=f"More of it is left from step to step, over {lines[0].steps} of them"
-            f"{f', made at {line}' if line else ''}; in 1,000 steps that is {fmt(LATER * slope)}.",
-            low=held,
-            high=held,
-            ground="exact",
-            code=_code(e, root, place, kept),
-        )
+    for growth in e.growing:
+        if len(growth.rows) and not _is_loaded_data(e, growth) and not _is_in_traceback(e, growth):
+            kept = _kept_alone(e, growth)
+            held = e.freed_bytes(kept) or growth.held - growth.graph_held
+            if _is_worth(e, growth, held):
+                yield _finding(e, growth, held, kept)
+    for growth in e.grown_at_peak:
+        saved = _saved(e, growth)
+        if e.worth(saved) and not _is_loaded_data(e, growth):
+            yield _at_peak(growth, saved)
 
 
-def _fills(e: Evidence, count: int) -> bool:
-    return e.card_known and count >= OF_THE_CARD * e.trace.info.total_bytes
+def _is_worth(e: Evidence, growth: Growth, held: int) -> bool:
+    """Return whether growth is worth a tip, now or after many more steps."""
+    later = e.card_known and LATER * _slope(growth) >= OF_THE_CARD * e.trace.info.total_bytes
+    return e.worth(held) or (held >= LEAST and later)
 
 
-def _keeper(e: Evidence, growth: Growth) -> str | None:
-    """Return the holder at the end of what grew, or else its local name.
-
-    The latter if all of it is freed by then, or if no holder has most of it.
-    """
-    mine = _rows(e, growth)
-    if not len(mine):
-        return _variable_of(growth.account.holder)
-    sizes: Counter[str] = Counter()
-    for held in e.held_in(mine):
-        best = held.holders[0]
-        if best.kind in KEEPERS:
-            sizes[best.root] += held.size
-    total = int(e.card_ledger.allocations.requested[mine].sum())
-    best_root, size = max(sizes.items(), key=lambda item: item[1], default=(None, 0))
-    return best_root if size >= MOST * total else _variable_of(growth.account.holder)
+def _slope(growth: Growth) -> int:
+    return growth.slope - growth.graph_slope
 
 
-def _is_a_result(e: Evidence, growth: Growth) -> bool:
-    """Return whether growth is a graph's or a longer batch's.
-
-    It is held by a graph, or it is one tensor that is longer each time.
-    """
-    rows = _rows(e, growth)
-    held = e.held_in(rows)
-    if held and all(h.holders[0].kind is HolderKind.GRAPH for h in held):
-        return True
-    if len(rows) != 1:
-        return False
-    if growth.account.born_in in ("forward", "inference") and not e.phases("backward"):
-        return True  # as in decoding
-    return _batches_grow(e)
+def _is_loaded_data(e: Evidence, growth: Growth) -> bool:
+    """Return whether the growth may be data or layers, which are loaded once."""
+    return not growth.works and not e.ran_out
 
 
-def _batches_grow(e: Evidence) -> bool:
-    """Return whether forwards take more at each step, in larger tensors.
+def _is_in_traceback(e: Evidence, growth: Growth) -> bool:
+    """Return whether only the traceback of another error than this card's keeps it."""
+    kinds = {way.kind for held in e.held_in(growth.rows) for way in held.holders}
+    return kinds == {HolderKind.TRACEBACK} and not e.ran_out
 
-    Most of their tensors must be larger.
 
-    Where something is appended to earlier data, the other tensors have unchanged sizes.
-    """
-    a, ends = e.card_ledger.allocations, update_positions(e.card_ledger)[1:]
-    rows = np.flatnonzero(
-        e.card_ledger.phases.named(e.card_ledger.born_in, "forward") & (a.allocated_at >= 0)
+def _later(growth: Growth) -> str:
+    made = f", made at {growth.line}" if growth.line else ""
+    return (
+        f"over {growth.iterations} of them{made}; "
+        f"in 1,000 steps that is {fmt(LATER * _slope(growth))}."
     )
-    step = np.searchsorted(ends, a.allocated_at[rows])
-    made = [Counter(a.requested[rows[step == at]].tolist()) for at in range(1, len(ends))]
-    taken = [sum(size * count for size, count in sizes.items()) for sizes in made]
-    pairs = list(pairwise(made))
-    as_before = sum((one & other).total() for one, other in pairs)
-    larger = all(one <= other for one, other in pairwise(taken)) and taken[-1:] > taken[:1]
-    return larger and as_before < AS_BEFORE * sum(one.total() for one, _ in pairs)
 
 
-def _rows(e: Evidence, growth: Growth) -> Ints:
-    """Return the allocations of a growth that live at the end."""
-    rows, wanted = e.card_ledger.live(e.card_ledger.events), growth.account
-    found, index = group_by_account(e.card_ledger, rows)
-    alike = [a.holder == wanted.holder if wanted.holder is not None else a == wanted for a in found]
-    mine: Ints = rows[np.array(alike, bool)[index]]
-    return mine
-
-
-def _variable_of(holder: str | None) -> str | None:
-    """Return the variable in a holder's name, or None.
-
-    `history` of `history[...]['loss']`; None for names from a call alone (`input args[...]`).
-    """
-    root = None if holder is None else holder.partition("[")[0].partition(".")[0]
-    return root if root and (root.isidentifier() or root.startswith("local ")) else None
-
-
-def _kept_place(
-    e: Evidence, root: str | None, lines: list[Growth]
-) -> tuple[str | None, list[HeldStorage]]:
-    """Return the place inside a root that keeps the growth.
-
-    An example is `net.memo`. Also returns the storages that are freed with it.
-    """
-    rows = {int(row) for growth in lines for row in _rows(e, growth)}
-    alone = [] if root is None else e.held_only_by(*KEEPERS, root=root)
-    mine = [held for held in alone if e.row_of(held) in rows]
-    if root is None or not mine:
-        return root, mine
-    paths = [held.name_in(root) for held in mine]
-    place = _shared(min(paths), max(paths))
-    while len(place) > len(root) and not _is_whole(place, paths):
-        place = place[: max(place.rfind("."), place.rfind("["))]
-    place = place.removesuffix("[...]")  # a path that is too long to write
-    return (place if place.startswith(root) else root), mine
-
-
-def _shared(first: str, last: str) -> str:
-    """Return the common prefix of two texts.
-
-    If they are the first and last of a sorted list, it is common to all.
-    """
-    alike = sum(
-        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+def _finding(e: Evidence, growth: Growth, held: int, kept: list[HeldStorage]) -> Finding:
+    name = growth.title or "What no name holds"
+    return Finding(
+        rule=RULE.name,
+        title=f"{name} grows by {fmt(_slope(growth))} with every step and holds {fmt(held)}",
+        evidence=f"More of it is left from step to step, {_later(growth)}",
+        low=held,
+        high=held,
+        ground="exact",
+        code=_code(e, growth, kept),
     )
-    return first[:alike]
 
 
-def _is_whole(place: str, paths: list[str]) -> bool:
-    """Return whether a common prefix of paths ends at a name or key."""
-    ends = all(path[len(place) : len(place) + 1] in ("", ".", "[") for path in paths)
-    return ends and place.count("[") == place.count("]")
+def _at_peak(growth: Growth, saved: int) -> Finding:
+    name, size = growth.title or "An unnamed list", fmt(growth.held)
+    return Finding(
+        rule=RULE.name,
+        title=f"{name} grows by {fmt(_slope(growth))} with every step and held {size} "
+        f"at the peak: keep it on the CPU",
+        evidence=f"It was freed later, but until then it grew from step to step, "
+        f"{_later(growth)} Moved to the CPU at once, it leaves the peak {fmt(saved)} lower.",
+        low=saved,
+        high=saved,
+        ground="simulated",
+    )
 
 
-def _code(e: Evidence, root: str | None, place: str | None, kept: list[HeldStorage]) -> str | None:
+def _saved(e: Evidence, growth: Growth) -> int:
+    """Return by how much the peak falls if the growth is on the CPU.
+
+    A function that is called again has the list again, and is mended with it.
+    """
+    card_ledger, a = e.card_ledger, e.card_ledger.allocations
+    names = np.unique(card_ledger.names[growth.rows])
+    same = np.flatnonzero(np.isin(card_ledger.names, names[names != NO_NAME]))
+    change = np.zeros(card_ledger.events + 2, np.int64)
+    np.add.at(change, a.allocated_at[same] + 1, 1)
+    np.subtract.at(change, a.freed[same] + 1, 1)
+    without = np.cumsum(change)[: card_ledger.events + 1] == 0
+    first, last = a.allocated_at[growth.rows].min(), a.freed[growth.rows].max()
+    without[first + 1 : last + 1] = True
+    curve = e.allocated_without(growth.rows, 0 if growth.joined else 1)
+    return e.report.peak.allocated - int(curve[without].max())
+
+
+def _kept_alone(e: Evidence, growth: Growth) -> list[HeldStorage]:
+    """Return the storages that are freed with the variable."""
+    rows = set(growth.rows.tolist())
+    alone = [] if growth.root is None else e.held_only_by(*KEEPERS, root=growth.root)
+    return [held for held in alone if e.row_of(held) in rows]
+
+
+def _code(e: Evidence, growth: Growth, kept: list[HeldStorage]) -> str | None:
     """Return code that takes what is kept off the card, or None.
 
     None unless it is a tensor, or a list of tensors, with a name.
     """
-    if e.trace.info.kind == "cpu":
-        return None  # it is in the host's memory already
-    if root is None or place is None or not kept or not is_expression(place):
+    if e.trace.info.kind == "cpu" or growth.root is None or growth.where or not kept:
+        return None  # on the CPU it is in the host's memory already
+    paths = [held.name_in(growth.root) for held in kept]
+    place = common_place(paths)
+    if not is_expression(place):
         return None
-    paths = [held.name_in(root) for held in kept]
     if paths == [place]:
         return f"{place} = {place}.cpu()   # and join only x.detach().cpu() to it"
     count = items_of(place, paths)
