@@ -18,6 +18,7 @@ from nbmem.core.session.events import BEYOND
 from nbmem.core.session.holders import HolderKind, held_storages
 from nbmem.core.session.tensor_names import (
     IN_TRACEBACK,
+    in_traceback,
     is_graph_name,
     is_place,
     without_shape,
@@ -175,7 +176,8 @@ class _Groups:
     def add_held(self, row: int, held: HeldStorage) -> None:
         """Add an allocation to the groups of all its holders."""
         for holder in held.holders:
-            if holder.kind in KEEPERS:
+            kept_exception = in_traceback(holder.path) and holder.kind is not HolderKind.TRACEBACK
+            if holder.kind in KEEPERS and not kept_exception:
                 place = place_of(holder.path)
                 root = _root(holder, place)
                 self._found[root, place.where, _form(place.path), place.by_graph][row] = place.path

@@ -115,15 +115,15 @@ class Iterations:
         rows = rows[a.allocated_at[rows] >= 0]
         if len(rows) < FEWEST:
             return None
-        clock = self._clock_of(a.allocated_at[rows])
-        if (clock is None and not self._is_plain_loop(rows)) or not self._repeats(rows):
+        clocks = self._clocks_of(a.allocated_at[rows])
+        if not (clocks or self._is_plain_loop(rows)) or not self._repeats(rows):
             return None
-        ticks = self._allocated if clock is None else clock
+        clocks = clocks or [self._allocated]
+        if not any(self._goes_on(clock, rows) for clock in clocks):
+            return None
+        ticks = clocks[0]
         moments, index = np.unique(_at(ticks, a.allocated_at[rows]), return_inverse=True)
         count = _additions(moments, np.bincount(index))
-        now = int(_at(ticks, np.array([self._until]))[0])
-        if len(moments) < FEWEST * count or not _goes_on(moments, count, now):
-            return None
         items = earlier[
             _at(ticks, a.freed[earlier]) - _at(ticks, a.allocated_at[earlier])
             >= 2 * _distance(moments, count)
@@ -136,13 +136,28 @@ class Iterations:
         return Rise(
             slope=slope,
             iterations=int((2 * sums >= slope).sum()),  # the first may begin before the clock
-            by_steps=clock is not None,
-            works=clock is not None or self._works(rows),
+            by_steps=ticks is not self._allocated,
+            works=ticks is not self._allocated or self._works(rows),
         )
 
-    def _clock_of(self, positions: Ints) -> Ints | None:
-        """Return the first clock that tells enough of the additions apart, or None."""
-        return next((c for c in self._clocks if len(np.unique(_at(c, positions))) >= FEWEST), None)
+    def _clocks_of(self, positions: Ints) -> list[Ints]:
+        """Return the clocks that tell enough of the additions apart, the finest first."""
+        return [one for one in self._clocks if len(np.unique(_at(one, positions))) >= FEWEST]
+
+    def _goes_on(self, ticks: Ints, rows: Ints) -> bool:
+        """Return whether additions are spread over the loop, and reach its end.
+
+        An evaluation behind a training is no longer the loop: the optimizer's clock stands still.
+        """
+        moments, index = np.unique(_at(ticks, self._a.allocated_at[rows]), return_inverse=True)
+        count = _additions(moments, np.bincount(index))
+        if len(moments) < FEWEST * count:
+            return False
+        span, distance = int(moments[-1] - moments[0]), _distance(moments, count)
+        now = int(_at(ticks, np.array([self._until]))[0])
+        return int(np.diff(moments).max()) <= max(AT_ONCE * span, distance) and now - int(
+            moments[-1]
+        ) <= max(PAUSE * distance, ENDED * span)
 
     def _is_plain_loop(self, rows: Ints) -> bool:
         """Return whether no module, backward or optimizer runs between allocations.
@@ -207,11 +222,3 @@ def _additions(moments: Ints, counts: Ints) -> int:
 def _distance(moments: Ints, count: int) -> float:
     """Return the usual distance between iterations."""
     return float(np.median(moments[count:] - moments[:-count]))
-
-
-def _goes_on(moments: Ints, count: int, now: int) -> bool:
-    """Return whether additions are spread over the loop, and reach its end."""
-    span, distance = int(moments[-1] - moments[0]), _distance(moments, count)
-    if int(np.diff(moments).max()) > max(AT_ONCE * span, distance):
-        return False
-    return now - int(moments[-1]) <= max(PAUSE * distance, ENDED * span)

@@ -159,12 +159,12 @@ class Evidence:
         """The variables that had grown at the peak and were freed before the end."""
         freed, events = self.card_ledger.allocations.freed, self.card_ledger.events
         peak = int(np.argmax(self.card_ledger.allocated))
-        found = find_growth(self.card_ledger, peak)
+        found, known = find_growth(self.card_ledger, peak), {one.title for one in self.growing}
         there = [freed[one.rows][freed[one.rows] >= peak] for one in found]
         return tuple(
             one
             for one, ends in zip(found, there, strict=True)
-            if len(ends) and (ends < events).mean() > MOSTLY
+            if len(ends) and (ends < events).mean() > MOSTLY and one.title not in known
         )
 
     @cached_property
