@@ -117,10 +117,11 @@ def _merge_by_root(found: list[Rising]) -> list[Rising]:
             others.append((candidate, rise))
             continue
         key = candidate.root, candidate.where
-        known = merged.get(key)
-        if known is not None:
-            candidate, rise = known[0].with_rows(candidate), known[1].and_with(rise)
-        merged[key] = candidate, rise
+        if key in merged:
+            known, before = merged[key]
+            merged[key] = known.with_rows(candidate), before.and_with(rise)
+        else:
+            merged[key] = candidate, rise
     return [*merged.values(), *others]
 
 

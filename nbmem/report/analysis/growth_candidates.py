@@ -127,9 +127,7 @@ class Candidate:
         paths = dict(zip(self.rows.tolist(), self.paths, strict=False))
         paths.update(zip(other.rows.tolist(), other.paths, strict=False))
         rows = sorted(paths)
-        return replace(
-            self, rows=np.array(rows, np.int64), paths=tuple(paths[row] for row in rows)
-        )
+        return replace(self, rows=np.array(rows, np.int64), paths=tuple(paths[row] for row in rows))
 
 
 def candidates_at(card_ledger: CardLedger, until: int) -> list[Candidate]:
@@ -225,7 +223,8 @@ class _Groups:
         """Return those of the allocations that have the most frequent size."""
         sizes = self._card_ledger.allocations.requested[rows]
         values, counts = np.unique(sizes, return_counts=True)
-        return rows[sizes == values[counts.argmax()]]
+        same: Ints = rows[sizes == values[counts.argmax()]]
+        return same
 
     def _name_items(self) -> None:
         """Move unnamed allocations to the list whose items are freed with them."""

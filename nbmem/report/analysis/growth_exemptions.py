@@ -39,9 +39,7 @@ class Exemptions:
     def __init__(self, card_ledger: CardLedger, until: int) -> None:
         self._card_ledger, self._until = card_ledger, until
         a = card_ledger.allocations
-        self._freed = np.flatnonzero(
-            (a.freed < until) & (a.allocated_at >= 0) & (a.addr < BEYOND)
-        )
+        self._freed = np.flatnonzero((a.freed < until) & (a.allocated_at >= 0) & (a.addr < BEYOND))
         self._allocated = np.sort(a.allocated_at[a.addr < BEYOND])
         self._updates = np.array(
             sorted(
@@ -107,7 +105,7 @@ class Exemptions:
         first, last = int(a.allocated_at[rows[0]]), int(a.allocated_at[rows[-1]])
         end = min(int(np.median(a.freed[rows])), self._card_ledger.events)
         begun, before, after = np.searchsorted(self._updates, [first, last, end]).tolist()
-        return begun == before < after
+        return bool(begun == before < after)
 
     def _is_list(self, rows: Ints, rise: Rise) -> bool:
         """Return whether allocations without a name are surely one list."""

@@ -154,10 +154,10 @@ class Iterations:
         if len(moments) < FEWEST * count:
             return False
         span, distance = int(moments[-1] - moments[0]), _distance(moments, count)
-        now = int(_at(ticks, np.array([self._until]))[0])
-        return int(np.diff(moments).max()) <= max(AT_ONCE * span, distance) and now - int(
-            moments[-1]
-        ) <= max(PAUSE * distance, ENDED * span)
+        if int(np.diff(moments).max()) > max(AT_ONCE * span, distance):
+            return False
+        since = int(_at(ticks, np.array([self._until]))[0] - moments[-1])
+        return since <= max(PAUSE * distance, ENDED * span)
 
     def _is_plain_loop(self, rows: Ints) -> bool:
         """Return whether no module, backward or optimizer runs between allocations.
@@ -165,7 +165,8 @@ class Iterations:
         Nor behind them: data that is loaded first is used there.
         """
         first, phases = int(self._a.allocated_at[rows[0]]), self._card_ledger.phases
-        if np.any(phases.named(self._card_ledger.born_in[rows], "forward", "backward", "optimizer")):
+        made_in = self._card_ledger.born_in[rows]
+        if np.any(phases.named(made_in, "forward", "backward", "optimizer")):
             return False
         clocks = *self._clocks, self._call_ends
         return not any(np.any((c > first) & (c <= self._until)) for c in clocks)

@@ -86,11 +86,11 @@ def _is_of_decoding(card_ledger: CardLedger, rows: Ints) -> bool:
 
 def _batches_grow(card_ledger: CardLedger, rows: Ints) -> bool:
     """Return whether the iterations allocate other tensors that are larger each time, too."""
-    a = card_ledger.allocations
+    requested = card_ledger.allocations.requested
     between = [
-        Counter(np.delete(a.requested[first:last], 0).tolist()) for first, last in pairwise(rows.tolist())
+        Counter(requested[first + 1 : last].tolist()) for first, last in pairwise(rows.tolist())
     ]
-    taken = [sum(size * count for size, count in sizes.items()) for sizes in between]
+    taken = [_bytes(sizes) for sizes in between]
     pairs = list(pairwise(between))
     as_before = sum(_bytes(one & other) for one, other in pairs)
     larger = all(one <= other for one, other in pairwise(taken)) and taken[-1] > taken[0]

@@ -19,8 +19,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from nbmem.core.session.categories import Category
 from nbmem.core.session.holders import HolderKind
 from nbmem.core.session.tensor_names import in_traceback
@@ -33,6 +31,7 @@ from nbmem.report.tips.rule import Rule, fmt
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from nbmem.report.analysis.graph_holders import GraphHolders
@@ -61,10 +60,10 @@ def check(e: Evidence) -> Iterator[Finding]:
             )
     rows = _activations(e)
     size = int(e.card_ledger.allocations.block[rows].sum())
-    kept = [way for held in e.held_in(rows) for way in held.holders]
-    if not graphs and passes_kept(e) >= FEWEST and e.worth(size):
-        if not any(in_traceback(way.path) for way in kept):
-            yield _finding(size, passes_kept(e), names=[], items=[], code=None)
+    ways = [way.path for held in e.held_in(rows) for way in held.holders]
+    passes = 0 if graphs or any(map(in_traceback, ways)) else passes_kept(e)
+    if passes >= FEWEST and e.worth(size):
+        yield _finding(size, passes, names=[], items=[], code=None)
 
 
 def _roots(holders: GraphHolders) -> frozenset[str]:
@@ -111,8 +110,9 @@ def _finding(
     freed: int, passes: int, *, names: list[str], items: list[str | None], code: str | None
 ) -> Finding:
     kept = " and ".join(names) or "Something"
-    items = [f"{item}.detach()" for item in items if item is not None]
-    instead = " and ".join(items) if len(items) == len(names) and items else "values from .detach() or .item()"
+    known = [f"{item}.detach()" for item in items if item is not None]
+    all_known = known and len(known) == len(names)
+    instead = " and ".join(known) if all_known else "values from .detach() or .item()"
     return Finding(
         rule=RULE.name,
         title=f"{kept} {'keep' if len(names) > 1 else 'keeps'} the graphs of {passes} forward "
@@ -134,9 +134,12 @@ def passes_kept(e: Evidence) -> int:
 
 def _activations(e: Evidence) -> Ints:
     """Return the activations of forwards that live at the end."""
-    rows = e.card_ledger.live(e.card_ledger.events)
-    rows = rows[e.card_ledger.category[rows] == Category.ACTIVATIONS]
-    return rows[~e.in_gradient_cycle[rows]]  # a rule of its own
+    card_ledger = e.card_ledger
+    rows = card_ledger.live(card_ledger.events)
+    rows = rows[~e.in_gradient_cycle[rows]]  # a rule of its own
+    made = card_ledger.phases.named(card_ledger.born_in[rows], "forward")
+    found: Ints = rows[made & (card_ledger.category[rows] == Category.ACTIVATIONS)]
+    return found
 
 
 def _passes(e: Evidence, rows: Ints) -> int:
