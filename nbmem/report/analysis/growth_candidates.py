@@ -63,7 +63,7 @@ _LAST = re.compile(r"\[\d+\]$")
 _VARIABLE = re.compile(r"[^\W\d]\w*")
 
 
-class Place(NamedTuple):
+class TensorPath(NamedTuple):
     """A path to a tensor, taken apart.
 
     Attributes:
@@ -84,24 +84,24 @@ class Place(NamedTuple):
         return found[0] if found else self.path
 
 
-def place_of(path: str) -> Place:
+def parse_path(path: str) -> TensorPath:
     """Take a holder's path apart, or a tensor's name without its shape."""
     text = path.removeprefix(GRAPH_OF).partition(f" {IN_TRACEBACK}")[0]
     by_graph = path.startswith(GRAPH_OF)
     if found := _LOCAL.fullmatch(text):
         where = f" in {found[2]}" if found[2] else f" in the generator {found[3]}"
-        return Place(found[1], where, by_graph)
+        return TensorPath(found[1], where, by_graph)
     if found := _CLOSURE.fullmatch(text):
-        return Place(found[1], f" closed over by {found[2]}", by_graph)
-    return Place(text, "", by_graph)
+        return TensorPath(found[1], f" closed over by {found[2]}", by_graph)
+    return TensorPath(text, "", by_graph)
 
 
-def variable_of(card_ledger: CardLedger, row: int) -> Place | None:
+def variable_of(card_ledger: CardLedger, row: int) -> TensorPath | None:
     """Return the variable that an allocation had while the program ran, or None."""
     index = int(card_ledger.names[row])
     name = "" if index == NO_NAME else without_shape(card_ledger.texts[index])
     unknown = not name or is_graph_name(name) or is_place(name) or name.startswith("input ")
-    return None if unknown else place_of(name)
+    return None if unknown else parse_path(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class Candidate:
 
     Attributes:
         root: What one would delete or change; None if no name is known.
-        where: The function that has it (see `Place.where`).
+        where: The function that has it (see `TensorPath.where`).
         by_graph: Whether graphs keep them.
         rows: The allocations, ascending.
         paths: Their paths as code, in that order; empty without a name.
@@ -176,7 +176,7 @@ class _Groups:
         for holder in held.holders:
             kept_exception = in_traceback(holder.path) and holder.kind is not HolderKind.TRACEBACK
             if holder.kind in KEEPERS and not kept_exception:
-                place = place_of(holder.path)
+                place = parse_path(holder.path)
                 root = _root(holder, place)
                 self._found[root, place.where, _form(place.path), place.by_graph][row] = place.path
 
@@ -187,7 +187,7 @@ class _Groups:
         if place is not None:
             path = _LAST.sub("[...]", place.path)  # repetitions share the name of one item
             self._found[place.variable, place.where, _form(place.path), False][row] = path
-        elif card_ledger.category[row] == Category.ACTIVATIONS:
+        elif card_ledger.category[row] == Category.ACTIVATIONS and self._phase(row) == "forward":
             self._found[None, "", "", True][row] = ""
         else:
             form = self._burst(row)
@@ -200,10 +200,13 @@ class _Groups:
 
         It was made at the same place, and freed at the same moment.
         """
-        card_ledger, a = self._card_ledger, self._card_ledger.allocations
-        phase = int(card_ledger.born_in[row])
-        name = "" if phase < 0 else str(card_ledger.phases.names[phase])
-        return f"{np.searchsorted(self._allocated, a.freed[row])} {name} {a.stack[row]}"
+        a = self._card_ledger.allocations
+        burst = np.searchsorted(self._allocated, a.freed[row])
+        return f"{burst} {self._phase(row)} {a.stack[row]}"
+
+    def _phase(self, row: int) -> str:
+        phase = int(self._card_ledger.born_in[row])
+        return "" if phase < 0 else str(self._card_ledger.phases.names[phase])
 
     def candidates(self) -> list[Candidate]:
         """Return the groups, with unnamed items in the group of the list that they belong to."""
@@ -242,7 +245,7 @@ class _Groups:
                 )
 
 
-def _root(holder: Holder, place: Place) -> str:
+def _root(holder: Holder, place: TensorPath) -> str:
     """Return the name of a root; for a failed function its variable."""
     return place.variable if holder.kind is HolderKind.TRACEBACK else holder.root
 

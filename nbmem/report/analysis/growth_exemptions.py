@@ -8,7 +8,7 @@ import numpy as np
 
 from nbmem.core.session.events import BEYOND
 from nbmem.core.session.tensor_names import without_shape
-from nbmem.report.analysis.growth_candidates import place_of
+from nbmem.report.analysis.growth_candidates import parse_path
 from nbmem.report.ledger.allocation_facts import NO_NAME
 
 if TYPE_CHECKING:
@@ -58,11 +58,11 @@ class Exemptions:
         card_ledger, freed = self._card_ledger, self._freed
         a = card_ledger.allocations
         rows = freed[np.isin(a.requested[freed], np.unique(a.requested[candidate.rows]))]
-        own = place_of(candidate.paths[0]).variable if candidate.paths else None
+        own = parse_path(candidate.paths[0]).variable if candidate.paths else None
         names = [
             name
             for name in np.unique(card_ledger.names[rows]).tolist()
-            if name == NO_NAME or place_of(without_shape(card_ledger.texts[name])).variable == own
+            if name == NO_NAME or parse_path(without_shape(card_ledger.texts[name])).variable == own
         ]
         return rows[np.isin(card_ledger.names[rows], names)]
 
@@ -71,6 +71,8 @@ class Exemptions:
         if candidate.by_graph:
             return candidate.root is None and not self._of_many_steps(candidate.rows)
         if self._is_trained_on(candidate.rows) or self._is_freed_in_turn(candidate.rows):
+            return True
+        if rise.iterations < MANY and self._is_filled_again(candidate.rows):
             return True
         return candidate.root is None and not self._is_list(candidate.rows, rise)
 
@@ -83,6 +85,13 @@ class Exemptions:
         ended = rows[a.freed[rows] < self._card_ledger.events]
         moments = np.unique(np.searchsorted(self._allocated, a.freed[ended]))
         return len(moments) > IN_TURN * len(rows)
+
+    def _is_filled_again(self, rows: Ints) -> bool:
+        """Return whether the variable has new items after these were freed."""
+        card_ledger, a = self._card_ledger, self._card_ledger.allocations
+        names = np.unique(card_ledger.names[rows])
+        later = a.allocated_at >= a.freed[rows].max()
+        return bool(np.any(later & np.isin(card_ledger.names, names[names != NO_NAME])))
 
     def _of_many_steps(self, rows: Ints) -> bool:
         """Return whether activations are those of several steps.

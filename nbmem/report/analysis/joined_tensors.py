@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.report.analysis.growth_candidates import Candidate, Place, variable_of
+from nbmem.report.analysis.growth_candidates import Candidate, TensorPath, variable_of
 from nbmem.report.ledger.grown_variables import find_chains
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _named(card_ledger: CardLedger, rows: Ints, candidates: list[Candidate]) -> 
     for candidate in candidates:
         if candidate.root is not None and not candidate.by_graph and rows[-1] in candidate.rows:
             path = candidate.paths[candidate.rows.tolist().index(rows[-1])]
-            place, root = Place(path, candidate.where, by_graph=False), candidate.root
+            place, root = TensorPath(path, candidate.where, by_graph=False), candidate.root
             break
     else:
         names = (variable_of(card_ledger, row) for row in reversed(rows.tolist()))

@@ -1,0 +1,113 @@
+"""What grows in any loop is told of its root holder, and nothing else is."""
+
+import numpy as np
+import pytest
+
+from nbmem.capture.graphs.saved_tensors import why_unreadable
+from nbmem.core.session.events import Action
+from nbmem.report.analysis import card_ledger_of
+from nbmem.report.analysis.growth import find_growth
+from tests.tips.growing_loops import ENDED, LEAKS, NET, SILENT
+from tests.tips.programs import MODEL
+
+torch = pytest.importorskip("torch", reason="the programs are torch programs")
+MIB = 1 << 20
+GROWTH = ("grows_each_step", "graph_kept")
+
+
+@pytest.mark.parametrize("what", LEAKS)
+def test_a_leak_is_named_with_its_bytes(run, what):
+    code, name, slope, held = LEAKS[what]
+    trace, _ = run(code, before=NET, card="T4")
+    found = [f.title for f in trace.report().findings if f.rule in GROWTH]
+    assert len(found) == 1, found
+    assert found[0].startswith(f"{name} grows by {slope}.0 MiB with every step and holds ")
+    (growth,) = [g for g in find_growth(card_ledger_of(trace.session)) if g.slope > MIB // 2]
+    assert (growth.slope, growth.held) == (slope * MIB, held * MIB)
+
+
+@pytest.mark.parametrize("what", ENDED)
+def test_a_list_that_has_ended_is_told_with_what_it_added_to_the_peak(run, what):
+    trace, _ = run(ENDED[what], before=NET, card="T4")
+    (finding,) = [f for f in trace.report().findings if f.rule in GROWTH]
+    name = "An unnamed list" if "not read" in what else "`preds` in evaluate()"
+    assert finding.title.startswith(f"{name} grows by 4.0 MiB with every step and held 48.0 MiB")
+    mended, _ = run(
+        ENDED[what].replace("net(batch())", "net(batch()).cpu()"), before=NET, card="T4"
+    )
+    saved = trace.report().peak.allocated - mended.report().peak.allocated
+    assert finding.low == finding.high == pytest.approx(saved, rel=0.01)
+
+
+@pytest.mark.parametrize("what", SILENT)
+def test_what_only_looks_like_growth_is_not_told(run, what):
+    trace, _ = run(SILENT[what], before=NET, card="T4")
+    assert [f.title for f in trace.report().findings if f.rule in GROWTH] == []
+    assert trace.report().peak.allocated > 10 * MIB
+
+
+LISTS = """
+model, losses, feats = net(), [], []
+for _ in range(6):
+    images = batch()
+    f = model(images)
+    loss = f.square().mean()
+    losses.append(loss)
+    feats.append(f)
+    loss.backward(retain_graph=True)
+    model.zero_grad()
+"""
+STATE = """
+class Cell(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.i, self.h, self.state = nn.Linear(1024, 1024), nn.Linear(1024, 1024), 0
+
+    def forward(self, x):
+        self.state = torch.tanh(self.i(x) + (self.h(self.state) if step else 0))
+        return self.state
+
+model = Cell().cuda()
+for step in range(6):
+    x = batch()
+    loss = model(x).square().mean()
+    loss.backward(retain_graph=True)
+    model.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "title"), [(LISTS, "`losses` and `feats` keep"), (STATE, "`model.state` keeps")]
+)
+def test_what_graphs_keep_belongs_to_their_holder(run, code, title):
+    if reason := why_unreadable():
+        pytest.skip(reason)
+    trace, names = run(code, before=MODEL)
+    finding = next(f for f in trace.report().findings if f.rule in GROWTH)
+    assert finding.title.startswith(f"{title} the graphs of ")
+    before = torch.cuda.memory_allocated()
+    exec(compile(finding.code, "pasted.py", "exec"), names)
+    assert before - torch.cuda.memory_allocated() == finding.low == finding.high > 8 * MIB
+
+
+RUNS_OUT = """
+def evaluate():
+    preds = []
+    with torch.no_grad():
+        while True:
+            preds.append(net(batch(1 << 17)))
+try:
+    evaluate()
+except torch.cuda.OutOfMemoryError:
+    pass
+"""
+
+
+def test_growth_is_measured_at_an_error(run):
+    trace, _ = run(RUNS_OUT, before=NET, card="T4")
+    card_ledger = card_ledger_of(trace.session)
+    (failed,) = np.flatnonzero(card_ledger.trace.events.action == Action.OOM).tolist()
+    growth = find_growth(card_ledger, failed)[0]
+    assert (growth.place, growth.where, growth.slope) == ("preds", " in evaluate()", 512 * MIB)
+    assert growth.held == 512 * MIB * growth.iterations
+    assert find_growth(card_ledger) == ()
