@@ -175,7 +175,8 @@ class _Groups:
         """Add an allocation to the groups of all its holders."""
         for holder in held.holders:
             kept_exception = in_traceback(holder.path) and holder.kind is not HolderKind.TRACEBACK
-            if holder.kind in KEEPERS and not kept_exception:
+            of_parameter = holder.path.endswith(".grad")  # each model of an ensemble has its own
+            if holder.kind in KEEPERS and not (kept_exception or of_parameter):
                 place = parse_path(holder.path)
                 root = _root(holder, place)
                 self._found[root, place.where, _form(place.path), place.by_graph][row] = place.path

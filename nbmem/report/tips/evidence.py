@@ -312,7 +312,6 @@ class Evidence:
         self,
         *kinds: HolderKind,
         root: str | None = None,
-        roots: frozenset[str] = frozenset(),
         beside: frozenset[HolderKind] = frozenset(),
     ) -> list[HeldStorage]:
         """Return the storages that only some kinds of holders keep.
@@ -320,13 +319,11 @@ class Evidence:
         Args:
             kinds: Kinds of holders that they may have.
             root: The one allowed root; None for all roots of these kinds.
-            roots: Several allowed roots.
             beside: Kinds that may hold them as well, since they are released with the others.
         """
-        allowed = roots if root is None else roots | {root}
 
         def is_allowed(holder: Holder) -> bool:
-            return holder.kind in kinds and (not allowed or holder.root in allowed)
+            return holder.kind in kinds and root in (None, holder.root)
 
         return [
             held

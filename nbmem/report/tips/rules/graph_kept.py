@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from nbmem.core.session.holders import HeldStorage
     from nbmem.report.analysis.graph_holders import GraphHolders
     from nbmem.report.analysis.growth_candidates import Candidate
     from nbmem.report.tips.evidence import Evidence
@@ -49,7 +50,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     graphs = [one for one in e.candidates if one.by_graph and one.root is not None]
     found = [one for one in merge_by_root(graphs) if _passes(e, one.rows) >= FEWEST]
     for holders in join_by_graph(found, e.candidates):
-        freed = e.freed_bytes(e.held_only_by(HolderKind.GRAPH, roots=_roots(holders)))
+        freed = e.freed_bytes(held for held in e.held if _is_freed(held, holders))
         if e.worth(freed):
             yield _finding(
                 freed,
@@ -66,9 +67,13 @@ def check(e: Evidence) -> Iterator[Finding]:
         yield _finding(size, passes, names=[], items=[], code=None)
 
 
-def _roots(holders: GraphHolders) -> frozenset[str]:
-    """Return the variables without which the graphs are freed."""
-    return frozenset(str(one.root) for one in (*holders.carriers, *holders.results))
+def _is_freed(held: HeldStorage, holders: GraphHolders) -> bool:
+    """Return whether a storage is freed if the carriers are detached and the results deleted."""
+    results = {one.root for one in holders.results}
+    graphs = results | {one.root for one in holders.carriers}
+    return all(
+        way.root in (graphs if way.kind is HolderKind.GRAPH else results) for way in held.holders
+    )
 
 
 def _item(e: Evidence, candidate: Candidate) -> str | None:
