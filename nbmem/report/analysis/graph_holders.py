@@ -64,7 +64,7 @@ def _shares(mine: set[int], candidate: Candidate) -> bool:
 
 
 def _age(candidate: Candidate, candidates: list[Candidate]) -> int:
-    """Return the row of the tensor with the graph; a large number if it has none."""
+    """Return the row of the tensor with the graph, or else a large number."""
     path = candidate.paths[0]
     return min(
         (

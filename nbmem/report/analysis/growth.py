@@ -109,7 +109,7 @@ def find_growth(card_ledger: CardLedger, until: int | None = None) -> tuple[Grow
 
 
 def _merge_by_root(found: list[Rising]) -> list[Rising]:
-    """Merge the parts of a variable that grow: the predictions and targets of a metric."""
+    """Merge the growing parts of a variable: a metric's predictions, targets."""
     merged: dict[tuple[str, str], Rising] = {}
     others: list[Rising] = []
     for candidate, rise in found:
@@ -126,7 +126,7 @@ def _merge_by_root(found: list[Rising]) -> list[Rising]:
 
 
 def _without_second_names(found: list[Rising]) -> list[Rising]:
-    """Leave out variables for what another variable keeps already, the best name first."""
+    """Leave out variables for what another variable keeps already."""
     kept: list[Rising] = []
     known: set[int] = set()
     for candidate, rise in sorted(found, key=lambda one: -one[1].slope):

@@ -97,7 +97,7 @@ def parse_path(path: str) -> TensorPath:
 
 
 def variable_of(card_ledger: CardLedger, row: int) -> TensorPath | None:
-    """Return the variable that an allocation had while the program ran, or None."""
+    """Return the variable that was read for an allocation, or None."""
     index = int(card_ledger.names[row])
     name = "" if index == NO_NAME else without_shape(card_ledger.texts[index])
     unknown = not name or is_graph_name(name) or is_place(name) or name.startswith("input ")
@@ -155,7 +155,7 @@ def candidates_at(card_ledger: CardLedger, until: int) -> list[Candidate]:
 
 
 def merge_by_root(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Merge the parts of a variable: the lists of outputs and of losses in a dictionary."""
+    """Merge the parts of a variable: lists of outputs and of losses."""
     merged: dict[tuple[str | None, str], Candidate] = {}
     for one in candidates:
         key = one.root, one.where
@@ -210,7 +210,7 @@ class _Groups:
         return "" if phase < 0 else str(self._card_ledger.phases.names[phase])
 
     def candidates(self) -> list[Candidate]:
-        """Return the groups, with unnamed items in the group of the list that they belong to."""
+        """Return the groups, with unnamed items in the group of their list."""
         self._name_items()
         candidates = []
         for (root, where, _, by_graph), found in self._found.items():

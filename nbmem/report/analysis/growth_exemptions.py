@@ -1,4 +1,4 @@
-"""Tell leaks from what a program adds on purpose: rollouts, buffers of a fixed size."""
+"""Tell leaks from additions on purpose: rollouts, bounded buffers."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ class Exemptions:
         return candidate.root is None and not self._is_list(candidate.rows, rise)
 
     def _is_freed_in_turn(self, rows: Ints) -> bool:
-        """Return whether allocations were freed at many moments, as a bounded buffer does.
+        """Return whether allocations were freed at many moments.
 
-        A function's list ends at one moment.
+        A bounded buffer frees them so; a function's list ends at one moment.
         """
         a = self._card_ledger.allocations
         ended = rows[a.freed[rows] < self._card_ledger.events]

@@ -141,7 +141,7 @@ class Iterations:
         )
 
     def _clocks_of(self, positions: Ints) -> list[Ints]:
-        """Return the clocks that tell enough of the additions apart, the finest first."""
+        """Return the clocks that tell additions apart, the finest first."""
         return [one for one in self._clocks if len(np.unique(_at(one, positions))) >= FEWEST]
 
     def _goes_on(self, ticks: Ints, rows: Ints) -> bool:
@@ -160,7 +160,7 @@ class Iterations:
         return since <= max(PAUSE * distance, ENDED * span)
 
     def _is_plain_loop(self, rows: Ints) -> bool:
-        """Return whether no module, backward or optimizer runs between allocations.
+        """Return whether neither module nor optimizer runs between allocations.
 
         Nor behind them: data that is loaded first is used there.
         """

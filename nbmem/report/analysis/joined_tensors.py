@@ -1,4 +1,4 @@
-"""Find tensors that each iteration makes anew, larger: `host = torch.cat((host, out))`."""
+"""Find tensors to which iterations join others, as by `torch.cat`."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _reaches_its_size(card_ledger: CardLedger, row: int) -> bool:
 
 
 def _is_of_decoding(card_ledger: CardLedger, rows: Ints) -> bool:
-    """Return whether modules make the tensor longer or receive it, without a backward."""
+    """Return whether modules make or receive the tensor without a backward."""
     if np.any(card_ledger.category[rows] == Category.INPUTS):
         return True
     if any(span.name == "backward" for _, span in card_ledger.phases.spans):
@@ -85,7 +85,7 @@ def _is_of_decoding(card_ledger: CardLedger, rows: Ints) -> bool:
 
 
 def _batches_grow(card_ledger: CardLedger, rows: Ints) -> bool:
-    """Return whether the iterations allocate other tensors that are larger each time, too."""
+    """Return whether other tensors are larger in each iteration, too."""
     requested = card_ledger.allocations.requested
     between = [
         Counter(requested[first + 1 : last].tolist()) for first, last in pairwise(rows.tolist())

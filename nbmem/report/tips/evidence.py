@@ -169,7 +169,7 @@ class Evidence:
 
     @cached_property
     def candidates(self) -> list[Candidate]:
-        """What is live at the end, by the variable that keeps it."""
+        """Live allocations at the end, by the variable that keeps them."""
         return candidates_at(self.card_ledger, self.card_ledger.events)
 
     def phases(self, *names: str) -> list[PhaseRow]:

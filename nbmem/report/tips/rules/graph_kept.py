@@ -1,4 +1,4 @@
-"""A loss or an output is kept with its whole graph, iteration after iteration.
+"""A loss or an output is kept with its whole graph, step after step.
 
 What it sees
     What graphs of three or more forward passes keep at the end, because a sum, a list or a state
@@ -68,7 +68,10 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _is_freed(held: HeldStorage, holders: GraphHolders) -> bool:
-    """Return whether a storage is freed if the carriers are detached and the results deleted."""
+    """Return whether detaching the carriers frees a storage.
+
+    The results are deleted as well.
+    """
     results = {one.root for one in holders.results}
     graphs = results | {one.root for one in holders.carriers}
     return all(

@@ -75,7 +75,7 @@ def _is_loaded_data(e: Evidence, growth: Growth) -> bool:
 
 
 def _is_in_traceback(e: Evidence, growth: Growth) -> bool:
-    """Return whether only the traceback of another error than this card's keeps it."""
+    """Return whether only another error's traceback keeps it."""
     kinds = {way.kind for held in e.held_in(growth.rows) for way in held.holders}
     return kinds == {HolderKind.TRACEBACK} and not e.ran_out
 
