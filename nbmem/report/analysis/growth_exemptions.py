@@ -24,7 +24,7 @@ MANY = 8
 """Iterations from which allocations without a name may be one list."""
 LARGE = 0.1
 """Part of all allocated bytes that such a list must have."""
-IN_TURN = 0.25
+PIECEWISE = 0.25
 """Part of a variable's items that are freed at different moments where they are replaced."""
 
 
@@ -70,13 +70,13 @@ class Exemptions:
         """Return whether what was added is no leak."""
         if candidate.by_graph:
             return candidate.root is None and not self._of_many_steps(candidate.rows)
-        if self._is_trained_on(candidate.rows) or self._is_freed_in_turn(candidate.rows):
+        if self._is_trained_on(candidate.rows) or self._is_freed_piecewise(candidate.rows):
             return True
         if rise.iterations < MANY and self._is_filled_again(candidate.rows):
             return True
         return candidate.root is None and not self._is_list(candidate.rows, rise)
 
-    def _is_freed_in_turn(self, rows: Ints) -> bool:
+    def _is_freed_piecewise(self, rows: Ints) -> bool:
         """Return whether allocations were freed at many moments.
 
         A bounded buffer frees them so; a function's list ends at one moment.
@@ -84,7 +84,7 @@ class Exemptions:
         a = self._card_ledger.allocations
         ended = rows[a.freed[rows] < self._card_ledger.events]
         moments = np.unique(np.searchsorted(self._allocated, a.freed[ended]))
-        return len(moments) > IN_TURN * len(rows)
+        return len(moments) > PIECEWISE * len(rows)
 
     def _is_filled_again(self, rows: Ints) -> bool:
         """Return whether the variable has new items after these were freed."""
