@@ -23,6 +23,7 @@ class Workspaces:
 
     Attributes:
         handle_bytes: Process memory of handles outside of torch's allocator.
+        kernels: The convolution kernels that each thread found.
         asked: Workspace bytes that the program set through torch.backends.cuda, by library.
     """
 
@@ -32,7 +33,7 @@ class Workspaces:
         self._sizes: dict[tuple[str, str, int, int], int] = {}
         self._handles: set[tuple[str, str, int]] = set()
         self._callers: dict[threading.Thread, int] = {}
-        self._kernels = KernelCache(gpu)
+        self.kernels = KernelCache(gpu)
         self.handle_bytes = 0
         self.asked: dict[str, int] = {}
 
@@ -73,7 +74,7 @@ class Workspaces:
         """
         self._handle("cudnn", self._gpu.card.cudnn_bytes)
         if kernels is not None:
-            self._kernels.run(kernels, self._role())
+            self.kernels.run(kernels, self._role())
 
     def nccl(self) -> None:
         """Account once per process for NCCL's channels, which the driver holds."""

@@ -26,11 +26,17 @@ NO_KERNEL = "{} was unable to find an engine to execute this computation"
 
 
 class KernelCache:
-    """The convolution kernels that each thread found on one card."""
+    """The convolution kernels that each thread found on one card.
+
+    Attributes:
+        trying: The thread and the convolution whose workspace is requested now, or None. If there
+            is no memory for it, another kernel is taken.
+    """
 
     def __init__(self, gpu: VirtualGPU) -> None:
         self._gpu = gpu
         self._found: dict[tuple[object, Problem], int] = {}
+        self.trying: tuple[object, Problem] | None = None
 
     def run(self, kernels: Kernels, thread: object) -> None:
         """Run a convolution: take and free the workspace of its kernel.
@@ -42,7 +48,13 @@ class KernelCache:
         Raises:
             RuntimeError: Not even the smallest workspace fits; in torch's words.
         """
-        key = thread, kernels.problem
+        self.trying = key = thread, kernels.problem
+        try:
+            self._run(kernels, key)
+        finally:
+            self.trying = None
+
+    def _run(self, kernels: Kernels, key: tuple[object, Problem]) -> None:
         if key in self._found and self._fits(self._found[key]):
             return
         if kernels.doubtful:
