@@ -149,7 +149,10 @@ class Fit:
         title: The cell's or script's name.
         variable: Name of the varied variable.
         card: The card.
-        best: The largest value found that fits; None if none does.
+        safe: The largest value below which every value that was tried fits, whatever of the margin
+            is free; None if there is none. It is the one to use.
+        best: The largest value found that fits; None if none does. Values between `safe` and this
+            one fit by luck.
         limit: The next value in the program's steps, which does not fit; None if all fit.
         low: Smallest value that was tried.
         high: Largest value that was allowed; None without a bound.
@@ -163,6 +166,7 @@ class Fit:
     title: str
     variable: str
     card: CardFigures
+    safe: int | None
     best: int | None
     limit: int | None
     low: int
@@ -188,7 +192,7 @@ class Option:
         probe: Its run; None if it was not run.
         saved: Allocated bytes less than the program itself takes.
         saved_reserved: Reserved bytes less than the program itself takes.
-        largest: Largest value of the variable with which it fits, or None.
+        largest: Value of the variable up to which it always fits (`safe` of a fit), or None.
         why_not: Why it could not be applied, or None.
         foreseen: Predicted bytes of the process, from the ledger of the program as it is; None if
             there is no prediction. It stays the prediction after a run.

@@ -83,8 +83,23 @@ def formula(fit: Fit) -> str:
         fixed, off = "", off - total.fixed
     return (
         f"peak allocated = {fixed}{fit.variable} x {_bytes(total.each)}{square}"
-        f", to within {_bytes(off)}"
+        f", to within {_bytes(off)}{_beside(fit)}"
     )
+
+
+def _beside(fit: Fit) -> str:
+    """Return what the process takes beside the formula's bytes, as an end."""
+    at = _answer(fit)
+    top = next((p for p in fit.probes if p.value == at and p.fits), None)
+    if top is None:
+        return ""
+    beside = _bytes(top.process - top.allocated)
+    return f"; with {at:,} the process takes {beside} more, for torch's cache and the context"
+
+
+def _answer(fit: Fit) -> int:
+    """Return the value to use: the largest that always fits, if any."""
+    return next((v for v in (fit.safe, fit.best) if v is not None), fit.low)
 
 
 def _bytes(count: float) -> str:
@@ -92,7 +107,7 @@ def _bytes(count: float) -> str:
 
 
 def _parts(fit: Fit) -> Grid:
-    at = fit.best if fit.best is not None else fit.low
+    at = _answer(fit)
     total = fit.total
     assert total is not None  # noqa: S101 - the callers have checked it
     top = next((p for p in fit.probes if p.value == at and p.ran), None)
@@ -134,11 +149,15 @@ def _part(part: Part, held: int, whole: int) -> tuple[TableCell, ...]:
 def _probes(fit: Fit, *, bars: bool) -> Grid:
     head = (fit.variable, "allocated", "reserved", "process", "peak in", "fits")
     shown = _without_close_runs(fit)
-    count = f"{len(fit.probes)} runs on a virtual {fit.card.name}"
+    title = f"{len(fit.probes)} runs on a virtual {fit.card.name}"
     close = len(fit.probes) - len(shown)
+    if close:
+        title += f" ({close} that lie close to one of these left out)"
+    if any(p.ran and not p.fits for p in shown):
+        title += "; what does not fit, as on an endless card"
     rows = [_probe(p, fit, bars=bars) for p in shown]
     return Grid(
-        title=f"{count} ({close} that lie close to one of these left out)" if close else count,
+        title=title,
         head=head,
         rows=tuple(rows),
         left=frozenset({4, 5}),
@@ -147,7 +166,7 @@ def _probes(fit: Fit, *, bars: bool) -> Grid:
 
 def _without_close_runs(fit: Fit) -> list[Probe]:
     """Return the runs without those that lie close to another one."""
-    kept = [p for p in fit.probes if p.value in {fit.best, fit.limit}]
+    kept = [p for p in fit.probes if p.value in {fit.safe, fit.best, fit.limit}]
     for probe in fit.probes:
         if all(abs((probe.value or 0) - (k.value or 0)) > _CLOSE * (k.value or 0) for k in kept):
             kept.append(probe)
@@ -155,13 +174,15 @@ def _without_close_runs(fit: Fit) -> list[Probe]:
 
 
 def _probe(probe: Probe, fit: Fit, *, bars: bool) -> tuple[TableCell, ...]:
-    strong = probe.value == fit.best
+    strong = probe.value == _answer(fit)
     if not probe.ran:
         return cells(f"{probe.value:,}", "", "", "", "", clipped(f"fails: {probe.failure}", _ENDED))
     share = min(probe.need / max(fit.card.total, 1), 1.0)
     end = "yes" if probe.fits else "no"
+    if probe.fits and (fit.safe is None or (probe.value or 0) > fit.safe):
+        end = "by luck"
     if bars:
-        end = f"{end:<4}  {'#' * max(1, round(share * _BAR))}"
+        end = f"{end:<7}  {'#' * max(1, round(share * _BAR))}"
     return (
         TableCell(text=f"{probe.value:,}", strong=strong),
         TableCell(

@@ -160,7 +160,7 @@ def _row(option: Option, plan: Plan) -> tuple[TableCell, ...]:
     ]
     if plan.variable is not None:
         largest = "" if option.largest is None else f"{option.largest:,}"
-        row.insert(3, TableCell(text=largest, exact="found to within 2%", strong=strong))
+        row.insert(3, TableCell(text=largest, exact="up to it all fit", strong=strong))
     return tuple(row)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import pickle
 import sys
@@ -29,9 +30,11 @@ def here():
             program = pickle.loads(pickle.dumps(self._program))
             return question(program, *arguments)
 
+    gc.freeze()  # as the process does: each run collects what the one before it left
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(estimates, "EstimateProcess", Here)
         yield estimates
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ from nbmem.estimates.programs import programs
 from nbmem.estimates.runs.probe_run import Request, probe
 from nbmem.views.exports.estimates import fit_json
 from nbmem.views.fit import formula, render_html, render_text
+from tests.estimate.small_cards import small_card
 
 WIDE = 4096
 TRAIN = """
@@ -29,14 +30,6 @@ for step in range(2):
     optimizer.step()
     optimizer.zero_grad()
 """
-
-
-def small_card(mib):
-    """Return a T4 with so little memory that a search takes few runs."""
-    import dataclasses
-
-    card = virtual.find_card("T4")
-    return dataclasses.replace(card, total_bytes=mib * MIB, nvml_total=mib * MIB)
 
 
 @pytest.fixture(scope="module")
@@ -58,12 +51,24 @@ def test_the_fit_equals_brute_force(found, script):
     program = programs.script(script, vary="batch")
     verdicts = {
         value: probe(program, Request(card=small_card(1500), value=value)).probe.fits
-        for value in range(found.best - 48, found.best + 64, 16)
+        for end in (found.safe, found.best)
+        for value in range(end - 16, end + 48, 16)
     }
-    assert [value for value, fits in verdicts.items() if fits] == [
-        value for value in verdicts if value <= found.best
-    ]
-    assert found.limit == found.best + 16
+    assert all(fits for value, fits in verdicts.items() if value <= found.safe)
+    assert not verdicts[found.safe + 16]
+    assert max(value for value, fits in verdicts.items() if fits) == found.best
+    assert (found.safe, found.best, found.limit) == (10880, 12800, 12816)
+
+
+def test_the_luck_is_said_and_what_ends_it(found):
+    first, luck, ends, checked, *_ = found.sentences
+    assert first == (
+        "batch up to 10,880 always fits on a Tesla T4; 10,896 to 12,800 depends on how the "
+        "allocator's segments fall, from 12,816 on it never fits."
+    )
+    assert luck.startswith("With batch = 10,896 a request of 170.2 MiB finds ")
+    assert ends.startswith("With expandable_segments:True: up to 1")
+    assert checked.endswith("requests of these runs in the simulated allocator.")
 
 
 def test_the_parts_are_those_by_hand(found):
@@ -78,7 +83,7 @@ def test_the_parts_are_those_by_hand(found):
     # The ReLU's result, kept for itself and for the layer after it.
     assert parts["activations"].each == pytest.approx(sample)
     assert found.total.residual < 0.02 * found.total.at(found.best)
-    at = found.best
+    at = found.safe
     assert sum(part.at(at) for part in found.parts) == pytest.approx(found.total.at(at), rel=1e-6)
 
 
@@ -178,10 +183,24 @@ def test_a_variable_without_effect_is_said(here):
     assert found.sentences[0].startswith("batch changes nothing: ")
 
 
+def test_a_variable_without_effect_from_some_value_on_is_said(here):
+    def step(batch):
+        import torch
+
+        data = torch.zeros(64, 1 << 18)
+        return [data[i : i + batch].cuda() for i in range(0, 64, batch)]
+
+    found = here.fit(step, "T4", start=4)
+    assert found.sentences[0].startswith(
+        "It fits on a Tesla T4 for every batch: from 64 on nothing changes ("
+    )
+
+
 def test_the_views_show_the_same_figures(found):
     text, page = render_text(found), render_html(found)
-    assert f"batch = {found.best} fits on a Tesla T4" in text
+    assert f"batch up to {found.safe:,} always fits on a Tesla T4" in text
+    assert "by luck" in text
     assert formula(found) in text
     assert "data:image/svg+xml" in page
-    assert fit_json(found)["best"] == found.best
+    assert (fit_json(found)["best"], fit_json(found)["safe"]) == (found.best, found.safe)
     assert fit_json(found)["probes"][0]["value"] == found.probes[0].value

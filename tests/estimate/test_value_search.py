@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbmem.estimates.questions.value_search import Search
+from nbmem.estimates.questions.search.value_search import Search
 
 
 def search(verdict, need, start=1, **options):

@@ -6,11 +6,13 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
-from nbmem.core.units import format_bytes
 from nbmem.estimates.card_choice import figures_of
 from nbmem.estimates.questions import fit_sentences, memory_growth, predicted_savings
-from nbmem.estimates.questions.value_search import Search, Verdict
-from nbmem.estimates.runs.probe_run import Reply, Request, probe, refuse
+from nbmem.estimates.questions.search.fit_band import LOOSE, Band, BandSearch
+from nbmem.estimates.questions.search.prober import Prober
+from nbmem.estimates.questions.search.value_search import Search
+from nbmem.estimates.remedies.batches import Expandable
+from nbmem.estimates.runs.probe_run import probe, refuse
 from nbmem.report.estimate_results import Fit, Probe
 from nbmem.virtual.warnings import COMPILE_LATER
 
@@ -18,87 +20,73 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nbmem.estimates.programs.programs import Program
-    from nbmem.report.estimate_results import CardFigures
+    from nbmem.estimates.questions.search.prober import Ask, Tell
     from nbmem.virtual.cards import Card
 
-    Ask = Callable[[Request], Reply]
-    Tell = Callable[[str], None]
     Show = Callable[[Fit, str], None]
 
 MARGIN = 0.02
 """Part of the card to keep free. docs/accuracy.md shows how many of the 35 runs recorded on a real
 card exceeded the prediction by at most that."""
+MOST_MARGIN = 0.1
+"""A larger part of the card is a target, and no margin: values need not fit with less of it."""
 PARTS = (0.25, 0.5, 0.75)
 """Parts of the answer: values there are run, too, so that fitted lines have points far apart."""
 REACH = 0.12
 """Part of the answer within which an existing run replaces a run of such a value."""
 
 
-class Prober:
-    """A runner of values that runs each value once and keeps its probe.
+def new_search(prober: Prober, *, low: int = 1, high: int | None = None, step: int = 1) -> Search:
+    """Return a search for the largest value that fits, still to be run.
 
-    Attributes:
-        probes: By value.
-        on_probe: Called after each run.
+    Args:
+        prober: Runs the values.
+        low: The smallest value.
+        high: The largest; None without a bound.
+        step: Distance of the values that are searched.
     """
-
-    def __init__(  # noqa: PLR0913 - the question's parts
-        self,
-        ask: Ask,
-        card: Card,
-        margin: int,
-        tell: Tell,
-        remedies: tuple[str, ...] = (),
-        *,
-        compiled: bool = False,
-    ) -> None:
-        self.probes: dict[int, Probe] = {}
-        self.on_probe: Callable[[], None] = lambda: None
-        self._ask = ask
-        self._card, self._margin, self._tell = card, margin, tell
-        self._remedies, self._compiled = remedies, compiled
-
-    def __call__(self, value: int, parts: int = 1) -> Probe:
-        """Run a value; with `parts`, in so many micro-batches."""
-        if value not in self.probes:
-            request = Request(
-                card=self._card,
-                margin=self._margin,
-                value=value // parts,
-                remedies=self._remedies,
-                compiled=self._compiled,
-            )
-            found = self.probes[value] = self._ask(request).probe
-            how = " compiled" if self._compiled else ""
-            self._tell(f"{value}{how}: {_how(found)}")
-            self.on_probe()
-        return self.probes[value]
-
-    def least(self, value: int) -> int:
-        """Return the process bytes that a run value cannot do without.
-
-        They are its tensors and its context. Torch may release every cached segment, but nothing
-        that is in use.
-        """
-        found = self.probes[value]
-        return found.allocated + found.process - found.reserved
-
-    def verdict(self, value: int, parts: int = 1) -> tuple[Verdict, int]:
-        """Run a value; return its verdict and the bytes that it needs.
-
-        The bytes are 0 where the program fails for another reason than memory.
-        """
-        found = self(value, parts)
-        if found.failure is not None and found.failure.kind == "other":
-            return "fails", 0
-        return "fits" if found.fits else "full", found.wanted
+    return Search(
+        test=prober.verdict,
+        room=prober.card.total_bytes - prober.margin,
+        low=low,
+        high=high,
+        step=step,
+        loose=LOOSE,
+        least=prober.least,
+        requested=prober.scaled.requested,
+    )
 
 
-def _how(found: Probe) -> str:
-    if found.failure is not None and found.failure.kind == "other":
-        return f"fails, {found.failure.text}"
-    verdict = "fits" if found.fits else "does not fit"
-    return f"{format_bytes(found.need)} {verdict}"
+def run_search(prober: Prober, search: Search, own: int) -> None:
+    """Search roughly, from the program's own value.
+
+    The answer may be too small by a part, `LOOSE`, until `find_band` makes it exact.
+    """
+    first = prober(search.nearest(own))
+    if first.ran:
+        search.first_guess = predicted_savings.largest(first, search.room)
+    search.run(own)
+
+
+def find_band(
+    prober: Prober,
+    search: Search,
+    show: Callable[[Band], None] = lambda _band: None,
+    conf: str | None = None,
+) -> Band:
+    """Find the values that always fit, and those that fit by luck.
+
+    Args:
+        prober: Runs the values.
+        search: A search that was run; it gets the exact answer.
+        show: Called with the band so far.
+        conf: Allocator settings that may remove the luck; None to try none.
+    """
+    kept = prober.margin
+    margins = [kept]
+    if kept <= MOST_MARGIN * prober.card.total_bytes:  # it may be free, or not
+        margins = sorted({kept, kept // 2, 0}, reverse=True)
+    return BandSearch(search, prober.scaled, margins, show).find(conf)
 
 
 def fit(  # noqa: PLR0913 - the question's parts
@@ -141,20 +129,17 @@ def fit(  # noqa: PLR0913 - the question's parts
         raise UsageError(f"There is nothing between {low} and {high} in steps of {step}.")
     kept = int(card.total_bytes * margin)
 
-    def run_search(*, compiled: bool) -> _FitSearch:
+    def begin(*, compiled: bool) -> _FitSearch:
         prober = Prober(ask, card, kept, tell, remedies, compiled=compiled)
-        search = Search(
-            test=prober.verdict, room=card.total_bytes - kept, low=low, high=high, step=step
-        )
-        figures = figures_of(card, kept)
-        return _FitSearch(program, variable or bound.name, prober, search, figures, show)
+        search = new_search(prober, low=low, high=high, step=step)
+        return _FitSearch(program, variable or bound.name, prober, search, show)
 
-    eager = run_search(compiled=False)
+    eager = begin(compiled=False)
     eager.run(bound.value)
     if not any(COMPILE_LATER in p.notes for p in eager.probes):
         return eager.answer()
     show(eager.answer(), "compiled, it is still to be run")
-    planned = run_search(compiled=True)
+    planned = begin(compiled=True)
     planned.eager_best = eager.best
     why = planned.run_again(bound.value if eager.best is None else eager.best)
     return planned.answer() if why is None else eager.answer(why)
@@ -165,21 +150,18 @@ class _FitSearch:
 
     Attributes:
         eager_best: What the search before found, in which compiled functions ran eagerly.
+        band: The values that fit; what is known so far while it is searched.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - the question's parts
-        self,
-        program: Program,
-        name: str,
-        prober: Prober,
-        search: Search,
-        card: CardFigures,
-        show: Show,
+    def __init__(
+        self, program: Program, name: str, prober: Prober, search: Search, show: Show
     ) -> None:
-        self._program, self._name, self._card = program, name, card
+        self._program, self._name = program, name
         self._prober, self._search, self._show = prober, search, show
+        self._card = figures_of(prober.card, prober.margin)
         self.eager_best: int | None = None
-        prober.on_probe = self._add_notes
+        self.band: Band | None = None
+        prober.on_probe = self._show_partial
 
     @property
     def probes(self) -> tuple[Probe, ...]:
@@ -189,8 +171,8 @@ class _FitSearch:
 
     @property
     def best(self) -> int | None:
-        """The largest value that was run and fits, or None."""
-        return max((p.value for p in self.probes if p.fits and p.value is not None), default=None)
+        """The largest value that fits, or None."""
+        return None if self.band is None else self.band.best
 
     def run(self, own: int) -> None:
         """Search from the program's own value.
@@ -200,9 +182,9 @@ class _FitSearch:
         """
         if self._search.has(own):
             refuse(self._prober(own), f"as it is, with {self._name} = {own}")
-        self._search.run(own)
+        run_search(self._prober, self._search, own)
         _refuse_other(self._prober.probes, own)
-        _fill(self._search, self._prober)
+        self._complete()
 
     def run_again(self, start: int) -> str | None:
         """Search from another search's result; return the failure or None.
@@ -212,15 +194,25 @@ class _FitSearch:
         first = self._prober(self._search.nearest(start))
         if not first.ran:
             return str(first.failure)
-        self._search.first_guess = predicted_savings.largest(first, self._search.room)
-        self._search.run(start)
-        _fill(self._search, self._prober)
+        run_search(self._prober, self._search, start)
+        self._complete()
         return None
 
-    def _add_notes(self) -> None:
+    def _complete(self) -> None:
+        """Find the band, what widens it, and points for the lines."""
+        self.band = find_band(self._prober, self._search, self._keep_band, Expandable.conf)
+        _fill(self._search, self._prober)
+        _run_expandable(self._prober, self._search, self.band)
+
+    def _keep_band(self, band: Band) -> None:
+        self.band = band
+
+    def _show_partial(self) -> None:
         runs = self.probes
         if any(p.ran for p in runs):
-            said = fit_sentences.partial_sentences(self._name, self._search, runs, self._card)
+            said = fit_sentences.partial_sentences(
+                self._name, self._search, runs, self._card, self.band
+            )
             self._show(self._answer(said, ()), fit_sentences.progress_text(runs))
 
     def answer(self, why: str | None = None) -> Fit:
@@ -229,20 +221,26 @@ class _FitSearch:
         Args:
             why: Compiled functions could not be run but eagerly, and why; None where they were.
         """
+        assert self.band is not None  # noqa: S101 - it was searched
         line = memory_growth.same_peak(self.probes, self._search.best)
         said = fit_sentences.final_sentences(
-            self._name, self._search, self.probes, self._card, self._program, line
+            self._name, self._search, self.probes, self._card, self._program, line, self.band
         )
-        said[2:2] = fit_sentences.of_compiled(self._name, self.probes, self.eager_best, why)
+        eager_best = self.eager_best
+        said[2:2] = fit_sentences.of_compiled(self._name, self.probes, eager_best, why)
         return self._answer(said, line)
 
     def _answer(self, sentences: Sequence[str], line: Sequence[Probe]) -> Fit:
         search, line = self._search, line or memory_growth.same_peak(self.probes, self._search.best)
+        known = [p.value for p in self.probes if p.fits and p.value is not None]
+        largest = max(known, default=None)
+        band = self.band or Band(safe=largest, best=largest)  # not known yet
         return Fit(
             title=self._program.title,
             variable=self._name,
             card=self._card,
-            best=self.best,
+            safe=band.safe,
+            best=band.best,
             limit=search.limit,
             low=search.low,
             high=search.high,
@@ -252,6 +250,25 @@ class _FitSearch:
             parts=memory_growth.by_category(line),
             sentences=tuple(sentences),
         )
+
+
+def _run_expandable(prober: Prober, search: Search, band: Band) -> None:
+    """Run the value that fits by replay with expandable segments.
+
+    The band gets what the runs say, or None if they could not be made.
+    """
+    foreseen, band.expandable = band.expandable, None
+    if foreseen is None or band.safe is None:
+        return
+    above = Search(
+        test=prober.under(Expandable.key).verdict,
+        room=search.room,
+        low=band.safe,
+        high=foreseen + search.step,
+        step=search.step,
+    )
+    above.run(foreseen)
+    band.expandable = above.best
 
 
 def _refuse_other(probes: dict[int, Probe], value: int) -> None:

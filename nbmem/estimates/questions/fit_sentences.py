@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.tensor_names import with_article
-from nbmem.core.units import format_bytes
+from nbmem.core.units import MIB, format_bytes
 from nbmem.estimates import world_choice
 from nbmem.estimates.questions import predicted_savings
 from nbmem.virtual.warnings import COMPILE_LATER, is_unplanned
@@ -14,8 +14,10 @@ from nbmem.virtual.warnings import COMPILE_LATER, is_unplanned
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from nbmem.allocator.recordings.request_sequence import RefusedRequest
     from nbmem.estimates.programs.programs import Program
-    from nbmem.estimates.questions.value_search import Search
+    from nbmem.estimates.questions.search.fit_band import Band
+    from nbmem.estimates.questions.search.value_search import Search
     from nbmem.report.estimate_results import CardFigures, Probe
 
 
@@ -31,9 +33,16 @@ def progress_text(probes: Collection[Probe]) -> str:
 
 
 def partial_sentences(
-    name: str, search: Search, probes: Collection[Probe], card: CardFigures
+    name: str,
+    search: Search,
+    probes: Collection[Probe],
+    card: CardFigures,
+    band: Band | None = None,
 ) -> list[str]:
     """Return the verdict of a search that is still running."""
+    if band is not None and band.safe is not None:
+        said = band_sentences(name, band, card, search.step)
+        return [*said[:1], "That is by replays of the runs so far, and is being checked by runs."]
     ran = [p for p in probes if p.ran and p.value is not None]
     largest = max((p for p in ran if p.fits), key=lambda p: p.value or 0, default=ran[0])
     fits = [p.value or 0 for p in ran if p.fits]
@@ -64,9 +73,14 @@ def final_sentences(  # noqa: PLR0913, PLR0917 - what a verdict is made of
     card: CardFigures,
     program: Program,
     line: Sequence[Probe],
+    band: Band,
 ) -> list[str]:
     """Return the sentences of a finished search."""
-    found = [_verdict(name, search, probes, card)]
+    if band.safe == band.best:
+        found = [_verdict(name, search, probes, card)]
+    else:
+        found = band_sentences(name, band, card, search.step)
+    found += _checked(band, probes)
     found.append(f"{card.kept} {card.share}".rstrip())
     found += world_choice.rank_sentences(program, probes[0])
     failed = [p for p in probes if p.failure is not None and p.failure.kind == "other"]
@@ -91,6 +105,50 @@ def final_sentences(  # noqa: PLR0913, PLR0917 - what a verdict is made of
             found.append(f"{', '.join(names)}: {note}.")
         found += [f"{n} was left out: it is {kind}." for n, kind in program.names.left_out]
     return found
+
+
+def band_sentences(name: str, band: Band, card: CardFigures, step: int) -> list[str]:
+    """Return what fits always, what by luck, what makes the luck and ends it."""
+    on, best = with_article(card.name), band.best or 0
+    never = f"from {best + step:,} on it never fits"
+    luck = "depends on how the allocator's segments fall"
+    if band.safe is None:
+        found = [f"No {name} is sure to fit on {on}: up to {best:,} it {luck}, {never}."]
+    elif band.safe == best:
+        return [f"{name} up to {best:,} always fits on {on}; {never}."]
+    else:
+        between = f"{band.safe + step:,}" + (f" to {best:,}" if band.safe + step < best else "")
+        found = [f"{name} up to {band.safe:,} always fits on {on}; {between} {luck}, {never}."]
+    if band.refused is not None and band.safe is not None:
+        found.append(_luck(name, band.safe + step, band.refused))
+    if band.expandable is not None and band.expandable > (band.safe or 0):
+        found.append(f"With expandable_segments:True: up to {band.expandable:,}.")
+    return found
+
+
+def _luck(name: str, value: int, refused: RefusedRequest) -> str:
+    """Explain why a value does not fit that is smaller than others that do."""
+    pieces = [size for size in refused.pieces if size >= MIB]
+    free = format_bytes(refused.card_free + sum(pieces))
+    where = f"{format_bytes(refused.card_free)} on the card"
+    if pieces:
+        many = f"in {len(pieces)} pieces" if len(pieces) > 1 else "in one piece"
+        where += f" and the rest {many} between live tensors, of at most {format_bytes(pieces[0])}"
+    return (
+        f"With {name} = {value:,} a request of {format_bytes(refused.size)} finds {free} free: "
+        f"{where}."
+    )
+
+
+def _checked(band: Band, probes: Sequence[Probe]) -> list[str]:
+    """Say by how many runs and replays the answer was found."""
+    if band.best is None or not band.replayed:
+        return []
+    runs = (
+        f"Checked: {len(probes)} values run, and {band.replayed:,} by replaying the requests of "
+        "these runs in the simulated allocator."
+    )
+    return [runs]
 
 
 def of_compiled(
@@ -138,11 +196,7 @@ def _verdict(name: str, search: Search, probes: Sequence[Probe], card: CardFigur
             f"{search.limit} fails for another reason than memory."
         )
     if search.flat:
-        return (
-            f"{name} changes nothing: from {min(fitting)} to {best} the program takes the same "
-            f"{format_bytes(top.allocated)}. Is the batch made outside of it, with a size of its "
-            "own?"
-        )
+        return _level(name, search, min(fitting), top, card)
     if search.limit is None:
         return (
             f"It fits on {with_article(card.name)} for every value of {name} up to {best}: {held}."
@@ -153,20 +207,30 @@ def _verdict(name: str, search: Search, probes: Sequence[Probe], card: CardFigur
     line = after.failure.line if after.failure else None
     at = "" if line is None else f" at line {line}"
     return (
-        f"{verdict} {search.limit} runs out of memory{at}; if there were no end to the card, it "
-        f"would take {format_bytes(after.wanted)}."
+        f"{verdict} {search.limit} runs out of memory{at}; with an endless card it would take "
+        f"{format_bytes(after.wanted)}."
+    )
+
+
+def _level(name: str, search: Search, least: int, top: Probe, card: CardFigures) -> str:
+    """Say that a variable changes nothing, or nothing from some value on."""
+    if search.flat_from is None or search.flat_from <= least:
+        return (
+            f"{name} changes nothing: from {least} to {top.value} the program takes the same "
+            f"{format_bytes(top.allocated)}. Is the batch made outside of it, with a size of its "
+            "own?"
+        )
+    rows = f"{search.flat_from:,}"
+    return (
+        f"It fits on {with_article(card.name)} for every {name}: from {rows} on nothing changes "
+        f"({format_bytes(top.process)} of {format_bytes(card.total)}), as when the data has {rows} "
+        "rows."
     )
 
 
 def _oddities(name: str, probes: Sequence[Probe]) -> list[str]:
     ran = [p for p in probes if p.ran]
     for smaller, larger in itertools.pairwise(ran):
-        if larger.fits and not smaller.fits:
-            text = (
-                f"It is not monotone: {smaller.value} does not fit and {larger.value} does, so "
-                f"there may be other values of {name} that fit, and some below the answer do not."
-            )
-            return [text]
         if larger.allocated < smaller.allocated:
             text = (
                 f"It is not monotone: {larger.value} takes less memory than {smaller.value}, so a "

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from nbmem.estimates.programs.programs import Program
-    from nbmem.estimates.questions.fit import Ask
     from nbmem.estimates.questions.planner import Keys
+    from nbmem.estimates.questions.search.prober import Ask
     from nbmem.report.estimate_results import Option, Plan, Probe
     from nbmem.virtual.cards import Card
 
@@ -77,7 +77,7 @@ def plan(  # noqa: PLR0913 - the question's parts
     _paged(planner)
     searched = list(_searched(planner, every=every))
     for number, keys in enumerate(searched):
-        planner.find_largest(keys, 4 * (len(searched) - number - 1))
+        planner.find_largest(keys, len(searched) - number - 1)
     return planner.plan()
 
 

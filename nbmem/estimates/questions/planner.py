@@ -3,7 +3,7 @@
 A plan runs the remedies that can change its answer. The first run's ledger gives each remedy a
 predicted saving, and a lower bound of its memory. Options that are only predicted are labelled.
 
-`largest_of` finds the largest value of a variable under an option, to within a small part of it.
+The largest value of a variable under an option is found as `fit` finds it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from nbmem.estimates import world_choice
 from nbmem.estimates.card_choice import figures_of
 from nbmem.estimates.programs.source_edits import difference
 from nbmem.estimates.questions import plan_verdict
-from nbmem.estimates.questions.fit import Prober
-from nbmem.estimates.questions.predicted_savings import PredictedBytes, largest, predict
-from nbmem.estimates.questions.value_search import Search
+from nbmem.estimates.questions.fit import find_band, new_search, run_search
+from nbmem.estimates.questions.predicted_savings import PredictedBytes, predict
+from nbmem.estimates.questions.search.prober import Prober
 from nbmem.estimates.remedies import BY_KEY, REMEDIES, pages, parts_of, slow
 from nbmem.estimates.remedies.base import BATCH
 from nbmem.estimates.remedies.compiled import ALREADY
@@ -32,41 +32,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nbmem.estimates.programs.programs import Program
-    from nbmem.estimates.questions.fit import Ask
+    from nbmem.estimates.questions.search.prober import Ask
     from nbmem.report.estimate_results import Probe
     from nbmem.virtual.cards import Card
 
     Keys = tuple[str, ...]
 
-LOOSE = 0.02
-"""Part by which a remedy's largest batch may be too small: a plan compares, `fit` is exact."""
-
-
-def largest_of(option: Option, value: int, prober: Prober, parts: int, room: int) -> Search:
-    """Search for an option's largest value and return the search.
-
-    Args:
-        option: One that was run, with `value`.
-        value: The program's own.
-        prober: Runs values under the option.
-        parts: Into how many micro-batches it cuts a batch.
-        room: Bytes that are available.
-    """
-    assert option.probe is not None  # noqa: S101 - the caller checked
-    if option.probe.ran:
-        prober.probes[value] = option.probe
-    guess = largest(option.probe, room)
-    search = Search(
-        test=lambda tried: prober.verdict(tried, parts),
-        room=room,
-        low=parts,
-        step=parts,
-        loose=LOOSE,
-        least=prober.least,
-        first_guess=None if guess is None else guess * parts,
-    )
-    search.run(value // parts * parts or parts)
-    return search
+RUNS_OF_SEARCH = 12
+"""Runs of a search for the largest value, to say how long it takes."""
+USUAL_SEARCHES = 2
+"""Searches at the end of a plan: the program as it is, and under its cheapest remedy."""
 
 
 class Planner:
@@ -248,25 +223,48 @@ class Planner:
         keys = [k for k, o in self.options.items() if len(k) == 1 and not (o.why_not or pages(k))]
         return sorted(keys, key=lambda k: plan_verdict.process(self.options[k]))
 
-    def find_largest(self, keys: Keys, more: int = 0) -> None:
-        """Find the largest value that fits under remedies."""
+    def find_largest(self, keys: Keys, others: int = 0) -> None:
+        """Find the largest value that always fits under remedies, as `fit` does.
+
+        Args:
+            keys: The remedies.
+            others: How many such searches follow.
+        """
         option = self.options[keys]
         if self.value is None or option.probe is None:
             return
+        self.show(0, others + 1)
         prober = Prober(
-            self._run, self.card, self.margin, lambda _text: None, keys, compiled=self._compiled
-        )
-        found = largest_of(option, self.value, prober, parts_of(keys), self.room)
-        self._tell(f"{option.title}: up to {found.best}")
-        self.options[keys] = dataclasses.replace(option, largest=None if found.flat else found.best)
-        self.show(more)
+            self._true_ask, self.card, self.margin, lambda _text: None, keys,
+            compiled=self._compiled, parts=parts_of(keys),
+        )  # fmt: skip
+        search = new_search(prober, low=prober.parts, step=prober.parts)
+        run_search(prober, search, self.value)
+        band = find_band(prober, search)
+        self.runs += len(prober.probes) - 1
+        self._tell(f"{option.title}: up to {band.safe}")
+        self.options[keys] = dataclasses.replace(option, largest=None if search.flat else band.safe)
+        if others:
+            self.show(0, others)
 
-    def show(self, more: int) -> None:
-        """Show the partial answer and the number of runs that may follow."""
-        left = f"at most {more} more" if more else "one more to come"
+    def show(self, more: int, searches: int = USUAL_SEARCHES) -> None:
+        """Show the partial answer and what may follow.
+
+        Args:
+            more: Runs under remedies that may follow.
+            searches: Searches for a largest value that may follow them.
+        """
+        searches = 0 if self.value is None else searches
+        left = [f"at most {more} more"] if more else []
+        if searches:
+            left.append(
+                f"{'then ' if more else ''}the largest {self.variable} is still to be found"
+            )
         if self._seconds:
-            left += f", about {sum(self._seconds) / len(self._seconds) * more:.0f} s"
-        self._show(self.plan(done=False), f"{self.runs} run{'s' * (self.runs > 1)}, {left}")
+            runs = more + RUNS_OF_SEARCH * searches
+            left.append(f"about {sum(self._seconds) / len(self._seconds) * runs:.0f} s")
+        runs_text = f"{self.runs} run{'s' * (self.runs > 1)}"
+        self._show(self.plan(done=False), ", ".join([runs_text, *left]))
 
     def plan(self, *, done: bool = True) -> Plan:
         """Build the answer, or as much of it as is known."""

@@ -14,6 +14,7 @@ import threading
 import warnings
 from typing import TYPE_CHECKING
 
+from nbmem.allocator.recordings.request_recorder import RequestRecorder
 from nbmem.core.errors import NbmemError, UsageError
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.session.categories import ACTIVE
@@ -30,11 +31,13 @@ from nbmem.views.markup import clipped
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from nbmem.allocator.recordings.request_sequence import RequestSequence
     from nbmem.api.tracing import Trace
     from nbmem.core.session.session import Session
     from nbmem.estimates.programs.programs import Program
     from nbmem.estimates.remedies.base import Remedy
     from nbmem.virtual.cards import Card
+    from nbmem.virtual.hardware.gpu import VirtualGPU
 
 LONGEST = 160
 """Characters of an error's text that an answer shows."""
@@ -119,6 +122,7 @@ class Reply:
             is predicted from these.
         idle: Remedies that this machine lacks, or that would change nothing in the program, by key,
             with the reason.
+        requests: The requests on each card without a limit; empty where they were not recorded.
     """
 
     probe: Probe
@@ -130,6 +134,7 @@ class Reply:
     changed: str | None = None
     phases: tuple[tuple[str, Mapping[str, int]], ...] = ()
     idle: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    requests: tuple[RequestSequence, ...] = ()
 
 
 @dataclasses.dataclass(slots=True)
@@ -146,6 +151,7 @@ class _TracedRun:
     changed: str | None
     notes: tuple[str, ...]
     sent: Mapping[str, int]
+    requests: tuple[RequestSequence, ...]
 
 
 def probe(program: Program, request: Request) -> Reply:
@@ -185,6 +191,7 @@ def probe(program: Program, request: Request) -> Reply:
         changed=ran.changed,
         phases=_phases(ran) if found.ran else (),
         idle=ran.idle,
+        requests=ran.requests if found.ran and not pages(request.remedies) else (),
     )
 
 
@@ -245,6 +252,7 @@ def _run(program: Program, request: Request, *, look: bool = True, room: int = 0
                 keep=Plans.folder,
             )
         )
+        recorders = [_recorder(gpu) for gpu in virtual.gpus()]
         module = program.prepare()
         stack.enter_context(playing(program.world, request.rank))
         edit = Edit.of(program.source)
@@ -273,12 +281,24 @@ def _run(program: Program, request: Request, *, look: bool = True, room: int = 0
         code = "\n".join(r.code_of(request.card) for r in watch.remedies)
         changed = _changed(edit, program, watch.remedies, request)
         context = max(gpu.context_bytes for gpu in virtual.gpus())
+        found = [recorder.sequence() for recorder in recorders]
         notes = () if program.world is None or RankState.apart else (NO_GROUP,)
         idle = {} if request.remedies else idle_in(vars(module))
     failure = failure or next(iter(threads), None)
     sent = communicated_bytes(program, trace)
+    requests = tuple(sequence for sequence in found if sequence is not None)
     return _TracedRun(
-        trace, failure, refused, called, fullest, price, code, context, idle, changed, notes, sent
+        trace, failure, refused, called, fullest, price, code, context, idle, changed, notes, sent,
+        requests,
+    )  # fmt: skip
+
+
+def _recorder(gpu: VirtualGPU) -> RequestRecorder:
+    """Record a card's requests; without workspaces, cuDNN has other kernels."""
+    return RequestRecorder(
+        gpu.allocator,
+        outside=lambda: gpu.context_bytes + gpu.library_bytes,
+        attempt=lambda: gpu.workspaces.kernels.trying,
     )
 
 

@@ -1,7 +1,7 @@
 """Draw the curve of a `fit`: each value's memory and the card's limit.
 
-The line goes through the dots: both are allocated bytes. The process must stay below the card's
-limit; it is a ring above each dot.
+A dot is the process's bytes, which must stay below the card's limit. The line below is the formula:
+allocated bytes. A band marks the values that fit by luck.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def growth(fit: Fit) -> Picture | None:
     def y(count: float) -> float:
         return BOTTOM - (BOTTOM - TOP) * max(count, 0) / top
 
-    parts: list[Markup] = []
+    parts: list[Markup] = _band(fit, x)
     ticks = axes.byte_ticks(int(top))
     for tick in ticks:
         parts.append(rule(LEFT, y(tick.at), RIGHT, y(tick.at), stroke=INK, stroke_opacity="0.3"))
@@ -69,36 +69,42 @@ def growth(fit: Fit) -> Picture | None:
         points = [(x(right * i / 60), y(fit.total.at(right * i / 60))) for i in range(61)]
         path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in points)
         parts.append(element("path", d=path, fill="none", stroke=LINE, stroke_width="2"))
-    parts += [mark for p in shown for mark in _marks(p, x, y)]
+    parts += [_dot(f"{x(p.value or 0):.1f}", f"{y(p.need):.1f}", p) for p in shown]
     parts += _legend(fit)
     return picture(parts, bottom=BOTTOM + 74, alt=_alt(fit), width=WIDTH)
 
 
-def _marks(
-    probe: Probe, x: Callable[[float], float], y: Callable[[float], float]
-) -> tuple[Markup, Markup]:
-    """Draw a run: a dot for its allocated bytes, a ring for its process.
-
-    The line fits the dots.
-    """
-    across = f"{x(probe.value or 0):.1f}"
-    colour = FITS if probe.fits else FULL
-    return (
-        element("circle", cx=across, cy=f"{y(probe.allocated):.1f}", r=4, fill=LINE),
-        _ring(across, f"{y(probe.need):.1f}", colour),
+def _band(fit: Fit, x: Callable[[float], float]) -> list[Markup]:
+    """Draw the values that fit by luck; nothing where there are none."""
+    if fit.best is None or fit.safe == fit.best:
+        return []
+    first = fit.low if fit.safe is None else fit.safe + fit.step
+    left, right = x(first), x(fit.best)
+    box = element(
+        "rect",
+        x=f"{left:.1f}",
+        y=TOP,
+        width=f"{max(right - left, 2):.1f}",
+        height=BOTTOM - TOP,
+        fill=FULL,
+        fill_opacity="0.18",
     )
+    return [box, label((left + right) / 2, BOTTOM - 8, "by luck", anchor="middle")]
 
 
-def _ring(across: str | int, down: str | int, colour: str) -> Markup:
-    return element("circle", cx=across, cy=down, r=4, fill="none", stroke=colour, stroke_width="2")
+def _dot(across: str | int, down: str | int, probe: Probe | None, *, fits: bool = True) -> Markup:
+    """Draw a run: filled on the card itself, a ring on an endless one."""
+    fits = fits if probe is None else probe.fits
+    if fits:
+        return element("circle", cx=across, cy=down, r=4, fill=FITS)
+    return element("circle", cx=across, cy=down, r=4, fill="none", stroke=FULL, stroke_width="2")
 
 
 def _legend(fit: Fit) -> list[Markup]:
     at, base = LEFT, BOTTOM + 62
     marks = [
-        (element("circle", cx=at + 5, cy=base - 5, r=4, fill=LINE), "allocated", 100),
-        (_ring(at + 105, base - 5, FITS), "process: fits", 122),
-        (_ring(at + 227, base - 5, FULL), "does not fit", 118),
+        (_dot(at + 5, base - 5, None), "process: fits", 122),
+        (_dot(at + 127, base - 5, None, fits=False), "does not fit, on an endless card", 230),
     ]
     parts: list[Markup] = []
     for mark, text, width in marks:
@@ -106,10 +112,12 @@ def _legend(fit: Fit) -> list[Markup]:
         at += width
     if fit.total is not None:
         parts.append(rule(at, base - 5, at + 18, base - 5, stroke=LINE, stroke_width="2"))
-        parts.append(label(at + 26, base, "the formula"))
+        parts.append(label(at + 26, base, "allocated"))
     return parts
 
 
 def _alt(fit: Fit) -> str:
     ends = "nothing fits" if fit.best is None else f"{fit.best} fits"
+    if fit.safe not in {None, fit.best}:
+        ends = f"up to {fit.safe} always fits, up to {fit.best} by luck"
     return f"Peak memory against {fit.variable} on {with_article(fit.card.name)}: {ends}."

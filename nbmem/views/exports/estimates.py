@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def fit_json(fit: Fit) -> dict[str, Any]:
     """Return the result of `nbmem.fit` as JSON.
 
-    `card` {name, total, margin, driver}; `best` and `limit`, null where there is none; `total` and
-    `parts`
+    `card` {name, total, margin, driver}; `best` (the largest that fits), `safe` (the largest below
+    which all fit) and `limit`, null where there is none; `total` and `parts`
     {name, fixed, each, square, residual} in bytes and bytes for each unit; `probes` by value
     {value, fits, allocated, reserved, process, wanted, phase, held, failure {kind, text, line}}.
     """
@@ -35,6 +35,7 @@ def fit_json(fit: Fit) -> dict[str, Any]:
         "variable": fit.variable,
         "card": _card(fit.card),
         "best": fit.best,
+        "safe": fit.safe,
         "limit": fit.limit,
         "low": fit.low,
         "high": fit.high,

@@ -38,7 +38,10 @@ class Search:
         best: The largest value that fits, or None.
         limit: The value one step above it that does not, or None.
         widened: Whether values between the steps failed for a reason that is not memory.
-        flat: Whether the search ended because the variable changes nothing.
+        flat: Whether the search ended because the variable changes nothing more.
+        flat_from: The smallest value from which it changes nothing; None if not known.
+        requested: Returns a number that values with the same requests share, or None: equal bytes
+            at the peak alone do not say that a variable changes nothing.
     """
 
     test: Callable[[int], tuple[Verdict, int]]
@@ -53,6 +56,8 @@ class Search:
     limit: int | None = None
     widened: bool = False
     flat: bool = False
+    flat_from: int | None = None
+    requested: Callable[[int], int | None] | None = None
     _seen: dict[int, tuple[Verdict, int]] = field(default_factory=dict)
 
     def has(self, value: int) -> bool:
@@ -70,13 +75,37 @@ class Search:
         offset = 0 if self.widened else self.low % self.step
         return max(self.low, (value - offset) // self.step * self.step + offset)
 
+    @property
+    def top(self) -> int:
+        """The largest value that can be searched.
+
+        Where the program fails above the answer for another reason than memory, it is the answer.
+        """
+        top = CEILING if self.high is None else self.high
+        if self.limit is not None and self._seen.get(self.limit, ("",))[0] == "fails":
+            top = min(top, self.limit - self.step)
+        return self.nearest(top)
+
+    def verdicts(self) -> dict[int, bool]:
+        """Return whether each value fits that was run; False if it fails."""
+        return {value: verdict == "fits" for value, (verdict, _) in self._seen.items()}
+
+    def bytes_of(self, value: int) -> int:
+        """Return the bytes that a value needs which was run; 0 if it failed."""
+        return self._seen[value][1]
+
+    def refine(self) -> None:
+        """Narrow the bounds to one step, whatever `loose` is."""
+        self.loose = 0.0
+        self._between()
+
     def run(self, start: int) -> None:
         """Search from `start`: outwards first, then between the bounds.
 
         The bounds are the largest value that fits and the smallest above it that does not.
         """
         start = self.nearest(start)
-        if self._try(start) == "fits":
+        if self.try_value(start) == "fits":
             self.best = start
             self._upwards()
         else:
@@ -104,6 +133,8 @@ class Search:
 
         if self.best == CEILING:
             self.flat = True
+        if self.flat and self._level():
+            self._find_level()
 
     def _downwards(self) -> None:
         """Go down until a value fits.
@@ -112,12 +143,12 @@ class Search:
         """
         value = self.limit or self.low
         guess = self.nearest(self.first_guess or value)
-        if self.low < guess < value and self._try(guess) == "fits":
+        if self.low < guess < value and self.try_value(guess) == "fits":
             self.best = guess
             return
         while value > self.low:
             value = self.nearest(max(self.low, value // 2))
-            if self._try(value) == "fits":
+            if self.try_value(value) == "fits":
                 self.best = value
                 return
             self.limit = value
@@ -172,22 +203,57 @@ class Search:
 
         Rounding applies where a value fails for another reason than memory.
         """
-        verdict = self._try(value)
+        verdict = self.try_value(value)
         if verdict != "fails" or not self.best:
             return value, verdict
         known = [v for v, (said, _) in self._seen.items() if said != "fails"]
         step = self.step * 2
         while step <= self.best and all(v % step == 0 for v in known):
             rounded = value // step * step
-            if rounded > self.best and rounded not in self._seen and self._try(rounded) != "fails":
+            if (
+                rounded > self.best
+                and rounded not in self._seen
+                and self.try_value(rounded) != "fails"
+            ):
                 self.step, self.widened = step, True
-                return rounded, self._try(rounded)
+                return rounded, self.try_value(rounded)
             step *= 2
         return value, verdict
 
-    def _try(self, value: int) -> Verdict:
+    def try_value(self, value: int) -> Verdict:
+        """Run a value unless it was, and return its verdict."""
         if value not in self._seen:
             self._seen[value] = self.test(value)
-            known = [b for said, b in self._seen.values() if said == "fits"]
-            self.flat = self.high is None and len(known) >= FLAT and len(set(known)) == 1
+            self.flat = self.high is None and len(self._level()) >= FLAT
         return self._seen[value][0]
+
+    def _level(self) -> list[int]:
+        """Return the values that take the bytes of the largest one.
+
+        Each is at least twice the one before.
+        """
+        found: list[int] = []
+        fitting = sorted((v for v, (said, _) in self._seen.items() if said == "fits"), reverse=True)
+        for value in fitting:
+            if self._figures(value) != self._figures(fitting[0]):
+                break
+            if not found or value * 2 <= found[-1]:
+                found.append(value)
+        return found
+
+    def _figures(self, value: int) -> tuple[int, int | None]:
+        requested = None if self.requested is None else self.requested(value)
+        return self._seen[value][1], requested
+
+    def _find_level(self) -> None:
+        """Find the smallest value of those that take the same, by halving."""
+        level = self._level()[-1]
+        below = max((v for v in self._seen if v < level), default=None)
+        while below is not None and level - below > self.step:
+            middle = self.nearest((below + level) // 2)
+            if not below < middle < level:
+                break
+            self.try_value(middle)
+            same = self._figures(middle) == self._figures(level)
+            below, level = (below, middle) if same else (middle, level)
+        self.flat_from = level

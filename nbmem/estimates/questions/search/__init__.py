@@ -1,0 +1,1 @@
+"""The search of `fit`: values that are run, and values that are replayed."""
