@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from enum import Enum, auto
-from functools import partial
+from functools import _lru_cache_wrapper, partial
 from types import (
     AsyncGeneratorType,
     CellType,
@@ -32,7 +33,7 @@ from nbmem.capture.interpreter.object_members import (
 )
 from nbmem.capture.tensors.tensor_storages import locate_storage, parts_of_sparse
 from nbmem.core.session.holders import Holder, HolderKind
-from nbmem.core.session.tensor_names import IN_TRACEBACK, KEY_OF, as_source
+from nbmem.core.session.tensor_names import IN_TRACEBACK, KEY_OF, LRU_CACHE_OF, as_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,14 +61,14 @@ class _Line(NamedTuple):
         inner: The kind of object that the path leads through, if it is more specific than the
             place.
         dotted: The dictionary at its end, if its keys are written as attributes.
-        in_graph: Whether the path has entered a graph; further steps are not written.
+        complete: Whether further steps are not written, as the path has entered a graph or a cache.
     """
 
     text: str
     end: str
     inner: HolderKind | None = None
     dotted: object = None
-    in_graph: bool = False
+    complete: bool = False
 
 
 class PathWriter:
@@ -114,12 +115,14 @@ class PathWriter:
 
     def _step(self, line: _Line, parent: Any, child: Any, after: Sequence[Any]) -> _Line:
         """Return a partial path with one more step written."""
-        if line.in_graph:
+        if line.complete:
             return line
         of_parent, of_child = self._trait(type(parent)), self._trait(type(child))
         if of_parent is _Trait.NODE or (of_parent is _Trait.TENSOR and of_child is _Trait.NODE):
             text = f"the graph of {line.text}"
-            return line._replace(text=text, inner=HolderKind.GRAPH, in_graph=True)
+            return line._replace(text=text, inner=HolderKind.GRAPH, complete=True)
+        if of_parent is _Trait.CACHE and _is_key(parent, child):
+            return line._replace(text=f"{KEY_OF}{LRU_CACHE_OF}{line.text}", complete=True)
         inner = HolderKind.DATALOADER if of_parent is _Trait.LOADER else line.inner
         name = _captured(parent, child, after) if of_parent is _Trait.CAPTURES else None
         if name is not None:
@@ -211,16 +214,25 @@ class _Trait(Enum):
     TENSOR = auto()
     LOADER = auto()
     CAPTURES = auto()
+    CACHE = auto()
 
 
 def _trait_of(kind: type, tensor: type) -> _Trait:
     if kind is FunctionType or kind is FrameType or id(kind) in _GENERATORS:
         return _Trait.CAPTURES
+    if kind is _lru_cache_wrapper:
+        return _Trait.CACHE
     if is_a(kind, tensor):
         return _Trait.TENSOR
     if is_node(kind):
         return _Trait.NODE
     return _Trait.LOADER if _is_loader(kind) else _Trait.OTHER
+
+
+def _is_key(cached: Any, child: Any) -> bool:
+    """Return whether an object is a cached call's arguments, not its result."""
+    inside = gc.get_referents(cached)
+    return any(child is key for kept in inside if type(kept) is dict for key in kept)
 
 
 def _is_loader(kind: type) -> bool:

@@ -37,6 +37,8 @@ STEP = ".step()"
 """Suffix of an optimizer whose step was called."""
 KEY_OF = "a key of "
 """Prefix for an object with a tensor as a dictionary's key, such as an optimizer's state."""
+LRU_CACHE_OF = "the lru_cache of "
+"""Prefix for what functools.lru_cache keeps: the arguments of a function's calls."""
 IN_TRACEBACK = "in the traceback of "
 """Between a frame's local and the object that retains the exception that ended the frame."""
 NAME, SENTENCE = 1_000, 4_000

@@ -224,21 +224,27 @@ class Evidence:
         inside: Mask = (row >= 0) & (addr < private.addr[row] + private.size[row])
         return inside
 
-    def peak_without(self, rows: Ints) -> int:
-        """Return the highest allocated bytes without these allocations."""
-        return int(self.allocated_without(rows).max())
+    def peak_without(self, rows: Ints, since: Ints | int = -1) -> int:
+        """Return the highest allocated bytes without these allocations.
 
-    def allocated_without(self, rows: Ints, after: int = 0) -> Ints:
+        Args:
+            rows: The allocations.
+            since: Position from which each of them is free; by default it was never made.
+        """
+        return int(self.allocated_without(rows, since).max())
+
+    def allocated_without(self, rows: Ints, since: Ints | int = -1, after: int = 0) -> Ints:
         """Return the curve of the allocated bytes without these allocations.
 
         Args:
             rows: The allocations.
+            since: Position from which each of them is free; by default it was never made.
             after: Number of events for which each of them lives nevertheless.
         """
         a, card_ledger = self.card_ledger.allocations, self.card_ledger
         change = np.zeros(card_ledger.events + 2, np.int64)
-        begins = np.minimum(np.maximum(a.allocated_at[rows], -1) + 1 + after, a.freed[rows] + 1)
-        np.add.at(change, begins, a.block[rows])
+        begins = np.maximum(a.allocated_at[rows], since) + 1 + after
+        np.add.at(change, np.minimum(begins, a.freed[rows] + 1), a.block[rows])
         np.subtract.at(change, a.freed[rows] + 1, a.block[rows])
         without: Ints = card_ledger.allocated - np.cumsum(change)[: card_ledger.events + 1]
         return without

@@ -1,17 +1,25 @@
-"""A second copy of the model lies on the card and is not used.
+"""A second model lies on the card and is not used.
 
 What it sees
-    A module of the notebook, of the model's own class, that alone holds a set of weights like the
-    model's and was not called while everything was recorded; or an optimizer of weights that no
-    module has any more. It speaks where the model that was called has a name of its own. Names that
-    tell of a purpose (ema, teacher, target, best, ...) are left alone.
+    - A module of the notebook, of the model's own class, that alone holds a set of weights like the
+      model's and was not called while everything was recorded; or an optimizer of weights that no
+      module has any more. It speaks where the model that was called has a name of its own.
+    - A model that was called, but not since another one was trained, and the variables that still
+      hold it: a trainer, a learner, an optimizer. It speaks if that is a fifth of the peak, 5% of
+      the card, or if memory is short.
+    - Models that are arguments of calls in a `functools.lru_cache`.
+    - A variable that still held its model while the next one for it was built.
+
+    Names that tell of a purpose (ema, teacher, target, best, ...) are left alone.
 What it costs
     The weights twice; with an old optimizer its state twice as well.
 Do instead
-    `del` the one that is not needed. A cell that builds the model anew should first delete the old
-    one and its optimizer.
+    `del` the one that is not needed, and the objects that hold it. A cell that builds the model
+    anew should first delete the old one and its optimizer. Do not decorate methods with
+    `lru_cache`: it keeps `self`.
 When to ignore it
-    It is an average, a teacher or a best model so far. Such a copy can wait on the CPU.
+    It is an average, a teacher or a best model so far, or you call it again later. Such a copy can
+    wait on the CPU.
 """
 
 from __future__ import annotations
@@ -19,22 +27,110 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from nbmem.core.session.categories import Category
 from nbmem.core.session.holders import HolderKind
-from nbmem.core.session.tensor_names import KEY_OF
+from nbmem.core.session.tensor_names import KEY_OF, LRU_CACHE_OF
+from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.model import Command, Finding
 from nbmem.report.tips.purpose_names import marks_intended_copy
 from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.unused_models import replaced_models, unused_models
 from nbmem.report.tips.weight_names import weight_forms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.core.session.holders import HeldStorage
     from nbmem.report.tips.evidence import Evidence
 
 ALIKE = 0.9
+LEAST_OF_PEAK = 0.1
+"""Part of the peak from which a model that was held too long is told."""
+LARGE = 0.2
+"""Part of the peak from which an unused model is told on a card with room."""
+CACHED = f"{KEY_OF}{LRU_CACHE_OF}"
 
 
 def check(e: Evidence) -> Iterator[Finding]:
+    """Find models that nothing uses any more."""
+    yield from _replaced(e)
+    yield from _cached(e)
+    unused = list(_unused(e))
+    yield from unused
+    told = {finding.code for finding in unused}
+    yield from (finding for finding in _copies(e) if finding.code not in told)
+
+
+def _replaced(e: Evidence) -> Iterator[Finding]:
+    """Find variables that held one model while the next was built."""
+    for model in replaced_models(e):
+        gain = e.report.peak.allocated - e.peak_without(model.rows, model.since)
+        if e.dominates(gain, LEAST_OF_PEAK):
+            yield Finding(
+                rule=RULE.name,
+                title=f"`del {model.root}` before the next model is built: {fmt(gain)} less at "
+                "the peak",
+                evidence=f"{model.root} still held the former model while the next one came to the "
+                "card, and was then assigned anew. With the former one deleted before, the peak "
+                f"would be {fmt(e.report.peak.allocated - gain)}.",
+                low=gain,
+                high=gain,
+                ground="exact",
+                code=f"del {model.root}   # before the next model is built",
+            )
+
+
+def _cached(e: Evidence) -> Iterator[Finding]:
+    """Find models that only the arguments of cached calls keep."""
+    found: dict[str, list[HeldStorage]] = {}
+    for h in e.held:
+        place = h.name.removeprefix(CACHED)
+        if len(h.holders) == 1 and place != h.name and is_expression(place):
+            found.setdefault(place, []).append(h)
+    for place, mine in found.items():
+        freed = e.freed_bytes(mine)
+        if e.worth(freed) and any(_is_weight(e, h) for h in mine):
+            yield Finding(
+                rule=RULE.name,
+                title=f"`{place}.cache_clear()` gives back {fmt(freed)}: its lru_cache keeps "
+                "models",
+                evidence=f"Calls of {place} that functools.lru_cache remembers have models as "
+                f"their arguments (a method's `self`). Nothing else keeps these {len(mine)} "
+                "tensors.",
+                low=freed,
+                high=freed,
+                ground="exact",
+                code=f"{place}.cache_clear()",
+            )
+
+
+def _is_weight(e: Evidence, held: HeldStorage) -> bool:
+    row = e.row_of(held)
+    return row is not None and e.card_ledger.category[row] == Category.WEIGHTS
+
+
+def _unused(e: Evidence) -> Iterator[Finding]:
+    """Find models that were not called since another one was trained."""
+    for model in unused_models(e):
+        freed = e.freed_bytes(model.storages)
+        if not e.matters(freed) and not e.dominates(freed, LARGE):
+            continue
+        roots = ", ".join(model.roots)
+        yield Finding(
+            rule=RULE.name,
+            title=f"`del {roots}` gives back {fmt(freed)}: a model that is no longer used",
+            evidence=f"{' and '.join(model.roots)} alone keep{'s' * (len(model.roots) == 1)} "
+            f"{len(model.storages)} tensors of a model that was not called since {model.later} "
+            "began to train.",
+            low=freed,
+            high=freed,
+            ground="exact",
+            code=f"del {roots}",
+            command=Command(name="free", arguments=model.roots),
+        )
+
+
+def _copies(e: Evidence) -> Iterator[Finding]:
     """Find names that alone keep a copy of a called model's weights."""
     chief, model = e.model(), e.model_code()
     if chief is None or model is None:

@@ -1,0 +1,203 @@
+"""Find models that the program went on without.
+
+They are still held at the end, or were held while the next one was built.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.tensor_names import STEP
+from nbmem.report.tips.purpose_names import marks_intended_copy
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from numpy.typing import NDArray
+
+    from nbmem.core.session.holders import HeldStorage, Holder
+    from nbmem.report.tips.evidence import Evidence
+
+    Ints = NDArray[np.int64]
+
+SUCCESSOR = 0.1
+"""Part of a model's bytes that a model which replaces it has at least."""
+_ROOT = re.compile(r"[^\W\d]\w*")
+_FORM = re.compile(r"(\([\d, ]*\)) (\w+)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnusedModel:
+    """A model at the end that was last called before another was trained.
+
+    Attributes:
+        name: Its name in the recorded calls.
+        later: The name of the model that was trained since.
+        roots: The variables that reach its weights, and no weights of a model in use.
+        storages: What only these variables keep: weights, gradients and optimizer state.
+    """
+
+    name: str
+    later: str
+    roots: tuple[str, ...]
+    storages: list[HeldStorage]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplacedModel:
+    """Former models of a variable that were freed when the next ones were built.
+
+    Attributes:
+        root: The variable.
+        rows: Allocations that were freed with the former models.
+        since: For each of them, the position at which the next model's first weight was made.
+    """
+
+    root: str
+    rows: Ints
+    since: Ints
+
+
+def unused_models(e: Evidence) -> Iterator[UnusedModel]:
+    """Yield the models that live at the end and are no longer called."""
+    calls = _calls(e)
+    steps = calls.pop(STEP, (0, -1))
+    held: dict[str, list[HeldStorage]] = {}
+    for storage, row in _weights(e):
+        held.setdefault(_owner(calls, e.card_ledger.name(row)), []).append(storage)
+    held.pop("", None)
+    sizes = {name: sum(h.size for h in mine) for name, mine in held.items()}
+    later = {name: _successor(name, calls, sizes, steps[1]) for name in held}
+    in_use = {
+        way.root for name, mine in held.items() if not later[name] for h in mine for way in h.holders
+    }
+    for name, mine in held.items():
+        roots = {way.root for h in mine for way in h.holders} - in_use
+        if not later[name] or not roots or not all(map(_may_be_deleted, roots)):
+            continue
+        alone = [h for h in e.held if all(_is_variable(way, roots) for way in h.holders)]
+        if 2 * sum(h.size for h in mine if h in alone) >= sizes[name]:
+            yield UnusedModel(
+                name=name, later=later[name], roots=tuple(sorted(roots)), storages=alone
+            )
+
+
+def _calls(e: Evidence) -> dict[str, tuple[int, int]]:
+    """Return the first and the last return of each called model.
+
+    Those of all optimizer steps together are under STEP. A part that is called by itself counts for
+    the model that contains it.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    calls = e.trace.calls
+    if calls is None:
+        return found
+    names = [e.session.names[index] for index in np.unique(calls.name).tolist()]
+    for at, index in zip(calls.last.tolist(), calls.name.tolist(), strict=True):
+        name = e.session.names[index]
+        name = STEP if name.endswith(STEP) else _owner(names, name)
+        first, last = found.get(name, (at, at))
+        found[name] = min(first, at), max(last, at)
+    return found
+
+
+def _owner(names: Collection[str], path: str | None) -> str:
+    """Return the outermost of the names that a path leads through, or ""."""
+    return min((n for n in names if f"{path}.".startswith(f"{n}.")), key=len, default="")
+
+
+def _weights(e: Evidence) -> Iterator[tuple[HeldStorage, int]]:
+    """Yield the weights that are held at the end, with their allocations."""
+    for storage in e.held:
+        row = e.row_of(storage)
+        if row is not None and e.card_ledger.category[row] == Category.WEIGHTS:
+            yield storage, row
+
+
+def _successor(
+    name: str, calls: dict[str, tuple[int, int]], sizes: dict[str, int], stepped: int
+) -> str:
+    """Return a model that was trained after another's last call, or ""."""
+    last = calls[name][1]
+    return next(
+        (
+            other
+            for other, (first, _) in calls.items()
+            if last < first < stepped and sizes.get(other, 0) >= SUCCESSOR * sizes[name]
+        ),
+        "",
+    )
+
+
+def _may_be_deleted(root: str) -> bool:
+    return root.isidentifier() and not marks_intended_copy(root)
+
+
+def _is_variable(way: Holder, roots: set[str]) -> bool:
+    return way.root in roots and way.kind in (HolderKind.NAME, HolderKind.GRAPH)
+
+
+def replaced_models(e: Evidence) -> Iterator[ReplacedModel]:
+    """Yield variables that held a model while its successor was built.
+
+    The successor was not called before the former model was freed: it took the variable.
+    """
+    a, card_ledger = e.card_ledger.allocations, e.card_ledger
+    weights = np.flatnonzero(card_ledger.category == Category.WEIGHTS)
+    # Rows of one burst were freed with no allocation in between.
+    burst = np.searchsorted(np.sort(a.allocated_at), a.freed)
+    found: dict[str, list[tuple[Ints, int]]] = {}
+    for number in np.unique(burst[weights[a.freed[weights] < card_ledger.events]]).tolist():
+        together = np.flatnonzero(burst == number)
+        former = together[card_ledger.category[together] == Category.WEIGHTS]
+        next_ones = _successors_rows(e, former, weights)
+        if next_ones is None:
+            continue
+        root = _root(e, former)
+        if root and root == _root(e, next_ones):
+            begin = int(a.allocated_at[next_ones].min())
+            found.setdefault(root, []).append((together[a.allocated_at[together] < begin], begin))
+    for root, groups in found.items():
+        rows = np.concatenate([rows for rows, _ in groups])
+        since = np.concatenate([np.full(len(rows), begin) for rows, begin in groups])
+        yield ReplacedModel(root=root, rows=rows, since=since)
+
+
+def _successors_rows(e: Evidence, former: Ints, weights: Ints) -> Ints | None:
+    """Return the weights that were made before others were freed, or None.
+
+    None if the former were not called, if one was called since, if their successor is too small or
+    has the same weights in another type: it may have been made of them.
+    """
+    a, calls = e.card_ledger.allocations, e.trace.calls
+    freed = int(a.freed[former].min())
+    called = calls.last[calls.last <= freed] if calls is not None else np.zeros(0, np.int64)
+    last = int(called.max(initial=-1))
+    if a.allocated_at[former].max() >= last:
+        return None
+    made = weights[(a.allocated_at[weights] >= last) & (a.allocated_at[weights] < freed)]
+    made = made[a.freed[made] > a.freed[former].max()]
+    if 2 * a.block[made].sum() < a.block[former].sum():
+        return None
+    (shapes, types), (new_shapes, new_types) = _forms(e, former), _forms(e, made)
+    return None if shapes == new_shapes and types != new_types else made
+
+
+def _forms(e: Evidence, rows: Ints) -> tuple[Counter[str], set[str]]:
+    """Return the shapes and the types of named allocations."""
+    found = [_FORM.search(e.card_ledger.name(row) or "") for row in rows.tolist()]
+    forms = [match for match in found if match is not None]
+    return Counter(match[1] for match in forms), {match[2] for match in forms}
+
+
+def _root(e: Evidence, rows: Ints) -> str:
+    """Return the one variable in the names of weights, or ""."""
+    found = {match[0] for row in rows.tolist() if (match := _ROOT.match(e.card_ledger.name(row) or ""))}
+    return found.pop() if len(found) == 1 else ""
