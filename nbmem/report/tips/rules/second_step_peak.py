@@ -1,23 +1,30 @@
 """The highest moment comes in the second iteration, not in the first.
 
 What it sees
-    A recording of one iteration whose optimizer made its state in it.
+    - A recording of one iteration whose optimizer made its state in it.
+    - A training loop whose later iterations begin while variables still hold tensors that the
+      forward of the one before has made, if that adds a tenth to the peak.
 What it costs
-    The forward and backward of every later iteration run beside that state: what one iteration
-    shows is too little by the bytes of the state.
+    The forward and backward of every later iteration run beside that state, or beside those
+    tensors: what one iteration shows is too little by their bytes.
 Do instead
-    Trace two iterations before you choose a batch or a card.
+    Trace two iterations before you choose a batch or a card. `del` such variables at the end of the
+    loop's body: a name keeps its tensors until it is assigned anew, after the next forward.
 When to ignore it
-    You train one step only, or you know.
+    You train one step only, or you know. The next iteration reads what the variable holds (a hidden
+    state).
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_names import VIEW
+from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.analysis.what_if import MOST_EVENTS, try_again
 from nbmem.report.model import Finding
 from nbmem.report.tips.rule import Rule, fmt, fmt_range
@@ -27,6 +34,12 @@ if TYPE_CHECKING:
 
     from nbmem.report.tips.evidence import Evidence
 
+LEAST_HELD_OVER = 0.1
+"""Part of the peak from which variables of the iteration before are told."""
+LEAST_OF_ALL = 0.05
+"""Part of all such bytes from which a variable is named."""
+_LOCAL = re.compile(r"local (.+) of \w+\(\)")
+_FORM = re.compile(r" \([\d, ]*\) \w+$")
 SHARE = 0.05
 """Part of the recorded peak by which the second must be higher."""
 KEPT = (
@@ -40,6 +53,53 @@ KEPT = (
 
 
 def check(e: Evidence) -> Iterator[Finding]:
+    """Find what only later iterations have beside their forward."""
+    yield from _held_over(e) if len(e.step_ends) > 1 else _with_state(e)
+
+
+def _held_over(e: Evidence) -> Iterator[Finding]:
+    """Find variables that held one iteration's output during the next."""
+    if not e.trains:
+        return
+    card_ledger, a = e.card_ledger, e.card_ledger.allocations
+    step = np.array([*card_ledger.phases.passes, -1], np.int64)[card_ledger.born_in]
+    ends = e.step_ends
+    next_one = np.clip(step + 1, 0, len(ends) - 1)
+    made = card_ledger.phases.named(card_ledger.born_in, "forward") & (step >= 0)
+    made &= (a.freed > ends[step]) & (a.freed <= ends[next_one])
+    variables: dict[str, list[int]] = {}
+    for row in np.flatnonzero(made & (step + 1 < len(ends))).tolist():
+        variable = _variable(card_ledger.name(row) or "")
+        if variable:
+            variables.setdefault(variable, []).append(row)
+    rows = np.array(sum(variables.values(), []), np.int64)
+    gain = e.report.peak.allocated - e.peak_without(rows, ends[step[rows]])
+    if not e.dominates(gain, LEAST_HELD_OVER):
+        return
+    sizes = {variable: int(a.block[mine].sum()) for variable, mine in variables.items()}
+    names = [name for name in sizes if sizes[name] >= LEAST_OF_ALL * sum(sizes.values())]
+    names.sort(key=sizes.__getitem__, reverse=True)
+    yield Finding(
+        rule=RULE.name,
+        title=f"`del {', '.join(names)}` at the end of the loop: {fmt(gain)} less at the peak",
+        evidence=f"{' and '.join(names)} hold{'s' * (len(names) == 1)} what the forward made until "
+        "the next iteration assigns the name anew: its forward ran beside these tensors, which "
+        "the first one's did not.",
+        low=gain,
+        high=gain,
+        ground="exact",
+        code=f"del {', '.join(names)}   # at the end of the loop's body",
+    )
+
+
+def _variable(name: str) -> str:
+    """Return the variable that a tensor's name begins with, or ""."""
+    match = _LOCAL.match(name)
+    path = match[1] if match is not None else _FORM.sub("", name.removesuffix(VIEW))
+    return re.split(r"[.\[]", path)[0] if is_expression(path) else ""
+
+
+def _with_state(e: Evidence) -> Iterator[Finding]:
     """Replay an iteration with optimizer state that it did not have."""
     card_ledger = e.card_ledger
     names = card_ledger.phases.names.tolist()
