@@ -3,7 +3,8 @@
 What it sees
     Tensors that torch.load made on the card and that were gone again before the end, if stacks were
     taken (`%%memtrace --stacks`). Without stacks: a dictionary from before the first forward with
-    the names, shapes and types of weights, also one in a function that has ended.
+    the names, shapes and types of weights, also one in a function that has ended. Or tensors with
+    the sizes of the weights, in their order, that were made behind them and freed together.
 What it costs
     While it loads, the card holds the weights twice. Often that is the highest moment of a run that
     only predicts; and the segments taken for it stay reserved.
@@ -21,6 +22,7 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.report.model import Finding
+from nbmem.report.tips.loaded_copies import copies_of_weights
 from nbmem.report.tips.purpose_names import marks_intended_copy
 from nbmem.report.tips.rule import Rule, fmt
 from nbmem.report.tips.rules.checkpoint_kept import OWNED, by_torch_load, line_of_load
@@ -44,6 +46,8 @@ def check(e: Evidence) -> Iterator[Finding]:
     loaded, origin = e.rows_with_stack(by_torch_load), "torch.load made"
     if not len(loaded):
         loaded, origin = _named_as_weights(e)
+    if not len(loaded):
+        loaded, origin = copies_of_weights(e), "Before the first forward there were"
     loaded = loaded[(a.freed[loaded] < e.card_ledger.events) & (a.allocated_at[loaded] >= 0)]
     loaded = loaded[~np.isin(e.card_ledger.category[loaded], OWNED)]
     if not len(loaded):

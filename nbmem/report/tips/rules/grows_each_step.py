@@ -129,7 +129,7 @@ def _saved(e: Evidence, growth: Growth) -> int:
     without = np.cumsum(change)[: card_ledger.events + 1] == 0
     first, last = a.allocated_at[growth.rows].min(), a.freed[growth.rows].max()
     without[first + 1 : last + 1] = True
-    curve = e.allocated_without(growth.rows, 0 if growth.joined else 1)
+    curve = e.allocated_without(growth.rows, after=0 if growth.joined else 1)
     return e.report.peak.allocated - int(curve[without].max())
 
 

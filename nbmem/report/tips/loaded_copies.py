@@ -1,0 +1,63 @@
+"""Recognize a loaded checkpoint by the sizes of its tensors.
+
+A function's own variables are gone when the first forward shows which tensors are weights, and most
+recordings have no stacks. What is left is the order: torch.load makes all tensors of a file, in the
+order of the model's own, and they are freed together.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nbmem.report.tips.evidence import Evidence
+
+    Ints = NDArray[np.int64]
+
+FEWEST = 4
+"""Tensors of a checkpoint below which equal sizes may be a coincidence."""
+ALIKE = 0.9
+"""Part of the weights' bytes that a checkpoint has at least."""
+_OWNED = (Category.WEIGHTS, Category.BUFFERS, Category.OPTIMIZER_STATE)
+
+
+def copies_of_weights(e: Evidence) -> Ints:
+    """Return allocations with the sizes of the weights, in their order.
+
+    They were made behind the weights and before the first forward, lived together, and were freed
+    with no allocation in between. Empty if there are too few of them.
+    """
+    a, card_ledger = e.card_ledger.allocations, e.card_ledger
+    none = np.zeros(0, np.int64)
+    early = card_ledger.phases.named(card_ledger.born_in, "load") & (a.allocated_at >= 0)
+    weights = np.flatnonzero(early & (card_ledger.category == Category.WEIGHTS))
+    if len(weights) < FEWEST:
+        return none
+    others = early & (a.freed < card_ledger.events) & ~np.isin(card_ledger.category, _OWNED)
+    others &= a.allocated_at > a.allocated_at[weights].max()
+    found = _in_order(a.requested[weights], np.flatnonzero(others), a.requested)
+    alike = a.block[found].sum() >= ALIKE * a.block[weights].sum()
+    if len(found) < FEWEST or not alike or a.freed[found].min() < a.allocated_at[found].max():
+        return none
+    between = (a.allocated_at > a.freed[found].min()) & (a.allocated_at < a.freed[found].max())
+    return none if between.any() else found
+
+
+def _in_order(wanted: Ints, rows: Ints, sizes: Ints) -> Ints:
+    """Return the rows whose sizes follow the wanted ones, from first to last.
+
+    A wanted size that none of the next rows has is left out (a tied weight).
+    """
+    found, at = [], 0
+    for size in wanted.tolist():
+        match = np.flatnonzero(sizes[rows[at:]] == size)
+        if len(match):
+            found.append(int(rows[at + match[0]]))
+            at += int(match[0]) + 1
+    return np.array(found, np.int64)
