@@ -9,6 +9,7 @@ from tests.oom import test_explained
 from tests.tips import (
     test_commands,
     test_gradient_cycles,
+    test_large_result,
     test_predictions,
     test_sharded,
     test_streams,
@@ -155,6 +156,10 @@ del node
         everything=True,
     ),
     "zero_bucket": NearMiss(code=loop(), everything=True),
+    "large_result": NearMiss(
+        code="model = net(1024, 6).half().eval()\nwith torch.no_grad():\n"
+        "    score = model(batch(65536).half())\n    score = score.mean(0).float()",
+    ),
     "batch_size": NearMiss(code=loop(rows=8192)),
     "grows_each_step": NearMiss(
         code=loop(steps=8).replace(
@@ -201,6 +206,9 @@ SPOKEN = {
     "full_state": test_sharded.test_a_full_state_dict_goes_to_the_host,
     "late_stream": test_streams.test_what_waits_is_told_with_what_would_be_reserved,
     "zero_bucket": test_predictions.test_a_bucket_of_zero_that_all_gradients_fill,
+    "large_result": (
+        test_large_result.test_a_request_larger_than_the_card_is_told_with_its_place
+    ),
     "batch_size": test_explained.test_a_smaller_batch_is_estimated_and_fits,
     "spilled_memory": (
         test_predictions.test_what_windows_put_into_the_hosts_memory_is_told_with_its_bytes

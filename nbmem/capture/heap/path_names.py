@@ -121,8 +121,10 @@ class PathWriter:
         if of_parent is _Trait.NODE or (of_parent is _Trait.TENSOR and of_child is _Trait.NODE):
             text = f"the graph of {line.text}"
             return line._replace(text=text, inner=HolderKind.GRAPH, complete=True)
-        if of_parent is _Trait.CACHE and _is_key(parent, child):
-            return line._replace(text=f"{KEY_OF}{LRU_CACHE_OF}{line.text}", complete=True)
+        if of_parent is _Trait.CACHE and child is not getattr(parent, "__wrapped__", None):
+            cache = f"{LRU_CACHE_OF}{line.text}"
+            text = f"{KEY_OF}{cache}" if _is_key(parent, child) else cache
+            return line._replace(text=text, complete=True)
         inner = HolderKind.DATALOADER if of_parent is _Trait.LOADER else line.inner
         name = _captured(parent, child, after) if of_parent is _Trait.CAPTURES else None
         if name is not None:

@@ -55,12 +55,12 @@ class ReplacedModel:
     """Former models of a variable that were freed when the next ones were built.
 
     Attributes:
-        root: The variable.
+        roots: The variables that were assigned anew, with those that hold the next model.
         rows: Allocations that were freed with the former models.
         since: For each of them, the position at which the next model's first weight was made.
     """
 
-    root: str
+    roots: tuple[str, ...]
     rows: Ints
     since: Ints
 
@@ -153,7 +153,7 @@ def replaced_models(e: Evidence) -> Iterator[ReplacedModel]:
     weights = np.flatnonzero(card_ledger.category == Category.WEIGHTS)
     # Rows of one burst were freed with no allocation in between.
     burst = np.searchsorted(np.sort(a.allocated_at), a.freed)
-    found: dict[str, list[tuple[Ints, int]]] = {}
+    found: dict[tuple[str, ...], list[tuple[Ints, int]]] = {}
     for number in np.unique(burst[weights[a.freed[weights] < card_ledger.events]]).tolist():
         together = np.flatnonzero(burst == number)
         former = together[card_ledger.category[together] == Category.WEIGHTS]
@@ -161,13 +161,29 @@ def replaced_models(e: Evidence) -> Iterator[ReplacedModel]:
         if next_ones is None:
             continue
         root = _root(e, former)
-        if root and root == _root(e, next_ones):
+        roots = _holding(e, next_ones, root) if root and root == _root(e, next_ones) else ()
+        if roots:
             begin = int(a.allocated_at[next_ones].min())
-            found.setdefault(root, []).append((together[a.allocated_at[together] < begin], begin))
-    for root, groups in found.items():
+            found.setdefault(roots, []).append((together[a.allocated_at[together] < begin], begin))
+    for roots, groups in found.items():
         rows = np.concatenate([rows for rows, _ in groups])
         since = np.concatenate([np.full(len(rows), begin) for rows, begin in groups])
-        yield ReplacedModel(root=root, rows=rows, since=since)
+        yield ReplacedModel(roots=roots, rows=rows, since=since)
+
+
+def _holding(e: Evidence, rows: Ints, root: str) -> tuple[str, ...]:
+    """Return the variables that hold a model at the end, one of them first.
+
+    Optimizers and trainers were assigned anew as well. Empty where the model has a second name: it
+    was built under it, perhaps from the former model's weights.
+    """
+    ways = [way for held in e.held_in(rows) for way in held.holders if way.kind is HolderKind.NAME]
+    mine = {way.path.removeprefix(root) for way in ways if way.root == root}
+    others = [way for way in ways if way.root != root]
+    if any(way.path.removeprefix(way.root) in mine for way in others):
+        return ()
+    roots = (root, *sorted({way.root for way in others}))
+    return roots if all(map(str.isidentifier, roots)) else ()
 
 
 def _successors_rows(e: Evidence, former: Ints, weights: Ints) -> Ints | None:

@@ -69,8 +69,8 @@ def _refused(e: Evidence) -> Iterator[Finding]:
     room = case.capacity - (chief.allocated or 0)
     parts = ceil(PARTS * case.size / max(room, 1))
     stack = () if case.refusal is None else case.refusal.stack
-    what = _function(stack) or (chief.layer and f"`{chief.layer.partition(' ')[0]}`")
-    what = what or chief.operator or "A request"
+    layer = f"`{chief.layer.partition(' ')[0]}`" if chief.layer else None
+    what = " in ".join(filter(None, (_function(stack), layer))) or chief.operator or "A request"
     where = f" at {chief.at.line}" if chief.at.line else ""
     much = f"{case.size / case.capacity:.1f} times what the card could give"
     if case.size < case.capacity:

@@ -48,7 +48,6 @@ LEAST_OF_PEAK = 0.1
 """Part of the peak from which a model that was held too long is told."""
 LARGE = 0.2
 """Part of the peak from which an unused model is told on a card with room."""
-CACHED = f"{KEY_OF}{LRU_CACHE_OF}"
 
 
 def check(e: Evidence) -> Iterator[Finding]:
@@ -66,17 +65,17 @@ def _replaced(e: Evidence) -> Iterator[Finding]:
     for model in replaced_models(e):
         gain = e.report.peak.allocated - e.peak_without(model.rows, model.since)
         if e.dominates(gain, LEAST_OF_PEAK):
+            roots = ", ".join(model.roots)
             yield Finding(
                 rule=RULE.name,
-                title=f"`del {model.root}` before the next model is built: {fmt(gain)} less at "
-                "the peak",
-                evidence=f"{model.root} still held the former model while the next one came to the "
-                "card, and was then assigned anew. With the former one deleted before, the peak "
-                f"would be {fmt(e.report.peak.allocated - gain)}.",
+                title=f"`del {roots}` before the next model is built: {fmt(gain)} less at the peak",
+                evidence=f"{' and '.join(model.roots)} still held the former model while the next "
+                "one came to the card. With the former one deleted before, the peak would be "
+                f"{fmt(e.report.peak.allocated - gain)}.",
                 low=gain,
                 high=gain,
                 ground="exact",
-                code=f"del {model.root}   # before the next model is built",
+                code=f"del {roots}   # before the next model is built",
             )
 
 
@@ -84,12 +83,13 @@ def _cached(e: Evidence) -> Iterator[Finding]:
     """Find models that only the arguments of cached calls keep."""
     found: dict[str, list[HeldStorage]] = {}
     for h in e.held:
-        place = h.name.removeprefix(CACHED)
-        if len(h.holders) == 1 and place != h.name and is_expression(place):
+        place = h.name.removeprefix(KEY_OF).removeprefix(LRU_CACHE_OF)
+        if len(h.holders) == 1 and h.name.endswith(f"{LRU_CACHE_OF}{place}"):
             found.setdefault(place, []).append(h)
     for place, mine in found.items():
         freed = e.freed_bytes(mine)
-        if e.worth(freed) and any(_is_weight(e, h) for h in mine):
+        as_arguments = any(h.name.startswith(KEY_OF) and _is_weight(e, h) for h in mine)
+        if e.worth(freed) and as_arguments and is_expression(place):
             yield Finding(
                 rule=RULE.name,
                 title=f"`{place}.cache_clear()` gives back {fmt(freed)}: its lru_cache keeps "

@@ -1,0 +1,67 @@
+"""Variables of one iteration that live through the next one's forward."""
+
+import pytest
+
+from tests.tips.programs import MODEL
+
+NET = MODEL + (
+    """
+class Skips(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(512, 512) for _ in range(4))
+
+    def forward(self, x):
+        kept = []
+        for part in self.parts:
+            x = part(x).relu_()
+            kept.append(x)
+        return x.mean(), kept
+"""
+)
+LOOP = """
+model = Skips().cuda()
+sgd = torch.optim.SGD(model.parameters())
+for _ in range(3):
+    out = model(batch(8192, 512))
+    out[0].backward()
+    sgd.step()
+    sgd.zero_grad()
+    {end}
+"""
+IN_FUNCTION = "def main():" + LOOP.replace("\n", "\n    ") + "\nmain()"
+HEALTHY = {
+    "the output is small": LOOP.replace("return x.mean(), kept", "return x.mean()").format(
+        end="out = out[0].item()"
+    ),
+    "the peak is in backward": "model = net(1024, 8)\n"
+    "sgd = torch.optim.SGD(model.parameters())\nfor _ in range(3):\n"
+    "    out = model(batch(8192))\n    out.square().mean().backward()\n    sgd.step()\n"
+    "    sgd.zero_grad()",
+    "a prediction": "model = Skips().cuda().eval()\nfor _ in range(3):\n    with torch.no_grad():\n"
+    "        out = model(batch(8192, 512))",
+}
+
+
+def said(trace):
+    return [f for f in trace.report().findings if f.rule == "second_step_peak"]
+
+
+@pytest.mark.parametrize("loop", [LOOP, IN_FUNCTION])
+def test_an_output_that_lives_through_the_next_forward(run, loop):
+    peaks = []
+    for end in ("pass", "del out"):
+        trace, _ = run(loop.format(end=end), before=NET)
+        peaks.append(trace.report().peak.allocated)
+        found = said(trace)
+        if len(peaks) == 1:
+            (tip,) = found
+    assert found == []
+    assert tip.low == tip.high == peaks[0] - peaks[1]
+    assert tip.code.startswith("del out ")
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_loop_whose_peak_needs_all_that_lives_is_not_told(run, name):
+    trace, _ = run(HEALTHY[name], before=NET)
+    assert said(trace) == []
