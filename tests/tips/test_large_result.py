@@ -17,10 +17,15 @@ with torch.no_grad():
         del scores
 """
 REFUSED = {
-    "a function": ("x = torch.randn(90000, 8, device='cuda')\ny = torch.cdist(x, x)", "torch.cdist"),
+    "a function": (
+        "x = torch.randn(90000, 8, device='cuda')\ny = torch.cdist(x, x)",
+        "torch.cdist",
+    ),
     "an operator": ("x = torch.randn(90000, 8, device='cuda')\ny = x @ x.T", "train.py:2"),
-    "a module": ("wide = nn.Embedding(8, 4096).cuda()\nx = wide(torch.zeros(1 << 20, "
-    "dtype=torch.int64, device='cuda'))", "wide"),
+    "a module": (
+        "wide = nn.Embedding(8, 4096).cuda()\nx = wide(torch.zeros(1 << 20, device='cuda').long())",
+        "wide",
+    ),
 }
 
 

@@ -35,7 +35,7 @@ def test_a_checkpoint_of_a_function_is_told_without_stacks(run):
     peaks = []
     for place in ("cuda", "cpu"):
         code = LOAD.format(copies=FROM_FILE.format(place=place))
-        trace, _ = run(code, before=MODEL + "import io")
+        trace, _ = run(code, before=MODEL + "import io", card="T4")
         peaks.append(trace.report().peak.allocated)
         found = said(trace)
         if len(peaks) == 1:

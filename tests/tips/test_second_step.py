@@ -16,6 +16,8 @@ class Skips(nn.Module):
         for part in self.parts:
             x = part(x).relu_()
             kept.append(x)
+        with torch.no_grad():
+            torch.cat([x] * 24).mean()
         return x.mean(), kept
 """
 )

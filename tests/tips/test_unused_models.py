@@ -29,13 +29,14 @@ for _ in range(2):
 """
 FORMER = {
     "a trainer keeps its model": (
-        "first = Trainer(net())\nfirst.train()\nsecond = Trainer(net(512))\nbatch_size = 512\n"
-        "batch = lambda: torch.randn(64, 512, device='cuda')\nsecond.train()",
+        "first = Trainer(net())\nfirst.train()\nsecond = Trainer(net(depth=5))\nsecond.train()",
         "del first",
     ),
     "a name and a trainer keep the model": (
-        "small = net()\ncoach = Trainer(small)\ncoach.train()\nother = Trainer(net(depth=5))\n"
-        "other.train()",
+        (
+            "small = net()\ncoach = Trainer(small)\ncoach.train()\n"
+            "other = Trainer(net(depth=5))\nother.train()"
+        ),
         "del coach, small",
     ),
     "a model with its gradients, another class": (
@@ -62,8 +63,8 @@ USED = {
     "the best so far": "best = Trainer(net())\nbest.train()\nlast = Trainer(net())\nlast.train()",
     "two that are compared": "one, two = net().eval(), net().eval()\nwith torch.no_grad():\n"
     "    x = one(batch())\n    y = two(batch())",
-    "a part that the next model goes on with": "body = net()\nfirst = nn.Sequential(body, net(depth=1))"
-    "\nTrainer(first).train()\nlast = nn.Sequential(body, net(depth=2))\nTrainer(last).train()",
+    "a part that the next model goes on with": "body = net()\n"
+    "first = nn.Sequential(body, net(depth=1))\nTrainer(first).train()\nlast = nn.Sequential(body, net(depth=2))\nTrainer(last).train()",
 }
 BUILT_AGAIN = """
 build = lambda depth: nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(depth))).cuda()
@@ -86,7 +87,8 @@ with torch.no_grad():
 """
 CONVERTED = {
     "in half precision": "model = copy.deepcopy(model).half()",
-    "from its own weights": "other = net()\nother.load_state_dict(model.state_dict())\nmodel = other",
+    "from its own weights": "other = net()\nother.load_state_dict(model.state_dict())\n"
+    "model = other",
 }
 CACHE = """
 class Detector(nn.Module):

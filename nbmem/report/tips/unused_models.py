@@ -76,7 +76,11 @@ def unused_models(e: Evidence) -> Iterator[UnusedModel]:
     sizes = {name: sum(h.size for h in mine) for name, mine in held.items()}
     later = {name: _successor(name, calls, sizes, steps[1]) for name in held}
     in_use = {
-        way.root for name, mine in held.items() if not later[name] for h in mine for way in h.holders
+        way.root
+        for name, mine in held.items()
+        if not later[name]
+        for h in mine
+        for way in h.holders
     }
     for name, mine in held.items():
         roots = {way.root for h in mine for way in h.holders} - in_use
@@ -215,5 +219,7 @@ def _forms(e: Evidence, rows: Ints) -> tuple[Counter[str], set[str]]:
 
 def _root(e: Evidence, rows: Ints) -> str:
     """Return the one variable in the names of weights, or ""."""
-    found = {match[0] for row in rows.tolist() if (match := _ROOT.match(e.card_ledger.name(row) or ""))}
+    found = {
+        match[0] for row in rows.tolist() if (match := _ROOT.match(e.card_ledger.name(row) or ""))
+    }
     return found.pop() if len(found) == 1 else ""

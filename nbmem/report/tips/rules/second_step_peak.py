@@ -18,6 +18,7 @@ When to ignore it
 from __future__ import annotations
 
 import re
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -72,7 +73,7 @@ def _held_over(e: Evidence) -> Iterator[Finding]:
         variable = _variable(card_ledger.name(row) or "")
         if variable:
             variables.setdefault(variable, []).append(row)
-    rows = np.array(sum(variables.values(), []), np.int64)
+    rows = np.array([*chain.from_iterable(variables.values())], np.int64)
     gain = e.report.peak.allocated - e.peak_without(rows, ends[step[rows]])
     if not e.dominates(gain, LEAST_HELD_OVER):
         return
