@@ -64,7 +64,8 @@ USED = {
     "two that are compared": "one, two = net().eval(), net().eval()\nwith torch.no_grad():\n"
     "    x = one(batch())\n    y = two(batch())",
     "a part that the next model goes on with": "body = net()\n"
-    "first = nn.Sequential(body, net(depth=1))\nTrainer(first).train()\nlast = nn.Sequential(body, net(depth=2))\nTrainer(last).train()",
+    "first = nn.Sequential(body, net(depth=1))\nTrainer(first).train()\n"
+    "last = nn.Sequential(body, net(depth=2))\nTrainer(last).train()",
 }
 BUILT_AGAIN = """
 build = lambda depth: nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(depth))).cuda()
@@ -133,6 +134,18 @@ def test_a_model_that_another_replaced_is_told_with_all_its_holders(run, name):
     assert freed(names, finding.code) == finding.low == finding.high
 
 
+def test_two_models_that_predict_one_after_the_other(run):
+    code = "one, two = net(4096, 14).eval(), net(1024, 14).eval()\nwith torch.no_grad():\n"
+    code += "    for _ in range({times}):\n        x = one(batch(8, 4096))\n"
+    code += "    for _ in range({times}):\n        y = two(batch(8))"
+    trace, names = run(code.format(times=2), before=MODEL, card="T4")
+    (finding,) = said(trace)
+    assert freed(names, finding.code) == finding.low == finding.high
+    for times, card in ((1, "T4"), (2, "H100 80GB")):  # compared once; a card with room
+        trace, _ = run(code.format(times=times), before=MODEL, card=card)
+        assert said(trace) == []
+
+
 @pytest.mark.parametrize("name", USED)
 def test_a_model_in_use_is_not_told(run, name):
     trace, _ = run(USED[name], before=TRAINER)
@@ -161,8 +174,9 @@ def test_a_model_that_is_made_of_the_former_one_is_not_told(run, name):
     assert said(trace) == []
 
 
-def test_models_that_a_cached_method_keeps(run):
-    cached = CACHE.format(decorator="@functools.lru_cache(maxsize=8)")
+@pytest.mark.parametrize("size", [8, None])
+def test_models_that_a_cached_method_keeps(run, size):
+    cached = CACHE.format(decorator=f"@functools.lru_cache(maxsize={size})")
     trace, names = run(cached, before=MODEL + "import functools")
     (finding,) = said(trace)
     assert finding.code == "Detector.grid.cache_clear()"

@@ -104,9 +104,7 @@ class PathWriter:
         line = self._lines[id(way[begin])]
         for i in range(begin, len(way) - 1):
             line = self._step(line, way[i], way[i + 1], way[i + 2 : i + 3])
-            if (
-                self._trait(type(way[i])) is not _Trait.CAPTURES
-            ):  # what it writes depends on `after`
+            if self._trait(type(way[i])) not in _BY_NEXT:
                 self._lines[id(way[i + 1])] = line
         kind = place.kind
         if line.inner is not None and kind in _SPECIALIZED:
@@ -121,10 +119,13 @@ class PathWriter:
         if of_parent is _Trait.NODE or (of_parent is _Trait.TENSOR and of_child is _Trait.NODE):
             text = f"the graph of {line.text}"
             return line._replace(text=text, inner=HolderKind.GRAPH, complete=True)
-        if of_parent is _Trait.CACHE and child is not getattr(parent, "__wrapped__", None):
-            cache = f"{LRU_CACHE_OF}{line.text}"
-            text = f"{KEY_OF}{cache}" if _is_key(parent, child) else cache
-            return line._replace(text=text, complete=True)
+        if of_parent is _Trait.CACHE and all(
+            child is not own for own in (parent.__dict__, parent.__wrapped__)
+        ):
+            kept = after[0] if type(child) is dict and after else child
+            text = f"{LRU_CACHE_OF}{line.text}"
+            prefix = KEY_OF if id(kept) in self._arguments(parent) else ""
+            return line._replace(text=f"{prefix}{text}", complete=True)
         inner = HolderKind.DATALOADER if of_parent is _Trait.LOADER else line.inner
         name = _captured(parent, child, after) if of_parent is _Trait.CAPTURES else None
         if name is not None:
@@ -139,6 +140,14 @@ class PathWriter:
         if self._holds_attributes(parent, child, label):
             return _Line(text, line.end, inner, dotted=child)
         return _Line(text + label, line.end, inner)
+
+    def _arguments(self, cached: Any) -> frozenset[int]:
+        """Return the ids of the arguments of all calls that a cache remembers."""
+        keys = self._keys.get(id(cached))
+        if keys is None:
+            inside = [kept for kept in gc.get_referents(cached) if type(kept) is dict]
+            keys = self._keys[id(cached)] = frozenset(id(key) for kept in inside for key in kept)
+        return keys
 
     def _trait(self, kind: type) -> _Trait:
         known = self._traits.get(id(kind))
@@ -219,6 +228,10 @@ class _Trait(Enum):
     CACHE = auto()
 
 
+_BY_NEXT = (_Trait.CAPTURES, _Trait.CACHE)
+"""Traits of objects whose step is written by the object after the next."""
+
+
 def _trait_of(kind: type, tensor: type) -> _Trait:
     if kind is FunctionType or kind is FrameType or id(kind) in _GENERATORS:
         return _Trait.CAPTURES
@@ -229,12 +242,6 @@ def _trait_of(kind: type, tensor: type) -> _Trait:
     if is_node(kind):
         return _Trait.NODE
     return _Trait.LOADER if _is_loader(kind) else _Trait.OTHER
-
-
-def _is_key(cached: Any, child: Any) -> bool:
-    """Return whether an object is a cached call's arguments, not its result."""
-    inside = gc.get_referents(cached)
-    return any(child is key for kept in inside if type(kept) is dict for key in kept)
 
 
 def _is_loader(kind: type) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -27,25 +27,27 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-SUCCESSOR = 0.1
-"""Part of a model's bytes that a model which replaces it has at least."""
+SUCCESSOR = 0.02
+"""Part of a model's bytes that the one used after it has at least: a metric has fewer."""
 _ROOT = re.compile(r"[^\W\d]\w*")
 _FORM = re.compile(r"(\([\d, ]*\)) (\w+)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnusedModel:
-    """A model at the end that was last called before another was trained.
+    """A model at the end that was last called before another was used.
 
     Attributes:
         name: Its name in the recorded calls.
-        later: The name of the model that was trained since.
+        later: The name of the model that was used since.
+        trained: Whether that one was trained.
         roots: The variables that reach its weights, and no weights of a model in use.
         storages: What only these variables keep: weights, gradients and optimizer state.
     """
 
     name: str
     later: str
+    trained: bool
     roots: tuple[str, ...]
     storages: list[HeldStorage]
 
@@ -68,13 +70,13 @@ class ReplacedModel:
 def unused_models(e: Evidence) -> Iterator[UnusedModel]:
     """Yield the models that live at the end and are no longer called."""
     calls = _calls(e)
-    steps = calls.pop(STEP, (0, -1))
+    steps = calls.pop(STEP, Uses(0, -1, 0))
     held: dict[str, list[HeldStorage]] = {}
     for storage, row in _weights(e):
         held.setdefault(_owner(calls, e.card_ledger.name(row)), []).append(storage)
     held.pop("", None)
     sizes = {name: sum(h.size for h in mine) for name, mine in held.items()}
-    later = {name: _successor(name, calls, sizes, steps[1]) for name in held}
+    later = {name: _successor(name, calls, sizes, steps.last) for name in held}
     in_use = {
         way.root
         for name, mine in held.items()
@@ -89,17 +91,29 @@ def unused_models(e: Evidence) -> Iterator[UnusedModel]:
         alone = [h for h in e.held if all(_is_variable(way, roots) for way in h.holders)]
         if 2 * sum(h.size for h in mine if h in alone) >= sizes[name]:
             yield UnusedModel(
-                name=name, later=later[name], roots=tuple(sorted(roots)), storages=alone
+                name=name,
+                later=later[name],
+                trained=calls[later[name]].first < steps.last,
+                roots=tuple(sorted(roots)),
+                storages=alone,
             )
 
 
-def _calls(e: Evidence) -> dict[str, tuple[int, int]]:
-    """Return the first and the last return of each called model.
+class Uses(NamedTuple):
+    """Positions of a model's first and last return, and its calls."""
+
+    first: int
+    last: int
+    count: int
+
+
+def _calls(e: Evidence) -> dict[str, Uses]:
+    """Return the uses of each called model.
 
     Those of all optimizer steps together are under STEP. A part that is called by itself counts for
     the model that contains it.
     """
-    found: dict[str, tuple[int, int]] = {}
+    found: dict[str, Uses] = {}
     calls = e.trace.calls
     if calls is None:
         return found
@@ -107,8 +121,8 @@ def _calls(e: Evidence) -> dict[str, tuple[int, int]]:
     for at, index in zip(calls.last.tolist(), calls.name.tolist(), strict=True):
         name = e.session.names[index]
         name = STEP if name.endswith(STEP) else _owner(names, name)
-        first, last = found.get(name, (at, at))
-        found[name] = min(first, at), max(last, at)
+        before = found.get(name, Uses(at, at, 0))
+        found[name] = Uses(min(before.first, at), max(before.last, at), before.count + 1)
     return found
 
 
@@ -125,19 +139,18 @@ def _weights(e: Evidence) -> Iterator[tuple[HeldStorage, int]]:
             yield storage, row
 
 
-def _successor(
-    name: str, calls: dict[str, tuple[int, int]], sizes: dict[str, int], stepped: int
-) -> str:
-    """Return a model that was trained after another's last call, or ""."""
-    last = calls[name][1]
-    return next(
-        (
-            other
-            for other, (first, _) in calls.items()
-            if last < first < stepped and sizes.get(other, 0) >= SUCCESSOR * sizes[name]
-        ),
-        "",
-    )
+def _successor(name: str, calls: dict[str, Uses], sizes: dict[str, int], stepped: int) -> str:
+    """Return a model that was trained after another's last call, or "".
+
+    It may also predict, if the two were called several times, each by itself.
+    """
+    mine = calls[name]
+    for other, its in calls.items():
+        trained, predicts = its.first < stepped, min(its.count, mine.count) > 1
+        large = sizes.get(other, 0) >= SUCCESSOR * sizes[name]
+        if mine.last < its.first and large and (trained or predicts):
+            return other
+    return ""
 
 
 def _may_be_deleted(root: str) -> bool:

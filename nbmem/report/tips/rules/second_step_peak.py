@@ -3,7 +3,7 @@
 What it sees
     - A recording of one iteration whose optimizer made its state in it.
     - A training loop whose later iterations begin while variables still hold tensors that the
-      forward of the one before has made, if that adds a tenth to the peak.
+      forward of the one before has made, if that is a tenth of the peak and 1% of the card.
 What it costs
     The forward and backward of every later iteration run beside that state, or beside those
     tensors: what one iteration shows is too little by their bytes.
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 LEAST_HELD_OVER = 0.1
 """Part of the peak from which variables of the iteration before are told."""
+LEAST_OF_CARD = 0.01
+"""Part of a card with room from which they are told."""
 LEAST_OF_ALL = 0.05
 """Part of all such bytes from which a variable is named."""
 _LOCAL = re.compile(r"local (.+) of \w+\(\)")
@@ -75,7 +77,7 @@ def _held_over(e: Evidence) -> Iterator[Finding]:
             variables.setdefault(variable, []).append(row)
     rows = np.array([*chain.from_iterable(variables.values())], np.int64)
     gain = e.report.peak.allocated - e.peak_without(rows, ends[step[rows]])
-    if not e.dominates(gain, LEAST_HELD_OVER):
+    if not (e.dominates(gain, LEAST_HELD_OVER) and e.matters(gain, LEAST_OF_CARD)):
         return
     sizes = {variable: int(a.block[mine].sum()) for variable, mine in variables.items()}
     names = [name for name in sizes if sizes[name] >= LEAST_OF_ALL * sum(sizes.values())]

@@ -4,9 +4,9 @@ What it sees
     - A module of the notebook, of the model's own class, that alone holds a set of weights like the
       model's and was not called while everything was recorded; or an optimizer of weights that no
       module has any more. It speaks where the model that was called has a name of its own.
-    - A model that was called, but not since another one was trained, and the variables that still
-      hold it: a trainer, a learner, an optimizer. It speaks if that is a fifth of the peak, 5% of
-      the card, or if memory is short.
+    - A model that was called, but not since another one was used, and the variables that still hold
+      it: a trainer, a learner, an optimizer. It speaks if that is 5% of the card, if memory is
+      short, or if it is a fifth of the peak and the other one was trained.
     - Models that are arguments of calls in a `functools.lru_cache`.
     - A variable that still held its model while the next one for it was built.
 
@@ -113,7 +113,7 @@ def _unused(e: Evidence) -> Iterator[Finding]:
     """Find models that were not called since another one was trained."""
     for model in unused_models(e):
         freed = e.freed_bytes(model.storages)
-        if not e.matters(freed) and not e.dominates(freed, LARGE):
+        if not e.matters(freed) and not (model.trained and e.dominates(freed, LARGE)):
             continue
         roots = ", ".join(model.roots)
         yield Finding(
@@ -121,7 +121,7 @@ def _unused(e: Evidence) -> Iterator[Finding]:
             title=f"`del {roots}` gives back {fmt(freed)}: a model that is no longer used",
             evidence=f"{' and '.join(model.roots)} alone keep{'s' * (len(model.roots) == 1)} "
             f"{len(model.storages)} tensors of a model that was not called since {model.later} "
-            "began to train.",
+            f"{'began to train' if model.trained else 'was first called'}.",
             low=freed,
             high=freed,
             ground="exact",
