@@ -34,9 +34,7 @@ for _ in range(3):
 IN_FUNCTION = "def main():" + LOOP.replace("\n", "\n    ") + "\nmain()"
 HEALTHY = {
     "the bytes are few": LOOP.replace("32768", "8192").format(end="pass"),
-    "the output is small": LOOP.replace("return x.mean(), kept", "return x.mean()").format(
-        end="out = out[0].item()"
-    ),
+    "a number is kept": LOOP.format(end="out = out[0].item()"),
     "the peak is in backward": "model = net(1024, 8)\n"
     "sgd = torch.optim.SGD(model.parameters())\nfor _ in range(3):\n"
     "    out = model(batch(8192))\n    out.square().mean().backward()\n    sgd.step()\n"
