@@ -18,7 +18,7 @@ from nbmem.core.session.tensor_names import STEP
 from nbmem.report.tips.purpose_names import marks_intended_copy
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 SUCCESSOR = 0.02
 """Part of a model's bytes that the one used after it has at least: a metric has fewer."""
+LEAST_OF_PEAK = 0.05
+"""Part of the peak that a former model has at least."""
+MOST = 100
+"""Former models of a recording that are looked at, the first ones."""
 _ROOT = re.compile(r"[^\W\d]\w*")
 _FORM = re.compile(r"(\([\d, ]*\)) (\w+)$")
 
@@ -54,7 +58,7 @@ class UnusedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplacedModel:
-    """Former models of a variable that were freed when the next ones were built.
+    """Former models of variables, freed when the next ones were built.
 
     Attributes:
         roots: The variables that were assigned anew, with those that hold the next model.
@@ -89,7 +93,8 @@ def unused_models(e: Evidence) -> Iterator[UnusedModel]:
         if not later[name] or not roots or not all(map(_may_be_deleted, roots)):
             continue
         alone = [h for h in e.held if all(_is_variable(way, roots) for way in h.holders)]
-        if 2 * sum(h.size for h in mine if h in alone) >= sizes[name]:
+        freed = {h.addr for h in alone}
+        if 2 * sum(h.size for h in mine if h.addr in freed) >= sizes[name]:
             yield UnusedModel(
                 name=name,
                 later=later[name],
@@ -104,7 +109,7 @@ class Uses(NamedTuple):
 
     first: int
     last: int
-    count: int
+    calls: int
 
 
 def _calls(e: Evidence) -> dict[str, Uses]:
@@ -117,16 +122,19 @@ def _calls(e: Evidence) -> dict[str, Uses]:
     calls = e.trace.calls
     if calls is None:
         return found
-    names = [e.session.names[index] for index in np.unique(calls.name).tolist()]
+    names = {index: e.session.names[index] for index in np.unique(calls.name).tolist()}
+    owners = {
+        index: STEP if name.endswith(STEP) else _owner(names.values(), name)
+        for index, name in names.items()
+    }
     for at, index in zip(calls.last.tolist(), calls.name.tolist(), strict=True):
-        name = e.session.names[index]
-        name = STEP if name.endswith(STEP) else _owner(names, name)
+        name = owners[index]
         before = found.get(name, Uses(at, at, 0))
-        found[name] = Uses(min(before.first, at), max(before.last, at), before.count + 1)
+        found[name] = Uses(min(before.first, at), max(before.last, at), before.calls + 1)
     return found
 
 
-def _owner(names: Collection[str], path: str | None) -> str:
+def _owner(names: Iterable[str], path: str | None) -> str:
     """Return the outermost of the names that a path leads through, or ""."""
     return min((n for n in names if f"{path}.".startswith(f"{n}.")), key=len, default="")
 
@@ -146,7 +154,7 @@ def _successor(name: str, calls: dict[str, Uses], sizes: dict[str, int], stepped
     """
     mine = calls[name]
     for other, its in calls.items():
-        trained, predicts = its.first < stepped, min(its.count, mine.count) > 1
+        trained, predicts = its.first < stepped, min(its.calls, mine.calls) > 1
         large = sizes.get(other, 0) >= SUCCESSOR * sizes[name]
         if mine.last < its.first and large and (trained or predicts):
             return other
@@ -170,8 +178,11 @@ def replaced_models(e: Evidence) -> Iterator[ReplacedModel]:
     weights = np.flatnonzero(card_ledger.category == Category.WEIGHTS)
     # Rows of one burst were freed with no allocation in between.
     burst = np.searchsorted(np.sort(a.allocated_at), a.freed)
+    gone = weights[a.freed[weights] < card_ledger.events]
+    sizes = np.bincount(burst[gone], a.block[gone])
+    large = np.flatnonzero(sizes >= LEAST_OF_PEAK * e.report.peak.allocated)
     found: dict[tuple[str, ...], list[tuple[Ints, int]]] = {}
-    for number in np.unique(burst[weights[a.freed[weights] < card_ledger.events]]).tolist():
+    for number in large[:MOST].tolist():
         together = np.flatnonzero(burst == number)
         former = together[card_ledger.category[together] == Category.WEIGHTS]
         next_ones = _successors_rows(e, former, weights)
