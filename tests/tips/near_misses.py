@@ -206,9 +206,7 @@ SPOKEN = {
     "full_state": test_sharded.test_a_full_state_dict_goes_to_the_host,
     "late_stream": test_streams.test_what_waits_is_told_with_what_would_be_reserved,
     "zero_bucket": test_predictions.test_a_bucket_of_zero_that_all_gradients_fill,
-    "large_result": (
-        test_large_result.test_a_request_larger_than_the_card_is_told_with_its_place
-    ),
+    "large_result": (test_large_result.test_a_request_larger_than_the_card_is_told_with_its_place),
     "batch_size": test_explained.test_a_smaller_batch_is_estimated_and_fits,
     "spilled_memory": (
         test_predictions.test_what_windows_put_into_the_hosts_memory_is_told_with_its_bytes
