@@ -221,7 +221,7 @@ def _without_numbers(held: Holding) -> Holding:
 
 
 def other_variables(held: Holding) -> str:
-    """Return the further variables of a user's tensor: `also out`; empty if it has one name."""
+    """Return a tensor's further variables, `also out`; empty without any."""
     if held.category not in (Category.USER_TENSORS, Category.INPUTS):
         return ""
     own = (held.name or "").partition(" (")[0]

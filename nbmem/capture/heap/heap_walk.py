@@ -324,7 +324,7 @@ class _WalkInProgress:
     def _name_gradient_cycles(
         self, lost: Mapping[int, Any], holders: dict[int, Holder]
     ) -> Iterator[None]:
-        """Add gradient cycles, also where collecting a reference cycle would free nothing."""
+        """Add gradient cycles, also where a collection would free nothing."""
         found = yield from in_gradient_cycles(self._torch, lost)
         for key, tensor in found.items():
             explained = key in holders and holders[key].kind not in _UNEXPLAINED

@@ -84,7 +84,7 @@ class TensorStorages:
 
 
 def _best_of_each_root(holders: Sequence[Holder]) -> tuple[Holder, ...]:
-    """Return the best holder of each root, and of each local of a running function.
+    """Return the best holder of each root and each running function's local.
 
     It is the one of the most informative kind, then the one with the shortest path.
     """

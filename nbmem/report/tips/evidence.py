@@ -273,7 +273,7 @@ class Evidence:
 
     @cached_property
     def in_gradient_cycle(self) -> Mask:
-        """Mask of the allocations that only gradients with a graph keep at the end."""
+        """Mask of the allocations that only gradients with a graph keep."""
         found = np.zeros(len(self.card_ledger.allocations.addr), bool)
         rows = map(self.row_of, self.held_only_by(HolderKind.GRADIENT_CYCLE))
         found[[row for row in rows if row is not None]] = True

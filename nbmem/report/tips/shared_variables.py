@@ -58,7 +58,7 @@ class SharedTensors(NamedTuple):
 
 
 def variable_of(holder: Holder) -> Variable | None:
-    """Return the variable whose value, or an entry in it, a holder's path names.
+    """Return the variable that a holder's path begins with.
 
     None for an attribute of an object, a graph, or anything that no `del` of a variable frees.
     """
@@ -81,7 +81,7 @@ def named_variable(path: str) -> Variable | None:
 
 
 def variables_of(held: HeldStorage) -> frozenset[Variable]:
-    """Return the variables that alone hold a storage; empty if something else does, too."""
+    """Return the only holders of a storage, if all are variables, else none."""
     found = [variable_of(holder) for holder in held.holders]
     return frozenset() if None in found else frozenset(one for one in found if one is not None)
 

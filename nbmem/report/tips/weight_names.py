@@ -53,7 +53,7 @@ class WeightNames:
 
 
 def shared_prefix(keys: Iterable[str]) -> str:
-    """Return the modules before the names in all keys: `model.` of a Lightning checkpoint."""
+    """Return the prefix of all keys: `model.` of a Lightning checkpoint."""
     modules = zip(*(key.split(".")[:-1] for key in keys), strict=False)
     shared = takewhile(lambda parts: len(set(parts)) == 1, modules)
     return "".join(f"{parts[0]}." for parts in shared)

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 ANSWERED = {"batch_size", "framework_cache", "preallocated", "traceback_kept"}
 """Rules of nbmem/report/tips that an explained error covers with its own figures."""
-GROWTH = ("graph_kept", "grows_each_step")
-"""Rules of what has no end: whatever else is done, the program runs out again."""
+FIRST = ("graph_kept", "grows_each_step", "large_result")
+"""Rules of what no other remedy helps against: what has no end, and what no card could hold."""
 MOST = 3
 
 
@@ -24,8 +24,8 @@ def with_tips(report: Report, tips: tuple[Finding, ...]) -> Report:
     """Return a report with its tips.
 
     After an error that ended the recording, its remedies come first: the explanation, the tips, the
-    sidebar and JSON have one order. What grows comes first of all. Tips that a remedy answers with
-    better figures are left out.
+    sidebar and JSON have one order. What grows, and one result that is too large, come first of
+    all. Tips that a remedy answers with better figures are left out.
     """
     if not ended_by_oom(report):
         return replace(report, findings=tips)
@@ -47,11 +47,11 @@ def _growth_first(chief: OomReport, tips: tuple[Finding, ...]) -> OomReport:
     They count if they hold at least what was asked for.
     """
     least = chief.wanted or 0
-    growing = [tip for tip in tips if tip.rule in GROWTH and tip.high >= least]
-    tried = {remedy.rule: remedy for remedy in chief.remedies if remedy.rule in GROWTH}
+    growing = [tip for tip in tips if tip.rule in FIRST and tip.high >= least]
+    tried = {remedy.rule: remedy for remedy in chief.remedies if remedy.rule in FIRST}
     first = [_merged(tip, tried.pop(tip.rule, None)) for tip in growing]
     rest = [
-        remedy for remedy in chief.remedies if remedy.rule not in GROWTH or remedy.rule in tried
+        remedy for remedy in chief.remedies if remedy.rule not in FIRST or remedy.rule in tried
     ]
     return replace(chief, remedies=(*first, *rest)[:MOST])
 

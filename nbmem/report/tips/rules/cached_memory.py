@@ -5,8 +5,8 @@ What it sees
     small for what was asked: a change of sizes (another model, another batch) left them behind. It
     speaks where they are a third of the card, or memory is short: an evaluation in larger batches
     leaves them behind, too, and on a card with room nobody misses them. It also speaks where four
-    fifths of the card are cached at the end, whatever left them. Pieces of segments in use are not
-    counted: empty_cache() cannot give them back.
+    fifths of the card are cached at the end of a notebook's cell, whatever left them. Pieces of
+    segments in use are not counted: empty_cache() cannot give them back.
 What it costs
     Nothing on a card with room. Where other programs share the card, or the next allocation is
     large, it is memory that nobody can use.
@@ -38,8 +38,8 @@ OF_THE_CARD = 1 / 3
 """Part of a card with room that must be cached. With room, cached bytes do no harm: torch releases
 them before a request fails."""
 FULL = 0.8
-"""Part of the card that is mentioned whenever it is cached at the end: no other program, and no
-other framework of this one, finds room then."""
+"""Part of the card that is mentioned whenever it is cached at the end of a cell: no other program,
+and no other framework of this one, finds room then. A script gives it back by ending."""
 IDLE = 0.12
 """Part of the reserved bytes that must be idle. Plain training runs leave up to 0.17 idle after
 their first step (workspaces that cuDNN tried), so growth in a loop does not count."""
@@ -52,7 +52,8 @@ def check(e: Evidence) -> Iterator[Finding]:
     """
     now = int(e.card_ledger.releasable[-1])
     idle = _idle_while_growing(e)
-    full = e.card_known and now >= FULL * e.trace.info.total_bytes
+    stays = e.card_known and e.fact("notebook") is not False
+    full = stays and now >= FULL * e.trace.info.total_bytes
     if not e.matters(now, OF_THE_CARD) or not (idle or full or e.everything):
         return
     now = try_emptying(e.card_ledger)

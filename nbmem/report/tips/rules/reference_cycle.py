@@ -66,13 +66,13 @@ def _at_peak(e: Evidence, dead: Sequence[HeldStorage]) -> Iterator[Finding]:
     stack = int(e.card_ledger.allocations.stack[row])
     line = users_line(e.session.stacks[stack]) if stack >= 0 else None
     closing = _closing_reference(e, name, dead)
-    through = f" The cycle closes through {closing}." if closing else ""
+    through = f" through {closing}" if closing else f" of {name}" if name else ""
     yield Finding(
         rule=RULE.name,
-        title=f"The garbage collector freed {fmt(found.freed)} that reference cycles kept, among "
-        f"them {fmt(found.at_peak)} at the peak",
+        title=f"The garbage collector freed {fmt(found.freed)} that reference cycles{through} "
+        f"kept, {fmt(found.at_peak)} of it at the peak",
         evidence=f"{len(found.rows)} tensors of the peak were out of use, the largest is "
-        f"{name or 'unnamed'}{f', made at {line}' if line else ''}.{through} Break the cycle, or "
+        f"{name or 'unnamed'}{f', made at {line}' if line else ''}. Break the cycle, or "
         "call `gc.collect()` where they go out of use.",
         low=found.low,
         high=max(found.low, found.high),
