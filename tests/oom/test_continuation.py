@@ -6,7 +6,7 @@ import pytest
 
 import nbmem
 from nbmem import virtual
-from nbmem.report.analysis.oom.continuation import LIVE, NEVER
+from nbmem.report.analysis.oom.continuations.continuation import LIVE, NEVER
 from nbmem.report.analysis.oom.failed_request import cases
 from nbmem.report.analysis.oom.live_groups import groups
 from nbmem.report.analysis.oom.trial import Trial

@@ -60,7 +60,7 @@ REGISTRIES = {
 """Modules that list others, one entry in each file."""
 FEW = 32
 """Other modules of at most SMALL lines that one sibling alone imports."""
-NINE_IN_TEN = 270
+NINE_IN_TEN = 272
 """Lines that nine modules in ten stay below: a few long ones are let be, a drift is not."""
 LONG_FUNCTION = 60
 LONGER_FUNCTIONS = {

@@ -97,7 +97,9 @@ LEAKS = {
         + evaluation("net(batch())"),
         "`acts`", 4, 48,
     ),
-    "a cache without a bound": (CACHE + evaluation("embed(i)"), "`embed`", 4, 48),
+    "a cache without a bound": (
+        CACHE + evaluation("embed(i)"), "`the lru_cache of embed`", 4, 48,
+    ),
     "the state of a metric": (
         METRIC + evaluation("metric.update(net(batch()))"), "`metric.preds`", 4, 48,
     ),

@@ -56,6 +56,14 @@ def test_a_mask_is_not_needed_where_no_token_is_padding(gpu):
     assert not (tokens < 0).any()
 
 
+def test_what_has_not_converged_goes_on(gpu):
+    """As LBFGS asks: is the largest gradient within the tolerance?"""
+    largest = torch.randn(64, device="cuda").abs().max()
+    assert not largest <= 1e-7
+    assert largest > 1e-7
+    assert not largest > 1e3
+
+
 def test_what_may_still_improve_goes_on(gpu):
     """As beam search asks: the best running score against the worst finished one."""
     running, finished = (torch.randn(4, 3, device="cuda").log_softmax(-1) for _ in range(2))

@@ -1,9 +1,9 @@
 """Assumptions that answer conditions on unknown values.
 
 A comparison and its complement are answered from one assumption, so that `(x == 0).any()` and
-`(x != 0).all()` agree: no unknown value equals another, or exceeds a positive number, and the left
-one of two is the larger. A number is not zero, as its stand-in. So "may this go on?", as beam
-search asks, is answered with yes.
+`(x != 0).all()` agree. No unknown value equals another. A number is compared as the smallest of its
+stand-ins: it is not zero and above a tolerance. The left one of two unknown values is the larger.
+So "may this go on?", as beam search asks, is answered with yes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.tensors.stand_ins.numbers import stand_in
+from nbmem.virtual.tensors.stand_ins.numbers import LEAST, stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,8 +53,10 @@ def _is_assumed(values: Values, call: OperatorCall, base: object) -> bool:
     if isinstance(right, torch.Tensor):
         return base is _LARGER
     block = values.storages.of(left)
-    signed = block is not None and block.look is not None and block.look.signed
-    return base is _LARGER and right <= 0 and not signed
+    if right <= 0 and block is not None and block.look is not None and block.look.signed:
+        return False
+    number = LEAST if left.dtype.is_floating_point else 1
+    return bool(number > right if base is _LARGER else number < right)
 
 
 def inverted(values: Values, call: OperatorCall) -> bool:

@@ -1,7 +1,6 @@
 """Explain an out-of-memory error: the request, its cause, its remedies."""
 
-from nbmem.report.analysis.oom.autopsy import autopsies
-from nbmem.report.analysis.oom.caught_errors import passed_over_note
+from nbmem.report.analysis.oom.autopsy import autopsies, passed_over_note
 from nbmem.report.analysis.oom.ranking import ended_by_oom, with_tips, without_remedies
 from nbmem.report.analysis.oom.untraced import left_by_traceback, untraced
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.report.analysis.oom.continuation import (
+from nbmem.report.analysis.oom.continuations.continuation import (
     STEP_PHASES,
     WITH_BATCH,
     grows_with_batch,

@@ -50,9 +50,7 @@ def _growth_first(chief: OomReport, tips: tuple[Finding, ...]) -> OomReport:
     growing = [tip for tip in tips if tip.rule in FIRST and tip.high >= least]
     tried = {remedy.rule: remedy for remedy in chief.remedies if remedy.rule in FIRST}
     first = [_merged(tip, tried.pop(tip.rule, None)) for tip in growing]
-    rest = [
-        remedy for remedy in chief.remedies if remedy.rule not in FIRST or remedy.rule in tried
-    ]
+    rest = [remedy for remedy in chief.remedies if remedy.rule not in FIRST or remedy.rule in tried]
     return replace(chief, remedies=(*first, *rest)[:MOST])
 
 

@@ -12,9 +12,9 @@ from nbmem.core.session.categories import Category
 from nbmem.core.units import format_bytes
 from nbmem.report.analysis.framework_advice import framework_finding, releasable_bytes
 from nbmem.report.analysis.oom.batch_estimate import batch
-from nbmem.report.analysis.oom.continuation import LIVE
+from nbmem.report.analysis.oom.continuations.continuation import LIVE
+from nbmem.report.analysis.oom.continuations.recomputation import checkpointing
 from nbmem.report.analysis.oom.live_groups import OUT, TRACEBACK
-from nbmem.report.analysis.oom.recomputation import checkpointing
 from nbmem.report.analysis.oom.trial import Trial, explained, kept_elsewhere
 from nbmem.report.analysis.program_names import (
     code_name,
@@ -29,7 +29,7 @@ from nbmem.report.model import Command, Finding
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from nbmem.report.analysis.oom.continuation import Continuation, FutureBlock
+    from nbmem.report.analysis.oom.continuations.continuation import Continuation, FutureBlock
     from nbmem.report.analysis.oom.failed_request import FailedRequest
     from nbmem.report.analysis.oom.live_groups import AllocationGroup
     from nbmem.report.analysis.oom.trial import Outcome

@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from nbmem.report.analysis.oom.continuation import LIVE, NEVER, Continuation, FutureBlock
-from nbmem.report.analysis.oom.estimated_step import estimated_step
-from nbmem.report.analysis.oom.repeated_step import repeated_step
+from nbmem.report.analysis.oom.continuations.continuation import (
+    LIVE,
+    NEVER,
+    Continuation,
+    FutureBlock,
+)
+from nbmem.report.analysis.oom.continuations.estimated_step import estimated_step
+from nbmem.report.analysis.oom.continuations.repeated_step import repeated_step
 from nbmem.report.analysis.oom.request_replay import FailureReplay, replay_from_layout
 
 if TYPE_CHECKING:

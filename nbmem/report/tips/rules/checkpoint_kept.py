@@ -58,12 +58,12 @@ def check(e: Evidence) -> Iterator[Finding]:
 def _named(e: Evidence) -> Iterator[Finding]:
     weights = WeightNames(weight_forms(e) if e.held else {})
 
-    def is_alike(held: HeldStorage) -> bool:
+    def has_weight_form(held: HeldStorage) -> bool:
         return held.form in weights.forms and bool(_keys(held)) and not _is_owned(e, held)
 
-    for copy in shared_tensors(e.held, is_alike):
+    for copy in shared_tensors(e.held, has_weight_form):
         mine, listed = copy.storages, copy.listed
-        alike = [held for held in mine if is_alike(held)]
+        alike = [held for held in mine if has_weight_form(held)]
         alike += _joined(e, mine)
         prefix = shared_prefix(key for s in alike for key in _keys(s))
         matched = sum(any(weights.match(key, s.form, prefix) for key in _keys(s)) for s in alike)

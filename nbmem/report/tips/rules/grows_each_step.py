@@ -48,14 +48,14 @@ LATER, OF_THE_CARD = 1_000, 0.1
 def check(e: Evidence) -> Iterator[Finding]:
     """Find what grows from step to step, by its holder."""
     for growth in e.growing:
-        if len(growth.rows) and not _is_loaded_data(e, growth) and not _is_in_traceback(e, growth):
+        if len(growth.rows) and not _is_loaded_data(growth) and not _is_in_traceback(e, growth):
             kept = _kept_alone(e, growth)
             held = e.freed_bytes(kept) or growth.held - growth.graph_held
             if _is_worth(e, growth, held):
                 yield _finding(e, growth, held, kept)
     for growth in e.grown_at_peak:
         saved = _saved(e, growth)
-        if e.worth(saved) and not _is_loaded_data(e, growth):
+        if e.worth(saved) and not _is_loaded_data(growth):
             yield _at_peak(growth, saved)
 
 
@@ -69,9 +69,9 @@ def _slope(growth: Growth) -> int:
     return growth.slope - growth.graph_slope
 
 
-def _is_loaded_data(e: Evidence, growth: Growth) -> bool:
+def _is_loaded_data(growth: Growth) -> bool:
     """Return whether the growth may be data or layers, which are loaded once."""
-    return not growth.works and not e.ran_out
+    return not growth.works
 
 
 def _is_in_traceback(e: Evidence, growth: Growth) -> bool:

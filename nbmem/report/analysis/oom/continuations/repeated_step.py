@@ -12,7 +12,7 @@ import numpy as np
 
 from nbmem.allocator.rounding import round_sizes
 from nbmem.core.session.categories import Category
-from nbmem.report.analysis.oom.continuation import (
+from nbmem.report.analysis.oom.continuations.continuation import (
     LIVE,
     NEVER,
     ONCE,
@@ -65,7 +65,7 @@ class _Requests(NamedTuple):
     number: Ints
 
 
-class _Place(NamedTuple):
+class _Match(NamedTuple):
     """An earlier step's request at the same place.
 
     Attributes:
@@ -136,7 +136,7 @@ def _numbers(lasting: NDArray[np.bool_]) -> Ints:
     return np.concatenate([[0], np.cumsum(~lasting)]).astype(np.int64)
 
 
-def _place_before(asked: _Requests, code: Ints, since: int) -> _Place | None:
+def _place_before(asked: _Requests, code: Ints, since: int) -> _Match | None:
     """Return the latest request that an earlier step made at this place.
 
     Args:
@@ -162,7 +162,7 @@ def _place_before(asked: _Requests, code: Ints, since: int) -> _Place | None:
     if not len(places):
         return None
     best = np.lexsort((places, equal, -off))[-1]
-    return _Place(int(places[best]), int(equal[best]))
+    return _Match(int(places[best]), int(equal[best]))
 
 
 def _count_equal(code: Ints, places: Ints) -> Ints:
@@ -178,7 +178,7 @@ def _count_equal(code: Ints, places: Ints) -> Ints:
     return equal
 
 
-def _continued(case: FailedRequest, asked: _Requests, place: _Place, since: int) -> Continuation:
+def _continued(case: FailedRequest, asked: _Requests, place: _Match, since: int) -> Continuation:
     """Repeat the requests since the earlier place, from the failed one on."""
     period = len(asked.row) - 1 - place.before
     card_ledger, a = case.card_ledger, case.card_ledger.allocations
@@ -234,7 +234,7 @@ def _continued(case: FailedRequest, asked: _Requests, place: _Place, since: int)
     )
 
 
-def _rows_before(asked: _Requests, place: _Place) -> dict[int, int]:
+def _rows_before(asked: _Requests, place: _Match) -> dict[int, int]:
     """Map each allocation of the last step to that of the step before it."""
     last = len(asked.row) - 1
     period = last - place.before
@@ -244,7 +244,7 @@ def _rows_before(asked: _Requests, place: _Place) -> dict[int, int]:
     return dict(zip(asked.row[one][both].tolist(), asked.row[two][both].tolist(), strict=True))
 
 
-def _longer(asked: _Requests, place: _Place, live: NDArray[np.bool_]) -> dict[int, int]:
+def _longer(asked: _Requests, place: _Match, live: NDArray[np.bool_]) -> dict[int, int]:
     """Map live allocations to the bytes by which each step extends them.
 
     It must be the same between three of them, as where a step joins its result to all before.
@@ -275,7 +275,7 @@ def _generations(
 
 
 def _later_sizes(
-    asked: _Requests, place: _Place, since: int, of_batch: NDArray[np.bool_]
+    asked: _Requests, place: _Match, since: int, of_batch: NDArray[np.bool_]
 ) -> Callable[[int], int]:
     """Return a function from a later position to the bytes requested there.
 

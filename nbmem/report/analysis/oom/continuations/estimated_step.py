@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.report.analysis.oom.continuation import (
+from nbmem.report.analysis.oom.continuations.continuation import (
     LIVE,
     NEVER,
     ONCE,

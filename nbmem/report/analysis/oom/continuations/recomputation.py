@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.session.categories import Category
 from nbmem.core.units import format_bytes
-from nbmem.report.analysis.oom.continuation import LIVE, NEVER
+from nbmem.report.analysis.oom.continuations.continuation import LIVE, NEVER
 from nbmem.report.analysis.program_names import blocks_of, checkpoint_code, largest_model
 from nbmem.report.model import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.report.analysis.oom.continuation import Continuation, FutureBlock
+    from nbmem.report.analysis.oom.continuations.continuation import Continuation, FutureBlock
     from nbmem.report.analysis.oom.trial import Outcome, Trial
 
 FEWEST = 4

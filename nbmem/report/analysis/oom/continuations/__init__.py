@@ -1,0 +1,1 @@
+"""Simulate how a step goes on after a failed request."""
