@@ -26,6 +26,8 @@ def highest_resident_bytes() -> int | None:
 
     The kernel counts them. None on Windows.
     """
+    if sys.platform == "win32":
+        return None
     try:
         import resource
     except ImportError:
