@@ -24,7 +24,7 @@ def test_an_unknown_command_is_answered_with_all_of_them():
         commands.add_parser(name)
     with pytest.raises(
         UsageError,
-        match=r"^nbmem has no command 'reprot'. Did you mean `nbmem report`\? "
+        match=r"^nbmem has no command 'repor'. Did you mean `nbmem report`\? "
         r"There are: run, report\.$",
     ):
-        parser.parse_known_args(["reprot"])
+        parser.parse_known_args(["repor"])
