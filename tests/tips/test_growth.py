@@ -111,3 +111,21 @@ def test_growth_is_measured_at_an_error(run):
     assert (growth.place, growth.where, growth.slope) == ("preds", " in evaluate()", 512 * MIB)
     assert growth.held == 512 * MIB * growth.iterations
     assert find_growth(card_ledger) == ()
+
+
+def test_several_places_of_a_variable_are_named(run):
+    code = """
+class Cam:
+    def __init__(self):
+        self.activations, self.gradients, self.sizes = [], [], []
+
+cam = Cam()
+for _ in range(8):
+    out = net(batch())
+    cam.activations.append(out.detach())
+    cam.gradients.append(out.detach() * 2)
+del out
+"""
+    trace, _ = run(code, before=NET, card="T4")
+    (found,) = [one for one in trace.report().findings if one.rule == "grows_each_step"]
+    assert found.title.startswith("`cam` (`cam.activations` and `cam.gradients`) grows by ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.report.analysis.graph_holders import join_by_graph
-from nbmem.report.analysis.growth_candidates import candidates_at, common_place
+from nbmem.report.analysis.growth_candidates import candidates_at, common_place, list_of
 from nbmem.report.analysis.growth_exemptions import Exemptions
 from nbmem.report.analysis.iterations import FEWEST, Iterations
 from nbmem.report.analysis.joined_tensors import joined_tensors
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 ALIKE = 0.99
 """Part of the largest step's peak from which another step counts as equally large."""
+LISTED = 2
+"""Places inside a variable that a sentence names."""
 SHARED = 0.5
 """Part of its allocations that another variable may keep, too, before it is a second name."""
 
@@ -52,6 +55,7 @@ class Growth:
         rows: The allocations that the place keeps itself, and those that a joined tensor had.
         graph_rows: Those that its graphs keep.
         joined: Whether it is one tensor that is made anew, each time larger.
+        parts: The places inside `place` that gain, the largest first: `metric.preds`.
     """
 
     root: str | None
@@ -69,11 +73,20 @@ class Growth:
     graph_slope: int = 0
     graph_held: int = 0
     joined: bool = False
+    parts: tuple[str, ...] = ()
 
     @property
     def title(self) -> str | None:
-        """The place with its function, for a sentence; None without a name."""
-        return None if self.place is None else f"`{self.place}`{self.where}"
+        """The place with its function, for a sentence; None without a name.
+
+        Places inside it follow, if the growth is in several of them.
+        """
+        if self.place is None:
+            return None
+        several = len(self.parts) > 1
+        inside = " and ".join(f"`{part}`" for part in self.parts[:LISTED]) if several else ""
+        more = " and others" if len(self.parts) > LISTED else ""
+        return f"`{self.place}`{f' ({inside}{more})' if inside else ''}{self.where}"
 
 
 def find_growth(card_ledger: CardLedger, until: int | None = None) -> tuple[Growth, ...]:
@@ -144,6 +157,7 @@ def _growth(card_ledger: CardLedger, at: int, candidate: Candidate, rise: Rise) 
     return Growth(
         root=candidate.root,
         place=common_place(candidate.paths) if candidate.paths else None,
+        parts=_parts(candidate, a.block[rows]),
         where=candidate.where,
         line=users_line(card_ledger.session.stacks[stack]) if stack >= 0 else None,
         slope=rise.slope,
@@ -155,6 +169,14 @@ def _growth(card_ledger: CardLedger, at: int, candidate: Candidate, rise: Rise) 
         rows=rows,
         graph_rows=rows[:0],
     )
+
+
+def _parts(candidate: Candidate, blocks: Ints) -> tuple[str, ...]:
+    """Return the places of a variable that hold items, the largest first."""
+    sizes: Counter[str] = Counter()
+    for path, size in zip(candidate.paths, blocks.tolist(), strict=False):
+        sizes[list_of(path)] += size
+    return tuple(place for place, _ in sizes.most_common())
 
 
 def _with_graphs(grown: Growth, others: tuple[str, ...]) -> Growth:

@@ -60,6 +60,7 @@ _LOCAL = re.compile(r"local (.+?) of (?:(\S+\(\))|the (?:generator|coroutine) (.
 _CLOSURE = re.compile(r"(.+) closed over by (.+)")
 _ITEM = re.compile(r"\[[^\[\]]*\]")
 _LAST = re.compile(r"\[\d+\]$")
+_LAST_ITEM = re.compile(r"(\[[^\[\]]*\])+$")
 _VARIABLE = re.compile(r"[^\W\d]\w*")
 
 
@@ -254,6 +255,11 @@ def _root(holder: Holder, place: TensorPath) -> str:
 def _form(path: str) -> str:
     """Return a path with placeholders for indices and keys."""
     return _ITEM.sub("[...]", path)
+
+
+def list_of(path: str) -> str:
+    """Return the list that has an item: `net[0].saved` of `net[0].saved[3]`."""
+    return _LAST_ITEM.sub("", path)
 
 
 def common_place(paths: Iterable[str]) -> str:
