@@ -6,13 +6,7 @@ from tests.tips.reports.catalogue import FOLDER
 from tests.tips.reports.healthy_runs import CARD
 
 PROGRAMS = {path.stem: path for path in sorted((FOLDER / "programs" / "healthy").glob("*.py"))}
-FALSE = {
-    "batch_search_with_halving",
-    "deque_that_is_not_full_yet",
-    "functional_ensemble",
-    "little_room_for_workspace",
-    "out_of_memory_is_handled",
-}
+FALSE = {"deque_that_is_not_full_yet", "lookup_cache_with_a_limit"}
 """Programs that get a tip today."""
 CI = {"average_of_weights", "folds_released", "gan_detached", "kv_cache_in_generation"}
 """Programs that each run of the tests takes; `long` takes all others, too."""

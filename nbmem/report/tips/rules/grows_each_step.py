@@ -4,10 +4,11 @@ What it sees
     Something of which more is left from step to step, over four or more of them, and that is not
     the graph of a loss (see graph_kept): a list that gets longer, a cache without a bound, a tensor
     to which each step joins another. A step is an iteration of any loop, also of one that does not
-    train. A list of a function that has ended counts if it was there at the peak. A tensor that is
-    larger because the whole batch is, or that decoding makes longer, is none; nor is a buffer that
-    is full, or data that is loaded before the loop. It speaks of a fiftieth of the peak, or where a
-    thousand such steps fill a tenth of the card.
+    train. A list of a function that has ended counts if it was there at the peak and took a
+    twentieth of the card, or memory is short. A tensor that is larger because the whole batch is,
+    or that decoding makes longer, is none; nor is a buffer that is full, or data that is loaded
+    before the loop. It speaks of a fiftieth of the peak, or where a thousand such steps fill a
+    tenth of the card.
 What it costs
     The same bytes with every further step, until the card is full.
 Do instead
@@ -55,7 +56,7 @@ def check(e: Evidence) -> Iterator[Finding]:
                 yield _finding(e, growth, held, kept)
     for growth in e.grown_at_peak:
         saved = _saved(e, growth)
-        if e.worth(saved) and not _is_loaded_data(growth):
+        if e.matters(saved) and not _is_loaded_data(growth):  # its program may have room for it
             yield _at_peak(growth, saved)
 
 
