@@ -32,8 +32,8 @@ def run(options: argparse.Namespace) -> int:
     target = writable(options.out, "OUT")
     write_text(target, viewer_page())
     print_message(
-        f"wrote {options.out}: open it in a browser and drop a .nbmem file or a snapshot of torch's "
-        "onto it. It needs no network and sends nothing."
+        f"wrote {options.out}: open it in a browser and drop a .nbmem file or a snapshot of "
+        "torch's onto it. It needs no network and sends nothing."
     )
     return EXIT_OK
 
