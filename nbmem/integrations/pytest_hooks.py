@@ -204,13 +204,13 @@ def _hold_counters(item: pytest.Item, limit: Limit) -> None:
     from nbmem.frontends.sidebar.card_reader import CardReader
 
     reader = CardReader()
-    cards = reader.read()
+    peaks = {card.index: reader.torchs_peak(card) for card in reader.read()}
     reader.close()
-    for card in cards:
-        if card.peak > limit.size:
+    for index, peak in peaks.items():
+        if peak > limit.size:
             pytest.fail(
-                f"{item.name} peaked at {format_bytes(card.peak)} allocated on card {card.index}, "
-                f"{format_bytes(card.peak - limit.size)} above the limit of "
+                f"{item.name} peaked at {format_bytes(peak)} allocated on card {index}, "
+                f"{format_bytes(peak - limit.size)} above the limit of "
                 f"{format_bytes(limit.size)}. It imported torch itself, so nobody saw what held "
                 "it: import torch where the file begins.",
                 pytrace=False,

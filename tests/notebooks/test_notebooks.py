@@ -91,7 +91,7 @@ def test_whoever_else_is_on_the_card_is_named_and_gives_back(executed):
     said = displayed(executed)
     for words in (
         "  CuPy, cached            5.61 GiB",
-        "1. Let CuPy's pool give back 5.61 GiB that it does not use, for this request only (tried in",
+        "1. Let CuPy's pool give back 5.61 GiB that it does not use, for this request only",
         "other frameworks' pools: 5.61 GiB freed.",
         "* JAX preallocated",
         '"XLA_PYTHON_CLIENT_PREALLOCATE"',
