@@ -101,7 +101,7 @@ def _functions_of(value: Any) -> Iterator[FunctionType]:
             yield from _functions_of(one)
     elif isinstance(value, functools.cached_property):
         yield from _functions_of(value.func)
-    elif hasattr(value, "cache_info"):
+    elif hasattr(value, "cache_info") and not isinstance(value, type):  # functools has the type
         yield from _functions_of(inspect.unwrap(value))
 
 
