@@ -10,13 +10,15 @@ import os
 import runpy
 import subprocess
 import sys
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from multiprocessing.context import BaseContext
 
 PRELOADED = [
@@ -56,13 +58,28 @@ def run_forked(
         process: Any = _context().Process(  # type: ignore[attr-defined]
             target=_run, args=(list(arguments), str(folder), environment, files)
         )
-        process.start()
+        with _plain_main():
+            process.start()
         process.join(timeout)
         if process.is_alive():
             process.kill()
             process.join()
         texts = [Path(file).read_text(encoding="utf-8") for file in files]
     return subprocess.CompletedProcess(["nbmem", *arguments], process.exitcode, *texts)
+
+
+@contextmanager
+def _plain_main() -> Iterator[None]:
+    """Hide `__main__`, which multiprocessing reads to import it again.
+
+    Tests put a module without `__spec__` in its place.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 @cache
