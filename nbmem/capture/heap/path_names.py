@@ -33,7 +33,13 @@ from nbmem.capture.interpreter.object_members import (
 )
 from nbmem.capture.tensors.tensor_storages import locate_storage, parts_of_sparse
 from nbmem.core.session.holders import Holder, HolderKind
-from nbmem.core.session.tensor_names import IN_TRACEBACK, KEY_OF, LRU_CACHE_OF, as_source
+from nbmem.core.session.tensor_names import (
+    GRAPH_OF,
+    IN_TRACEBACK,
+    KEY_OF,
+    LRU_CACHE_OF,
+    as_source,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,7 +123,7 @@ class PathWriter:
             return line
         of_parent, of_child = self._trait(type(parent)), self._trait(type(child))
         if of_parent is _Trait.NODE or (of_parent is _Trait.TENSOR and of_child is _Trait.NODE):
-            text = f"the graph of {line.text}"
+            text = f"{GRAPH_OF}{line.text}"
             return line._replace(text=text, inner=HolderKind.GRAPH, complete=True)
         if of_parent is _Trait.CACHE and all(
             child is not own for own in (parent.__dict__, parent.__wrapped__)

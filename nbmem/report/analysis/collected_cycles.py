@@ -90,12 +90,8 @@ def find_collected_cycles(card_ledger: CardLedger, dead: Ints, top: int) -> Coll
 
 def _saved(card_ledger: CardLedger, since: Ints) -> int:
     """Return by how much the peak is lower if rows are freed at some events."""
-    a = card_ledger.allocations
-    change = np.zeros(card_ledger.events + 2, np.int64)
-    mine = np.flatnonzero(since < a.freed)
-    np.add.at(change, since[mine] + 1, a.block[mine])
-    np.subtract.at(change, a.freed[mine] + 1, a.block[mine])
-    without = card_ledger.allocated - np.cumsum(change)[: card_ledger.events + 1]
+    mine = np.flatnonzero(since < card_ledger.allocations.freed)
+    without = card_ledger.allocated_without(mine, since[mine])
     return int(card_ledger.allocated.max() - without.max())
 
 

@@ -50,7 +50,6 @@ class Growth:
         graph_slope: Part of `slope` that only graphs keep.
         graph_held: Part of `held` that only graphs keep.
         iterations: How many iterations added something.
-        by_steps: Whether the loop calls modules, runs backward or an optimizer.
         works: False if the loop may only load data: nothing larger was allocated and freed.
         rows: The allocations that the place keeps itself, and those that a joined tensor had.
         graph_rows: Those that its graphs keep.
@@ -65,7 +64,6 @@ class Growth:
     slope: int
     held: int
     iterations: int
-    by_steps: bool
     works: bool
     rows: Ints
     graph_rows: Ints
@@ -89,7 +87,9 @@ class Growth:
         return f"`{self.place}`{f' ({inside}{more})' if inside else ''}{self.where}"
 
 
-def find_growth(card_ledger: CardLedger, until: int | None = None) -> tuple[Growth, ...]:
+def find_growth(
+    card_ledger: CardLedger, until: int | None = None, candidates: list[Candidate] | None = None
+) -> tuple[Growth, ...]:
     """Find the variables that gain with each iteration, the steepest first.
 
     What a graph keeps belongs to the variable with the graph. A variable that has reached its
@@ -99,9 +99,10 @@ def find_growth(card_ledger: CardLedger, until: int | None = None) -> tuple[Grow
         card_ledger: The card's ledger.
         until: The position at which growth is measured, such as that of an out-of-memory error;
             None for the end of the recording.
+        candidates: The groups of allocations that live there; None to make them.
     """
     at = card_ledger.events if until is None else until
-    candidates = candidates_at(card_ledger, at)
+    candidates = candidates_at(card_ledger, at) if candidates is None else candidates
     iterations, exempt = Iterations(card_ledger, at), Exemptions(card_ledger, at)
     found: list[Rising] = []
     for candidate in (one for one in candidates if len(one.rows) >= FEWEST):
@@ -163,7 +164,6 @@ def _growth(card_ledger: CardLedger, at: int, candidate: Candidate, rise: Rise) 
         slope=rise.slope,
         held=int(a.block[rows[a.freed[rows] >= at]].sum()),
         iterations=rise.iterations,
-        by_steps=rise.by_steps,
         works=rise.works,
         joined=rise.joined,
         rows=rows,
@@ -213,21 +213,15 @@ def _with_both(found: list[Growth]) -> list[Growth]:
     return [*merged.values(), *others]
 
 
-def update_positions(card_ledger: CardLedger) -> Ints:
-    """Return where each step's last update began.
-
-    If no optimizer ever stepped, these are the ends of the steps.
-
-    Neither a step's end nor an optimizer's is fixed: what follows counts to it, until the next
-    batch or an evaluation. The start of the update is at one point of the code in all steps.
-    """
-    begins = _by_step(card_ledger, "optimizer", at_end=False)
-    return begins if len(begins) else step_ends(card_ledger)
-
-
 def step_ends(card_ledger: CardLedger) -> Ints:
     """Return the position at which each step ends, ascending."""
-    return _by_step(card_ledger, None, at_end=True)
+    found: dict[int, int] = {}
+    for span in card_ledger.session.spans:
+        if span.kind == "phase" and span.step is not None:
+            end = card_ledger.bounds(span)[1]
+            found[span.step] = max(found.get(span.step, 0), end)
+    ends = np.array([found[step] for step in sorted(found)], np.int64)
+    return np.maximum.accumulate(ends)  # steps in a file may have any numbers
 
 
 def step_peaks(card_ledger: CardLedger) -> list[int]:
@@ -246,17 +240,3 @@ def steps_are_equal(card_ledger: CardLedger) -> bool:
     """
     tops = step_peaks(card_ledger)
     return 2 * sum(top >= ALIKE * max(tops) for top in tops) > len(tops)
-
-
-def _by_step(card_ledger: CardLedger, name: str | None, *, at_end: bool) -> Ints:
-    """Return where the last phase of each step ends or begins.
-
-    If a name is given, only phases of that name count.
-    """
-    found: dict[int, int] = {}
-    for span in card_ledger.session.spans:
-        if span.kind == "phase" and span.step is not None and name in (None, span.name):
-            place = card_ledger.bounds(span)[at_end]
-            found[span.step] = max(found.get(span.step, 0), place)
-    places = np.array([found[step] for step in sorted(found)], np.int64)
-    return np.maximum.accumulate(places)  # steps in a file may have any numbers

@@ -17,6 +17,7 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.events import BEYOND
 from nbmem.core.session.holders import HolderKind, held_storages
 from nbmem.core.session.tensor_names import (
+    GRAPH_OF,
     IN_TRACEBACK,
     in_traceback,
     is_graph_name,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-GRAPH_OF = "the graph of "
 KEEPERS = frozenset(
     (
         HolderKind.NAME,

@@ -50,7 +50,6 @@ class Rise:
     Attributes:
         slope: Block bytes that an iteration adds (the median).
         iterations: How many iterations added something.
-        by_steps: Whether the loop calls modules, runs backward or an optimizer.
         works: Whether an iteration allocates and frees something larger than what it keeps. A
             loop that does not may load data or build a model.
         joined: Whether it is one tensor that each iteration makes anew, larger.
@@ -58,7 +57,6 @@ class Rise:
 
     slope: int
     iterations: int
-    by_steps: bool
     works: bool
     joined: bool = False
 
@@ -68,7 +66,6 @@ class Rise:
             self,
             slope=self.slope + other.slope,
             iterations=max(self.iterations, other.iterations),
-            by_steps=self.by_steps or other.by_steps,
             works=self.works or other.works,
             joined=self.joined and other.joined,
         )
@@ -136,7 +133,6 @@ class Iterations:
         return Rise(
             slope=slope,
             iterations=int((2 * sums >= slope).sum()),  # the first may begin before the clock
-            by_steps=ticks is not self._allocated,
             works=ticks is not self._allocated or self._works(rows),
         )
 

@@ -258,6 +258,20 @@ class CardLedger:
         index = int(self.names[row])
         return self.texts[index] if index != NO_NAME else self._births.name(row)
 
+    def allocated_without(self, rows: Ints, since: Ints) -> Ints:
+        """Return the curve of the allocated bytes without some allocations.
+
+        Args:
+            rows: The allocations.
+            since: For each of them, the event from which it is free; -1 if it was never made.
+        """
+        a = self.allocations
+        change = np.zeros(self.events + 2, np.int64)
+        np.add.at(change, since + 1, a.block[rows])
+        np.subtract.at(change, a.freed[rows] + 1, a.block[rows])
+        without: Ints = self.allocated - np.cumsum(change)[: self.events + 1]
+        return without
+
     def live(self, position: int) -> Ints:
         """Return the rows of the allocations that live at a position."""
         a = self.allocations

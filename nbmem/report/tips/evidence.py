@@ -150,7 +150,7 @@ class Evidence:
         in_cycles = self.in_gradient_cycle
         return tuple(
             one
-            for one in find_growth(self.card_ledger)
+            for one in find_growth(self.card_ledger, candidates=self.candidates)
             if in_cycles[np.concatenate([one.rows, one.graph_rows])].mean() <= MOSTLY
         )
 
@@ -241,13 +241,9 @@ class Evidence:
             since: Position from which each of them is free; by default it was never made.
             after: Number of events for which each of them lives nevertheless.
         """
-        a, card_ledger = self.card_ledger.allocations, self.card_ledger
-        change = np.zeros(card_ledger.events + 2, np.int64)
-        begins = np.maximum(a.allocated_at[rows], since) + 1 + after
-        np.add.at(change, np.minimum(begins, a.freed[rows] + 1), a.block[rows])
-        np.subtract.at(change, a.freed[rows] + 1, a.block[rows])
-        without: Ints = card_ledger.allocated - np.cumsum(change)[: card_ledger.events + 1]
-        return without
+        a = self.card_ledger.allocations
+        begins = np.maximum(a.allocated_at[rows], since) + after
+        return self.card_ledger.allocated_without(rows, np.minimum(begins, a.freed[rows]))
 
     def sum_at(self, position: int, *categories: Category) -> int:
         """Sum the bytes of some categories at a position."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
+from nbmem.report.tips.weight_names import OWNED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,7 +25,6 @@ FEWEST = 4
 """Tensors of a checkpoint below which equal sizes may be a coincidence."""
 ALIKE = 0.9
 """Part of the weights' bytes that a checkpoint has at least."""
-_OWNED = (Category.WEIGHTS, Category.BUFFERS, Category.OPTIMIZER_STATE)
 
 
 def copies_of_weights(e: Evidence) -> Ints:
@@ -39,7 +39,7 @@ def copies_of_weights(e: Evidence) -> Ints:
     weights = np.flatnonzero(early & (card_ledger.category == Category.WEIGHTS))
     if len(weights) < FEWEST:
         return none
-    others = early & (a.freed < card_ledger.events) & ~np.isin(card_ledger.category, _OWNED)
+    others = early & (a.freed < card_ledger.events) & ~np.isin(card_ledger.category, OWNED)
     others &= a.allocated_at > a.allocated_at[weights].max()
     found = _in_order(a.requested[weights], np.flatnonzero(others), a.requested)
     alike = a.block[found].sum() >= ALIKE * a.block[weights].sum()

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from nbmem.report.tips.evidence import Evidence
 
+OWNED = (Category.WEIGHTS, Category.BUFFERS, Category.OPTIMIZER_STATE)
+"""Categories of what a model or its optimizer uses; a loaded checkpoint is none of them."""
 _WRAPPERS = re.compile(r"^(?:module\.|_orig_mod\.|_fsdp_wrapped_module\.)+")
 """What DataParallel, torch.compile and FSDP put before the names of weights."""
 _KEY = re.compile(r"\['([^']*)'\](?: of \S+\(\))?$")

@@ -29,7 +29,13 @@ from nbmem.report.model import Command, Finding
 from nbmem.report.tips.purpose_names import marks_intended_copy
 from nbmem.report.tips.rule import Rule, fmt
 from nbmem.report.tips.shared_variables import shared_tensors
-from nbmem.report.tips.weight_names import WeightNames, last_key, shared_prefix, weight_forms
+from nbmem.report.tips.weight_names import (
+    OWNED,
+    WeightNames,
+    last_key,
+    shared_prefix,
+    weight_forms,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +46,6 @@ if TYPE_CHECKING:
 
 ALIKE = 0.8
 """Part of a dictionary's bytes that must match weights."""
-OWNED = (Category.WEIGHTS, Category.BUFFERS, Category.OPTIMIZER_STATE)
 _TOGETHER = re.compile(r"^(.*)\.\* of (\d+) tensors$")
 
 

@@ -25,9 +25,15 @@ from nbmem.report.model import Finding
 from nbmem.report.tips.loaded_copies import copies_of_weights
 from nbmem.report.tips.purpose_names import marks_intended_copy
 from nbmem.report.tips.rule import Rule, fmt
-from nbmem.report.tips.rules.checkpoint_kept import OWNED, by_torch_load, line_of_load
+from nbmem.report.tips.rules.checkpoint_kept import by_torch_load, line_of_load
 from nbmem.report.tips.shared_variables import named_variable
-from nbmem.report.tips.weight_names import WeightNames, last_key, split_name, weight_forms
+from nbmem.report.tips.weight_names import (
+    OWNED,
+    WeightNames,
+    last_key,
+    split_name,
+    weight_forms,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

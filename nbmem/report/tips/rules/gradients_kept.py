@@ -92,12 +92,8 @@ def _too_late(e: Evidence, ends: Ints) -> tuple[Ints, Ints]:
 
 def _peak_reduction(e: Evidence, rows: Ints, gone: Ints) -> int:
     """Return by how much the peak falls if blocks are freed at positions."""
-    card_ledger, a = e.card_ledger, e.card_ledger.allocations
-    change = np.zeros(card_ledger.events + 2, np.int64)
-    np.add.at(change, gone + 1, a.block[rows])
-    np.subtract.at(change, a.freed[rows] + 1, a.block[rows])
-    now = card_ledger.allocated
-    return int(now.max() - (now - np.cumsum(change)[: card_ledger.events + 1]).max())
+    without = e.card_ledger.allocated_without(rows, gone)
+    return int(e.card_ledger.allocated.max() - without.max())
 
 
 def _made_anew(e: Evidence) -> int:

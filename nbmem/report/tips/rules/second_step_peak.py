@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.core.session.tensor_names import VIEW
+from nbmem.core.session.tensor_names import without_shape
 from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.analysis.what_if import MOST_EVENTS, try_again
 from nbmem.report.model import Finding
@@ -42,7 +42,6 @@ LEAST_OF_CARD = 0.01
 LEAST_OF_ALL = 0.05
 """Part of all such bytes from which a variable is named."""
 _LOCAL = re.compile(r"local (.+) of \w+\(\)")
-_FORM = re.compile(r" \([\d, ]*\) \w+$")
 SHARE = 0.05
 """Part of the recorded peak by which the second must be higher."""
 KEPT = (
@@ -98,7 +97,7 @@ def _held_over(e: Evidence) -> Iterator[Finding]:
 def _variable(name: str) -> str:
     """Return the variable that a tensor's name begins with, or ""."""
     match = _LOCAL.match(name)
-    path = match[1] if match is not None else _FORM.sub("", name.removesuffix(VIEW))
+    path = match[1] if match is not None else without_shape(name)
     return re.split(r"[.\[]", path)[0] if is_expression(path) else ""
 
 
