@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.report.tips.engine import rule_named
+from nbmem.report.tips.mutes import muted
+from nbmem.report.tips.rules import RULES
+
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection
 
     from nbmem.report.tips.rule import Rule
 
@@ -21,14 +25,27 @@ def visibility_text(rule: Rule) -> str:
     return _WHEN[rule.when] + (" Also of the host's memory." if rule.anywhere else "")
 
 
-def render_rule(rule: Rule, *, muted: bool = False) -> str:
+def _page(rule: Rule, *, silent: bool) -> str:
     """Return a rule's page, with when its tips are shown."""
-    silent = f" You have muted it: `%nbmem unmute {rule.name}`." if muted else ""
-    return f"{rule.name}: {rule.text.strip()}\n\n{visibility_text(rule)}{silent}"
+    note = f" You have muted it: `%nbmem unmute {rule.name}`." if silent else ""
+    return f"{rule.name}: {rule.text.strip()}\n\n{visibility_text(rule)}{note}"
 
 
-def render_rules(rules: Iterable[Rule], muted: Collection[str] = ()) -> str:
+def _list(silent: Collection[str]) -> str:
     """Return one line for each rule."""
-    rows = [(rule.name, rule.title + (" (muted)" if rule.name in muted else "")) for rule in rules]
+    rows = [(rule.name, rule.title + (" (muted)" if rule.name in silent else "")) for rule in RULES]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {title}" for name, title in rows)
+
+
+def render_catalogue(name: str | None) -> str:
+    """Return the page of a rule or the list of all, with what is muted.
+
+    Raises:
+        UsageError: There is no such rule.
+    """
+    silent = muted()
+    if not name:
+        return _list(silent)
+    rule = rule_named(name)
+    return _page(rule, silent=rule.name in silent)

@@ -17,17 +17,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the page of a tip, or the list of all."""
-    from nbmem.report.tips.engine import rule_named
-    from nbmem.report.tips.mutes import muted
-    from nbmem.report.tips.rules import RULES
-    from nbmem.views.tip_catalogue import render_rule, render_rules
+    from nbmem.views.tip_catalogue import render_catalogue
 
-    silent = muted()
-    if options.tip is None:
-        write_out(render_rules(RULES, silent))
-    else:
-        rule = rule_named(options.tip)
-        write_out(render_rule(rule, muted=rule.name in silent))
+    write_out(render_catalogue(options.tip))
     return EXIT_OK
 
 

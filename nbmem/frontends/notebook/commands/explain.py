@@ -16,17 +16,9 @@ if TYPE_CHECKING:
 
 
 def _run(_notebook: Notebook, argument: str) -> None:
-    from nbmem.report.tips.engine import rule_named
-    from nbmem.report.tips.mutes import muted
-    from nbmem.report.tips.rules import RULES
-    from nbmem.views.tip_catalogue import render_rule, render_rules
+    from nbmem.views.tip_catalogue import render_catalogue
 
-    silent = muted()
-    if not argument:
-        show_bundle(text_bundle(render_rules(RULES, silent)))
-        return
-    rule = rule_named(argument)
-    show_bundle(text_bundle(render_rule(rule, muted=rule.name in silent)))
+    show_bundle(text_bundle(render_catalogue(argument)))
 
 
 COMMAND = MagicCommand(
