@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.units import format_bytes
 from nbmem.views import oom, style
+from nbmem.views.code_block import code_html
 from nbmem.views.markup import Markup, element, join
 from nbmem.views.notes_html import fold, listed
 from nbmem.views.text_block import block, with_swatch
@@ -24,10 +25,6 @@ _TITLE = "font-size:15px;font-weight:600;margin:0 0 4px 0"
 _LINE = "margin:0 0 8px 0;max-width:900px"
 _SIDE_BY_SIDE = "display:flex;flex-wrap:wrap;gap:4px 36px;align-items:flex-start"
 _REMEDIES = "margin:0 0 8px 0;padding:0 0 0 22px;max-width:900px"
-_CODE = (
-    "font-family:monospace;font-size:12px;border:1px solid rgba(128,128,128,0.35);"
-    "border-radius:3px;padding:1px 5px;white-space:pre-wrap"
-)
 _GROUND = "opacity:0.75"
 
 
@@ -84,5 +81,5 @@ def _remedy(remedy: Finding) -> Markup:
         "li",
         element("b", remedy.title),
         element("span", f" ({oom.ground(remedy)}). {remedy.evidence} ", style=_GROUND),
-        *([element("span", typed, style=_CODE)] if typed else []),
+        *([code_html(typed)] if typed else []),
     )
