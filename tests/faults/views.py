@@ -123,7 +123,8 @@ def failure_reason(
     if html is not None and found.table not in html and escape(found.plain) not in html:
         return f"{HTML} has no figures"
     notes = ("left out", "could not be made")
-    if not any(note in forms[TEXT] or note in text for note in notes):
+    unwrapped = " ".join(f"{forms[TEXT]} {text}".split())
+    if not any(note in unwrapped for note in notes):
         return "no note"
     return None
 

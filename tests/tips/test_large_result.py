@@ -6,6 +6,8 @@ import pytest
 
 from tests.tips.programs import MODEL
 
+torch = pytest.importorskip("torch", reason="the programs are torch programs")
+
 HEAD = """
 table = nn.Embedding(64000, 512, dtype=torch.float16, device="cuda")
 head = nn.Linear(512, 64000, bias=False, dtype=torch.float16, device="cuda")
@@ -31,8 +33,6 @@ REFUSED = {
 
 def refused(code):
     """Return the tip under an out-of-memory error, None without one."""
-    import torch
-
     import nbmem.api.tracing as nbmem
     from nbmem import virtual
 

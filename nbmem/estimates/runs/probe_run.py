@@ -14,7 +14,6 @@ import threading
 import warnings
 from typing import TYPE_CHECKING
 
-from nbmem.allocator.recordings.request_recorder import RequestRecorder
 from nbmem.core.errors import NbmemError, UsageError
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.session.categories import ACTIVE
@@ -31,6 +30,7 @@ from nbmem.views.markup import clipped
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from nbmem.allocator.recordings.request_recorder import RequestRecorder
     from nbmem.allocator.recordings.request_sequence import RequestSequence
     from nbmem.api.tracing import Trace
     from nbmem.core.session.session import Session
@@ -295,6 +295,8 @@ def _run(program: Program, request: Request, *, look: bool = True, room: int = 0
 
 def _recorder(gpu: VirtualGPU) -> RequestRecorder:
     """Record a card's requests; without workspaces, cuDNN has other kernels."""
+    from nbmem.allocator.recordings.request_recorder import RequestRecorder  # imports numpy
+
     return RequestRecorder(
         gpu.allocator,
         outside=lambda: gpu.context_bytes + gpu.library_bytes,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.units import format_bytes
-from nbmem.estimates.questions.search.scaled_runs import ScaledRuns
 from nbmem.estimates.runs.probe_run import Request
 
 if TYPE_CHECKING:
@@ -57,6 +56,8 @@ class Prober:
         self._ask = ask
         self.card, self.margin, self._tell = card, margin, tell
         self._remedies, self._compiled, self.parts = remedies, compiled, parts
+        from nbmem.estimates.questions.search.scaled_runs import ScaledRuns  # imports numpy
+
         self.scaled = ScaledRuns(card)
 
     def __call__(self, value: int) -> Probe:
