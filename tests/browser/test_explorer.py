@@ -490,7 +490,8 @@ def test_why_memory_ran_out_stands_beside_the_explorer(notebook, page):
     notebook.run(0)
     notebook.run(1)
     page.wait_for_selector("[data-testid=nbx-compact]")
-    page.get_by_text("free, at In [2], line 2").wait_for()
+    cells = page.get_by_role("feed", name="Cells")
+    cells.get_by_text("free, at In [2], line 2").wait_for()
 
 
 SMALL = """\

@@ -18,7 +18,7 @@ READINGS = f"""name => {PANEL}._front.all
     .find(({{host}}) => host.title.label === name).model.state.samples.length"""
 
 
-@pytest.mark.cells(LOAD)
+@pytest.mark.cells("%load_ext nbmem")
 def test_each_of_several_cards_is_shown(notebook, page):
     notebook.run(0)
     notebook.wait_link("live")

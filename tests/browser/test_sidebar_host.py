@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.browser.pages import LOAD, expect, golden, picture
+from tests.browser.pages import expect, golden, picture
 from tests.browser.test_explorer import explore, shown_whole
 
 PLAIN = "%load_ext nbmem\nimport torch"
@@ -71,7 +71,7 @@ def test_without_a_card_the_host_is_live(notebook, page, lab, pictures):
         shown_whole(page, pictures, f"explorer-host-{theme.lower()}")
 
 
-@pytest.mark.cells(LOAD)
+@pytest.mark.cells("%load_ext nbmem")
 def test_a_card_comes_before_the_host(notebook, page):
     notebook.run(0)
     notebook.wait_link("live")
