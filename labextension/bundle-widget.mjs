@@ -1,5 +1,6 @@
 // Bundles the explorer into the Python package: for anywidget one ES module and its style, for pages
-// that stand alone one script that has BokehJS in it.
+// that stand alone BokehJS and one script that runs behind it. The files are in the repository, so
+// that a clone has them without Node.js.
 import { copyFileSync, rmSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
@@ -21,8 +22,17 @@ const compiler = rspack([
     ...common,
     entry: entry('page/page'),
     performance: { hints: false }, // it is BokehJS, and it is wanted whole
-    optimization: { splitChunks: false },
-    output: { path, filename: 'page.js', iife: true }
+    optimization: {
+      splitChunks: {
+        cacheGroups: {
+          // A file of its own, which changes with BokehJS alone.
+          bokeh: { test: /[\\/]@bokeh[\\/]/, name: 'bokeh', filename: 'bokeh.js', chunks: 'all' },
+          default: false,
+          defaultVendors: false
+        }
+      }
+    },
+    output: { path, filename: 'page.js', iife: true, chunkLoadingGlobal: 'nbmemScripts' }
   }
 ]);
 
@@ -34,4 +44,6 @@ compiler.run((error, stats) => {
   for (const style of ['explorer.css', 'viewer.css']) {
     copyFileSync(new URL(`style/${style}`, import.meta.url), `${path}/${style}`);
   }
+  const licence = new URL('node_modules/@bokeh/bokehjs/LICENSE', import.meta.url);
+  copyFileSync(licence, `${path}/bokeh.LICENSE.txt`);
 });

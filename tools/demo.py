@@ -2,7 +2,7 @@
 
 Nothing but Python and its pip is needed. The notebook runs on the NVIDIA GPU if there is one, else
 on nbmem's virtual one. The report is printed; the executed notebook, the recording and the report
-as HTML are left in `out/`.
+as an interactive page are left in `out/`.
 """
 
 from __future__ import annotations

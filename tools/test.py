@@ -251,6 +251,8 @@ def _browser(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     os.environ["PATH"] = os.pathsep.join([str(small.parent), os.environ["PATH"]])
     shutil.rmtree(ROOT / "nbmem" / "labextension", ignore_errors=True)
     add_labextension(small.parents[1])
+    if _differs("nbmem/views/widget/static"):
+        return 1, "nbmem/views/widget/static is not what labextension/ compiles to: commit it"
     npm, place = str(shutil.which("npm")), str(ROOT / "labextension")
     for task in ("format:check", "lint", "test"):
         code, last = _stream(npm, "--prefix", place, "run", task)
@@ -262,6 +264,17 @@ def _browser(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     small = _beside(python, "browser-oldest", fresh=fresh)
     code, oldest = _stream(str(small), "-m", "pytest", *_BROWSERS, "-m", "oldest", "tests/browser")
     return code, f"{newest}; JupyterLab 4.4: {oldest}"
+
+
+def _differs(folder: str) -> bool:
+    """Return whether files of a folder differ from git's; false without git."""
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        return False
+    asked = subprocess.run(
+        [str(shutil.which("git")), "status", "--porcelain", "--", folder],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return bool(asked.stdout)
 
 
 def _integrations(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import webbrowser
 
 import pytest
+
+from nbmem.frontends.cli import demo
 
 
 def _python(code):
@@ -28,6 +31,20 @@ def test_demo_shows_its_code_and_its_report(nbmem):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith('"""Train a small CNN for three steps."""\nimport torch\n')
     assert "demo.py on Tesla T4 (virtual)" in done.stdout
+
+
+def test_demo_opens_its_page(nbmem, tmp_path):
+    pytest.importorskip("torch")
+    done = nbmem("demo", "--gpu", "T4", "--open", env={"BROWSER": "true"})
+    assert done.returncode == 0, done.stderr
+    assert "opened" in done.stderr
+    assert "application/vnd.nbmem.report+json" in (tmp_path / "nbmem-demo.html").read_text()
+
+
+def test_without_a_browser_the_page_is_named(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(webbrowser, "open", lambda _: False)
+    demo.open_page(tmp_path / "page.html")
+    assert f"open {tmp_path / 'page.html'} in one." in capsys.readouterr().err
 
 
 def test_auto_keeps_the_virtual_card_that_is_in_use_already():

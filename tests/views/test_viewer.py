@@ -3,7 +3,6 @@
 import json
 import zipfile
 from dataclasses import replace
-from importlib.resources import files
 
 import pytest
 
@@ -13,8 +12,6 @@ from nbmem.frontends.cli import main
 from nbmem.views.explorer import explorer_data
 from nbmem.views.exports import viewer
 from tests.recorded_runs import load, session_of
-
-BUILT = files("nbmem.views.widget").joinpath("static", "viewer.css").is_file()
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +56,6 @@ def test_what_cannot_be_drawn_is_left_out(trace, tmp_path):
     assert open_session(path).name == trace.session.name
 
 
-@pytest.mark.skipif(not BUILT, reason="the explorer is not compiled")
 def test_the_page_makes_no_request(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["viewer"]) == 0

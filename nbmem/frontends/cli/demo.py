@@ -6,9 +6,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nbmem.core.errors import UsageError
 from nbmem.frontends.cli.run import trace_script
 from nbmem.frontends.cli.script import Script
-from nbmem.frontends.cli.subcommand import Subcommand, write_out
+from nbmem.frontends.cli.subcommand import EXIT_OK, Subcommand, print_message, write_out
 
 if TYPE_CHECKING:
     import argparse
@@ -35,19 +36,41 @@ for step in range(3):
 '''
 
 
+PAGE = "nbmem-demo.html"
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("--gpu", metavar="NAME", default="auto", help="a virtual card to run it on")
+    parser.add_argument(
+        "--open", action="store_true", help=f"write the report to {PAGE} and open it in the browser"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Show the program, run it, and print its report."""
+    from nbmem.capture.torch_cuda import import_torch
+
+    if import_torch() is None:
+        raise UsageError("The demo trains a network in torch, which is missing: pip install torch.")
     write_out(PROGRAM)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "demo.py")
         path.write_text(PROGRAM, encoding="utf-8")
         options.stacks, options.quiet = False, False
-        return trace_script(Script(str(path), ()), options)
+        options.html = PAGE if options.open else None
+        status = trace_script(Script(str(path), ()), options)
+    if options.open and status == EXIT_OK:
+        open_page(Path(PAGE).resolve())
+    return status
+
+
+def open_page(page: Path) -> None:
+    """Open a page in the user's browser, or name it where there is none."""
+    import webbrowser
+
+    opened = webbrowser.open(page.as_uri())
+    print_message(f"opened {page}" if opened else f"no browser was found; open {page} in one.")
 
 
 COMMAND = Subcommand("demo", "train a small network and explain its memory", configure, run)

@@ -29,6 +29,8 @@ NOT_BUILT = (
     "This page is a picture: the nbmem that wrote it was installed without its compiled explorer "
     "(npm ci && npm run build in labextension/)."
 )
+SCRIPTS = ("bokeh.js", "page.js")
+"""The explorer of a page; the second runs what the first brings."""
 _NOTICE = (
     "<!-- BokehJS: Copyright (c) Anaconda, Inc., and Bokeh Contributors. BSD 3-Clause License. -->"
 )
@@ -65,10 +67,12 @@ def explorer_script() -> Markup:
     If nbmem was installed without its compiled explorer, a sentence says so.
     """
     folder = files("nbmem.views.widget").joinpath("static")
-    script, style = folder.joinpath("page.js"), folder.joinpath("explorer.css")
-    if not (script.is_file() and style.is_file()):
+    scripts = [folder.joinpath(name) for name in SCRIPTS]
+    style = folder.joinpath("explorer.css")
+    if not all(file.is_file() for file in (*scripts, style)):
         return element("p", NOT_BUILT)
-    packed = base64.b64encode(zlib.compress(script.read_bytes(), 9)).decode()
+    script = b"\n".join(file.read_bytes() for file in scripts)
+    packed = base64.b64encode(zlib.compress(script, 9)).decode()
     return Markup(
         f"<style>{style.read_text(encoding='utf-8')}</style>\n{_NOTICE}\n"
         f'<script type="text/plain" id="nbmem-explorer">{packed}</script>\n'
