@@ -72,9 +72,8 @@ def _report(executed: Path, recording: Path, page: Path) -> int:
     command = [sys.executable, "-m", "nbmem", "report", str(recording), "--html", str(page)]
     status = subprocess.run(command, check=False).returncode
     if status == 0:
-        print(
-            f"\nnotebook   {executed}\nrecording  {recording}\nreport     {page}: open it in a browser"
-        )
+        print(f"\nnotebook   {executed}\nrecording  {recording}")
+        print(f"report     {page}: open it in a browser")
     return status
 
 
