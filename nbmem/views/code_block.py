@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from nbmem.views import style
 from nbmem.views.markup import Markup, element
 
 _CODE = (
-    "margin:2px 0 8px 0;padding:4px 8px;white-space:pre;word-break:normal;overflow-x:auto;"
+    f"{style.MONOSPACE};margin:2px 0 8px 0;padding:4px 8px;white-space:pre;word-break:normal;"
+    "overflow-x:auto;"
     "font-size:12px;line-height:1.4;border-left:3px solid rgba(128,128,128,0.35)"
 )
 _SIGNS = {

@@ -38,6 +38,7 @@ _PAGE_STYLE = """
 :root { color-scheme: light dark; }
 body { margin: 20px auto; max-width: 1260px; padding: 0 16px; background: #ffffff; color: #1b1f24;
   font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+h1 { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
 @media (prefers-color-scheme: dark) { body { background: #111111; color: #e3e5e8; } }
 """
 
@@ -100,7 +101,7 @@ def page(title: str, fragment: str, *, policy: str | None = None) -> str:
         element("title", f"nbmem: {title}"),
         element("style", Markup(_PAGE_STYLE)),
     )
-    body = element("body", Markup(fragment))
+    body = element("body", element("main", element("h1", f"nbmem: {title}"), Markup(fragment)))
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
 

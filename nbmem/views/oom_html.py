@@ -41,7 +41,8 @@ def render_oom_html(ooms: Sequence[OomReport]) -> Markup:
         parts.append(element("div", after, style=f"{_LINE};font-weight:600"))
     parts += [element("div", note, style=style.ABOUT) for note in chief.notes]
     if others:
-        parts.append(fold(f"{len(others)} more were caught", listed(oom.other_places(others))))
+        also = "one more error was" if len(others) == 1 else f"{len(others)} more errors were"
+        parts.append(fold(f"{also} caught", listed(oom.other_places(others))))
     return element("div", join(parts, "\n"), style=_BOX)
 
 

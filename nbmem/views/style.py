@@ -49,7 +49,9 @@ ERROR_TEXT = "text-align:left;padding:2px 5px;font-weight:600;color:#C8553D"
 NOTES = "margin:0 0 6px 0;padding:0 0 0 20px"
 HEADING = "font-weight:600;margin:0 0 4px 0"
 SUMMARY = "cursor:pointer;font-weight:600;margin:0 0 4px 0"
-BLOCK = "font-size:12px;line-height:1.35;overflow-x:auto;margin:0 0 12px 0"
+MONOSPACE = "font-family:monospace"  # a list of fonts is more than JupyterLab's sanitizer keeps
+"""For pages of others (nbconvert, GitHub), whose style of `pre` may name no such font."""
+BLOCK = f"{MONOSPACE};font-size:12px;line-height:1.35;overflow-x:auto;margin:0 0 12px 0"
 SCROLL = "overflow-x:auto;max-width:100%"
 DETAILS = "margin:0 0 10px 0"
 

@@ -17,7 +17,8 @@ _LIST = "margin:4px 0 8px 0;padding-left:18px"
 _ITEM = "margin:0 0 8px 0"
 _TITLE = "font-weight:600"
 _CODE = (
-    "margin:2px 0 0 0;padding:4px 8px;white-space:pre-wrap;line-height:1.35;font-size:12px;"
+    f"{style.MONOSPACE};margin:2px 0 0 0;padding:4px 8px;white-space:pre-wrap;line-height:1.35;"
+    "font-size:12px;"
     "border-left:3px solid rgba(127,127,127,0.45);background:rgba(127,127,127,0.10)"
 )
 

@@ -299,9 +299,9 @@ def look_at_lines(traced, page, report):
 def insert_a_tip(traced, page):
     """Insert a tip's code into a cell below, without running it."""
     page.locator(f"{EXPLORER} [data-tab=tips]").click()
-    tip = page.locator("[data-testid=nbx-tips] li").filter(has_text="Insert the code below").first
+    tip = page.locator("[data-testid=nbx-tips] li").filter(has_text="Add as a cell").first
     code = tip.locator("pre").inner_text()
-    tip.get_by_role("button", name="Insert the code below").click()
+    tip.get_by_role("button", name="Add as a cell").click()
     expect_read(page, lambda _: traced.sources()[2], code)
 
 

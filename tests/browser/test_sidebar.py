@@ -235,6 +235,6 @@ def test_a_keyboard_and_a_screen_reader_find_everything(notebook, page):
         )
     for chart in panel.locator("[role=img]").all():
         assert chart.get_attribute("aria-label")
-    page.get_by_text("The line as a table").focus()
+    page.get_by_text("Show as a table").focus()
     page.keyboard.press("Enter")
     page.get_by_test_id("nbmem-readings").locator("tbody tr").first.wait_for()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.browser.pages import LOAD, expect, golden
@@ -47,15 +49,16 @@ def test_a_tip_inserts_its_code_runs_its_command_and_can_be_shown_again(notebook
     notebook.run(2)
     before = int(notebook.printed(2))
     tip = page.get_by_test_id("nbmem-tips").locator("li[data-rule=checkpoint_kept]")
-    tip.get_by_text("Insert the code below").click()
+    tip.get_by_text("Add as a cell").click()
     inserted = notebook.sources()[3]
     assert inserted.startswith("del checkpoint")
     expect(tip.locator("pre")).to_contain_text(inserted)
     tip.get_by_role("button", name="Do not show this advice again").click()
     tip.wait_for(state="detached")
     page.get_by_role("button", name="Show again").click()
-    tip.get_by_text("Do it: %nbmem free checkpoint").click()
+    tip.get_by_text("Free 16.0 MiB now").click()
     tip.get_by_text("brought 16.0 MiB").wait_for()
+    expect(tip.get_by_text("Free 16.0 MiB now")).to_have_count(0)
     notebook.run(2)
     assert before - int(notebook.printed(2)) == KEPT
 
@@ -71,9 +74,9 @@ def test_a_hostile_report_can_have_nothing_done(notebook, page):
     ):
         notebook.push(finding(command=command, title=str(command)))
         page.get_by_test_id("nbmem-tips").get_by_text(str(command)).wait_for()
-        expect(page.get_by_text("Do it")).to_have_count(0)
+        expect(page.get_by_role("button", name=re.compile("^Free .* now$"))).to_have_count(0)
     notebook.push(finding(command={"name": "free", "arguments": ["kept"]}))
-    page.get_by_text("Do it: %nbmem free kept").click()
+    page.get_by_role("button", name=re.compile("^Free .* now$")).click()
     page.get_by_test_id("nbmem-said").get_by_text("not what a finding of the last").wait_for()
     notebook.run(2)
     assert int(notebook.printed(2)) == 2**24, "it is there"

@@ -510,7 +510,7 @@ def test_nothing_is_kept_alive():
 def test_a_cell_without_a_card_says_what_to_do():
     with nbmem.trace("nothing", namespace={}) as t:
         torch.ones(3)
-    assert "There is nothing to report of 'nothing'" in str(t)
+    assert "nothing has no report" in str(t)
 
 
 def test_kept_tensors_are_the_users():

@@ -100,3 +100,10 @@ def test_live_tensors_as_a_data_frame(widget, card_ledger):
         live = card_ledger.live(event)
         assert sorted(frame.index) == live.tolist()
         assert frame["bytes"].sum() == card_ledger.allocations.requested[live].sum()
+
+
+def test_a_saved_output_has_the_picture_where_no_widget_runs(widget):
+    data, _ = widget._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in data
+    assert "Ledger" in data["text/html"]
+    assert "Ledger" in data["text/plain"]

@@ -253,7 +253,7 @@ def test_a_traced_cell_that_used_no_card_leaves_no_line_that_says_it_runs(kernel
     kernel.run("kept = None")
     ran = kernel.run("%%memtrace nothing\n1 +")
     assert [report["text/plain"] for report in reports(ran)] == [
-        "nothing: no report: its code never ran."
+        "nothing has no report: its code never ran."
     ]
     tracer = "from nbmem.frontends.notebook import tracer"
     kernel.run(
@@ -261,7 +261,7 @@ def test_a_traced_cell_that_used_no_card_leaves_no_line_that_says_it_runs(kernel
     )
     ran = kernel.run("%%memtrace nothing\nno_such_name")
     kernel.run("tracer.why_no_report = asked")
-    assert [r["text/plain"] for r in reports(ran)] == ["nothing: no report: No card."]
+    assert [r["text/plain"] for r in reports(ran)] == ["nothing has no report: No card."]
     assert not ran.outputs("stream")
 
 

@@ -31,7 +31,8 @@ KEPT_ATTRIBUTES = {
 KEPT_STYLES = {
     *("align-items", "background-color", "background-image", "background-size", "border"),
     *("border-bottom", "border-collapse", "border-left", "border-radius", "border-top"),
-    *("box-sizing", "color", "cursor", "display", "flex", "flex-wrap", "font-size", "font-style"),
+    *("box-sizing", "color", "cursor", "display", "flex", "flex-wrap", "font-family"),
+    *("font-size", "font-style"),
     *("font-weight", "gap", "height", "line-height", "margin", "max-width", "min-width"),
     *("opacity", "overflow-x", "padding", "table-layout", "text-align", "vertical-align"),
     *("white-space", "width"),

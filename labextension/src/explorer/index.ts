@@ -32,7 +32,7 @@ export const explorer: JupyterFrontEndPlugin<void> = {
 /** What a tip's buttons do here: code is shown in a cell, and the user runs it. */
 function actionsOf(app: JupyterFrontEnd, tracker: INotebookTracker | null): IActions {
   if (tracker === null) {
-    return { insert: null, run: null, goTo: null };
+    return { insert: null, freeCache: null, goTo: null };
   }
   const put = (code: string): void => {
     if (tracker.currentWidget !== null) {
@@ -42,13 +42,8 @@ function actionsOf(app: JupyterFrontEnd, tracker: INotebookTracker | null): IAct
   return {
     insert: put,
     goTo: line => void goToLine(tracker.currentWidget, line),
-    run: (name, words) => {
-      const line = [name, ...words].join(' ');
-      if (line === 'free cache' && app.commands.hasCommand(CommandIDs.freeCache)) {
-        void app.commands.execute(CommandIDs.freeCache);
-      } else {
-        put(`%nbmem ${line}`);
-      }
-    }
+    freeCache: app.commands.hasCommand(CommandIDs.freeCache)
+      ? () => void app.commands.execute(CommandIDs.freeCache)
+      : null
   };
 }

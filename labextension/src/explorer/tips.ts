@@ -10,8 +10,8 @@ import { rove } from './keys.js';
 export interface IActions {
   /** Put code below the active cell. It is not run. */
   insert: ((code: string) => void) | null;
-  /** Run a subcommand of `%nbmem` that is on the list. */
-  run: ((name: string, words: string[]) => void) | null;
+  /** Free what is unused, now; null where nobody can. */
+  freeCache: (() => void) | null;
   /** Go to a line of a cell, `In [3], line 12`. */
   goTo: ((line: string) => void) | null;
 }
@@ -21,6 +21,8 @@ const GROUNDS = new Map([
   ['simulated', 'simulated on the recorded events'],
   ['estimated', 'estimated']
 ]);
+
+const ADDED = 'in a new cell below; look at it, then run it';
 
 export function tipsOf(data: IData, actions: IActions): HTMLElement {
   const list = h('ul', { class: 'nbx-Tips', 'data-testid': 'nbx-tips' });
@@ -37,9 +39,9 @@ export function buttonsOf(tip: ITip, actions: IActions): HTMLElement {
     if (actions.insert !== null) {
       const insert = actions.insert;
       buttons.append(
-        button('Insert the code below', () => {
+        button('Add as a cell', () => {
           insert(code);
-          said.textContent = 'in a new cell below; look at it, then run it';
+          said.textContent = ADDED;
         })
       );
     }
@@ -54,9 +56,17 @@ export function buttonsOf(tip: ITip, actions: IActions): HTMLElement {
   }
   if (tip.command !== null) {
     const [name, ...words] = tip.command;
-    const run = actions.run;
-    if (run !== null && isAllowed({ name, arguments: words })) {
-      buttons.append(button(`Run %nbmem ${tip.command.join(' ')}`, () => run(name, words)));
+    const line = tip.command.join(' ');
+    const { insert, freeCache } = actions;
+    if (line === 'free cache' && freeCache !== null) {
+      buttons.append(button(tip.saves === '' ? 'Free now' : `Free ${tip.saves} now`, freeCache));
+    } else if (insert !== null && isAllowed({ name, arguments: words })) {
+      buttons.append(
+        button(`Add %nbmem ${line} as a cell`, () => {
+          insert(`%nbmem ${line}`);
+          said.textContent = ADDED;
+        })
+      );
     }
   }
   buttons.append(said);

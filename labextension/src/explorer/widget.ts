@@ -90,7 +90,7 @@ async function render({ model, el }: { model: IModel; el: HTMLElement }): Promis
       report = new Report({
         data,
         choice,
-        actions: { insert: null, run: null, goTo: null },
+        actions: { insert: null, freeCache: null, goTo: null },
         bokeh: () => bokehOf(model),
         kernel,
         open: null,

@@ -9,7 +9,7 @@ export function standing(data: IData, bokeh: () => Promise<IBokeh>): Report {
   return new Report({
     data,
     choice: new Choice({ moment: data.peak.event, span: null, tensor: null }),
-    actions: { insert: null, run: null, goTo: null },
+    actions: { insert: null, freeCache: null, goTo: null },
     bokeh,
     kernel: null,
     open: null,

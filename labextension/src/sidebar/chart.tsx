@@ -102,7 +102,7 @@ function Readings(props: { readings: IReading[]; to: number }): React.JSX.Elemen
   const columns = all.filter(([, of]) => props.readings.some(({ card }) => of(card) !== null));
   return (
     <details className="nbmem-Behind" onToggle={event => setOpen(event.currentTarget.open)}>
-      <summary>{trans.__('The line as a table')}</summary>
+      <summary>{trans.__('Show as a table')}</summary>
       {open ? (
         <table className="nbmem-Table" data-testid="nbmem-readings">
           <thead>

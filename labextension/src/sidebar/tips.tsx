@@ -81,19 +81,21 @@ function Tip(props: { finding: IFinding; busy: boolean; actions: ITipActions }):
         </pre>
       )}
       <div className="nbmem-Buttons">
-        {command !== null && isAllowed(command) ? (
+        {command !== null && finding.measured === null && isAllowed(command) ? (
           <button
             className="nbmem-Button nbmem-mod-main"
             disabled={props.busy}
-            title={whileBusy}
+            title={whileBusy ?? `%nbmem ${[command.name, ...command.arguments].join(' ')}`}
             onClick={() => actions.run(command)}
           >
-            {trans.__('Do it: %1', `%nbmem ${[command.name, ...command.arguments].join(' ')}`)}
+            {finding.high === 0
+              ? trans.__('Free now')
+              : trans.__('Free %1 now', savingOf(finding.low, finding.high, trans))}
           </button>
         ) : null}
         {code === null ? null : (
           <button className="nbmem-Button" onClick={() => actions.insert(code.slice(0, MOST_CODE))}>
-            {trans.__('Insert the code below')}
+            {trans.__('Add as a cell')}
           </button>
         )}
         <button

@@ -48,8 +48,8 @@ def traces_without_history(recorder: Recorder, names: dict[str, int]) -> list[De
             devices.append(_trace(recorder, registry, info, names))
     if not devices and recorder.chosen:
         recorder.note(
-            "Nothing was put on the card that was asked for. The host's memory is followed where "
-            "no card is asked for."
+            "Nothing was allocated on the chosen card. Tensors on the CPU are followed only where "
+            "no card is chosen."
         )
     return devices
 

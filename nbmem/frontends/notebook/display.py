@@ -110,7 +110,8 @@ def no_report(trace: Trace, why: str) -> dict[str, str]:
         trace: The recording.
         why: The reason, a sentence.
     """
-    return {"text/plain": f"{trace.name}: no report: {why}"}
+    own = why.startswith(trace.name)  # an error names the recording by itself
+    return {"text/plain": why if own else f"{trace.name} has no report: {why}"}
 
 
 def text_bundle(text: str) -> dict[str, str]:

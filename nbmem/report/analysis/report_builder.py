@@ -200,13 +200,13 @@ def _index_of(session: Session, device: int | None) -> int:
     ordinals = [trace.info.index for trace in session.devices]
     if not ordinals and session.error is not None:
         raise UsageError(
-            f"There is nothing to report of {session.name!r}: it ended by {session.error} before "
-            "anything was put on a card."
+            f"{session.name} has no report: it ended by {session.error} before anything was "
+            "allocated on a card."
         )
     if not ordinals:
         why = session.notes[0] if session.notes else "no tensor was seen while it was recorded."
         raise UsageError(
-            f"There is nothing to report of {session.name!r}: {why} "
+            f"{session.name} has no report: {why} "
             "Trace a cell that uses torch's tensors, on a card or on the CPU; without a card, a "
             "virtual one can be chosen (%nbmem gpu lists them)."
         )

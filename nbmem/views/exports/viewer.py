@@ -17,7 +17,7 @@ _NOT_BUILT = (
     "(npm ci && npm run build in labextension/)."
 )
 _PLACE = Markup(
-    '<main id="nbmem-viewer"><p>This page needs JavaScript: it reads the files itself.</p></main>\n'
+    '<div id="nbmem-viewer"><p>This page needs JavaScript: it reads the files itself.</p></div>\n'
 )
 
 

@@ -23,6 +23,8 @@ from nbmem.report.analysis.moment_details import moment_details, position_at
 from nbmem.views.explorer.data import VERSION, closeup_data
 from nbmem.views.explorer.holding_names import parts_of
 from nbmem.views.explorer.output import explorer_output, packed
+from nbmem.views.html import render_html
+from nbmem.views.text import render_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -113,7 +115,7 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
         cells: Sequence[CellDelta] = (),
         **options: Any,
     ) -> None:
-        self._card_ledger = card_ledger
+        self._card_ledger, self._shown = card_ledger, report
         super().__init__(
             _esm=_bundled("explorer.js"),
             _css=_bundled("explorer.css"),
@@ -123,6 +125,15 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
             **options,
         )
         self.on_msg(self._answer)
+
+    def _repr_mimebundle_(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """Return the view and, for pages that run no widgets, the picture and tables."""
+        bundle = super()._repr_mimebundle_(**options)
+        if bundle is None:
+            return None
+        data, metadata = bundle
+        still = {"text/html": render_html(self._shown), "text/plain": render_text(self._shown)}
+        return data | still, metadata
 
     @property
     def life(self) -> Lifetime | None:
