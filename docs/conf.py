@@ -8,15 +8,22 @@ import shutil
 import sys
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import nbmem  # noqa: E402 - this checkout's, not an installed one
+from nbmem.views.explorer import MIME  # noqa: E402
+from nbmem.views.exports.interactive_page import SCRIPTS, interactive_report  # noqa: E402
 
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 _URLS = _PROJECT["urls"]
@@ -46,7 +53,7 @@ copybutton_prompt_text = "$ "
 
 html_theme = "pydata_sphinx_theme"
 html_title = "nbmem"
-html_static_path = ["_static"]
+html_static_path = ["_static", "../nbmem/views/widget/static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_context = {"default_mode": "auto"}
@@ -60,7 +67,6 @@ html_theme_options = {
     "footer_end": [],
 }
 
-EXPLORER = "application/vnd.nbmem.report+json"
 OUTSIDE = {
     "changelog": "CHANGELOG.md",
     "contributing": "CONTRIBUTING.md",
@@ -77,10 +83,42 @@ def _stage_notebooks() -> None:
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         executed = ROOT / "out" / "notebooks" / path.name
         book = json.loads((executed if executed.exists() else path).read_text(encoding="utf-8"))
-        for cell in book["cells"]:
-            for output in cell.get("outputs", ()):
-                output.get("data", {}).pop(EXPLORER, None)  # only JupyterLab draws it
+        for data in _reports(book):
+            data["text/html"] = interactive_report("".join(data["text/html"]), data.pop(MIME))
         (staged / path.name).write_text(json.dumps(book), encoding="utf-8")
+
+
+def _reports(book: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the outputs of a notebook that an explorer can draw."""
+    for cell in book["cells"]:
+        for output in cell.get("outputs", ()):
+            if MIME in output.get("data", ()):
+                yield output["data"]
+
+
+class LiveReport(SphinxDirective):
+    """The first report of a notebook, to click in; its content where it was not executed."""
+
+    has_content = True
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Return the report, or what stands in its place."""
+        executed = ROOT / "out" / "notebooks" / f"{self.arguments[0]}.ipynb"
+        if executed.exists():
+            book = json.loads(executed.read_text(encoding="utf-8"))
+            for data in _reports(book):
+                report = interactive_report("".join(data["text/html"]), data[MIME])
+                return [nodes.raw("", f'<div class="live">{report}</div>', format="html")]
+        return self.parse_content_to_nodes()
+
+
+def _add_explorer(app: Sphinx, page: str, *_: object) -> None:
+    """Give pages with reports the explorer, which makes their pictures interactive."""
+    if page == "index" or page.startswith("notebooks/"):
+        for name in SCRIPTS:
+            app.add_js_file(name, loading_method="defer")
+        app.add_css_file("explorer.css")
 
 
 def _take_text(_app: Sphinx, docname: str, source: list[str]) -> None:
@@ -107,3 +145,5 @@ def setup(app: Sphinx) -> None:
     _stage_notebooks()
     app.connect("source-read", _take_text)
     app.connect("include-read", _relocate_included)
+    app.connect("html-page-context", _add_explorer)
+    app.add_directive("live-report", LiveReport)
