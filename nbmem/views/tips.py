@@ -48,7 +48,7 @@ def about(finding: Finding) -> str:
     """
     parts = [finding.ground, f"%nbmem explain {finding.rule}"]
     if finding.measured is not None:
-        parts.insert(1, f"it brought {format_bytes(finding.measured)}")
+        parts.insert(1, f"it freed {format_bytes(finding.measured)}")
     return "; ".join(parts)
 
 
@@ -80,7 +80,7 @@ def render_record(freed: Sequence[Freed]) -> str:
     if not freed:
         return (
             "Nothing has been freed through nbmem yet. `%nbmem free` does what a tip says, and "
-            "this record keeps what was predicted and what it brought."
+            "this record keeps what was predicted and what it freed."
         )
     rows = [("freed", "predicted", "measured", "difference")]
     rows += [

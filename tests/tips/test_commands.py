@@ -43,7 +43,7 @@ def test_out_is_found_freed_and_recorded(shell, say):
     assert before - torch.cuda.memory_allocated() == finding.low == finding.high
     record = say("%nbmem tips --record")
     assert "1 of 1 predictions were exact" in record
-    assert "it brought 32.0 MiB" in say("%nbmem tips")
+    assert "it freed 32.0 MiB" in say("%nbmem tips")
 
 
 FAILS = """

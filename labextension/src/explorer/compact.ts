@@ -99,7 +99,7 @@ function tipOf(data: IData, actions: IActions): HTMLElement | null {
   }
   const buttons = buttonsOf(tip, actions);
   rove(buttons);
-  const brought = tip.measured === null ? '' : `; applied, it brought ${tip.measured}`;
+  const brought = tip.measured === null ? '' : `; applied, it freed ${tip.measured}`;
   return h(
     'div',
     { class: 'nbx-Compact-tip', 'data-testid': 'nbx-tip' },

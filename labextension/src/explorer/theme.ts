@@ -28,7 +28,13 @@ export function themeOf(element: HTMLElement): ITheme {
 /** Call back when the page may have changed its colours; the answer ends it. */
 export function watchTheme(changed: () => void): () => void {
   const observer = new MutationObserver(changed);
-  const attributeFilter = ['class', 'style', 'data-theme', 'data-jp-theme-name', 'data-jp-theme-light'];
+  const attributeFilter = [
+    'class',
+    'style',
+    'data-theme',
+    'data-jp-theme-name',
+    'data-jp-theme-light'
+  ];
   observer.observe(document.body, { attributes: true, attributeFilter });
   observer.observe(document.documentElement, { attributes: true, attributeFilter });
   const scheme = matchMedia('(prefers-color-scheme: dark)');

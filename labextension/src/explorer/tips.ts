@@ -81,7 +81,7 @@ function tipOf(tip: ITip, actions: IActions): HTMLElement {
   const brought =
     tip.measured === null
       ? null
-      : h('div', { class: 'nbx-Tip-brought' }, `Applied: it brought ${tip.measured}.`);
+      : h('div', { class: 'nbx-Tip-brought' }, `Applied: it freed ${tip.measured}.`);
   return h(
     'li',
     { 'data-rule': tip.rule },

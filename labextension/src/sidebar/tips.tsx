@@ -72,7 +72,9 @@ function Tip(props: { finding: IFinding; busy: boolean; actions: ITipActions }):
     <li className="nbmem-Tip" data-rule={finding.rule}>
       <p className="nbmem-Tip-title">{clipped(finding.title, 400)}</p>
       <p className="nbmem-Tip-saves">
-        {finding.measured === null ? saves : trans.__('brought %1', formatBytes(finding.measured))}
+        {finding.measured === null
+          ? saves
+          : trans.__('freed %1, measured', formatBytes(finding.measured))}
       </p>
       <p>{clipped(finding.evidence, 600)}</p>
       {code === null ? null : (

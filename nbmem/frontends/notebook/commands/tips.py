@@ -36,7 +36,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--record",
         action="store_true",
-        help="what was predicted, beside what `%%nbmem free` brought",
+        help="what was predicted, beside what `%%nbmem free` freed",
     )
 
 
