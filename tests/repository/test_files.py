@@ -83,6 +83,7 @@ OF_ONE_NAME = {
 TOP_LEVEL = {
     ".ci",
     ".github",  # forms and workflows, where the code host looks for them
+    ".gitattributes",
     ".gitignore",
     ".pre-commit-config.yaml",  # where pre-commit looks for it
     "CHANGELOG.md",

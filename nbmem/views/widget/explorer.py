@@ -127,7 +127,7 @@ class ExplorerWidget(anywidget.AnyWidget):  # type: ignore[misc]
         self.on_msg(self._answer)
 
     def _repr_mimebundle_(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """Return the view and, for pages that run no widgets, the picture and tables."""
+        """Return the view, and a picture for pages that run no widgets."""
         bundle = super()._repr_mimebundle_(**options)
         if bundle is None:
             return None
