@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { gzipSync } from 'node:zlib';
 
+import { eventIn, momentAt, withEvent } from '../lib/page/address.js';
 import { cardsIn } from '../lib/page/file.js';
 import { unpickled } from '../lib/page/pickle.js';
 import { rounded } from '../lib/page/start.js';
@@ -261,4 +262,22 @@ test('a request is rounded as nbmem.allocator.rounding rounds it, with size clas
     assert.equal(rounded(size, divisions), block);
   }
   assert.equal(rounded(100_000, new Array(16).fill(0)), 100_352);
+});
+
+test('an address names the chosen event of each report, and no section is taken for one', () => {
+  assert.equal(withEvent('', 0, 360), '#event=360');
+  assert.equal(withEvent('#event=360', 1, 7), '#event=360&event2=7');
+  assert.equal(withEvent('#event=360&event2=7', 0, 12), '#event=12&event2=7');
+  assert.equal(withEvent('#a-small-cnn', 0, 5), '#event=5');
+  assert.deepEqual(
+    [0, 1].map(report => eventIn('#event=12&event2=7', report)),
+    [12, 7]
+  );
+  assert.equal(eventIn('#event=12', 1), null);
+  assert.equal(eventIn('#a-small-cnn', 0), null);
+  assert.equal(eventIn('#event=-1', 0), null);
+  assert.deepEqual(
+    [0, 4, 5, 99].map(event => momentAt([0, 5, 9], event)),
+    [0, 0, 5, 9]
+  );
 });

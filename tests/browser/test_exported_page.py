@@ -55,6 +55,16 @@ def expect_moment_after_click(report):
     expect(where).not_to_have_text(before, use_inner_text=True)
 
 
+def test_the_address_keeps_the_chosen_moment(offline, page, tmp_path):
+    path = tmp_path / "cnn.html"
+    path.write_text(explorer_page(sample.cnn()), encoding="utf-8")
+    expect_moment_after_click(reports(offline, path, 1).first)
+    said = offline.get_by_test_id("nbx-where").inner_text()
+    assert "#event=" in offline.url
+    page.goto(offline.url)
+    expect(page.get_by_test_id("nbx-where")).to_have_text(said, use_inner_text=True)
+
+
 def test_a_page_of_a_world_has_each_ranks_explorer_when_it_is_unfolded(offline, tmp_path):
     path = tmp_path / "world.html"
     path.write_text(alternating(tmp_path / "runs", 3).to_page(), encoding="utf-8")

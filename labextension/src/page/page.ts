@@ -3,9 +3,11 @@
 // @ts-expect-error the minified module has no types
 import * as bundled from '@bokeh/bokehjs/build/js/bokeh.esm.min.js';
 
+import { Choice } from '../explorer/choice.js';
 import { unpack } from '../explorer/data.js';
 import { h } from '../explorer/dom.js';
 import type { IBokeh } from '../explorer/figures.js';
+import { eventIn, keepInAddress, momentAt } from './address.js';
 import { standing } from './standing.js';
 import { Viewer } from './viewer.js';
 
@@ -18,11 +20,15 @@ function bokeh(): Promise<IBokeh> {
 }
 
 /** Put the explorer where a still picture stands; what cannot be read leaves the picture there. */
-async function enliven(script: Element): Promise<void> {
+async function enliven(script: Element, index: number): Promise<void> {
   const still = script.previousElementSibling as HTMLElement | null;
   try {
     const data = await unpack(JSON.parse(script.textContent ?? ''));
-    const report = standing(data, bokeh);
+    const named = eventIn(location.hash, index);
+    const moment = named === null ? data.peak.event : momentAt(data.moments.event, named);
+    const choice = new Choice({ moment, span: null, tensor: null });
+    keepInAddress(choice, index);
+    const report = standing(data, bokeh, choice);
     script.after(report.node, scope(data.events, data.moments.event.length - 1));
     still?.remove();
   } catch (error) {
@@ -43,12 +49,12 @@ function scope(events: number, known: number): HTMLElement {
 }
 
 /** Begin with a report at once, or when what it is folded into is opened. */
-function begin(script: Element): void {
+function begin(script: Element, index: number): void {
   const folded = script.closest('details:not([open])');
   if (folded === null) {
-    void enliven(script);
+    void enliven(script, index);
   } else {
-    folded.addEventListener('toggle', () => void enliven(script), { once: true });
+    folded.addEventListener('toggle', () => void enliven(script, index), { once: true });
   }
 }
 

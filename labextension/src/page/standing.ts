@@ -5,10 +5,14 @@ import type { IData } from '../explorer/data.js';
 import type { IBokeh } from '../explorer/figures.js';
 import { Report } from '../explorer/report.js';
 
-export function standing(data: IData, bokeh: () => Promise<IBokeh>): Report {
+export function standing(
+  data: IData,
+  bokeh: () => Promise<IBokeh>,
+  choice = new Choice({ moment: data.peak.event, span: null, tensor: null })
+): Report {
   return new Report({
     data,
-    choice: new Choice({ moment: data.peak.event, span: null, tensor: null }),
+    choice,
     actions: { insert: null, freeCache: null, goTo: null },
     bokeh,
     kernel: null,
