@@ -28,7 +28,7 @@ from nbmem.core.session.tensor_names import BACKWARD_OF, BUFFER_OF, RECOMPUTED
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nbmem.capture.graphs.saved_tensors import ModulePath
+    from nbmem.capture.graphs.node_modules import ModulePath
     from nbmem.capture.graphs.wrapper_buffers import Buffer, CompiledGraph
 
 NODE = "CompiledFunctionBackward"

@@ -1,8 +1,12 @@
 """Name the tensors that a graph saved for backward after their modules.
 
-The graph is read when a backward begins, while all of these tensors are alive. A node that takes a
-parameter belongs to the parameter's module. Any other node follows the module that its first input
-comes from, or is the ReLU beside it. The graph contains both facts, so no module has to be hooked.
+The graph is read when a backward begins, while all of these tensors are alive. A node belongs to
+the innermost module that was running when it was created (node_modules.py). If the node takes the
+parameter of a module inside that one, it belongs to the latter. A node of a container follows the
+module inside it that its first input comes from. So does a node outside of all modules: a loss.
+
+Where calls were not recorded, the parameters alone show the modules, and a node without any is the
+ReLU beside the module that it follows.
 
 One graph of each kind of forward is read (2 ms for GPT-2), through `SavedTensor.data`, which runs
 no hook. The ledger applies the names to all forwards with the same allocations. Tensors that
@@ -16,9 +20,10 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from nbmem.capture.graphs.compiled_regions import NODE, Region, StorageOrigin, region_of
+from nbmem.capture.graphs.node_modules import ModulePath
 from nbmem.capture.tensors.active_registry import existing_since
 from nbmem.capture.tensors.autograd_graphs import Graphs, edges_of, is_leaf
-from nbmem.capture.tensors.operator_modules import operator_module
+from nbmem.capture.tensors.operator_modules import class_of_operator, operator_module
 from nbmem.capture.tensors.sequence_numbers import sequence_nr_of
 from nbmem.capture.tensors.tensors import ObservedStorage, observe
 from nbmem.capture.torch_cuda import loaded_torch
@@ -28,26 +33,14 @@ from nbmem.core.session.tensor_names import SAVED_AFTER, SAVED_BY
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from nbmem.capture.graphs.node_modules import Caller, NodeModules
+
 MAX_NODES = 50_000
 """Nodes of a graph that are read: about 0.1 s."""
 _LOOKUP = "Embedding"
 """Prefix of the node names of `embedding` and `embedding_bag`, and of no others."""
 _BACKWARD = re.compile(r"Backward\d*$")
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])")
-
-
-class ModulePath(NamedTuple):
-    """A module as its parameters identify it.
-
-    Attributes:
-        owner: The object that provides the outermost module's name.
-        path: The module's path in it: `.layer1.0.conv1`, or empty.
-        parameter: The path of the parameter that identified it: `.layer1.0.conv1.weight`.
-    """
-
-    owner: Any
-    path: str
-    parameter: str = ""
 
 
 class ModuleOf(Protocol):
@@ -115,6 +108,7 @@ class GraphWalk:
     Args:
         outputs: Tensors, of which some may have a graph, or edges of one.
         module_of: Finds the module of a parameter.
+        calls: The modules that created the nodes; None if no calls were recorded.
 
     Attributes:
         roots: The nodes of the outputs.
@@ -123,13 +117,16 @@ class GraphWalk:
         graphs: The reader of the nodes.
     """
 
-    def __init__(self, outputs: Iterable[Any], module_of: ModuleOf) -> None:
+    def __init__(
+        self, outputs: Iterable[Any], module_of: ModuleOf, calls: NodeModules | None = None
+    ) -> None:
         torch: Any = loaded_torch()
         self._tensor = torch.Tensor
         self.graphs = Graphs(torch)
         self._module_of = module_of
         self._leaf: dict[int, Any] = {}
         self._own: dict[int, ModulePath | None] = {}
+        self._calls = calls
         self._after: dict[int, ModulePath | None] = {}
         self._regions: dict[int, Region | None] = {}
         self.roots = edges_of(outputs)
@@ -192,12 +189,11 @@ class GraphWalk:
                 return None, None
             name, before, owner = place.named(SAVED_BY, SAVED_AFTER, seen.name.strip())
             return seen._replace(name=name, before=before), owner
-        module = self.result_of(node)
-        if module.owner is None:
-            return observe(tensor, Category.ACTIVATIONS, f"{SAVED_BY}{module.path}"), None
-        is_after = self.module_at(node) is None and self._operator_module(node) is None
-        before = SAVED_AFTER if is_after else SAVED_BY
+        module, is_own = self._named_module(node)
+        if module is None:
+            return observe(tensor, Category.ACTIVATIONS, f"{SAVED_BY}{self.operator(node)}"), None
         seen = observe(tensor, Category.ACTIVATIONS, module.path)
+        before = SAVED_BY if is_own else SAVED_AFTER
         return (None if seen is None else seen._replace(before=before)), module.owner
 
     def operator(self, node: Any) -> str:
@@ -215,15 +211,59 @@ class GraphWalk:
         place = None if region is None else region.result(index)
         if place is not None and place.module is not None:
             return place.module._replace(path=place.path)
-        own = self.module_at(node) or self._operator_module(node)
-        module = own or self._module_before(node)
-        if module is None:
-            return ModulePath(None, self.operator(node))
-        return module if own else module._replace(path=f"{module.path} ({self.operator(node)})")
+        module, _ = self._named_module(node)
+        return module or ModulePath(None, self.operator(node))
 
-    def _operator_module(self, node: Any) -> ModulePath | None:
-        """Return the module without parameters that computes a node, or None."""
-        before = self._module_before(node)
+    def _named_module(self, node: Any) -> tuple[ModulePath | None, bool]:
+        """Return the module after which a node is named, and whether it runs it.
+
+        The path includes the operator, unless the module is made for it. A node that the module
+        does not run follows it.
+        """
+        operator = f" ({self.operator(node)})"
+        own = self.own_module(node)
+        if own is not None:
+            return own, True
+        caller, before = self._caller(node), self._module_before(node)
+        if caller is None:
+            own = self._operator_module(node, before)
+            if own is not None:
+                return own, True
+            after = before and before._replace(path=f"{before.path}{operator}")
+            return after, False
+        place = caller.place
+        if self._calls and before and before.is_in(place) and not before.is_same(place):
+            after = self._calls.outermost_called(before, place)
+            return after._replace(path=f"{after.path}{operator}"), False
+        return place._replace(path=f"{place.path}{operator}"), True
+
+    def own_module(self, node: Any) -> ModulePath | None:
+        """Return the module that is made for a node's operator, or None.
+
+        It has the parameter that the node takes, or it is the innermost one, with parameters or a
+        name of its own, that ran.
+        """
+        module, caller = self.module_at(node), self._caller(node)
+        if caller is None or (module is not None and module.is_in(caller.place)):
+            return module
+        is_own = caller.is_leaf and (
+            caller.has_parameters or caller.kind == class_of_operator(self.operator(node))
+        )
+        return caller.place if is_own or node.name() == NODE else None
+
+    def _caller(self, node: Any) -> Caller | None:
+        """Return the innermost module that created a node; None if unknown."""
+        if self._calls is None or is_leaf(node):
+            return None
+        return self._calls.caller(sequence_nr_of(node))
+
+    def _operator_module(self, node: Any, before: ModulePath | None) -> ModulePath | None:
+        """Return the module without parameters that computes a node, or None.
+
+        Where calls were recorded, they show it.
+        """
+        if self._calls is not None and self._calls.covers(sequence_nr_of(node)):
+            return None
         tree = None if before is None else getattr(before.owner, "tree", None)
         if before is None or tree is None or node.name() == NODE:
             return None
@@ -273,23 +313,35 @@ class GraphWalk:
             self._leaf[id(passed)] = self._leaf[id(node)]
         return self._leaf[id(node)]
 
-    def _module_before(self, node: Any) -> ModulePath | None:
-        """Return the nearest module along the chain of a node's first inputs.
+    def _site(self, node: Any) -> ModulePath | None:
+        """Return the innermost module known of a node, or None."""
+        own, caller = self.own_module(node), self._caller(node)
+        return own if own is not None or caller is None else caller.place
 
-        None if there is none.
+    def _module_before(self, node: Any) -> ModulePath | None:
+        """Return the nearest other module along the chain of first inputs.
+
+        None if there is none. The nodes that the same module runs itself are skipped.
         """
+        caller = self._caller(node)
+        place = None if caller is None else caller.place
         way = []
-        found = None
-        while found is None and id(node) not in self._after:
+        found: ModulePath | None = None
+        while id(node) not in self._after:
             way.append(node)
-            found = self.module_at(node)
             before = self.graphs.before(node)
-            if found is None and not before:
+            if not before:
                 break
-            node = before[0] if before else node
+            site = self._site(before[0])
+            if site is not None and (place is None or not site.is_same(place)):
+                found = site
+                break
+            node = before[0]
         found = found or self._after.get(id(node))
         for passed in way:
-            self._after[id(passed)] = found
+            same = self._caller(passed)
+            if (same and same.place) == place:  # another's nearest other module may be this one
+                self._after[id(passed)] = found
         return found
 
 

@@ -6,7 +6,7 @@ module. A global hook takes every module inside off torch's fast path and adds a
 tracebacks. So attributes that torch itself looks up are patched (method_patches.py explains how):
 
 - `Module._call_impl`, which `Module.__call__` calls: only the outermost call is reported, and the
-  hundreds inside it cost 0.2 us each;
+  hundreds inside it cost 0.2 us each (running_modules.py records them in a few forwards);
 - the engine behind `torch.autograd.graph.Variable`, which `_engine_run_backward` calls
   (https://github.com/pytorch/pytorch/blob/v2.13.0/torch/autograd/graph.py#L846);
 - `_optimizer_step_pre_hooks` and `_post_hooks`, which an optimizer's step reads before and after
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from nbmem.capture.patches.method_patches import Lost
+    from nbmem.capture.tensors.running_modules import ModuleCalls
 
     Part = MethodPatch | AttributePatch | NamePatch | DataPatch
 
@@ -91,18 +92,21 @@ class TrainingHooks:
         late: Called before each outermost call; returns further patches to install.
         of_host: Called before each outermost call; returns whether the host's memory is
             recorded.
+        calls: Records which module creates a graph's node.
     """
 
     def __init__(
         self,
         listener: Listener,
         lost: Lost,
-        late: Callable[[], Iterable[Part]] = tuple,
-        of_host: Callable[[], bool] = bool,
+        late: Callable[[], Iterable[Part]],
+        of_host: Callable[[], bool],
+        calls: ModuleCalls,
     ) -> None:
         self._listener = listener
         self._late = late
         self._of_host = of_host
+        self._calls = calls
         self._lost = lost
         self._lent: list[Part] = []
         self._listening = False
@@ -124,7 +128,9 @@ class TrainingHooks:
         lost = self._stop_after_fault
         if hasattr(module, "_wrapped_call_impl"):  # since torch 2.1
             by = module._wrapped_call_impl.__code__  # noqa: SLF001
-            self._lend(MethodPatch(module, "_call_impl", self._enter, lost, by))
+            calls = MethodPatch(module, "_call_impl", self._enter, lost, by)
+            calls.nested = self._calls.observer
+            self._lend(calls)
         if hasattr(torch.autograd.graph, "Variable"):
             path = ("_execution_engine", "run_backward")
             self._lend(NamePatch(torch.autograd.graph, "Variable", path, self._run, lost))
@@ -203,8 +209,10 @@ class TrainingHooks:
             if aside:
                 return None
         self._listener.forward_begins(module, grad=grad, in_backward=in_backward)
+        ended = self._calls.begin(module, grad=grad and not in_backward)
 
         def left() -> None:
+            ended()
             if not self._is_inactive():
                 self._listener.forward_ends(module, args, kwargs, in_backward=in_backward)
 

@@ -126,7 +126,11 @@ class Recorder:
         seen = CollectiveLog(self.hook_events, self.marks, self.identities)
         collectives = Collectives(seen.holds, self.lost)
         self._hooks = TrainingHooks(
-            self.hook_events, self.lost, collectives.parts, self.identities.storage_log.of_host
+            self.hook_events,
+            self.lost,
+            collectives.parts,
+            self.storage_log.of_host,
+            self.identities.module_calls,
         )
         self._deafen: Callable[[], None] | None = None
         self.to_release: list[tuple[str, Callable[[], None]]] = []

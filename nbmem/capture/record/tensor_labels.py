@@ -18,9 +18,9 @@ from nbmem.capture.distributed.parallel_wrappers import (
 )
 from nbmem.capture.graphs.expected_gradients import expected_gradients
 from nbmem.capture.graphs.graph_matching import GraphPattern
+from nbmem.capture.graphs.node_modules import ModulePath, NodeModules
 from nbmem.capture.graphs.saved_tensors import (
     GraphWalk,
-    ModulePath,
     planned_buffers,
     saved_tensors,
     why_unreadable,
@@ -51,6 +51,7 @@ from nbmem.capture.tensors.optimizers import (
     parameters_of_optimizer,
     state_of_optimizer,
 )
+from nbmem.capture.tensors.running_modules import BACKWARDS, ModuleCalls
 from nbmem.capture.tensors.tensor_storages import form_of
 from nbmem.capture.torch_cuda import loaded_torch
 from nbmem.core.runtime.interrupts import reraise_if_from_signal
@@ -95,6 +96,7 @@ class TensorLabelLog:
         unread: Why graphs are no longer read; None while they are.
         deep: Whether a graph had a longer chain of nodes than is followed.
         storage_log: Holds the storage registry for memory that is on no CUDA card.
+        module_calls: Records which modules create a graph's nodes.
         time_budget: Limits how many graphs are read where no allocator history covers the memory.
     """
 
@@ -113,7 +115,8 @@ class TensorLabelLog:
         self._sharded: set[int] = set()
         self._states: dict[int, tuple[tuple[int, ...], int]] = {}
         self._patterns: dict[tuple[Any, ...], list[GraphPattern]] = {}
-        self._forwards: set[tuple[Any, ...]] = set()
+        self._forwards: dict[tuple[Any, ...], bool] = {}  # whether read with the calls inside
+        self.module_calls = ModuleCalls()
         self._earlier = 0  # how often graphs of variables were read
         self._sites = frames.CallSites()
         self.full = False
@@ -312,16 +315,16 @@ class TensorLabelLog:
         """
         if self.unread is not None or not self._has_room():
             return
+        inside = self.module_calls.ends_in_backward()
         # Without an allocator history, each graph shows what it keeps alive.
         if active_registry() is not None:
             with self.time_budget.spend(forward) as granted:
                 if granted and not self._read_by_pattern(mark, outputs, forward):
                     # No pattern matches: read it even if its key was read before.
-                    self._read_graph(
-                        mark, outputs, None if forward in self._forwards else forward, forward
-                    )
+                    known = None if forward in self._forwards else forward
+                    self._read_graph(mark, outputs, known, forward, inside=inside)
             return
-        self._read_graph(mark, outputs, forward)
+        self._read_graph(mark, outputs, forward, inside=inside)
 
     def _read_by_pattern(
         self, mark: int, outputs: Iterable[Any], kind: tuple[Any, ...] | None
@@ -355,21 +358,28 @@ class TensorLabelLog:
         outputs: Iterable[Any],
         forward: tuple[Any, ...] | None,
         kind: tuple[Any, ...] | None = None,
+        *,
+        inside: bool,
     ) -> None:
-        if forward in self._forwards:
-            return
-        if forward is not None and len(self._forwards) >= MAX_FORWARDS:
-            return
+        self.module_calls.wanted -= 1
         if forward is not None:
-            self._forwards.add(forward)
+            known = self._forwards.get(forward)
+            if known or (known is not None and not inside):
+                return
+            if known is None and len(self._forwards) >= MAX_FORWARDS:
+                return
+            self._forwards[forward] = inside
+            self.module_calls.wanted = BACKWARDS
         self.unread = why_unreadable()
         if self.unread is not None:
             return
         try:
-            graph = GraphWalk(outputs, self._module_of)
+            calls = NodeModules(self.module_calls.innermost(), self._place_of_module)
+            graph = GraphWalk(outputs, self._module_of, calls)
             self.deep = self.deep or graph.graphs.deep
             found = list(saved_tensors(graph))
-            self._learn_pattern(kind, graph)
+            if inside:
+                self._learn_pattern(kind, graph)
             expected = list(expected_gradients(graph) if forward else ())
             expected += planned_buffers(graph) if forward and active_registry() is None else ()
         except Exception as err:  # noqa: BLE001 - an unknown kind of graph
@@ -516,6 +526,22 @@ class TensorLabelLog:
         owner, first = member
         path = self._parameters[id(parameter)].module_at(lookup=lookup)
         return ModulePath(owner, path, first)
+
+    def _place_of_module(self, module: Any) -> ModulePath | None:
+        """Return the place of a module in the tree with the best name."""
+        trees = [*self._trees.values()]
+        trees += [(one, one.tree) for one in self._modules.values() if one.tree is not None]
+        places = (
+            (known, tree.paths[id(module)])
+            for known, tree in trees
+            if id(module) in tree.paths and tree.module_of(id(module)) is module
+        )
+        best = max(
+            places,
+            key=lambda p: (p[0].named, p[0].called is not None, p[1].count(".")),
+            default=None,
+        )
+        return None if best is None else ModulePath(best[0], f".{best[1]}" if best[1] else "")
 
     def _learn_module(self, known: TrackedObject, module: Any, tree: ModuleTree) -> None:
         """Register where a module lies, its known parts and its parameters."""

@@ -19,6 +19,11 @@ _OTHER_NAMES = {"hardtanh": "relu6", "prelu_kernel": "prelu"}
 """The class of an operator whose name differs."""
 
 
+def class_of_operator(operator: str) -> str:
+    """Return the name, in lower case, of the class made for an operator."""
+    return _OTHER_NAMES.get(operator, _AFFIXES.sub("", operator))
+
+
 def operator_module(tree: ModuleTree, path: str, operator: str) -> str | None:
     """Return the path of the module that computes an operator, or None.
 
@@ -39,7 +44,7 @@ def operator_module(tree: ModuleTree, path: str, operator: str) -> str | None:
 
 
 def _find(tree: ModuleTree, path: str, operator: str) -> str | None:
-    wanted = _OTHER_NAMES.get(operator, _AFFIXES.sub("", operator))
+    wanted = class_of_operator(operator)
     kinds = {f".{tree.paths[id(one)]}": name_of(type(one)).lower() for one in tree.modules()}
     holders = [f".{place.path}" for place in tree.parameters]
     while path:
