@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from nbmem.core.session.categories import ACTIVE, BESIDE, CARD, PROCESS, RESERVED, Category
 from nbmem.core.session.holders import HolderKind
 from nbmem.core.session.tensor_names import without_numbers
+from nbmem.core.session.tensor_parts import OTHER, meaning_of
 from nbmem.core.units import format_bytes
 from nbmem.views import report_sentences
 
@@ -108,6 +109,7 @@ def ledger_rows(report: Report) -> list[LedgerRow]:
                         end=at_end[category],
                     )
                 )
+                rows += _category_parts(category, peak, end)
         if name == "card":
             rows += _parts(PARTS_OF["free"], peak, end)
         before = len(parts)
@@ -136,6 +138,27 @@ def _parts(names: Iterable[str], peak: Ledger, end: Ledger) -> Iterator[LedgerRo
                 category=None,
                 peak=Amount(count=first),
                 end=Amount(count=last),
+                part=True,
+            )
+
+
+def _category_parts(category: Category, peak: Ledger, end: Ledger) -> Iterator[LedgerRow]:
+    """Yield the rows of a category's parts, which add up to it."""
+    first, last = dict(peak.parts_of(category)), dict(end.parts_of(category))
+    if not first and not last:
+        return
+    # Where one moment has parts, the other is shown by them, too.
+    first, last = first or {OTHER: peak[category]}, last or {OTHER: end[category]}
+    names = sorted(first | last, key=lambda name: (name == OTHER, -first.get(name, 0), name))
+    for name in names:
+        sizes = first.get(name, 0), last.get(name, 0)
+        if any(sizes):
+            yield LedgerRow(
+                label=name,
+                meaning=meaning_of(name),
+                category=None,
+                peak=Amount(count=sizes[0]),
+                end=Amount(count=sizes[1]),
                 part=True,
             )
 

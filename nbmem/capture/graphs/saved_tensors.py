@@ -20,7 +20,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from nbmem.capture.graphs.compiled_regions import NODE, Region, StorageOrigin, region_of
-from nbmem.capture.graphs.node_modules import ModulePath
+from nbmem.capture.graphs.node_modules import ModulePath, innermost_around
 from nbmem.capture.tensors.active_registry import existing_since
 from nbmem.capture.tensors.autograd_graphs import Graphs, edges_of, is_leaf
 from nbmem.capture.tensors.operator_modules import class_of_operator, operator_module
@@ -29,6 +29,7 @@ from nbmem.capture.tensors.tensors import ObservedStorage, observe
 from nbmem.capture.torch_cuda import loaded_torch
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import SAVED_AFTER, SAVED_BY
+from nbmem.core.session.tensor_parts import LOGITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 MAX_NODES = 50_000
 """Nodes of a graph that are read: about 0.1 s."""
+_LOSSES = ("LogSoftmax", "NllLoss", "CrossEntropy")
+"""Prefixes of the nodes of a loss that reads the scores of classes."""
 _LOOKUP = "Embedding"
 """Prefix of the node names of `embedding` and `embedding_bag`, and of no others."""
 _BACKWARD = re.compile(r"Backward\d*$")
@@ -194,7 +197,22 @@ class GraphWalk:
             return observe(tensor, Category.ACTIVATIONS, f"{SAVED_BY}{self.operator(node)}"), None
         seen = observe(tensor, Category.ACTIVATIONS, module.path)
         before = SAVED_BY if is_own else SAVED_AFTER
-        return (None if seen is None else seen._replace(before=before)), module.owner
+        part = LOGITS if self._is_logits(node, tensor, module) else ""
+        return seen and seen._replace(before=before, part=part), module.owner
+
+    def _is_logits(self, node: Any, tensor: Any, module: ModulePath) -> bool:
+        """Return whether a loss has saved a vocabulary's scores.
+
+        Their width is that of an embedding of the same model.
+        """
+        if not node.name().startswith(_LOSSES):
+            return False
+        tree = getattr(module.owner, "tree", None)
+        places = () if tree is None else tree.parameters
+        words = {
+            _shape(one)[0] for place in places if place.lookup and (one := place.ref()) is not None
+        }
+        return bool(words) and _shape(tensor)[-1:] in {(width,) for width in words}
 
     def operator(self, node: Any) -> str:
         """Return the operator that a node is the backward of: `log_softmax`."""
@@ -290,7 +308,7 @@ class GraphWalk:
             modules = (self._module_of(leaf.variable, lookup=lookup) for leaf in leaves if leaf)
             known = (module for module in modules if module is not None)
             of_region = node.name() == NODE
-            self._own[id(node)] = _around(list(known)) if of_region else next(known, None)
+            self._own[id(node)] = innermost_around(list(known)) if of_region else next(known, None)
         return self._own[id(node)]
 
     def leaf_behind(self, node: Any) -> Any:
@@ -369,18 +387,3 @@ def _card(walk: GraphWalk, node: Any) -> int | None:
 def _shape(tensor: Any) -> tuple[int, ...]:
     torch: Any = loaded_torch()
     return tuple(map(int, torch.Tensor.size(tensor)))
-
-
-def _around(modules: list[ModulePath]) -> ModulePath | None:
-    """Return the innermost module that contains all modules given.
-
-    None for an empty list, or if the modules belong to different models.
-    """
-    if not modules or any(module.owner is not modules[0].owner for module in modules):
-        return None
-    common = modules[0].path.split(".")
-    for module in modules[1:]:
-        path = module.path.split(".")
-        alike = [one == other for one, other in zip(common, path, strict=False)]
-        common = common[: (*alike, False).index(False)]
-    return modules[0]._replace(path=".".join(common))

@@ -30,6 +30,7 @@ from nbmem.capture.interpreter.object_members import locals_of
 from nbmem.capture.patches.compilations import Compilations
 from nbmem.capture.patches.method_patches import AttributePatch, MethodPatch
 from nbmem.capture.patches.name_patches import NamePatch
+from nbmem.capture.tensors.kv_caches import given_caches
 from nbmem.capture.tensors.modules import is_tensor
 from nbmem.capture.tensors.tensors import is_on_host, requires_grad, without_torch_function
 from nbmem.capture.torch_cuda import import_torch
@@ -50,10 +51,13 @@ class Listener(Protocol):
     def in_forward(self) -> bool:
         """Return whether this thread has begun a forward without a backward yet."""
 
-    def forward_begins(self, module: Any, *, grad: bool, in_backward: bool) -> None:
+    def forward_begins(
+        self, module: Any, *, grad: bool, in_backward: bool, caches: Sequence[Any] = ()
+    ) -> None:
         """Handle the start of an outermost module call.
 
-        `in_backward` is set if the call recomputes (checkpointing).
+        `in_backward` is set if the call recomputes (checkpointing). `caches` are those of a
+        language model that the call is given.
         """
 
     def forward_ends(
@@ -208,7 +212,9 @@ class TrainingHooks:
                 aside = is_on_host(module, args, kwargs, of_host=of_host, in_forward=in_forward)
             if aside:
                 return None
-        self._listener.forward_begins(module, grad=grad, in_backward=in_backward)
+        caches = given_caches(args, kwargs)
+        self._listener.forward_begins(module, grad=grad, in_backward=in_backward, caches=caches)
+        del caches
         ended = self._calls.begin(module, grad=grad and not in_backward)
 
         def left() -> None:

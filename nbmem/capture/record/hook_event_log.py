@@ -223,7 +223,9 @@ class HookEventLog:
         loop: TrainingLoop | None = getattr(self._mine, "loop", None)
         return loop is not None and loop.phase == "forward"
 
-    def forward_begins(self, module: Any, *, grad: bool, in_backward: bool) -> None:
+    def forward_begins(
+        self, module: Any, *, grad: bool, in_backward: bool, caches: Sequence[Any] = ()
+    ) -> None:
         """Register a module's call.
 
         A phase begins, unless one of its kind is running.
@@ -248,6 +250,7 @@ class HookEventLog:
             if grad:
                 loop.asked.begins(mark, loop.root)
             self._identities.begins(mark, module, loop)
+            self._identities.caches(mark, caches)
 
     def forward_ends(
         self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, in_backward: bool

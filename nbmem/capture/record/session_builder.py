@@ -27,6 +27,7 @@ from nbmem.core.session.events import Action, Events, Layout
 from nbmem.core.session.session import MOST_LINES, DeviceTrace, Session, Source
 from nbmem.core.session.source_files import recorded_file
 from nbmem.core.session.spans import Span
+from nbmem.core.session.tensor_parts import parts_fact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,7 +88,7 @@ def build_session(
         notes=tuple(recorder.notes),
         error=error,
         refusals=tuple(recorder.refusals),
-        facts=recorder.facts | _pools(recorder.pools),
+        facts=recorder.facts | _pools(recorder.pools) | _parts(recorder),
         source=source,
         rank=rank,
     )
@@ -96,6 +97,12 @@ def build_session(
 def _pools(users: Mapping[int, str]) -> dict[str, Any]:
     found = [{"pool": str(number), "users": text} for number, text in sorted(users.items())]
     return {"pools": found} if found else {}
+
+
+def _parts(recorder: Recorder) -> dict[str, Any]:
+    """Return the parts of the tensors' names as a fact; empty without any."""
+    parts = parts_fact(recorder.identities.rows.parts)
+    return {"parts": parts} if parts else {}
 
 
 def _device(

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     Owner = TrackedObject | OptimizerParameter | None
 
 
+_Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
 class Batch(NamedTuple):
     """Storages that were observed together.
 
@@ -45,11 +48,13 @@ class IdentityRows:
     Attributes:
         batches: The batches; other threads may read them while batches are added.
         count: Number of storages in all of them.
+        parts: The part of each name that has one, by the index that `place` gave the name.
     """
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
         self.count = 0
+        self.parts: dict[int, str] = {}
 
     def add(self, mark: int, seen: Sequence[ObservedStorage], owner: Owner = None) -> Batch:
         """Add a batch and return it.
@@ -82,7 +87,7 @@ class IdentityRows:
         for mark, seen, owner in self.batches:
             key = id(seen), id(owner)
             if key not in known:
-                known[key] = _columns(device, seen, owner, names)
+                known[key] = self._columns(device, seen, owner, names)
             addr, size, category, name = known[key]
             at = marks.position[mark] if len(addr) else 0
             parts.append((np.full(len(addr), at, np.int64), addr, size, category, name))
@@ -97,27 +102,27 @@ class IdentityRows:
             name=name,
         )
 
-
-_Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-
-
-def _columns(
-    device: int, seen: Sequence[ObservedStorage], owner: Owner, names: dict[str, int]
-) -> _Columns:
-    """Return address, size, category and name of storages on one card."""
-    found = [one for one in seen if one.device == device]
-    own = "" if owner is None else owner.name
-    texts = [
-        f"{one.before}{one.of.name}{one.name}"
-        if one.of is not None
-        else one.name
-        if owner is None
-        else f"{one.before}{own}{one.name}"
-        for one in found
-    ]
-    return (
-        np.array([one.addr for one in found], np.int64),
-        np.array([one.size for one in found], np.int64),
-        np.array([one.category for one in found], np.uint8),
-        np.array([names.setdefault(text, len(names)) for text in texts], np.int64),
-    )
+    def _columns(
+        self, device: int, seen: Sequence[ObservedStorage], owner: Owner, names: dict[str, int]
+    ) -> _Columns:
+        """Return address, size, category and name of storages on one card."""
+        found = [one for one in seen if one.device == device]
+        own = "" if owner is None else owner.name
+        texts = [
+            f"{one.before}{one.of.name}{one.name}"
+            if one.of is not None
+            else one.name
+            if owner is None
+            else f"{one.before}{own}{one.name}"
+            for one in found
+        ]
+        indices = [names.setdefault(text, len(names)) for text in texts]
+        self.parts |= {
+            index: one.part for index, one in zip(indices, found, strict=True) if one.part
+        }
+        return (
+            np.array([one.addr for one in found], np.int64),
+            np.array([one.size for one in found], np.int64),
+            np.array([one.category for one in found], np.uint8),
+            np.array(indices, np.int64),
+        )

@@ -45,6 +45,7 @@ from nbmem.capture.tensors import frames, modules, tensors
 from nbmem.capture.tensors.active_registry import active_registry
 from nbmem.capture.tensors.autograd_graphs import DEEPEST, edges_of
 from nbmem.capture.tensors.gradient_refresh import gradient_reader
+from nbmem.capture.tensors.kv_caches import CacheCollector, CacheLog, given_caches, without_caches
 from nbmem.capture.tensors.module_tree import TensorPlace, tree_of
 from nbmem.capture.tensors.optimizers import (
     OtherOptimizers,
@@ -117,6 +118,7 @@ class TensorLabelLog:
         self._patterns: dict[tuple[Any, ...], list[GraphPattern]] = {}
         self._forwards: dict[tuple[Any, ...], bool] = {}  # whether read with the calls inside
         self.module_calls = ModuleCalls()
+        self._caches = CacheLog()
         self._earlier = 0  # how often graphs of variables were read
         self._sites = frames.CallSites()
         self.full = False
@@ -210,6 +212,11 @@ class TensorLabelLog:
         The callers' variables are read at each new call site. Elsewhere they are read only within
         the time budget.
         """
+        caches = given_caches(args, kwargs)
+        if caches:
+            self.caches(mark, caches)
+            args, kwargs = without_caches(args, kwargs, caches)
+        del caches
         self._add(mark, tensors.inputs_of_call(args, kwargs))
         if self._sites.is_new():
             kept: list[Any] = []
@@ -217,6 +224,10 @@ class TensorLabelLog:
             self._earlier_graphs(mark, kept)
         elif active_registry() is not None:
             self._record_variables_in_budget(mark)
+
+    def caches(self, mark: int, caches: Iterable[Any]) -> None:
+        """Record what caches of language models hold, if it has changed."""
+        self._add(mark, self._caches.changed(caches))
 
     def gradients(
         self, mark: int, loop: int, others: Mapping[int, bool], *, at_end: bool = False
@@ -396,12 +407,17 @@ class TensorLabelLog:
         These names end with their function's name.
         """
         if self._has_room():
-            others = OtherOptimizers(self._states)
+            others, caches = OtherOptimizers(self._states), CacheCollector()
             names = tensors.NameCallbacks(
-                others.add_candidate, self._member, self._set_variable, self._set_path, made
+                caches.also(others.add_candidate),
+                self._member,
+                self._set_variable,
+                self._set_path,
+                made,
             )
             variables = frames.caller_variables()
             self._extend(mark, tensors.in_frames(variables, names), None)
+            self.caches(mark, caches.pop())
             self._extend(mark, others.pop_state(self._named_member), None)
             for where, local in variables:
                 for name, optimizer in tensors.optimizers_in(local) if where else ():
@@ -689,11 +705,14 @@ class TensorLabelLog:
         self._home = loop
         self._named = set(self._parameters)
         yield
-        others = OtherOptimizers()
+        others, caches = OtherOptimizers(), CacheCollector()
         names = tensors.NameCallbacks(
-            others.add_candidate, self._member, self._set_variable, self._set_path
+            caches.also(others.add_candidate), self._member, self._set_variable, self._set_path
         )
         yield from self._add_in_steps(mark, tensors.in_namespace(namespace, names), None)
+        legacy = self._caches.like_given(namespace)
+        self.caches(mark, [*caches.pop(), *legacy])
+        del legacy
         yield from self._add_in_steps(mark, others.pop_state(self._named_member), None)
         for optimizer, known in live_objects(self._optimizers):
             yield from self._add_in_steps(

@@ -31,7 +31,7 @@ BACKWARDS = 8
 """Backwards, after one of a new kind, whose forwards are recorded with the calls inside."""
 
 
-class _Calls:
+class _ThreadCalls:
     """The calls of one thread.
 
     A call's beginning is a weak reference to its module and the number of the next node. Its end is
@@ -71,10 +71,10 @@ class ModuleCalls:
         self.wanted = BACKWARDS
         self._mine = threading.local()
 
-    def _calls(self) -> _Calls:
-        calls: _Calls | None = getattr(self._mine, "calls", None)
+    def _calls(self) -> _ThreadCalls:
+        calls: _ThreadCalls | None = getattr(self._mine, "calls", None)
         if calls is None:
-            calls = self._mine.calls = _Calls()
+            calls = self._mine.calls = _ThreadCalls()
         return calls
 
     def begin(self, module: Any, *, grad: bool) -> Callable[[], object]:

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from nbmem.capture.interpreter.plain_values import leading_names
+from nbmem.capture.tensors import weight_parts
 from nbmem.capture.tensors.active_registry import active_registry
 from nbmem.capture.tensors.frames import with_place
 from nbmem.capture.tensors.module_tree import tree_of
@@ -28,6 +29,7 @@ from nbmem.capture.torch_cuda import loaded_torch
 from nbmem.core.runtime.interrupts import reraise_if_from_signal
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import VIEW, common_path, without_shape
+from nbmem.core.session.tensor_parts import LOGITS, is_logits_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -56,6 +58,7 @@ class ObservedStorage(NamedTuple):
         before: The prefix of the name of that module or optimizer.
         of: The object with whose name it begins, if it was found in another one: an optimizer's
             state is named after the parameter.
+        part: The part of its category (core/session/tensor_parts.py); empty without one.
     """
 
     device: int
@@ -65,6 +68,7 @@ class ObservedStorage(NamedTuple):
     name: str
     before: str = ""
     of: Any = None
+    part: str = ""
 
 
 def _no_member(_tensor: Any) -> None:
@@ -188,7 +192,11 @@ def storages_of_module(module: Any, tree: ModuleTree | None = None) -> Sequence[
     """
     tree = tree or tree_of(module)
     registry = active_registry()
-    key = "of_module", None if registry is None else registry.kind
+    key = (
+        "of_module",
+        None if registry is None else registry.kind,
+        weight_parts.trained_weights(tree),
+    )
     seen = tree.remembered.get(key)
     if seen is None:
         seen = list(_of_tree(tree))
@@ -200,11 +208,19 @@ def storages_of_module(module: Any, tree: ModuleTree | None = None) -> Sequence[
 
 
 def _of_tree(tree: ModuleTree) -> Iterator[ObservedStorage]:
+    parts = weight_parts.parts_of_weights(tree)
+    for path, tensor, parameter in weight_parts.constants_of_weights(tree):
+        for seen in observe_parts(tensor, Category.WEIGHTS, f".{path}"):
+            yield seen._replace(part=parts.get(id(parameter), ""))
     for category, members in (
         (Category.WEIGHTS, tree.named_parameters()),
         (Category.BUFFERS, tree.named_buffers()),
     ):
-        found = (seen for n, tensor in members for seen in observe_parts(tensor, category, f".{n}"))
+        found = (
+            seen._replace(part=part) if (part := parts.get(id(tensor), "")) else seen
+            for name, tensor in members
+            for seen in observe_parts(tensor, category, f".{name}")
+        )
         yield from by_storage(found)
 
 
@@ -356,7 +372,8 @@ def _named_tensors(
             names.made(tensor)
         if names.call is not None:
             names.call(f"{name}{where}", tensor)
-        yield from observe_parts(tensor, Category.USER_TENSORS, f"{name}{where}")
+        for seen in observe_parts(tensor, Category.USER_TENSORS, f"{name}{where}"):
+            yield seen._replace(part=LOGITS) if is_logits_path(name) else seen
         gradient = gradient_of(tensor)
         if gradient is not None and names.member(tensor) is None:
             yield from observe_parts(gradient, Category.GRADIENTS, f"{name}.grad{where}")

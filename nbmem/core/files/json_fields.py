@@ -69,6 +69,7 @@ FACTS: Kind = {
     "pinned?": {"held": "int", "used": "int"},
     "pools?": ({"pool": "str", "users": "str"},),
     "threads?": "int",
+    "parts?": ({"name": "str", "names": ("int",)},),
 }
 """Facts that the recorder writes, and the tips and the ledger read; other keys are accepted."""
 _OF_EACH_PARAMETER = ("parameters", "shapes", "with_gradient")

@@ -15,7 +15,7 @@ from nbmem.core.session.cards import fullest
 from nbmem.core.session.categories import Category
 from nbmem.core.session.events import BlockState
 from nbmem.core.session.holders import HolderKind, held_storages
-from nbmem.core.session.tensor_names import is_graph_name
+from nbmem.core.session.tensor_names import is_graph_name, without_numbers
 from nbmem.core.units import MIB, format_bytes
 from nbmem.report.analysis.bytes_by_line import lines_of
 from nbmem.report.analysis.external_storages import external_storages_note
@@ -30,10 +30,14 @@ from nbmem.report.model import Holding, Moment, Peak, PhaseRow, Report, Timeline
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from nbmem.core.runtime.fault_isolation import Faults
     from nbmem.core.session.holders import HeldStorage
     from nbmem.core.session.session import DeviceTrace, Session
     from nbmem.report.ledger.balance import Ledger
+
+    Ints = NDArray[np.int64]
 
 LEAST = MIB
 """Smaller amounts are not mentioned."""
@@ -91,8 +95,10 @@ def _sentence(card_ledger: CardLedger) -> str:
     )
 
 
-LARGEST = 50
-"""Number of holdings in a report."""
+LARGEST, LARGEST_GROUPS = 50, 10
+"""Number of the largest holdings in a report, and of groups whose holdings are added."""
+MOST_GROUPED = 5_000
+"""Allocations, the largest, that are grouped by name."""
 UNKNOWN_SHARE = 0.01
 """Part of the active bytes at the peak above which unknown bytes get a note."""
 
@@ -269,8 +275,7 @@ def _phase_rows(
 
 def _holdings(card_ledger: CardLedger, position: int) -> tuple[Holding, ...]:
     a = card_ledger.allocations
-    rows = card_ledger.live(position)
-    rows = rows[np.argsort(-a.requested[rows], kind="stable")][:LARGEST]
+    rows = _largest(card_ledger, card_ledger.live(position))
     held = {h.addr: h for h in held_storages(card_ledger.session, card_ledger.trace) or ()}
     lasting = {
         row: held.get(int(a.addr[row])) for row in rows if a.freed[row] >= card_ledger.events
@@ -288,6 +293,23 @@ def _holdings(card_ledger: CardLedger, position: int) -> tuple[Holding, ...]:
         )
         for row in map(int, rows)
     )
+
+
+def _largest(card_ledger: CardLedger, live: Ints) -> Ints:
+    """Return the largest allocations, and those of the largest groups.
+
+    A group has equal names but for numbers: the 32 layers' parts of a cache are one row.
+    """
+    size = card_ledger.allocations.requested
+    live = live[np.argsort(-size[live], kind="stable")]
+    groups: dict[tuple[str, int, int], list[int]] = {}
+    for index, row in enumerate(live[:MOST_GROUPED].tolist()):
+        name = without_numbers(card_ledger.name(row) or "")
+        key = name, int(card_ledger.category[row]), int(size[row])
+        groups.setdefault(key, []).append(index)
+    ranked = sorted(groups, key=lambda key: -key[2] * len(groups[key]))
+    chosen = [index for key in ranked[:LARGEST_GROUPS] for index in groups[key]]
+    return live[np.union1d(np.arange(min(LARGEST, len(live))), np.array(chosen, np.int64))]
 
 
 def _name(seen: str | None, held: HeldStorage | None) -> str | None:

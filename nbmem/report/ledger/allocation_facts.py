@@ -61,6 +61,7 @@ class Facts:
         seen_as: For each category that a probe recorded, the mask of its allocations: recorded
             ones, and those that they repeat in another pass of the loop.
         fresh: Mask of the inputs that the loop made itself, between two calls of modules.
+        given_cache: Mask of what caches of language models hold, unless a graph made it.
         reached: Mask of the allocations that Python reached at the end; None without a heap walk.
         kept: Mask of a forward's results that outlive the next pass of the loop, or that belong to
             a variable that is larger in each pass.
@@ -79,6 +80,7 @@ class Facts:
     within_one_phase: Mask
     seen_as: dict[Category, Mask]
     fresh: Mask
+    given_cache: Mask
     reached: Mask | None
     kept: Mask
     recomputed: Mask
@@ -166,6 +168,7 @@ def facts_of(
         within_one_phase=within,
         seen_as=seen.shared_categories(standing),
         fresh=spread_to_repeats(seen.fresh, standing),
+        given_cache=spread_to_repeats(seen.given_cache, standing),
         reached=seen.reached,
         kept=select_outliving_results(allocations, born_in, phases, standing, count)
         | _rows(variables, len(born)),

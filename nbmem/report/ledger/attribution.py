@@ -57,12 +57,13 @@ def _made(facts: Facts) -> Mask:
 
 
 def _given_inputs(facts: Facts) -> Mask:
-    """Select the tensors given to a module, and a loop's labels.
+    """Select the tensors given to a module, a loop's labels and KV caches.
 
     Detached results of another module's forward are left out, unless the loop made them itself.
     """
     batch = facts.observed(Category.ACTIVATIONS) & facts.phases.named(facts.born_in, "input")
-    return (facts.observed(Category.INPUTS) & (~_made(facts) | facts.fresh)) | batch
+    given = facts.observed(Category.INPUTS) & (~_made(facts) | facts.fresh)
+    return given | batch | facts.given_cache
 
 
 def _gathered_to_keep(facts: Facts) -> Mask:

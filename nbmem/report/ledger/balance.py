@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.errors import LedgerImbalanceError
 from nbmem.core.session.categories import ACTIVE, PROCESS, RESERVED, Category
+from nbmem.core.session.tensor_parts import with_rest
 
 if TYPE_CHECKING:
     from nbmem.core.session.frameworks import Share
     from nbmem.core.session.host_memory import MachineParts
+    from nbmem.core.session.tensor_parts import CategoryPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,7 @@ class Ledger:
             NVML), `context` is all used bytes of the card beyond the reserved bytes.
         owners: The other frameworks, the largest first: they add up to their two categories.
         machine: Parts of the host's memory across the categories; None for a card.
+        parts: Parts of categories: the KV cache, adapters.
     """
 
     total_bytes: int
@@ -60,6 +63,7 @@ class Ledger:
     process_known: bool = True
     owners: tuple[Share, ...] = ()
     machine: MachineParts | None = None
+    parts: tuple[CategoryPart, ...] = ()
 
     def __getitem__(self, category: Category) -> int:
         """Return the bytes of one category."""
@@ -151,6 +155,15 @@ class Ledger:
         Their sum is `total_bytes`.
         """
         return {category.key: self.held[category] for category in Category}
+
+    def parts_of(self, category: Category) -> list[tuple[str, int]]:
+        """Return the parts of a category, which add up to it; empty without any."""
+        return with_rest((one for one in self.parts if one.category is category), self[category])
+
+    def parts_json(self) -> dict[str, dict[str, int]]:
+        """Return the parts of each category that has any, by its key."""
+        listed = {one.category: self.parts_of(one.category) for one in self.parts}
+        return {category.key: dict(parts) for category, parts in listed.items()}
 
     def frameworks_json(self) -> list[dict[str, str | int | None]]:
         """List what each other framework holds, the largest first.

@@ -12,6 +12,7 @@ from nbmem.allocator.settings import AllocatorSettings
 from nbmem.core.errors import LedgerImbalanceError
 from nbmem.core.session.categories import LIVE, OUTSIDE, Category
 from nbmem.core.session.host_memory import MachineParts
+from nbmem.core.session.tensor_parts import CategoryPart, parts_by_name
 from nbmem.report.ledger.allocation_facts import NO_NAME, facts_of
 from nbmem.report.ledger.allocation_sites import AllocationSites
 from nbmem.report.ledger.attribution import attribute
@@ -77,6 +78,7 @@ class CardLedger:
             facts, self.names, self.texts, self.category, self.trace.calls
         )
         self._sums = _Sums(self.allocations, self.category)
+        self._parts = _Parts(self.allocations, self.category, self.names, session)
         self._outside = NonTorchUsage(self.trace, session.names)
         self._check_marks()
 
@@ -175,8 +177,11 @@ class CardLedger:
                 process_known=self.process_known,
                 owners=shares,
                 machine=part,
+                parts=self._parts.at(position),
             )
-            for row, shares, part in zip(held.tolist(), owners, parts, strict=True)
+            for position, row, shares, part in zip(
+                positions, held.tolist(), owners, parts, strict=True
+            )
         ]
 
     def parts(self, positions: Ints) -> Ints | None:
@@ -316,6 +321,36 @@ class _Sums:
 
     def pending(self, positions: Ints) -> Ints:
         return self._pending.at(positions)
+
+
+class _Parts:
+    """Requested bytes by part of a category at any position."""
+
+    def __init__(
+        self, a: Allocations, category: NDArray[np.uint8], names: Ints, session: Session
+    ) -> None:
+        known = parts_by_name(session.facts)
+        texts = sorted(set(known.values()))
+        by_name = np.full(int(names.max(initial=0)) + 1, NO_NAME, np.int64)
+        for index, part in known.items():
+            if 0 <= index < len(by_name):
+                by_name[index] = texts.index(part)
+        mine = np.where(names == NO_NAME, NO_NAME, by_name[names])
+        self._curves = {
+            (what, part): _Curve(a.allocated_at[rows], a.freed[rows], a.requested[rows])
+            for number, part in enumerate(texts)
+            for what in LIVE
+            if len(rows := np.flatnonzero((mine == number) & (category == what)))
+        }
+
+    def at(self, position: int) -> tuple[CategoryPart, ...]:
+        """Return the parts at a position, those of a category in order of names."""
+        at = np.array([position], np.int64)
+        found = (
+            CategoryPart(category, part, int(curve.at(at)[0]))
+            for (category, part), curve in self._curves.items()
+        )
+        return tuple(one for one in found if one.size)
 
 
 class _Curve:

@@ -9,6 +9,7 @@ import numpy as np
 from nbmem.core.session.categories import OF_TRAINING, Category
 from nbmem.core.session.holders import HolderKind
 from nbmem.core.session.tensor_names import DTENSOR, ZERO_BUCKET, printable_text, without_shape
+from nbmem.core.session.tensor_parts import KV_CACHE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,6 +66,7 @@ class Observations:
             call, and before the first call that received them. A module's results are made inside a
             call.
         reached: Mask of the allocations that Python reached at the end; None without a heap walk.
+        given_cache: Mask of what caches of language models hold, unless a graph made it.
     """
 
     def __init__(self, count: int, texts: Sequence[str]) -> None:
@@ -77,6 +79,8 @@ class Observations:
         self._around = np.full(count, NO_NAME, np.int64)
         self._held = np.full(count, NO_NAME, np.int64)
         self._made = np.full(count, NO_NAME, np.int64)
+        self._cached = np.full(count, NO_NAME, np.int64)
+        self.given_cache = np.zeros(count, bool)
 
     def add(self, category: Category, rows: Ints, names: Ints) -> None:
         """Record allocations as members of a category.
@@ -85,6 +89,14 @@ class Observations:
         """
         self._as[category][rows] = True
         self._names[category][rows] = names
+
+    def add_cache(self, rows: Ints, names: Ints, categories: NDArray[np.uint8]) -> None:
+        """Record what caches of language models hold.
+
+        Its name precedes all others, so that it is the same at every moment.
+        """
+        self._cached[rows] = names
+        self.given_cache[rows[categories == Category.INPUTS]] = True
 
     def add_collective_results(self, rows: Ints, names: Ints) -> None:
         """Record a collective's results, whose names yield to any other.
@@ -214,7 +226,8 @@ class Observations:
         # unlike `input args[0]`, a name from the user's code is informative
         rest = (self._around, *(self._names[c] for c in _OF_A_CALL), self._held, self._made)
         anybody = np.ones(len(standing), bool)
-        for own, may_share in (*known, *((one, anybody) for one in rest)):
+        sure = (self._cached, anybody)
+        for own, may_share in (sure, *known, *((one, anybody) for one in rest)):
             shared = np.full(len(standing), NO_NAME, np.int64)
             there = np.flatnonzero(own != NO_NAME)
             shared[standing[there]] = own[there]
@@ -251,6 +264,11 @@ def observations_of(
     made = np.isin(identities.name, [n for n, text in enumerate(names) if text.startswith(DTENSOR)])
     made &= (rows >= 0) & (identities.category == Category.COMMUNICATION)
     seen.add_collective_results(rows[made], identities.name[made])
+    of_cache = np.isin(
+        identities.name, [n for n, text in enumerate(names) if text.startswith(f"{KV_CACHE} ")]
+    )
+    of_cache &= rows >= 0
+    seen.add_cache(rows[of_cache], identities.name[of_cache], identities.category[of_cache])
     for category in IDENTITY:
         mine = np.flatnonzero((rows >= 0) & (identities.category == category) & ~between & ~made)
         seen.add(category, rows[mine], identities.name[mine])

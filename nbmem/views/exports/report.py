@@ -2,7 +2,8 @@
 
 `device` {name, kind, allocator, total_bytes, virtual, torch, shared, spilled_bytes}; `peak`
 {allocated, reserved, active, requested, process}; `ledger_at_peak` and `ledger_at_end` {category:
-bytes}; `phases`, a list in order of {name, step, allocated, reserved, peak_allocated,
+bytes}; `parts_at_peak` and `parts_at_end` {category: {part: bytes}}, where a category's parts add
+up to it; `phases`, a list in order of {name, step, allocated, reserved, peak_allocated,
 peak_reserved, ledger_at_peak, ledger_at_end}; `unknown`; `dropped_events`; `notes`; `findings`, a
 list of {rule, title, evidence, low, high, ground, code, command}; `out_of_memory`, a list of
 {caught, line, layer, operator, phase, step, asked, wanted, free, limit, allocated, reserved,
@@ -64,6 +65,8 @@ def report_json(report: Report) -> dict[str, Any]:
         },
         "ledger_at_peak": report.ledger_at_peak.to_json(),
         "ledger_at_end": report.ledger_at_end.to_json(),
+        "parts_at_peak": report.ledger_at_peak.parts_json(),
+        "parts_at_end": report.ledger_at_end.parts_json(),
         "frameworks_at_peak": report.ledger_at_peak.frameworks_json(),
         "frameworks_at_end": report.ledger_at_end.frameworks_json(),
         "machine_at_peak": _machine(report.ledger_at_peak),
