@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nbmem.core.runtime.warning_filter import suppress_warnings
 from nbmem.virtual import current_machine
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from nbmem.virtual.hardware.gpu import VirtualGPU
+    from nbmem.virtual.tensors.storages import CardMemory, KnownValues
 
 __all__ = [
     "Card",
@@ -37,6 +38,8 @@ __all__ = [
     "find_card",
     "find_cards",
     "gpus",
+    "known_values",
+    "learn_values",
     "live_bytes",
 ]
 
@@ -123,6 +126,36 @@ def live_bytes() -> int:
 
     live: int = activation().mode.storages.live_bytes()
     return live
+
+
+def known_values(storage: Any) -> KnownValues | None:
+    """Return what is known of a storage's values on an active card.
+
+    The result can be pickled. None for a storage on no such card.
+    """
+    block = _block_of(storage)
+    return None if block is None else block.known_values()
+
+
+def learn_values(storage: Any, known: KnownValues | None) -> None:
+    """Set what is known of a storage's values on an active card.
+
+    None: nothing is known of them.
+    """
+    block = _block_of(storage)
+    if block is not None and known is None:
+        block.forget_values()
+    elif block is not None and known is not None:
+        block.learn_values(known)
+
+
+def _block_of(storage: Any) -> CardMemory | None:
+    if current_machine.machine() is None:
+        return None
+    from nbmem.virtual.patches.activation import activation
+
+    block: CardMemory | None = activation().mode.storages.of_storage(storage)
+    return block
 
 
 @contextlib.contextmanager

@@ -71,10 +71,6 @@ class ObservedStorage(NamedTuple):
     part: str = ""
 
 
-def _no_member(_tensor: Any) -> None:
-    """Return None: no module is known to have the tensor."""
-
-
 def observe(
     tensor: Any, category: Category, name: str, *, form: bool = True
 ) -> ObservedStorage | None:
@@ -192,11 +188,8 @@ def storages_of_module(module: Any, tree: ModuleTree | None = None) -> Sequence[
     """
     tree = tree or tree_of(module)
     registry = active_registry()
-    key = (
-        "of_module",
-        None if registry is None else registry.kind,
-        weight_parts.trained_weights(tree),
-    )
+    kind = None if registry is None else registry.kind
+    key = "of_module", kind, weight_parts.trained_weights(tree)
     seen = tree.remembered.get(key)
     if seen is None:
         seen = list(_of_tree(tree))
@@ -217,7 +210,7 @@ def _of_tree(tree: ModuleTree) -> Iterator[ObservedStorage]:
         (Category.BUFFERS, tree.named_buffers()),
     ):
         found = (
-            seen._replace(part=part) if (part := parts.get(id(tensor), "")) else seen
+            seen._replace(part=parts.get(id(tensor), ""))
             for name, tensor in members
             for seen in observe_parts(tensor, category, f".{name}")
         )
@@ -319,7 +312,7 @@ class NameCallbacks(NamedTuple):
     """
 
     met: Callable[[str, Any], None] | None = None
-    member: Member = _no_member
+    member: Member = lambda _: None
     call: Callable[[str, Any], None] | None = None
     module: Callable[[str, Any], None] | None = None
     made: Callable[[Any], None] | None = None

@@ -15,10 +15,13 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nbmem import virtual
 from nbmem.estimates.programs import function_serialization
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from nbmem.virtual.tensors.storages import KnownValues
 
 SMALL = 16 << 20
 """Bytes up to which a CPU tensor is pickled with its values: they may steer the program."""
@@ -54,27 +57,44 @@ def reduce(value: Any, notes: dict[str, None]) -> Any:
 def storage_id(value: Any, notes: dict[str, None]) -> Any:
     """Return a storage's key in the pickle, or None for other values.
 
-    A key has identity, device, bytes and values.
+    A key has identity, device, bytes, values and what a virtual card knows of them. The values of a
+    real card's tensors are not read: that would wait for the card.
     """
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.UntypedStorage):
         return None
     device, nbytes = value.device.type, value.nbytes()
-    values = None
+    values = known = None
     if device == "cpu" and nbytes <= SMALL:
         values = bytes(torch.empty(0, dtype=torch.uint8).set_(value).numpy())
     elif device == "cpu":
         notes["tensors on the CPU of more than 16 MiB have zeros for values here"] = None
-    return value._cdata, device, nbytes, values  # noqa: SLF001 - torch's own key of a storage
+    else:
+        known = virtual.known_values(value)
+        if known is not None and known.twin is not None and len(known.twin) > SMALL:
+            known = known._replace(twin=None)
+    return value._cdata, device, nbytes, values, known  # noqa: SLF001 - torch's own key of a storage
 
 
-def new_storage(device: str, nbytes: int, values: bytes | None) -> Any:
-    """Create a storage of a size; on the card, from its allocator."""
+def new_storage(
+    device: str, nbytes: int, values: bytes | None, known: KnownValues | None = None
+) -> Any:
+    """Create a storage of a size; on the card, from its allocator.
+
+    Args:
+        device: The type of its device.
+        nbytes: Its bytes.
+        values: Its values on the CPU; None: zeros.
+        known: What is known of its values on a virtual card; None: nothing.
+    """
     import torch
 
     if values:
         return torch.frombuffer(bytearray(values), dtype=torch.uint8).untyped_storage()
-    return torch.zeros(nbytes, dtype=torch.uint8, device=device).untyped_storage()
+    storage = torch.zeros(nbytes, dtype=torch.uint8, device=device).untyped_storage()
+    if device != "cpu":
+        virtual.learn_values(storage, known)
+    return storage
 
 
 def _new_generator(device: str, seed: int) -> Any:

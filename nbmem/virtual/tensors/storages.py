@@ -9,12 +9,12 @@ is `cuda:0` (virtual/patches/tensor_api/tensor_attributes.py).
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import _C
 
-from nbmem.virtual.devices import CUDA, LAZY, is_virtual, true_device
+from nbmem.virtual.devices import CPU, CUDA, LAZY, is_virtual, true_device
 from nbmem.virtual.tensors.shapes import ArgumentResult, Shares, TensorSpec
 from nbmem.virtual.tensors.stand_ins.value_signs import POSITIVE, SignAndSeed
 
@@ -91,6 +91,22 @@ def dataless_sparse(size: tuple[int, ...], dtype: torch.dtype, part: torch.Tenso
         return _make(torch.Tensor, wrapper, False, device_for_backend_keys=CUDA[0])
 
 
+class KnownValues(NamedTuple):
+    """What is known of a storage's values, for another process.
+
+    Attributes:
+        twin: The bytes; None if they are unknown.
+        healthy, assumed, most, below, look: As in `CardMemory`.
+    """
+
+    twin: bytes | None = None
+    healthy: bool | None = None
+    assumed: bool | None = None
+    most: int | None = None
+    below: int | None = None
+    look: tuple[int, bool] | None = (0, False)
+
+
 class CardMemory(weakref.ref):  # type: ignore[type-arg]
     """The card's memory of one storage; freed with the storage.
 
@@ -141,6 +157,27 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
         self.twin, self.healthy, self.look = other.twin, other.healthy, other.look
         self.most, self.below, self.resized = other.most, other.below, other.resized
         self.assumed = other.assumed
+
+    def known_values(self) -> KnownValues:
+        """Return what is known of the values, as data that can be pickled."""
+        twin = None
+        if self.twin is not None:
+            with _C._DisableTorchDispatch():
+                plain = torch.empty(0, dtype=torch.uint8, device=CPU).set_(self.twin)
+                twin = bytes(plain.numpy())
+        look = None if self.look is None else (self.look.seed, self.look.signed)
+        return KnownValues(twin, self.healthy, self.assumed, self.most, self.below, look)
+
+    def learn_values(self, known: KnownValues) -> None:
+        """Set what is known of the values."""
+        self.forget_values()
+        if known.twin:
+            with _C._DisableTorchDispatch():
+                plain = torch.frombuffer(bytearray(known.twin), dtype=torch.uint8)
+                self.twin = plain.untyped_storage()
+        self.healthy, self.assumed = known.healthy, known.assumed
+        self.most, self.below = known.most, known.below
+        self.look = None if known.look is None else SignAndSeed(*known.look)
 
     def unregister(self) -> None:
         """Remove the block from its table, unless it was replaced there."""
