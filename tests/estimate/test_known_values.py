@@ -39,7 +39,7 @@ def test_a_mask_of_ones_is_one_in_the_estimate():
 def test_a_mask_with_a_gap_has_it_in_the_estimate():
     mask = torch.ones(2, 64, dtype=torch.long)
     mask[1, 60:] = 0
-    assert peaks(lambda: mask.cuda()) == (1 << 22, 1 << 22)
+    assert peaks(lambda: mask.to("cuda")) == (1 << 22, 1 << 22)
 
 
 def test_unknown_values_stay_unknown():
