@@ -1,5 +1,7 @@
 """Eager-mode peaks beside a planned run."""
 
+import threading
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
@@ -11,6 +13,7 @@ from nbmem import virtual
 from nbmem.api import tracing
 from nbmem.core.runtime.garbage_collector import without_collector
 from nbmem.core.units import format_bytes
+from nbmem.virtual import current_machine
 from nbmem.virtual.hardware.eager_references import SavedStorages
 from nbmem.virtual.patches.compiled.compiler import PLANNED
 from nbmem.virtual.patches.eager_baseline import captured_graphs as replayed
@@ -295,3 +298,30 @@ def test_what_is_timed_while_a_region_is_planned_is_not_taken_in_eager_mode():
 
     assert said == true
     assert compiled - true > long * odd * 4
+
+
+def test_another_thread_reads_the_programs_cards_meanwhile():
+    """A sampler compares torch's counters with NVML's, which are of the program's cards."""
+    with virtual.activated("T4"):
+        machine = current_machine.machine()
+        held = torch.empty(4096, dtype=torch.uint8, device="cuda")
+        read: list[tuple[int, int]] = []
+
+        def sample():
+            stats = torch._C._cuda_memoryStats(0)
+            read.append((stats["requested_bytes"]["all"]["current"], torch.cuda.mem_get_info()[1]))
+
+        sample()
+        machine.replace([replayed._empty(gpu) for gpu in machine.gpus])
+        try:
+            thread = threading.Thread(target=sample)
+            thread.start()
+            thread.join()
+            sample()
+        finally:
+            machine.restore()
+        sample()
+        before, other, own, after = read
+        assert before == other == after
+        assert before[0] == held.nbytes
+        assert own[0] == 0

@@ -67,6 +67,7 @@ class Machine:
         }
         self._thread = _CurrentDevice()
         self._asked = False
+        self._replaced: tuple[int, tuple[VirtualGPU, ...]] | None = None
 
     @property
     def current(self) -> VirtualGPU:
@@ -145,10 +146,34 @@ class Machine:
         self.gpus[addr // CARD_STEP].give(addr)
 
     def replace(self, gpus: Sequence[VirtualGPU]) -> None:
-        """Replace all cards by as many others; live tensors keep their addresses."""
+        """Replace all cards by as many others; live tensors keep their addresses.
+
+        Readings of other threads are of the cards as they were: see `gpu_to_read`.
+        """
+        self._replaced = threading.get_ident(), self.gpus
+        self._set_cards(gpus)
+
+    def restore(self) -> None:
+        """Undo `replace`."""
+        if self._replaced is not None:
+            self._set_cards(self._replaced[1])
+            self._replaced = None
+
+    def _set_cards(self, gpus: Sequence[VirtualGPU]) -> None:
         self.gpus = tuple(gpus)
         for gpu in self.gpus:
             self.by_device[LAZY[gpu.index]] = self.by_device[CUDA[gpu.index]] = gpu
+
+    def gpu_to_read(self, device: Any = None) -> VirtualGPU:
+        """Return the card whose counters a thread reads, by its device.
+
+        A thread that samples the cards must not read those on which another thread runs a region
+        again: NVML shows the program's own.
+        """
+        replaced = self._replaced
+        if replaced is None or replaced[0] == threading.get_ident():
+            return self.gpu(device)
+        return replaced[1][self.gpu(device).index]
 
     def serialized(self, functions: dict[str, Any]) -> dict[str, Any]:
         """Wrap functions so that one thread at a time runs any of them.

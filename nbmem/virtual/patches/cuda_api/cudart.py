@@ -58,7 +58,7 @@ def _synchronize(gpu: VirtualGPU) -> None:
 def _allocator(machine: Machine, device: int | None) -> CachingAllocator:
     if device is not None and not 0 <= device < len(machine.gpus):
         raise RuntimeError(f"Invalid device argument {device}: did you call init?")
-    return machine.gpu(device).allocator
+    return machine.gpu_to_read(device).allocator
 
 
 def _resets(machine: Machine) -> dict[str, Any]:

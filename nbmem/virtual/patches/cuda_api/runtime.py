@@ -75,7 +75,7 @@ class Cudart:
 
     def cudaMemGetInfo(self, device: int = 0) -> tuple[int, int]:  # noqa: N802 - CUDA's name
         """Return free and total bytes."""
-        gpu = self._machine.gpu(device)
+        gpu = self._machine.gpu_to_read(device)
         gpu.initialize()
         return max(0, gpu.free_bytes), gpu.card.total_bytes
 

@@ -307,12 +307,11 @@ def _on_separate_cards(mode: CardMode) -> Iterator[VirtualGPU]:
     """Replace the machine's cards by empty ones without a limit."""
     machine = mode.machine
     assert machine is not None
-    true = machine.gpus
-    machine.replace([_empty(gpu) for gpu in true])
+    machine.replace([_empty(gpu) for gpu in machine.gpus])
     try:
         yield machine.current
     finally:
-        machine.replace(true)
+        machine.restore()
 
 
 def _empty(gpu: VirtualGPU) -> VirtualGPU:
