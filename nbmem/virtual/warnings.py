@@ -70,6 +70,15 @@ def unknown_scratch(kernel: str) -> str:
     )
 
 
+def uncompiled(extension: str) -> str:
+    """Format the note on an extension whose CUDA code is not compiled."""
+    return (
+        f"Cannot compile the CUDA extension {extension} for a virtual GPU: its kernels cannot run "
+        "there, and no rule says what they allocate. Use a path of the package without it, or "
+        "bring a rule (docs/questions/kernels.md)."
+    )
+
+
 RAW_KERNELS = (
     "Kernels from torch.cuda._compile_kernel are not run on a virtual GPU: their launches pass, "
     "take no memory beside their arguments, and leave values there that are not known."

@@ -120,7 +120,9 @@ def storages_of_cache(tensors: Iterable[Any]) -> Iterator[ObservedStorage]:
     category = Category.ACTIVATIONS if any(map(is_made, found)) else Category.INPUTS
     for tensor in found:
         for seen in observe_parts(tensor, category, KV_CACHE):
-            yield seen._replace(part=KV_CACHE)
+            # A quantized tensor's parts have one name, too: no `._data` and `._scale`.
+            form = seen.name.rpartition(" (")[2]
+            yield seen._replace(name=f"{KV_CACHE} ({form}", part=KV_CACHE)
 
 
 class CacheLog:

@@ -15,7 +15,15 @@ from nbmem.virtual.kernel_rules import GROUP, KernelRules
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-OWN = ("bitsandbytes", "causal_conv1d", "deepspeed", "flash_attn", "selective_scan", "torchvision")
+OWN = (
+    "bitsandbytes",
+    "causal_conv1d",
+    "cpp_extension",
+    "deepspeed",
+    "flash_attn",
+    "selective_scan",
+    "torchvision",
+)
 
 
 @functools.cache
