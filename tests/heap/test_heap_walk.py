@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch", reason="the heap is searched for torch's te
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from nbmem.capture.heap import walk
+from nbmem.capture.heap import unreachable, walk
 from nbmem.capture.heap.unreachable import FEW
 from nbmem.capture.tensors.autograd_graphs import Graphs
 
@@ -390,3 +390,19 @@ def test_nothing_is_kept_alive_collected_or_allocated():
 def test_nothing_to_look_at_without_a_card(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     assert walk({"x": 1}).by_device == {}
+
+
+def test_a_frame_that_the_search_back_ends_at_names_its_variable():
+    """A tensor on the stack of a call has no name there."""
+
+    def call():
+        logits = object()
+        other = object()
+        return sys._getframe(), logits, other
+
+    frame, logits, _ = call()
+    on_stack = object()
+    back = unreachable._Backwards(None, {id(logits): logits, id(on_stack): on_stack})
+    assert back._ends_at(frame, {id(logits), id(on_stack)})
+    assert back.label(id(logits)).path == "local logits of call()"
+    assert back.label(id(on_stack)).path == "a local of call()"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem.capture.heap.cycles import closing_reference
 from nbmem.capture.heap.reachability import PIECE
 from nbmem.capture.interpreter.class_kinds import is_node
-from nbmem.capture.interpreter.object_members import module_namespace, name_of
+from nbmem.capture.interpreter.object_members import locals_of, module_namespace, name_of
 from nbmem.capture.interpreter.roots import isinstance_of_module
 from nbmem.capture.tensors.autograd_graphs import Graphs
 from nbmem.capture.tensors.modules import is_tensor
@@ -231,8 +231,12 @@ class _Backwards:
             return True
         if type(thing) is FrameType:
             root = f"{thing.f_code.co_name}()"
-            holder = Holder(HolderKind.FRAME, root, f"a local of {root}")
-        elif self._reach.is_barred(type(thing)):
+            named = {id(value): f"local {name}" for name, value in locals_of(thing).items()}
+            for key in hits:  # what has no name is an argument of a call that runs
+                path = f"{named.get(key, 'a local')} of {root}"
+                self._ends[key] = Holder(HolderKind.FRAME, root, path)
+            return True
+        if self._reach.is_barred(type(thing)):
             root = name_of(thing if type(thing) is type else type(thing))
             kind = kind if type(thing) is type else HolderKind.UNSEEN
             holder = Holder(kind, root, f"something of {root}")

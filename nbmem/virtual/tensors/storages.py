@@ -92,7 +92,7 @@ def dataless_sparse(size: tuple[int, ...], dtype: torch.dtype, part: torch.Tenso
 
 
 class KnownValues(NamedTuple):
-    """What is known of a storage's values, for another process.
+    """Known facts of a storage's values, for another process.
 
     Attributes:
         twin: The bytes; None if they are unknown.
