@@ -17,6 +17,8 @@ BASE, ADAPTERS = "base", "adapters"
 """The weights of an adapted model, and those that were added to it (LoRA)."""
 FROZEN, TRAINED = "frozen", "trained"
 """The weights of a partly trained model without adapters."""
+MOST_PARTS = 32
+"""Parts of a session."""
 OTHER = "other"
 """The rest of a category that has parts."""
 MEANINGS = {
@@ -74,8 +76,12 @@ def parts_fact(parts: Mapping[int, str]) -> list[dict[str, Any]]:
 
 
 def parts_by_name(facts: Mapping[str, Any]) -> dict[int, str]:
-    """Return the part of each name that has one, from a session's facts."""
-    return {index: one["name"] for one in facts.get("parts", ()) for index in one["names"]}
+    """Return the part of each name that has one, from a session's facts.
+
+    Of a file with more parts than nbmem writes, only the first ones are read.
+    """
+    listed = list(facts.get("parts", ()))[:MOST_PARTS]
+    return {index: one["name"] for one in listed for index in one["names"]}
 
 
 def with_rest(parts: Iterable[CategoryPart], whole: int) -> list[tuple[str, int]]:
