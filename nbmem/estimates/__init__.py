@@ -24,6 +24,7 @@ from nbmem.estimates.questions import plan as planning
 from nbmem.estimates.questions import world_sizes
 from nbmem.estimates.runs.probe_run import Request, record
 from nbmem.estimates.runs.subprocess_client import EstimateProcess
+from nbmem.report.estimate_results import MARGIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,7 +73,7 @@ def fit(  # noqa: PLR0913 - the question's parts
     start: int = 1,
     between: tuple[int, int] | None = None,
     step: int = 1,
-    margin: float = fitting.MARGIN,
+    margin: float = MARGIN,
     remedies: tuple[str, ...] = (),
     tell: Callable[[str], None] = silent,
     show: Callable[[FitAnswer, str], None] | None = None,
@@ -143,7 +144,7 @@ def plan(  # noqa: PLR0913 - the question's parts
     ranks: int | None = None,
     batch: int | None = None,
     target: int | None = None,
-    margin: float = fitting.MARGIN,
+    margin: float = MARGIN,
     every: bool = False,
     tell: Callable[[str], None] = silent,
     show: Callable[[PlanAnswer, str], None] | None = None,
@@ -201,7 +202,7 @@ def worlds(
     gpu: str | Card | None = None,
     ranks: Sequence[int] = (8, 16, 32, 64),
     *,
-    margin: float = fitting.MARGIN,
+    margin: float = MARGIN,
     tell: Callable[[str], None] = silent,
 ) -> WorldsAnswer:
     """Find the fewest ranks that train a program, and bytes per card.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem.core.errors import UsageError
 from nbmem.core.units import parse_bytes
 from nbmem.estimates.programs import programs
-from nbmem.estimates.questions.fit import MARGIN
+from nbmem.report.estimate_results import MARGIN
 
 if TYPE_CHECKING:
     import argparse

@@ -13,7 +13,7 @@ from nbmem.estimates.questions.search.prober import Prober
 from nbmem.estimates.questions.search.value_search import Search
 from nbmem.estimates.remedies.batches import Expandable
 from nbmem.estimates.runs.probe_run import probe, refuse
-from nbmem.report.estimate_results import Fit, Probe
+from nbmem.report.estimate_results import MARGIN, Fit, Probe
 from nbmem.virtual.warnings import COMPILE_LATER
 
 if TYPE_CHECKING:
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     Show = Callable[[Fit, str], None]
 
-MARGIN = 0.02
-"""Part of the card to keep free. docs/accuracy.md shows how many of the 35 runs recorded on a real
-card exceeded the prediction by at most that."""
 MOST_MARGIN = 0.1
 """A larger part of the card is a target, and no margin: values need not fit with less of it."""
 PARTS = (0.25, 0.5, 0.75)

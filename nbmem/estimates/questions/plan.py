@@ -11,10 +11,10 @@ import itertools
 from typing import TYPE_CHECKING
 
 from nbmem.estimates.questions import plan_verdict
-from nbmem.estimates.questions.fit import MARGIN
 from nbmem.estimates.questions.planner import Planner
 from nbmem.estimates.remedies import BY_KEY, exclude_each_other, pages, slow
 from nbmem.estimates.runs.probe_run import Request
+from nbmem.report.estimate_results import MARGIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

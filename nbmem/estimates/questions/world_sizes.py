@@ -13,13 +13,12 @@ from nbmem.core.session.tensor_names import with_article
 from nbmem.core.units import format_bytes
 from nbmem.estimates.card_choice import figures_of
 from nbmem.estimates.questions import parallel_variants
-from nbmem.estimates.questions.fit import MARGIN
 from nbmem.estimates.remedies import PARALLELISMS
 from nbmem.estimates.remedies.variants import VARIANTS, ShardedForDDP, WrappedZeroOptimizer
 from nbmem.estimates.runs.probe_run import Request, probe, refuse
 from nbmem.estimates.runs.subprocess_client import EstimateProcess
 from nbmem.estimates.world_choice import NO_GROUP, of_world, world_for
-from nbmem.report.estimate_results import Worlds
+from nbmem.report.estimate_results import MARGIN, Worlds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
