@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nbmem.core.session.cell_delta import CellDelta
     from nbmem.core.session.session import Session
     from nbmem.report.ledger.card_ledger import CardLedger
-    from nbmem.report.model import Report
+    from nbmem.report.model import Report, WouldRunOn
 
 logger = logging.getLogger("nbmem")
 
@@ -58,6 +58,12 @@ def read(session: Session, device: int | None, *, everything: bool = False) -> P
     plain = report
     report, notes = faults.part(
         "The tips", lambda: _with_tips(card_ledger, plain, everything=everything), (plain, ())
+    )
+    advised = report
+    report = faults.part(
+        "The other cards",
+        lambda: replace(advised, would_run_on=_would_run_on(card_ledger)),
+        advised,
     )
     missing = (*notes, *faults.notes)
     return PartialReport(replace(report, notes=(*report.notes, *missing)), missing)
@@ -210,6 +216,12 @@ def _with_tips(
 
     advice = advise(card_ledger.session, card_ledger, report, everything=everything)
     return with_tips(report, advice.findings), advice.notes
+
+
+def _would_run_on(card_ledger: CardLedger) -> WouldRunOn | None:
+    from nbmem.api.common_cards import common_cards
+
+    return common_cards(card_ledger)
 
 
 def _muted() -> frozenset[str]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nbmem.capture.record.recording import Recording
     from nbmem.core.session.cell_delta import CellDelta
     from nbmem.core.session.session import Session
-    from nbmem.report.model import Finding, Report
+    from nbmem.report.model import CardFit, Finding, Report
     from nbmem.views.widget.explorer import ExplorerWidget
     from nbmem.virtual.hardware.gpu import VirtualGPU
 
@@ -223,6 +223,24 @@ class Trace:
         from nbmem.api.render import read
 
         return read(self._finished(), device, everything=True).report.findings
+
+    def would_run_on(self, device: int | None = None) -> tuple[CardFit, ...]:
+        """Return whether the recorded requests fit on the common cards.
+
+        They are replayed in the simulated allocator on each card's size. `report().would_run_on`
+        also says what a recording cannot show.
+
+        Args:
+            device: As for `report`.
+
+        Returns:
+            One answer for each card, the smallest first; empty without a card.
+
+        Raises:
+            NbmemError: As for `report`.
+        """
+        found = self.report(device).would_run_on
+        return () if found is None else found.cards
 
     def private(self) -> Trace:
         """Copy the recording without data on its author and machine.

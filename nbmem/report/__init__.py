@@ -6,9 +6,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nbmem.report.model import Finding, Holding, Moment, Peak, PhaseRow, Report
+    from nbmem.report.model import (
+        CardFit,
+        Finding,
+        Holding,
+        LargestPart,
+        Moment,
+        Peak,
+        PhaseRow,
+        Report,
+        WouldRunOn,
+    )
 
-__all__ = ["Finding", "Holding", "Moment", "Peak", "PhaseRow", "Report"]
+__all__ = [
+    "CardFit",
+    "Finding",
+    "Holding",
+    "LargestPart",
+    "Moment",
+    "Peak",
+    "PhaseRow",
+    "Report",
+    "WouldRunOn",
+]
 
 
 def __getattr__(name: str) -> Any:

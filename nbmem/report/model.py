@@ -239,6 +239,65 @@ class OomReport:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargestPart:
+    """One of the largest categories of this process at the peak.
+
+    Attributes:
+        category: The category. CACHED_RELEASABLE stands for all that torch caches.
+        held: Its bytes.
+        owner: The module or variable that holds the most of it: `model.features`, or None.
+        owned: Bytes of the owner.
+    """
+
+    category: Category
+    held: int
+    owner: str | None = None
+    owned: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardFit:
+    """The answer for one card: whether the recorded requests are served.
+
+    Attributes:
+        card: nbmem's name of the card (`T4`).
+        total: Bytes that nvidia-smi reports of it.
+        fits: Whether every request is served; None if that could not be decided in time.
+        margin: Whether `fit`'s margin stays free as well.
+        spare: Bytes that stay free on it at the highest moment; None where it does not fit.
+        short: Bytes more with which it would surely fit; None where it does.
+        releases: Whether torch must release cached memory for it, which takes time.
+        exact: Whether another run would show the same; else it is an estimate.
+        how: How it is known, in one sentence.
+    """
+
+    card: str
+    total: int
+    fits: bool | None
+    margin: bool = True
+    spare: int | None = None
+    short: int | None = None
+    releases: bool = False
+    exact: bool = False
+    how: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WouldRunOn:
+    """The common cards, and whether a recording would run on each.
+
+    Attributes:
+        cards: The cards, the smallest first; empty if nothing is known, which `limits` explains.
+        limits: What cannot be known from the recording, one sentence each.
+        request_only: Whether memory ran out, and what would have followed is not known.
+    """
+
+    cards: tuple[CardFit, ...] = ()
+    limits: tuple[str, ...] = ()
+    request_only: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Timeline:
     """The curves of a recording at chosen moments.
@@ -286,6 +345,13 @@ class Report:
         details: Data on moments other than the peak; None if they were not gathered.
         lines: Memory that each line of the recorded code took; None without stacks.
         rank: Its rank in a world; None for a program of one process.
+        at_highest: The card when this process held the most; None if that moment is not known.
+        largest: What was the most of it at the peak. If torch does not hold that, the most of what
+            torch holds follows.
+        cards: How many cards were recorded.
+        card_known: Whether the recording names the card and its size. A snapshot does not.
+        ran_out: Whether an out-of-memory error ended it, also where `ooms` stands elsewhere.
+        would_run_on: Whether it would run on the common cards; None if that was not asked.
     """
 
     title: str
@@ -307,6 +373,12 @@ class Report:
     details: Details | None = None
     lines: Lines | None = None
     rank: Rank | None = None
+    at_highest: Ledger | None = None
+    largest: tuple[LargestPart, ...] = ()
+    cards: int = 1
+    card_known: bool = True
+    ran_out: bool = False
+    would_run_on: WouldRunOn | None = None
 
     def __repr__(self) -> str:
         peak = format_bytes(self.peak.allocated)
