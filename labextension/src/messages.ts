@@ -266,6 +266,8 @@ export interface ILastReport {
   cell: ICell | null;
   /** Its label. */
   title: string;
+  /** Its first sentence: one number and a judgement. */
+  verdict: string;
   /** The card. */
   device: ICardInfo;
   /** Duration of the recording. */
@@ -709,6 +711,7 @@ const isLastReport = record([
   ['t_ms', number],
   ['cell', nullable(isCell)],
   ['title', text],
+  ['verdict', text],
   ['device', isCardInfo],
   ['duration_ms', number],
   ['peak', isPeak],

@@ -24,6 +24,8 @@ from nbmem.views.rows import ledger_rows
 from nbmem.views.text import holdings_table, ledger_table, phases_table
 from nbmem.views.text_block import block, with_swatch
 from nbmem.views.tips_html import render_tips_html
+from nbmem.views.verdict import peak_figures, peak_sentence
+from nbmem.views.would_run_on import would_run_html
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +67,7 @@ def render_html(report: Report, faults: Faults = UNGUARDED) -> str:
         *part("The verdict", lambda: _headline(report)),
         *part("The error", lambda: _error(report)),
         *part("The tiles", lambda: [_tiles(report)]),
+        *part("The other cards", lambda: would_run_html(report)),
         *part("The timeline", lambda: _picture(timeline(report))),
         *part("The picture of the card", lambda: _picture(card_bar(report))),
         *([] if ended else ooms),
@@ -107,10 +110,20 @@ def page(title: str, fragment: str, *, policy: str | None = None) -> str:
 
 def _headline(report: Report) -> list[Markup]:
     source = report_sentences.source(report.peak.at)
-    verdict = report_sentences.verdict(report) + (f", {source}" if source else "")
+    said = peak_figures(report) + (f", {source}" if source else "")
     return [
-        element("div", verdict, style=style.VERDICT),
+        element("div", *_with_code(peak_sentence(report)), style=style.VERDICT),
+        element("div", said, style=style.FIGURES),
         element("div", report_sentences.recording(report), style=style.ABOUT),
+    ]
+
+
+def _with_code(text: str) -> list[Markup]:
+    """Write what stands between backticks as code."""
+    parts = text.split("`")
+    return [
+        element("code", part) if at % 2 and at < len(parts) - 1 else escape(part)
+        for at, part in enumerate(parts)
     ]
 
 

@@ -32,7 +32,13 @@ def without_ooms(report: Report) -> Report:
     The explanation is shown beside it, so that each error and remedy is reported once.
     """
     error = None if ended_by_oom(report) else report.error
-    return replace(report, ooms=(), error=error, findings=without_remedies(report))
+    return replace(
+        report,
+        ooms=(),
+        error=error,
+        ran_out=report.ran_out or ended_by_oom(report),
+        findings=without_remedies(report),
+    )
 
 
 def without_commands(report: Report) -> Report:

@@ -125,44 +125,6 @@ def source(moment: Moment) -> str:
     return f"at {one_line(moment.line)}" if moment.line else ""
 
 
-def verdict(report: Report) -> str:
-    """Return the main sentence of a report: its peak.
-
-    `source` adds the line.
-    """
-    peak, ledger = report.peak, report.ledger_at_peak
-    process = (
-        "process unknown," if ledger.process is None else f"{format_bytes(ledger.process)} process"
-    )
-    reserved = f"allocated, {format_bytes(ledger.reserved)} reserved,"
-    figures = (
-        f"{format_bytes(peak.allocated)} {'in tensors,' if report.device.is_host else reserved} "
-        f"{process} of {whole(report.device)}"
-    )
-    if report.events == 0:
-        return f"No allocation recorded: {figures}, throughout"
-    beyond = higher(report)
-    return f"Peak {figures}{where(peak.at)}" + (f"; {beyond}" if beyond else "")
-
-
-def higher(report: Report) -> str:
-    """Return what was higher at another moment than at the peak.
-
-    The peak is that of allocated bytes. Reserved and process bytes are compared with it, and the
-    moment is given. Empty if there is nothing.
-    """
-    peak, ledger = report.peak, report.ledger_at_peak
-    found: dict[str, list[str]] = {}
-    reserved = ("reserved", peak.reserved, ledger.reserved, peak.reserved_at)
-    process = ("process", peak.process, ledger.process, peak.process_at)
-    for name, count, then, at in (process,) if report.device.is_host else (reserved, process):
-        if count is not None and then is not None and format_bytes(count) != format_bytes(then):
-            place = where(at) if at is not None else ""
-            found.setdefault(place, []).append(f"{format_bytes(count)} {name}")
-    parts = [f"{' and '.join(figures)}{place}" for place, figures in found.items()]
-    return f"at most {', '.join(parts)}" if parts else ""
-
-
 def recording(report: Report) -> str:
     """Return what was recorded, on which card and for how long."""
     title = one_line(report.title) or "untitled"

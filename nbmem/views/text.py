@@ -16,6 +16,8 @@ from nbmem.views.oom import render_oom
 from nbmem.views.rows import group_holdings, holdings_title, ledger_rows, other_variables
 from nbmem.views.steps import Gap, peak_row, shorten
 from nbmem.views.tips import render_tips
+from nbmem.views.verdict import peak_figures, peak_sentence
+from nbmem.views.would_run_on import would_run_line
 
 if TYPE_CHECKING:
     from nbmem.core.runtime.fault_isolation import Faults
@@ -65,15 +67,20 @@ def _notes(report: Report, width: int) -> str:
 
 
 def _head(report: Report, width: int) -> str:
-    verdict, source = report_sentences.verdict(report), report_sentences.source(report.peak.at)
-    if len(verdict) + len(source) + 2 <= width:
-        verdict, source = f"{verdict}, {source}" if source else verdict, ""
-    lines = [wrapped(verdict, width, rest="  ")]
+    """Write the verdict and the lines below it: figures, error, recording."""
+    source = report_sentences.source(report.peak.at)
+    lines = [wrapped(peak_sentence(report), width, rest="  ")]
+    said = peak_figures(report)
+    if len(said) + len(source) + 2 <= width:
+        said, source = f"{said}, {source}" if source else said, ""
+    lines.append(wrapped(said, width, rest="  "))
     if source:
         lines.append(wrapped(source, width, "  "))
     if report.error and not ended_by_oom(report):
         lines.append(wrapped(f"Ended by {one_line(report.error)}", width, rest="  "))
     lines.append(wrapped(report_sentences.recording(report), width, rest="  "))
+    if line := would_run_line(report):
+        lines.append(wrapped(line, width, rest="  "))
     return "\n".join(lines)
 
 

@@ -43,7 +43,7 @@ def test_a_report_becomes_its_text_and_the_rest_stays():
     code, prose = found["cells"]
     assert list(code["outputs"][0]["data"]) == ["text/plain"]
     text = "".join(code["outputs"][0]["data"]["text/plain"])
-    assert text.startswith("Peak 1.13 GiB allocated")
+    assert text.startswith("Peak 1.76 GiB of 79.18 GiB: fits an NVIDIA H100")
     assert " ms" not in text
     assert code["outputs"][1]["data"] == {"text/plain": ["1.50 s"]}
     assert prose["source"] == ["# text é"]

@@ -106,7 +106,7 @@ def test_what_goes_above_its_limit_fails_with_what_held_it(run):
             "Held at that moment: 14.0 MiB temporaries.",  # the test's locals are gone
             "Largest: 14.0 MiB temporaries born in load (*.py:5 in take).",
             "*Captured GPU memory (nbmem) call*",
-            "Peak 14.0 MiB allocated*",
+            "Most allocated in load: 14.0 MiB allocated*",
             "test_of_reserved peaked at * MiB reserved *above the limit of 10.0 MiB.",
             "test_with_both peaked at 3.0 MiB allocated *, 1.0 MiB above the limit of 2.0 MiB.",
             "*Captured GPU memory (nbmem) call*",

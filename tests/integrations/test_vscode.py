@@ -160,7 +160,7 @@ def test_vs_code_draws_the_report_with_its_own_renderer(page, server, folder):
     )
     assert forms.count("text/html") == 4
     assert set(forms) == {"text/html", "application/vnd.code.notebook.error"}
-    assert re.search(r"Peak \d+\.\d MiB allocated, \d+\.\d MiB reserved", seen["text"])
+    assert re.search(r": \d+\.\d MiB allocated, \d+\.\d MiB reserved", seen["text"])
     assert "No renderer could be found" not in seen["text"]
     assert len(seen["pictures"]) == 2
     assert all(whole and width and shown for whole, width, shown in seen["pictures"])

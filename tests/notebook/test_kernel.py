@@ -71,7 +71,9 @@ def test_out_of_memory_in_the_cell_is_the_users_error_with_a_report(notebook):
     )
     assert failed.ename == "OutOfMemoryError"
     report, why = [shown["text/plain"] for shown in _reports(outputs[1])]
-    assert report.startswith("Peak 1.00 GiB allocated")
+    assert report.startswith("Peak 1.")
+    assert " until memory ran out; " in report.splitlines()[0]
+    assert ": 1.00 GiB allocated" in report
     old = version_info < (8,)  # keeps no list of the cells that it compiled
     where = "line 3 of the cell" if old else "In [2], line 3"
     assert why.startswith("Ran out of memory: 30.00 GiB asked for, ")
@@ -174,7 +176,7 @@ def test_a_thread_that_allocates_is_part_of_the_cell(notebook):
     )
     assert failed is None
     (report,) = _reports(outputs[1])
-    assert "Peak 16.0 MiB allocated" in report["text/plain"]
+    assert ": 16.0 MiB allocated" in report["text/plain"]
 
 
 def _plain(traceback):

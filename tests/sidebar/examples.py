@@ -108,6 +108,7 @@ REPORT = m.LastReport(
     t_ms=T0 + 2001,
     cell=CELL,
     title="train",
+    verdict="Peak 4.00 GiB of 79.65 GiB: fits an NVIDIA H100 80GB HBM3 with 94% to spare.",
     device=CARD,
     duration_ms=2000.25,
     peak=Peak(

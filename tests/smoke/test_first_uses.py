@@ -145,7 +145,7 @@ def test_demo(record_property):
     assert done.returncode == 0, done.stderr
     assert "fault of nbmem" not in done.stdout + done.stderr
     (peak,) = [line for line in done.stdout.splitlines() if line.startswith("Peak ")]
-    record_property("seen", peak.removeprefix("Peak ").partition(" allocated")[0])
+    record_property("seen", peak.removeprefix("Peak ").partition(": ")[0])
 
 
 def test_cnn(nbmem, record_property):

@@ -14,10 +14,12 @@ from nbmem.report.model import Holding, Moment
 from nbmem.views.rows import group_holdings, ledger_rows, other_variables
 from nbmem.views.steps import Gap, peak_row, shorten
 from nbmem.views.text import render_text
+from nbmem.views.verdict import peak_figures, peak_sentence
 from tests.views import sample_reports as sample
 
 SMALL = """\
-Peak 551.5 MiB allocated, 560.0 MiB reserved, 1.13 GiB process of 79.18 GiB in backward, step 0
+Peak 1.13 GiB of 79.18 GiB: fits an NVIDIA H100 80GB HBM3 with 96% to spare beside other processes.
+Most allocated in backward, step 0: 551.5 MiB allocated, 560.0 MiB reserved, 1.13 GiB process
   at train.py:31 in train_step
 cell [3] on NVIDIA H100 80GB HBM3, 32.0 ms, 35 allocator events
 
@@ -81,19 +83,24 @@ def test_every_report_is_plain_ascii_within_the_width(name):
 
 
 @pytest.mark.parametrize("name", sample.ALL)
-def test_the_first_line_says_what_a_person_needs(name):
-    first = render_text(sample.ALL[name]()).splitlines()[0]
+def test_the_first_lines_say_what_a_person_needs(name):
+    report = sample.ALL[name]()
+    text = " ".join(render_text(report).split())
+    assert text.startswith(" ".join(peak_sentence(report).split()))
+    figures = " ".join(peak_figures(report).split())
     for word in ("allocated", "reserved", "process"):
-        assert word in first
+        assert word in figures
+    assert figures in text
 
 
-def test_the_first_line_says_where():
-    first, second = render_text(sample.out_of_memory()).splitlines()[:2]
-    assert first.endswith("2.78 GiB process of 4.00 GiB in forward, step 1")
-    assert second == "  at train.py:31 in train_step"
+def test_the_second_line_says_where():
+    first, second, third = render_text(sample.out_of_memory()).splitlines()[:3]
+    assert first == "Peak 2.78 GiB of 4.00 GiB until memory ran out."
+    assert second.startswith("Most allocated in forward, step 1: 2.14 GiB allocated, ")
+    assert third == "  at train.py:31 in train_step"
 
 
-def test_the_first_line_has_one_moments_figures_and_what_was_higher_with_its_own():
+def test_the_second_line_has_one_moments_figures_and_what_was_higher_with_its_own():
     report = sample.small()
     elsewhere = Moment(event=30, t_ns=31_000_000, phase="optimizer", step=0)
     higher = replace(
@@ -103,10 +110,11 @@ def test_the_first_line_has_one_moments_figures_and_what_was_higher_with_its_own
         process=report.peak.process + 40 * MIB,
         process_at=elsewhere,
     )
-    first, second = render_text(replace(report, peak=higher)).splitlines()[:2]
-    assert f"{first} {second.strip()}".startswith(
-        "Peak 551.5 MiB allocated, 560.0 MiB reserved, 1.13 GiB process of 79.18 GiB in backward, "
-        "step 0; at most 600.0 MiB reserved and 1.17 GiB process in optimizer, step 0"
+    first, second, third = render_text(replace(report, peak=higher)).splitlines()[:3]
+    assert first.startswith("Peak 1.17 GiB of 79.18 GiB: ")
+    assert f"{second} {third.strip()}".startswith(
+        "Most allocated in backward, step 0: 551.5 MiB allocated, 560.0 MiB reserved, 1.13 GiB "
+        "process; at most 600.0 MiB reserved and 1.17 GiB process in optimizer, step 0"
     )
 
 
@@ -119,14 +127,15 @@ def test_an_error_and_lost_events_are_said():
 
 def test_an_unknown_process_is_said_and_is_never_zero():
     text = render_text(sample.without_process())
-    assert "process unknown, of 79.18 GiB" in text.splitlines()[0]
+    assert "of 79.18 GiB in use on the card: fits" in text.splitlines()[0]
+    assert text.splitlines()[1].endswith("process unknown")
     assert re.search(r"= process +unknown +unknown", text)
     assert "context and others" in text
 
 
 def test_a_recording_without_events_says_so():
     text = render_text(sample.nothing_happened())
-    assert text.startswith("No allocation recorded: 0 B allocated")
+    assert text.startswith("No allocation recorded: this process held 0 B of 79.18 GiB throughout")
     assert "Phase" not in text
 
 

@@ -343,10 +343,13 @@ def test_a_script_runs_on_two_and_each_has_its_report(tmp_path):
 
     done = nbmem("run", script, "--gpu", "2xT4", "--save", saved)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("Peak 15.0 MiB allocated")
+    assert " on cuda:1, one of 2 cards: fits a Tesla T4 " in done.stdout.splitlines()[0]
+    assert ": 15.0 MiB allocated" in done.stdout
     assert "train.py on Tesla T4 (cuda:1, virtual)" in done.stdout
     assert "- cuda:0 (Tesla T4) was used, too: up to 3.0 MiB allocated" in done.stdout
-    assert nbmem("report", saved, "--device", "0").stdout.startswith("Peak 3.0 MiB allocated")
+    first = nbmem("report", saved, "--device", "0").stdout
+    assert " on cuda:0, one of 2 cards: " in first.splitlines()[0]
+    assert ": 3.0 MiB allocated" in first
     refused = nbmem("plan", script, "--gpu", "2xT4")
     assert refused.returncode == 2
     assert "An estimate is about one card, and '2xT4' is a machine of 2." in refused.stderr

@@ -18,7 +18,8 @@ const MOST_PHASES = 8;
  * @param toggle Opens and closes the explorer; null where it is always open.
  */
 export function compactOf(data: IData, actions: IActions, toggle: HTMLElement | null): HTMLElement {
-  const source = data.source === '' ? '' : `, ${data.source}`;
+  // In older outputs the verdict has the figures.
+  const told = [data.peak_figures ?? '', data.source].filter(part => part !== '').join(', ');
   const curve = data.peak.allocated > 0 && data.events > 0;
   const peak = `peak ${formatBytes(data.peak.allocated)}`;
   return h(
@@ -27,10 +28,12 @@ export function compactOf(data: IData, actions: IActions, toggle: HTMLElement | 
     h(
       'div',
       { class: 'nbx-Compact-head' },
-      h('div', { class: 'nbx-Verdict' }, data.verdict + source),
+      h('div', { class: 'nbx-Verdict' }, data.verdict),
       toggle
     ),
+    told === '' ? null : h('div', {}, told),
     h('div', { class: 'nbx-mod-quiet' }, data.about),
+    data.would_run_on ? h('div', { class: 'nbx-mod-quiet' }, data.would_run_on) : null,
     data.error === null ? null : endedBy(data.error),
     curve
       ? h(

@@ -108,8 +108,13 @@ export interface ILines {
 }
 
 export interface IData {
+  /** The report's first sentence: one number and a judgement. */
   verdict: string;
+  /** The figures of the peak, all of one moment; absent from older outputs. */
+  peak_figures?: string;
   source: string;
+  /** The common cards that it would run on, as a line; absent or empty where nothing is known. */
+  would_run_on?: string;
   about: string;
   error: string | null;
   notes: string[];

@@ -46,11 +46,14 @@ export function drawn(card: ICard, stacks: Stacks, name: string, patience: Patie
   const told = chosen(allocations, curves, peak, events);
   return {
     ...NOTHING,
+    // As nbmem/views/verdict.py writes them.
     verdict:
-      events === 0
-        ? `No allocation recorded: ${formatBytes(curves.allocated[0])} allocated, ${formatBytes(total)} reserved, throughout`
-        : `Peak ${formatBytes(curves.allocated[peak])} allocated, ${formatBytes(curves.reserved[peak])} reserved` +
-          (total > curves.reserved[peak] ? `; at most ${formatBytes(total)} reserved` : ''),
+      `Peak ${formatBytes(total)} reserved by torch: ` +
+      `${events === 0 ? 'no allocation recorded, ' : ''}the card is not in the file.`,
+    peak_figures:
+      (events === 0 ? 'Throughout: ' : 'Most allocated: ') +
+      `${formatBytes(curves.allocated[peak])} allocated, ${formatBytes(curves.reserved[peak])} reserved` +
+      (total > curves.reserved[peak] ? `; at most ${formatBytes(total)} reserved` : ''),
     source: peak > 0 ? lines.at(card.stack[peak - 1]) : '',
     about:
       `${name} on card ${card.index}, ${formatMs(at(events) / 1e6)}, ` +

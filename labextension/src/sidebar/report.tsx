@@ -28,9 +28,14 @@ export function Report(props: { report: ILastReport }): React.JSX.Element {
       testId="nbmem-report"
       note={`${clipped(report.title, 40)}, ${formatMs(report.duration_ms)}`}
     >
-      {report.error ? <p className="nbmem-Trouble">{clipped(report.error)}</p> : null}
       <p className="nbmem-Verdict" data-testid="nbmem-verdict" data-bytes={peak.allocated}>
-        {trans.__('Peak')}{' '}
+        {clipped(report.verdict, 400)}
+      </p>
+      {report.error && !report.verdict.startsWith(report.error) ? (
+        <p className="nbmem-Trouble">{clipped(report.error)}</p>
+      ) : null}
+      <p>
+        {trans.__('Most allocated')}{' '}
         <strong>
           <Bytes count={peak.allocated} />
         </strong>

@@ -213,6 +213,7 @@ class LastReport:
         t_ms: Time at which it was finished.
         cell: The traced cell; None for an opened file.
         title: Its label.
+        verdict: Its first sentence: one number and a judgement.
         device: The card.
         duration_ms: Duration of the recording.
         peak: The highest figures, and their moments.
@@ -229,6 +230,7 @@ class LastReport:
     t_ms: float
     cell: Cell | None
     title: str
+    verdict: str
     device: CardInfo
     duration_ms: float
     peak: Peak

@@ -9,6 +9,7 @@ from nbmem.frontends.sidebar.loop_categories import parts_of
 from nbmem.frontends.sidebar.messages import MOST_PHASES, CardInfo, LastReport, Phase
 from nbmem.report.analysis.oom.ranking import ended_by_oom
 from nbmem.views import oom, report_sentences
+from nbmem.views.verdict import verdict
 
 if TYPE_CHECKING:
     from nbmem.frontends.sidebar.messages import Cell, Entry
@@ -41,6 +42,7 @@ def summary(report: Report, cell: Cell | None, t_ms: float) -> LastReport:
         t_ms=t_ms,
         cell=cell,
         title=report.title,
+        verdict=verdict(report),
         device=CardInfo(
             index=device.index,
             name=device.name,

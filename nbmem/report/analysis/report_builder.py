@@ -23,6 +23,7 @@ from nbmem.report.analysis.lifetimes import details, phase_at, phase_of_allocati
 from nbmem.report.analysis.moments import moment_at
 from nbmem.report.analysis.oom import autopsies, passed_over_note
 from nbmem.report.analysis.timeline import timeline
+from nbmem.report.analysis.verdict_facts import with_verdict_facts
 from nbmem.report.analysis.visible_phases import hidden_phases_note, visible_spans
 from nbmem.report.ledger.card_ledger import CardLedger
 from nbmem.report.model import Holding, Moment, Peak, PhaseRow, Report, Timeline
@@ -138,29 +139,11 @@ def report_of(card_ledger: CardLedger, faults: Faults = UNGUARDED) -> Report:
     at_peak, at_end = card_ledger.ledger(top), card_ledger.ledger(card_ledger.events)
     curves = part("The timeline", lambda: timeline(card_ledger, t0_ns), None)
     rows = part("The phases", lambda: _phase_rows(card_ledger, session, t0_ns, top), None)
-    return Report(
+    report = Report(
         title=session.name,
         device=trace.info,
         duration_ns=t1_ns - t0_ns,
-        peak=Peak(
-            at=part("The moment of the peak", lambda: moment_at(card_ledger, top, t0_ns), None)
-            or Moment(event=top, t_ns=0),
-            allocated=int(card_ledger.allocated[top]),
-            reserved=int(card_ledger.reserved.max()),
-            active=int(card_ledger.active.max()),
-            requested=int(card_ledger.requested.max()),
-            process=card_ledger.peak_process(),
-            reserved_at=part(
-                "The moment of the most reserved bytes",
-                lambda: moment_at(card_ledger, int(card_ledger.reserved.argmax()), t0_ns),
-                None,
-            ),
-            process_at=part(
-                "The moment of the largest process",
-                lambda: _moment_of_process(card_ledger, t0_ns),
-                None,
-            ),
-        ),
+        peak=_peak(card_ledger, top, t0_ns, faults),
         ledger_at_start=card_ledger.ledger(0),
         ledger_at_peak=at_peak,
         ledger_at_end=at_end,
@@ -183,6 +166,31 @@ def report_of(card_ledger: CardLedger, faults: Faults = UNGUARDED) -> Report:
         ),
         lines=part("The lines of the code", lambda: lines_of(card_ledger, top), None),
         rank=session.rank,
+    )
+    return with_verdict_facts(report, card_ledger, faults)
+
+
+def _peak(card_ledger: CardLedger, top: int, t0_ns: int, faults: Faults) -> Peak:
+    """Return the highest figures, each with its moment."""
+    part = faults.part
+    return Peak(
+        at=part("The moment of the peak", lambda: moment_at(card_ledger, top, t0_ns), None)
+        or Moment(event=top, t_ns=0),
+        allocated=int(card_ledger.allocated[top]),
+        reserved=int(card_ledger.reserved.max()),
+        active=int(card_ledger.active.max()),
+        requested=int(card_ledger.requested.max()),
+        process=card_ledger.peak_process(),
+        reserved_at=part(
+            "The moment of the most reserved bytes",
+            lambda: moment_at(card_ledger, int(card_ledger.reserved.argmax()), t0_ns),
+            None,
+        ),
+        process_at=part(
+            "The moment of the largest process",
+            lambda: _moment_of_process(card_ledger, t0_ns),
+            None,
+        ),
     )
 
 

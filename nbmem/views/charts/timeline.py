@@ -92,7 +92,7 @@ def timeline(report: Report) -> Picture | None:
         *areas(held, reserved, shown, field),
         *phase_strips.strips(moments.bands, scale.x_of_time, top=8, bottom=BOTTOM),
         *([dashed(reserved, field)] if _has_allocator(report) else ()),
-        *(_limit_line(limit, scale) if near and limit is not None else ()),
+        *(_limit_line(report, limit, scale) if near and limit is not None else ()),
         *_peak(report, scale),
         *legend,
     ]
@@ -134,12 +134,15 @@ def _has_allocator(report: Report) -> bool:
     return not report.device.is_host
 
 
-def _limit_line(limit: int, scale: _Scale) -> list[Markup]:
+def _limit_line(report: Report, limit: int, scale: _Scale) -> list[Markup]:
+    """Draw the card's end, with its text on the side where no peak is."""
     y = scale.y(limit)
+    right = scale.x(report.peak.at.event) <= (LEFT + RIGHT) / 2
+    x, anchor = (RIGHT - 6, "end") if right else (LEFT + 6, "start")
     text = f"the card is full at {format_bytes(limit)} reserved"
     return [
         rule(LEFT, y, RIGHT, y, stroke="#C8553D", stroke_width="2"),
-        label(RIGHT - 6, y - 6, text, anchor="end", colour="#C8553D", bold=True),
+        label(x, y - 6, text, anchor=anchor, colour="#C8553D", bold=True),
     ]
 
 

@@ -22,6 +22,8 @@ from nbmem.views.explorer.phases import band_columns, phase_table, step_table
 from nbmem.views.explorer.text_table import Texts
 from nbmem.views.markup import one_line
 from nbmem.views.rows import HOST_PARTS, PARTS_OF
+from nbmem.views.verdict import peak_figures, verdict
+from nbmem.views.would_run_on import would_run_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -105,7 +107,9 @@ def explorer_data(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, 
     kind = report.device.kind
     data: dict[str, Any] = {
         "version": VERSION,
-        "verdict": report_sentences.verdict(report),
+        "verdict": verdict(report),
+        "peak_figures": peak_figures(report),
+        "would_run_on": would_run_line(report),
         "source": report_sentences.source(report.peak.at),
         "about": report_sentences.recording(report),
         "error": one_line(report.error) if report.error else None,

@@ -1,17 +1,20 @@
 """Export a report as JSON: a documented, stable form for scripts and CI.
 
-`device` {name, kind, allocator, total_bytes, virtual, torch, shared, spilled_bytes}; `peak`
-{allocated, reserved, active, requested, process}; `ledger_at_peak` and `ledger_at_end` {category:
-bytes}; `parts_at_peak` and `parts_at_end` {category: {part: bytes}}, where a category's parts add
-up to it; `phases`, a list in order of {name, step, allocated, reserved, peak_allocated,
-peak_reserved, ledger_at_peak, ledger_at_end}; `unknown`; `dropped_events`; `notes`; `findings`, a
-list of {rule, title, evidence, low, high, ground, code, command}; `out_of_memory`, a list of
-{caught, line, layer, operator, phase, step, asked, wanted, free, limit, allocated, reserved,
-given_back, largest_free, reason, ledger, holders, remedies}; the one that ended the recording (or
-the last) comes first, and only it has all fields; `lines`, null without Python stacks, {file, rows,
-elsewhere}, both lists of {line, text, peak, kept, taken}.
+`verdict`, the report's first sentence; `device` {name, kind, allocator, total_bytes, virtual,
+torch, shared, spilled_bytes}; `peak` {allocated, reserved, active, requested, process};
+`ledger_at_peak` and `ledger_at_end` {category: bytes}; `parts_at_peak` and `parts_at_end`
+{category: {part: bytes}}, where a category's parts add up to it; `phases`, a list in order of
+{name, step, allocated, reserved, peak_allocated, peak_reserved, ledger_at_peak, ledger_at_end};
+`unknown`; `dropped_events`; `notes`; `findings`, a list of {rule, title, evidence, low, high,
+ground, code, command}; `out_of_memory`, a list of {caught, line, layer, operator, phase, step,
+asked, wanted, free, limit, allocated, reserved, given_back, largest_free, reason, ledger, holders,
+remedies}; the one that ended the recording (or the last) comes first, and only it has all fields;
+`lines`, null without Python stacks, {file, rows, elsewhere}, both lists of {line, text, peak, kept,
+taken}; `would_run_on`, a list by size of {card, total, fits, margin, spare, short, releases, exact,
+how}, and `would_run_on_limits`, what that list cannot know, one sentence each.
 
-All figures are bytes. `process` is null if the driver does not report this process's memory. Steps
+All figures are bytes. `fits` is null if it was not decided; `margin` is whether 2% of the card stay
+free as well. `process` is null if the driver does not report this process's memory. Steps
 count from 0; `step` is null outside of a training step. Every ledger has all categories, and they
 add up to `total_bytes`. `unknown` is that category's bytes at the peak. Keys are added in later
 versions, never renamed or removed.
@@ -19,10 +22,13 @@ versions, never renamed or removed.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.files.atomic_write import write_json
 from nbmem.core.session.categories import Category
+from nbmem.views.verdict import verdict
+from nbmem.views.would_run_on import limits_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,6 +52,7 @@ def report_json(report: Report) -> dict[str, Any]:
     device, peak = report.device, report.peak
     managed = report.ledger_at_end.managed
     return {
+        "verdict": verdict(report),
         "device": {
             "name": device.name,
             "kind": device.kind,
@@ -79,6 +86,18 @@ def report_json(report: Report) -> dict[str, Any]:
         "findings": [finding_json(finding) for finding in report.findings],
         "out_of_memory": [_oom(autopsy) for autopsy in report.ooms],
         "lines": None if report.lines is None else _lines(report.lines),
+        **_would_run_on(report),
+    }
+
+
+def _would_run_on(report: Report) -> dict[str, Any]:
+    """Return the common cards' answers; `fits` is null if not decided."""
+    found = report.would_run_on
+    if found is None:
+        return {"would_run_on": [], "would_run_on_limits": []}
+    return {
+        "would_run_on": [asdict(one) for one in found.cards],
+        "would_run_on_limits": limits_of(found),
     }
 
 
