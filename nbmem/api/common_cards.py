@@ -62,4 +62,5 @@ def card_size(card: Card) -> CardSize:
         unowned=card.unowned_with(1),
         cublas_workspace=card.arch.cublas_workspace,
         capability=card.capability,
+        bfloat16=card.arch.bfloat16,
     )

@@ -160,6 +160,21 @@ def test_a_convolutions_work_area_decides_nothing():
     assert "work areas of its convolutions" in found.cards[0].how
 
 
+def test_bfloat16_is_not_decided_where_attention_has_other_kernels():
+    with virtual.activated("RTX 4090", defer=True):
+        held = {"x": torch.empty(5, 7, dtype=torch.bfloat16, device="cuda")}
+        with tracing.trace("half", namespace=held) as trace:
+            held["y"] = held["x"] * 2
+        del held
+    cards = [card_size(virtual.find_card(key)) for key in ("T4", "RTX 3060 12GB", "RTX 4090")]
+    found = answers(card_ledger_of(trace.session), cards, cards[2], MARGIN)
+    assert {one.card: one.fits for one in found.cards} == {
+        "RTX 3060 12GB": True,
+        "T4": None,
+        "RTX 4090": True,
+    }
+
+
 def test_what_follows_a_failed_request_is_known_from_an_earlier_step():
     def program():
         held = []

@@ -43,6 +43,7 @@ _TOO_LONG = (
     "the size is near what it reserves, and no more than "
     f"{MOST_EVENTS:,} events are replayed for one report"
 )
+_NO_BFLOAT16 = "the recorded tensors are bfloat16, for which it has other kernels of attention"
 _WITHOUT = (
     "its tensors fit, but not the work areas of its convolutions: torch then takes other kernels, "
     "which the recording does not show"
@@ -66,6 +67,7 @@ class CardSize:
         unowned: What the driver counts for no process, beside one process.
         cublas_workspace: What torch allocates as a workspace of cuBLAS.
         capability: Compute capability, which decides the kernels.
+        bfloat16: Whether fused attention takes bfloat16 there.
     """
 
     key: str
@@ -78,6 +80,7 @@ class CardSize:
     unowned: int
     cublas_workspace: int
     capability: tuple[int, int]
+    bfloat16: bool = True
 
 
 def would_run_on(
@@ -129,6 +132,8 @@ class _Question:
         self.fraction = 1.0 if fraction is None else fraction
         self._refusals = bool(card_ledger.refused.seen)
         self.under_pressure = self._refusals or bool(releases_for_requests(trace))
+        named = any(text.endswith(" bfloat16") for text in card_ledger.texts)
+        self._bfloat16 = named and recorded is not None and recorded.bfloat16
         self._work_areas = _work_areas(card_ledger)
         never = np.full(len(self._work_areas), -1, np.int64)
         self.least = int(card_ledger.allocated_without(self._work_areas, never).max())
@@ -178,7 +183,10 @@ class _Question:
         alike = self.recorded is not None and self.recorded.capability == card.capability
         exact = alike and self.complete and not self.under_pressure
         empty = CardFit(card=card.key, total=card.nvml_total, fits=None, exact=exact)
-        return self._by_bound(card, empty) or self._by_replay(card, empty)
+        found = self._by_bound(card, empty) or self._by_replay(card, empty)
+        if found.fits and self._bfloat16 and not card.bfloat16:
+            return replace(empty, margin=False, exact=False, how=_NO_BFLOAT16)
+        return found
 
     def _by_bound(self, card: CardSize, empty: CardFit) -> CardFit | None:
         """Decide a card by its size alone; None if that does not suffice."""
