@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from nbmem.core.errors import NbmemError, UsageError
 from nbmem.core.runtime.entry_points import entry
 from nbmem.core.runtime.fault_isolation import error_of
+from nbmem.core.runtime.garbage_collector import without_collector
 from nbmem.core.runtime.interrupts import hold_signals
 from nbmem.core.session.cell_delta import CellPeak
 
@@ -132,11 +134,24 @@ class Trace:
         if self._recording is None:
             return True
         with hold_signals() as held:
-            self._recording.close(error)
-            over = self._recording.record_names_and_holders(enough) is not False
+            over = without_collector(partial(self._close_and_walk, self._recording, error, enough))
             self._recording.freeze()
         self._recording.interrupted |= held.came
         return over
+
+    @staticmethod
+    def _close_and_walk(
+        recording: Recording,
+        error: BaseException | None,
+        enough: Callable[[float], bool] | None,
+    ) -> bool:
+        """Close a recording and walk the heap; return whether the walk is complete.
+
+        nbmem's own objects would make Python collect here: what reference cycles keep would be in
+        the recording and have no holder.
+        """
+        recording.close(error)
+        return recording.record_names_and_holders(enough) is not False
 
     def resume_walk(self, enough: Callable[[float], bool]) -> bool:
         """Resume the heap walk that `end` left; return True when complete.

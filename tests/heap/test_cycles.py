@@ -1,10 +1,15 @@
 """The reference by which an object leads back to itself."""
 
+import gc
+import weakref
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from nbmem.capture.heap import walk
 from nbmem.capture.heap.cycles import closing_reference
+from nbmem.core.session.holders import HolderKind
 
 nn = torch.nn
 
@@ -123,3 +128,44 @@ def adam():
 )
 def test_an_object_without_a_circle_has_none(make):
     assert closing_reference(make()) is None
+
+
+class Watched(torch.nn.Module):
+    """A model that a hook of its innermost layer refers to."""
+
+    def __init__(self, depth):
+        super().__init__()
+        layer = torch.nn.Linear(16, 16, bias=False, device="cuda")
+        layer.register_forward_hook(lambda *_: self)
+        self.weight_bytes = layer.weight.nbytes
+        for _ in range(depth):
+            layer = torch.nn.Sequential(layer)
+        self.net = layer
+
+
+def test_a_hook_deep_in_a_model_closes_a_cycle(monkeypatch):
+    """Followed forward from the layer: three searches of the heap, not forty."""
+    searches = []
+    referrers = gc.get_referrers
+    monkeypatch.setattr(gc, "get_referrers", lambda *of: searches.append(len(of)) or referrers(*of))
+    model = Watched(depth=12)
+    size = model.weight_bytes
+    del model
+    gc.disable()
+    try:
+        (held,) = (one for one in walk({}).by_device[0] if one.size == size)
+    finally:
+        gc.enable()
+    assert [holder.kind for holder in held.holders] == [HolderKind.CYCLE]
+    assert len(searches) <= 5
+
+
+def test_what_something_else_refers_to_is_no_garbage():
+    """An iterator of C holds a part of the circle, in a place that no search enters."""
+    model = Watched(depth=3)
+    size = model.weight_bytes
+    kept = weakref.ref(model), map(str, [model])
+    del model
+    (held,) = (one for one in walk({}).by_device[0] if one.size == size)
+    assert HolderKind.CYCLE not in [holder.kind for holder in held.holders]
+    assert kept[0]() is not None

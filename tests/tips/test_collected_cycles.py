@@ -5,8 +5,9 @@ import gc
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
+import nbmem.api.tracing as nbmem
 from tests.tips.programs import MODEL
 
 MIB = 2**20
@@ -218,3 +219,41 @@ for epoch in range(4):
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_program_gets_no_tip(run, name):
     assert tips(run, HEALTHY[name] + "gc.collect()\n")[0] == []
+
+
+FAILS = """
+try:
+    {code}
+finally:
+    gc.collect()
+"""
+
+
+@pytest.mark.parametrize(("code", "told"), [("lost(512)", True), ("pass", False)])
+def test_what_is_freed_only_after_the_request_had_failed_is_told(run, code, told):
+    _, names = run("", before=MODEL + CYCLE)
+    code += "\n    x = torch.empty(200 << 30, dtype=torch.uint8, device='cuda')"
+    trace = nbmem.trace("cell", namespace=names)
+    with pytest.raises(torch.OutOfMemoryError), trace:
+        exec(compile(FAILS.replace("{code}", code), "train.py", "exec"), names)
+    found = [one for one in trace.report().findings if one.rule == "reference_cycle"]
+    assert [(one.low, one.high) for one in found] == [(512 * MIB, 512 * MIB)] * told
+
+
+def test_a_program_that_goes_on_after_a_failed_request_gets_no_tip(run):
+    code = "lost(512)\n    x = torch.empty(200 << 30, dtype=torch.uint8, device='cuda')"
+    code = FAILS.replace("{code}", code).replace("finally", "except torch.OutOfMemoryError")
+    assert tips(run, code)[0] == []
+
+
+def test_no_collection_runs_between_the_program_and_its_holders(run):
+    """Else garbage would be in the last reading, and have no holder."""
+    code = "gc.freeze(); gc.unfreeze()   # the young generation is empty\nlost(64)\n"
+    code += "gc.set_threshold(200, 1, 1); gc.enable()"
+    thresholds = gc.get_threshold()
+    try:
+        (found,), _ = tips(run, code)
+    finally:
+        gc.set_threshold(*thresholds)
+    assert found.low == 64 * MIB
+    assert "through `Node.itself`" in found.title

@@ -12,13 +12,14 @@ import gc
 import sys
 import time
 from collections import Counter, defaultdict, deque
+from itertools import islice
 from types import CellType, FrameType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.heap.cycles import closing_reference
 from nbmem.capture.heap.reachability import PIECE
 from nbmem.capture.interpreter.class_kinds import is_node
-from nbmem.capture.interpreter.object_members import locals_of, module_namespace, name_of
+from nbmem.capture.interpreter.object_members import is_a, module_namespace, name_of
 from nbmem.capture.interpreter.roots import isinstance_of_module
 from nbmem.capture.tensors.autograd_graphs import Graphs
 from nbmem.capture.tensors.modules import is_tensor
@@ -33,10 +34,14 @@ BUDGET_S = 0.25
 """Limit of the search in seconds of this thread's time; holders not found by then are `unseen`."""
 ALL_S = 0.03
 """Seconds that `all_tensors` takes among 300,000 objects."""
-FEW = 32
+FEW = 128
 """Up to this many objects `gc.get_referrers` is faster than our search."""
-MAX_LEVELS = 12
+MAX_LEVELS = 40
 MAX_MEMBERS = 20_000
+MAX_FORWARD = 1_000
+"""Objects that are followed forward in each level."""
+STRIDE = 64
+"""Objects that are followed between two points at which the caller may stop the walk, at most."""
 
 _PLUMBING = frozenset(map(id, (dict, list, tuple, set, CellType, FunctionType, MethodType)))
 """Types that do not describe a cycle, by id: a class may compare itself with others."""
@@ -168,18 +173,77 @@ class _Backwards:
     def search(self) -> Iterator[None]:
         """Go back level by level until nothing is new or a limit is reached.
 
-        The limits are seconds, levels and objects.
+        A level of this search visits the whole heap. So what the objects refer to is followed
+        first, which visits only them: a hook's closure leads to the model that has the hook. Only
+        objects with references from elsewhere are searched for. The limits are seconds, levels and
+        objects.
         """
         until = time.thread_time() + BUDGET_S
-        level = set(self._place)
+        new, searched = set(self._place), set[int]()
         for _ in range(MAX_LEVELS):
-            new: set[int] = set()
+            yield from self._follow(new)
+            level = self._unexplained() - searched
+            if not level or time.thread_time() > until or len(self._members) > MAX_MEMBERS:
+                return
+            searched |= level
+            new = set()
             for found in self._referrers(level):
                 self._join(found, level, new)
                 yield
-            level = new
-            if not level or time.thread_time() > until or len(self._members) > MAX_MEMBERS:
-                return
+
+    def _follow(self, new: set[int]) -> Iterator[None]:
+        """Add the unreached objects to which new members refer, directly or not."""
+        waiting, most = deque(new), len(self._members) + MAX_FORWARD
+        while waiting and len(self._members) < most:
+            inner = gc.get_referents(self._members[self._place[waiting.popleft()]])
+            for thing in self._reach.without_noted(list(filter(gc.is_tracked, inner))):
+                if id(thing) not in self._place and self._is_member(thing):
+                    self._place[id(thing)] = len(self._members)
+                    self._members.append(thing)
+                    waiting.append(id(thing))
+            inner.clear()  # or the next reading would count its references
+            if not len(waiting) % STRIDE:
+                yield
+
+    def _is_member(self, thing: Any) -> bool:
+        """Return whether an object may be a part of a cycle; others end a path."""
+        kind = type(thing)
+        ends = isinstance_of_module(thing) or kind is FrameType or self._reach.is_barred(kind)
+        return not ends and id(thing) not in self._globals_of and not is_a(kind, type)
+
+    def _unexplained(self) -> set[int]:
+        """Return the members that lead to a tensor and have references from elsewhere."""
+        inside, onward = self._references()
+        for source, found in onward.items():
+            for key in found:
+                self._sources[key].add(source)
+        leading = list(islice(self._place, self._tensors))
+        known = set(leading)
+        while leading:
+            fresh = self._sources[leading.pop()] - known
+            known |= fresh
+            leading.extend(fresh)
+        return known.intersection(self._referred_from_elsewhere(inside))
+
+    def _references(self) -> tuple[Counter[int], dict[int, list[int]]]:
+        """Return how many members refer to each member, and each member's referents."""
+        inside: Counter[int] = Counter()
+        onward = {}
+        for source, i in self._place.items():
+            inner = map(id, gc.get_referents(self._members[i]))
+            found = [key for key in inner if key in self._place]
+            inside.update(found)
+            onward[source] = found
+        return inside, onward
+
+    def _referred_from_elsewhere(self, inside: Counter[int]) -> Iterator[int]:
+        """Yield the members with more references than those from inside."""
+        box = [object()]
+        ours = sys.getrefcount(box[0])
+        for key, i in self._place.items():
+            mine = ours + (i < self._tensors)  # `lost` holds the tensors as well
+            if sys.getrefcount(self._members[i]) > mine + inside[key]:
+                yield key
 
     def _join(self, found: list[Any], level: set[int], new: set[int]) -> None:
         for thing in _without_modules(found):
@@ -254,20 +318,9 @@ class _Backwards:
         references than those from inside if it has another holder: a new one, or one that the
         search did not reach.
         """
-        inside: Counter[int] = Counter()
-        onward = {}
-        for source, i in self._place.items():
-            inner = map(id, gc.get_referents(self._members[i]))
-            found = [key for key in inner if key in self._place]
-            inside.update(found)
-            onward[source] = found
-        box = [object()]
-        ours = sys.getrefcount(box[0])
+        inside, onward = self._references()
         alive = deque(self._ends)
-        for key, i in self._place.items():
-            mine = ours + (i < self._tensors)  # `lost` holds the tensors as well
-            if sys.getrefcount(self._members[i]) > mine + inside[key]:
-                alive.append(key)
+        alive.extend(self._referred_from_elsewhere(inside))
         living: set[int] = set()
         while alive:
             key = alive.pop()

@@ -3,7 +3,8 @@
 What it sees
     Tensors that no name, frame or module reaches any more, only objects that point at each other.
     And what a collection freed while it was recorded, if some of it was garbage at the peak: the
-    program had made its successor by then.
+    program had made its successor by then. And what a collection freed after a request had failed
+    that ended the program.
 What it costs
     Their bytes. The collector counts objects, not bytes of a card, so it may not run for long.
 Do instead
@@ -22,6 +23,7 @@ import numpy as np
 
 from nbmem.core.session.holders import HolderKind
 from nbmem.report.analysis.collected_cycles import find_collected_cycles
+from nbmem.report.analysis.oom.failed_request import cases
 from nbmem.report.analysis.source_lines import users_line
 from nbmem.report.model import Finding
 from nbmem.report.tips.rule import Rule, fmt
@@ -39,12 +41,15 @@ def check(e: Evidence) -> Iterator[Finding]:
     """Find tensors that only a reference cycle keeps, or has kept."""
     mine = e.held_only_by(HolderKind.CYCLE)
     yield from _at_peak(e, mine)
+    yield from _after_failure(e)
     freed = e.freed_bytes(mine)
     if e.worth(freed):
         largest = max(mine, key=lambda s: s.size)
+        name = largest.name
+        through = f" through `{name.removeprefix(THROUGH)}`" if name.startswith(THROUGH) else ""
         yield Finding(
             rule=RULE.name,
-            title=f"`gc.collect()` gives back {fmt(freed)} that a reference cycle keeps",
+            title=f"`gc.collect()` gives back {fmt(freed)} that a reference cycle{through} keeps",
             evidence=f"Nothing reaches {len(mine)} tensors any more but objects that point at each "
             f"other; the largest hangs on {largest.name}, {fmt(largest.size)}.",
             low=freed,
@@ -79,6 +84,34 @@ def _at_peak(e: Evidence, dead: Sequence[HeldStorage]) -> Iterator[Finding]:
         ground="simulated",
         code="import gc\n\ngc.collect()   # behind the `del`, or at the end of a step",
     )
+
+
+def _after_failure(e: Evidence) -> Iterator[Finding]:
+    """Find what a collection freed between the request that ended the program and its end.
+
+    No code of the program has run in between, and the error keeps its functions' variables. So
+    nothing reached these tensors when the request failed.
+    """
+    failed, collected, a = cases(e.card_ledger), e.trace.collected, e.card_ledger.allocations
+    if not failed or failed[-1].caught or collected is None:
+        return
+    at = failed[-1].index
+    late = collected.event[collected.event > at]
+    rows = np.flatnonzero(np.isin(a.freed, late) & (a.allocated_at < at))
+    freed = int(a.block[rows].sum())
+    if e.worth(freed):
+        yield Finding(
+            rule=RULE.name,
+            title=f"The garbage collector freed {fmt(freed)} that reference cycles kept, "
+            "but only after the request had failed",
+            evidence=f"Nothing reached {len(rows)} tensors any more when the program asked for "
+            f"{fmt(failed[-1].size)}. Break the cycle, or call `gc.collect()` where they go out "
+            "of use.",
+            low=freed,
+            high=freed,
+            ground="exact",
+            code="import gc\n\ngc.collect()   # before the line that failed",
+        )
 
 
 def _closing_reference(e: Evidence, name: str | None, dead: Sequence[HeldStorage]) -> str | None:
