@@ -67,6 +67,14 @@ keep = make()
 """
 
 LEAKS = {
+    "a deque that will not fit": (
+        "last = collections.deque(maxlen=100_000)" + evaluation("last.append(net(batch()))"),
+        "`last`", 4, 48,
+    ),
+    "a cache whose limit is too high": (
+        CACHE.replace("None", "100_000") + evaluation("embed(i)"),
+        "`the lru_cache of embed`", 4, 48,
+    ),
     "an evaluation behind a training": (
         "preds = []\nfor _ in range(3): step()" + evaluation("preds.append(net(batch()))"),
         "`preds`", 4, 48,
@@ -139,6 +147,10 @@ for _ in range(3):
 """Lists that were freed before the end; moved to the CPU by `.cpu()` behind `net(batch())`."""
 
 SILENT = {
+    "a deque that is not full yet, and will fit": "last = collections.deque(maxlen=64)"
+    + evaluation("last.append(net(batch()))"),
+    "a cache with a limit that is not full yet": CACHE.replace("None", "64")
+    + evaluation("embed(i)"),
     "a deque with a bound": "last = collections.deque(maxlen=5)"
     + evaluation("last.append(net(batch()))", 20),
     "a buffer that is full": "buffer = []"

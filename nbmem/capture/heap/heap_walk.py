@@ -51,12 +51,14 @@ class Walk:
         complete: Whether the walk finished; else some holders and storages are missing.
         hindered: Names of other threads that may have been using tensors, which ended the walk.
         deep: Whether a graph was longer than is followed (autograd_graphs.py).
+        bounds: Containers with a limit that hold storages: their items, and the most of them.
     """
 
     by_device: dict[int, tuple[HeldStorage, ...]] = field(default_factory=dict)
     complete: bool = True
     hindered: tuple[str, ...] = ()
     deep: bool = False
+    bounds: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,7 @@ def walk_in_pieces(
     *,
     budget_s: float | None = None,
     in_use: BlocksInUse | None = None,
+    suspects: Callable[[], Iterable[Any]] = tuple,
 ) -> Generator[float, None, Walk]:
     """Walk as `walk()` does, in pieces of about 6 ms.
 
@@ -122,6 +125,7 @@ def walk_in_pieces(
         budget_s: As for `walk`; the caller's time between the pieces does not count.
         in_use: The cards' blocks. All live objects are searched only if these may hold a tensor
             that no place reaches. None to search always.
+        suspects: Returns objects that may lead to tensors that no place reaches: models.
 
     Returns:
         The result, as the value of StopIteration.
@@ -129,7 +133,7 @@ def walk_in_pieces(
     torch = _torch()
     if torch is None:
         return Walk()
-    look = _WalkInProgress(torch, namespace, cut or Cut(), met, in_use)
+    look = _WalkInProgress(torch, namespace, cut or Cut(), met, in_use, suspects)
     pieces = IncrementalWork(torch, look.steps(), budget_s)
     # Closed explicitly: in some releases (Python 3.12.0, 3.13.0) a generator that is closed outside
     # of a `try` retains its locals. A walk that ended early would then retain what it had found.
@@ -207,8 +211,10 @@ class _WalkInProgress:
         cut: Cut,
         met: Callable[[Iterable[Any]], None] | None,
         in_use: BlocksInUse | None = None,
+        suspects: Callable[[], Iterable[Any]] = tuple,
     ) -> None:
         self.alone = True
+        self._suspects = suspects
         self._in_use = in_use
         self._torch = torch
         self._namespace = namespace
@@ -217,6 +223,7 @@ class _WalkInProgress:
         self._seen = TensorStorages(torch)
         self._complete = True
         self._deep = False
+        self._bounds: dict[str, tuple[int, int]] = {}
         self._holders: dict[tuple[int, int], list[Holder]] = defaultdict(list)
 
     def result(self, pieces: IncrementalWork) -> Walk:
@@ -226,6 +233,7 @@ class _WalkInProgress:
             complete=pieces.ended and self._complete,
             hindered=tuple(pieces.hindered),
             deep=self._deep,
+            bounds=self._bounds,
         )
 
     def steps(self) -> Generator[float | None]:
@@ -249,6 +257,7 @@ class _WalkInProgress:
     def _name(self, begun: list[Place], ways: HeapPaths) -> Iterator[None]:
         """Add the path from every place to every storage that it reaches."""
         wording = PathWriter(self._torch)
+        self._bounds = wording.bounds
         for i, place in enumerate(begun):
             for found in ways.from_start(place.thing):
                 if found is not None:
@@ -289,7 +298,9 @@ class _WalkInProgress:
 
     def _name_garbage(self, reach: ForwardWalk, lost: dict[int, Any]) -> Iterator[None]:
         """Name the other tensors that no place reaches."""
-        holders = yield from holders_of_lost(reach, lost, say_unseen=self._is_alone)
+        holders = yield from holders_of_lost(
+            reach, lost, suspects=self._suspects, say_unseen=self._is_alone
+        )
         yield from self._name_gradient_cycles(lost, holders)
         dead, unseen = list[tuple[Any, Any]](), dict[int, Any]()
         for key, holder in holders.items():

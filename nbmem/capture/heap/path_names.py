@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from nbmem.capture.interpreter.roots import Place
 
 _PARTS_OF_MODULE = {"._parameters", "._buffers", "._modules"}
+_MAXLEN = deque.__dict__["maxlen"].__get__
 _PASSED = frozenset(map(id, (CellType, FrameType, TracebackType)))
 _GENERATORS = {
     id(GeneratorType): ("gi_frame", "generator"),
@@ -82,10 +83,15 @@ class PathWriter:
 
     Args:
         torch: The user's torch.
+
+    Attributes:
+        bounds: The containers with a limit through which paths led: how many items they have and
+            how many they may have.
     """
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
+        self.bounds: dict[str, tuple[int, int]] = {}
         self._members = Members()
         self._labels: dict[int, dict[int, str]] = {}
         self._keys: dict[int, frozenset[int]] = {}
@@ -130,6 +136,8 @@ class PathWriter:
         ):
             kept = after[0] if type(child) is dict and after else child
             text = f"{LRU_CACHE_OF}{line.text}"
+            _, _, most, items = _lru_cache_wrapper.cache_info(parent)
+            self._note_bound(f"{text} {line.end}", items, most)
             prefix = KEY_OF if id(kept) in self._arguments(parent) else ""
             return line._replace(text=f"{prefix}{text}", complete=True)
         inner = HolderKind.DATALOADER if of_parent is _Trait.LOADER else line.inner
@@ -139,6 +147,9 @@ class PathWriter:
             return _Line(
                 *_restart_at_capture(parent, name, line.text, line.end, inner), dotted=line.dotted
             )
+        if is_a(type(parent), deque):
+            most = _MAXLEN(parent)
+            self._note_bound(f"{line.text} {line.end}", deque.__len__(parent), most)
         text = line.text
         label = self._label(parent, child, dotted=parent is line.dotted)
         if label is None:
@@ -146,6 +157,10 @@ class PathWriter:
         if self._holds_attributes(parent, child, label):
             return _Line(text, line.end, inner, dotted=child)
         return _Line(text + label, line.end, inner)
+
+    def _note_bound(self, path: str, items: int, most: int | None) -> None:
+        if most is not None:
+            self.bounds[as_source(path.rstrip())] = items, most
 
     def _arguments(self, cached: Any) -> frozenset[int]:
         """Return the ids of the arguments of all calls that a cache remembers."""

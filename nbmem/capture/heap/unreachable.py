@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 from nbmem.capture.heap.cycles import closing_reference
 from nbmem.capture.heap.reachability import PIECE
 from nbmem.capture.interpreter.class_kinds import is_node
-from nbmem.capture.interpreter.object_members import is_a, module_namespace, name_of
+from nbmem.capture.interpreter.object_members import is_a, locals_of, module_namespace, name_of
 from nbmem.capture.interpreter.roots import isinstance_of_module
 from nbmem.capture.tensors.autograd_graphs import Graphs
 from nbmem.capture.tensors.modules import is_tensor
 from nbmem.core.session.holders import Holder, HolderKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
     from nbmem.capture.heap.reachability import ForwardWalk
 
@@ -34,6 +34,8 @@ BUDGET_S = 0.25
 """Limit of the search in seconds of this thread's time; holders not found by then are `unseen`."""
 ALL_S = 0.03
 """Seconds that `all_tensors` takes among 300,000 objects."""
+FIRST = 8
+"""Objects whose referrers are searched first; four times as many in each further level."""
 FEW = 128
 """Up to this many objects `gc.get_referrers` is faster than our search."""
 MAX_LEVELS = 40
@@ -84,19 +86,24 @@ def all_tensors(torch: Any) -> dict[int, Any]:
 
 
 def holders_of_lost(
-    reach: ForwardWalk, lost: Mapping[int, Any], *, say_unseen: Callable[[], bool]
+    reach: ForwardWalk,
+    lost: Mapping[int, Any],
+    *,
+    suspects: Callable[[], Iterable[Any]] = tuple,
+    say_unseen: Callable[[], bool],
 ) -> Generator[None, None, dict[int, Holder]]:
     """Find the holders of unreached tensors, by the tensor's id.
 
     Args:
         reach: What was reached.
         lost: The tensors, by id.
+        suspects: Returns objects that may lead to them, such as models.
         say_unseen: Returns whether no other code has run meanwhile. Other code may have moved one
             of these tensors to an object that the walk had already visited. Then a tensor without a
             known holder is omitted.
     """
     back = _Backwards(reach, lost)
-    yield from back.search()
+    yield from back.search(suspects)
     yield
     dead = back.unreferenced_members()
     yield
@@ -170,7 +177,7 @@ class _Backwards:
         self._modules = _modules()
         self._globals_of = {id(module_namespace(m)): name for name, m in self._modules}
 
-    def search(self) -> Iterator[None]:
+    def search(self, suspects: Callable[[], Iterable[Any]]) -> Iterator[None]:
         """Go back level by level until nothing is new or a limit is reached.
 
         A level of this search visits the whole heap. So what the objects refer to is followed
@@ -180,9 +187,11 @@ class _Backwards:
         """
         until = time.thread_time() + BUDGET_S
         new, searched = set(self._place), set[int]()
-        for _ in range(MAX_LEVELS):
+        new |= self._add(suspects())  # held by nothing here, or they would not be garbage
+        for number in range(MAX_LEVELS):
             yield from self._follow(new)
-            level = self._unexplained() - searched
+            # The list of the first few leads to its other items.
+            level = set(islice(self._unexplained() - searched, FIRST << 2 * number))
             if not level or time.thread_time() > until or len(self._members) > MAX_MEMBERS:
                 return
             searched |= level
@@ -196,14 +205,19 @@ class _Backwards:
         waiting, most = deque(new), len(self._members) + MAX_FORWARD
         while waiting and len(self._members) < most:
             inner = gc.get_referents(self._members[self._place[waiting.popleft()]])
-            for thing in self._reach.without_noted(list(filter(gc.is_tracked, inner))):
-                if id(thing) not in self._place and self._is_member(thing):
-                    self._place[id(thing)] = len(self._members)
-                    self._members.append(thing)
-                    waiting.append(id(thing))
-            inner.clear()  # or the next reading would count its references
+            waiting.extend(self._add(inner))
             if not len(waiting) % STRIDE:
                 yield
+
+    def _add(self, things: Iterable[Any]) -> set[int]:
+        """Add the unreached ones of some objects, and return the ids of the new members."""
+        new = set()
+        for thing in self._reach.without_noted(list(filter(gc.is_tracked, things))):
+            if id(thing) not in self._place and self._is_member(thing):
+                self._place[id(thing)] = len(self._members)
+                self._members.append(thing)
+                new.add(id(thing))
+        return new
 
     def _is_member(self, thing: Any) -> bool:
         """Return whether an object may be a part of a cycle; others end a path."""
@@ -294,11 +308,7 @@ class _Backwards:
                     self._ends[id(value)] = Holder(kind, root, f"{module}.{name}")
             return True
         if type(thing) is FrameType:
-            root = f"{thing.f_code.co_name}()"
-            named = {id(value): f"local {name}" for name, value in locals_of(thing).items()}
-            for key in hits:  # what has no name is an argument of a call that runs
-                path = f"{named.get(key, 'a local')} of {root}"
-                self._ends[key] = Holder(HolderKind.FRAME, root, path)
+            self._ends.update(_by_local(thing, hits))
             return True
         if self._reach.is_barred(type(thing)):
             root = name_of(thing if type(thing) is type else type(thing))
@@ -378,6 +388,16 @@ class _Backwards:
             if found is not None:
                 self._closing[key] = found
         return self._closing.get(key)
+
+
+def _by_local(frame: FrameType, hits: set[int]) -> dict[int, Holder]:
+    """Return the holders of what a frame refers to, by id; each names its variable if known."""
+    root = f"{frame.f_code.co_name}()"
+    names = {id(value): f"local {name}" for name, value in locals_of(frame).items()}
+    return {
+        key: Holder(HolderKind.FRAME, root, f"{names.get(key, 'a local')} of {root}")
+        for key in hits
+    }
 
 
 def _without_modules(things: list[Any]) -> list[Any]:

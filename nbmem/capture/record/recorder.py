@@ -270,7 +270,9 @@ class Recorder:
                 self.identities.saved(mark, graphs)
 
         in_use = KNOWN_BLOCKS.at_end(self.at_end)
-        pieces = walk_in_pieces(self.names, met=read_graphs, in_use=in_use)
+        pieces = walk_in_pieces(
+            self.names, met=read_graphs, in_use=in_use, suspects=self.identities.live_objects
+        )
         while self.held is None:
             with self.hook_events.alone(), self.storage_log.without_additions():
                 try:
@@ -281,6 +283,8 @@ class Recorder:
         if self.held.hindered:
             self._note_at_work(self.held.hindered, "ended")
         self.identities.deep |= self.held.deep
+        if self.held.bounds:
+            self.facts["bounds"] = [[path, *sizes] for path, sizes in self.held.bounds.items()]
 
     def freeze(self, name: str, error: str | None = None, notes: Sequence[str] = ()) -> Session:
         """Return what was recorded as a session.

@@ -824,6 +824,11 @@ class TensorLabelLog:
         """List the tracked optimizers that live, with names a user can type."""
         return [(optimizer, known.typed) for optimizer, known in live_objects(self._optimizers)]
 
+    def live_objects(self) -> list[Any]:
+        """List the tracked modules and optimizers that live."""
+        both = *live_objects(self._modules), *live_objects(self._optimizers)
+        return [thing for thing, _ in both]
+
     def name_of(self, key: int) -> str | None:
         """Return the name of a module or optimizer by its id, or None."""
         known = self._modules.get(key) or self._optimizers.get(key)

@@ -56,7 +56,8 @@ def groups(case: FailedRequest) -> list[AllocationGroup]:
         stack, place = int(a.stack[row]), is_place(name)
         root = None if name is None or place else root_of(name)
         if a.freed[row] == card_ledger.events and (holder := late.get(int(a.addr[row]))):
-            root = (holder[0] or root) if is_graph_name(name) else (root or holder[0])
+            better = is_graph_name(name) or holder[2]
+            root = (holder[0] or root) if better else (root or holder[0])
             free = holder[1]
             if free == TRACEBACK and a.allocated_at[row] >= 0:
                 free = None  # held by this failure's own traceback, which has its own line
@@ -85,16 +86,21 @@ def groups(case: FailedRequest) -> list[AllocationGroup]:
     return sorted(made, key=lambda group: -group.held.requested)
 
 
-def _held_at_the_end(case: FailedRequest) -> dict[int, tuple[str | None, str | None]]:
-    """Map addresses to the holder's name and what `%nbmem free` takes.
+def _held_at_the_end(case: FailedRequest) -> dict[int, tuple[str | None, str | None, bool]]:
+    """Map addresses to the holder's name, what `%nbmem free` takes, and whether it is certain.
 
-    A traceback is no name for a tensor; the line that made it has more information.
+    A traceback is no name for a tensor; the line that made it has more information. A variable of
+    the function that failed is certain: an earlier name may be the loop's own variable, which has
+    been assigned anew, while a list of that function keeps the tensor.
     """
     card_ledger = case.card_ledger
-    found: dict[int, tuple[str | None, str | None]] = {}
+    found: dict[int, tuple[str | None, str | None, bool]] = {}
     for held in held_storages(card_ledger.session, card_ledger.trace) or ():
         best, free = held.holders[0], None
         if all(holder.root == best.root for holder in held.holders):
             free = _FREE_AS.get(best.kind, best.root if best.kind is HolderKind.NAME else None)
-        found[held.addr] = (None if free == TRACEBACK else best.root, free)
+        if best.kind is HolderKind.FRAME and best.path.startswith("local "):
+            found[held.addr] = root_of(best.path), free, True
+        else:
+            found[held.addr] = None if free == TRACEBACK else best.root, free, False
     return found

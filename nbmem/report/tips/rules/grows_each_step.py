@@ -52,7 +52,7 @@ def check(e: Evidence) -> Iterator[Finding]:
         if len(growth.rows) and not _is_loaded_data(growth) and not _is_in_traceback(e, growth):
             kept = _kept_alone(e, growth)
             held = e.freed_bytes(kept) or growth.held - growth.graph_held
-            if _is_worth(e, growth, held):
+            if _is_worth(e, growth, held) and not _fits_when_full(e, growth):
                 yield _finding(e, growth, held, kept)
     for growth in e.grown_at_peak:
         saved = _saved(e, growth)
@@ -64,6 +64,19 @@ def _is_worth(e: Evidence, growth: Growth, held: int) -> bool:
     """Return whether growth is worth a tip, now or after many more steps."""
     later = e.card_known and LATER * _slope(growth) >= OF_THE_CARD * e.trace.info.total_bytes
     return e.worth(held) or (held >= LEAST and later)
+
+
+def _fits_when_full(e: Evidence, growth: Growth) -> bool:
+    """Return whether only containers with a limit grow, and the card has room for full ones."""
+    bounds = {path: (items, most) for path, items, most in e.fact("bounds") or ()}
+    found = [bounds.get(part) for part in growth.parts]
+    if growth.where or not found or not e.card_known:
+        return False
+    shares = [most / max(items, 1) for one in found if one is not None for items, most in [one]]
+    if len(shares) < len(found):
+        return False
+    fullest = e.fullest
+    return growth.held * (max(shares) - 1) <= fullest.total_bytes - fullest.used
 
 
 def _slope(growth: Growth) -> int:
