@@ -73,6 +73,12 @@ class CounterLog:
             self.taken(mark)
             return mark
 
+    @property
+    def entries(self) -> int:
+        """Entries of a card's history since the first sample; the most of any card."""
+        at = 1 + _ACTIONS
+        return max((read[at - _WIDTH] - read[at] for read in self._read.values()), default=0)
+
     def _table(self, device: int) -> Ints:
         """Return every sample of a card: a row of its index and counters."""
         with self._lock:

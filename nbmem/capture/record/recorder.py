@@ -31,8 +31,8 @@ from nbmem.capture.record.rank_log import RankLog
 from nbmem.capture.record.session_builder import build_session
 from nbmem.capture.record.tensor_labels import TensorLabelLog
 from nbmem.capture.tensors.tensors import without_torch_function
-from nbmem.capture.torch_cuda import initialized_torch
-from nbmem.capture.torch_memory.allocator_history import HistoryProbe
+from nbmem.capture.torch_cuda import initialized_torch, read_counters
+from nbmem.capture.torch_memory.allocator_history import FIRST_ENTRIES, HistoryProbe
 from nbmem.capture.torch_memory.private_pools import pools_in, users_of
 from nbmem.capture.torch_memory.tensorless_blocks import KNOWN_BLOCKS
 from nbmem.core.errors import NbmemError
@@ -107,7 +107,7 @@ class Recorder:
         self.program = ProgramLog()
         self.storage_log = self.identities.storage_log
         self.storage_log.lost = self.lost
-        self.marks.taken = self.storage_log.at_mark
+        self.marks.taken = self._mark_taken
         self.hook_events = HookEventLog(self.marks, self.identities, self.program)
         self.collections = CollectionLog(self.marks.cards, self.hook_events.others_in_backward)
         self.ranks = RankLog()
@@ -115,7 +115,7 @@ class Recorder:
         self._progress = ProgressLog(self.hook_events, self.identities, self.marks)
         self.blocks: list[tuple[str, int, int]] = []
         self.history = HistoryProbe(max_entries=max_events, stacks=stacks, lost=self.lost)
-        self.sampler = Sampler(device, self.note, self.storage_log.read)
+        self.sampler = Sampler(device, self.note, self._card_read)
         self.at_start: dict[str, Any] | None = None
         self.at_end: dict[str, Any] | None = None
         self.pools: dict[int, str] = {}
@@ -230,6 +230,24 @@ class Recorder:
         self.to_release.append((part, release))
         with self.guard(part):
             begin()
+
+    def _mark_taken(self, mark: int) -> None:
+        self.storage_log.at_mark(mark)
+        if self.history.takes_first_stacks and self.marks.entries >= FIRST_ENTRIES:
+            self.history.end_stacks()
+
+    def _card_read(self) -> None:
+        """Do what the sampler's thread does with each reading.
+
+        A loop without modules takes no counter samples. A virtual card's history must not change
+        while another thread adds to it.
+        """
+        self.storage_log.read()
+        if self.history.takes_first_stacks and not self.virtual:
+            read = (read_counters(card) for card in self.marks.cards())
+            now = max((one.actions for one in read if one is not None), default=0)
+            if now - max(map(self.marks.before_first, self.marks.cards()), default=0) >= FIRST_ENTRIES:
+                self.history.end_stacks()
 
     def _watch(self) -> None:
         self.collections.start(partial(self.lost, "what the garbage collector freed"))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbmem.capture.interpreter.notebook_cells import files_of_cells, lines_of, number_cell_files
+from nbmem.capture.record.first_lines import large_allocation_lines, without_stacks
 from nbmem.capture.record.holder_columns import columns
 from nbmem.capture.record.module_calls import calls_of, placed
 from nbmem.capture.record.phase_builder import PhaseBuilder
@@ -71,8 +72,12 @@ def build_session(
     source: Source | None = None
     with recorder.guard("the text of the lines"):
         files, stacks[:] = files_of_cells(stacks), number_cell_files(stacks)
+        recorder.facts |= large_allocation_lines(devices, stacks, files)
         file = recorded_file(stacks)
         source = None if file is None else Source(file, tuple(lines_of(file, files)[:MOST_LINES]))
+    if recorder.history.only_first_stacks:
+        devices, source = list(map(without_stacks, devices)), None
+        stacks.clear()
     rank: Rank | None = None
     with recorder.guard("which rank it was"):
         rank = recorder.ranks.ended(error)

@@ -5,6 +5,7 @@ It contains every alloc and free. It is taken when a cell ends.
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.patches.name_patches import FunctionPatch
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from nbmem.capture.patches.method_patches import Lost
 
 
+FIRST_ENTRIES = 4_000
+"""Entries of a card's history whose stacks are taken in any recording: some steps of a loop. A
+stack takes about a microsecond, so all of them take some milliseconds."""
+
+
 class HistoryProbe:
     """A recording of torch's memory history.
 
@@ -31,12 +37,17 @@ class HistoryProbe:
         stacks: Take a Python stack at each allocation (13% of a CPU-bound step on an H100 host; 4%
             without stacks).
         lost: Records a note about a fault during a call of torch's own code.
+
+    Attributes:
+        only_first_stacks: Whether stacks were taken until `end_stacks`, and nobody requested them.
     """
 
     def __init__(self, *, max_entries: int, stacks: bool, lost: Lost) -> None:
         self.max_entries = max_entries
         self.stacks = stacks
         self.joined = False
+        self.only_first_stacks = False
+        self._stacks_ended = False
         self.lost = lost
         self._on = False
         self._cancel: Callable[[], None] | None = None
@@ -75,6 +86,7 @@ class HistoryProbe:
         self.joined = bool(enabled is not None and enabled())
         self._on = True
         if not self.joined:
+            self.only_first_stacks = not self.stacks and _keeps_entries(torch)
             self._record_all()
         if hasattr(torch._C, "_cuda_record_memory_history"):  # noqa: SLF001
             self._watch = FunctionPatch(
@@ -97,6 +109,7 @@ class HistoryProbe:
 
         def after() -> None:
             self.joined = enabled is not None
+            self.only_first_stacks &= not self.joined
             if enabled is None:
                 self._record_all()
             for card, trace in enumerate(_traces(self._snapshot())):
@@ -105,8 +118,20 @@ class HistoryProbe:
 
         return after
 
+    @property
+    def takes_first_stacks(self) -> bool:
+        """True while stacks are taken that nobody requested."""
+        return self._on and self.only_first_stacks and not self._stacks_ended
+
+    def end_stacks(self) -> None:
+        """Take no more stacks, unless they were requested."""
+        if self.takes_first_stacks:
+            self._stacks_ended = True
+            self._record_all()
+
     def _record_all(self) -> None:
-        self._record("all", "alloc" if self.stacks else None)
+        stacks = self.stacks or self.takes_first_stacks
+        self._record("all", "alloc" if stacks else None)
 
     def _record(self, enabled: str | None, context: str | None = None) -> None:
         torch: Any = import_torch()
@@ -152,6 +177,15 @@ class HistoryProbe:
         if self._on and not self.joined:
             self._record(None)
         self._on = False
+
+
+def _keeps_entries(torch: Any) -> bool:
+    """Return whether torch keeps the history's entries where its settings change.
+
+    Releases without this parameter clear them.
+    """
+    record = torch.cuda.memory._record_memory_history  # noqa: SLF001
+    return "clear_history" in inspect.signature(record).parameters
 
 
 def _traces(snapshot: dict[str, Any] | None) -> list[Any]:

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from nbmem.report.model import Finding, Report
     from nbmem.report.tips.rule import Rule
 
-    _Place = tuple[bool, int, int, str]
+    _Place = tuple[bool, bool, int, int, str]
+
+MUCH = 0.1
+"""Part of the allocated peak from which a saving comes before what only the cache holds."""
 
 
 def rule_named(name: str) -> Rule:
@@ -79,10 +82,13 @@ def _run_rule(rule: Rule, evidence: Evidence) -> list[tuple[_Place, Finding]]:
     """Return a rule's findings, each with its place among the others."""
     if not _may_speak(rule, evidence):
         return []
-    return [
-        ((rule.last_resort, -finding.low, -finding.high, finding.rule), finding)
-        for finding in rule.check(evidence)
-    ]
+    least = MUCH * evidence.report.peak.allocated
+    found = []
+    for finding in rule.check(evidence):
+        later = rule.of_cache or finding.low < least
+        place = rule.last_resort, later, -finding.low, -finding.high, finding.rule
+        found.append((place, finding))
+    return found
 
 
 def _may_speak(rule: Rule, evidence: Evidence) -> bool:

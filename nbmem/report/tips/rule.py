@@ -30,6 +30,8 @@ class Rule:
         last_resort: Its tips come after all others, whatever they save.
         anywhere: It reads what is live at the end and its holders, which are known for any memory.
             Other rules need an allocator's history, which exists for NVIDIA's and AMD's cards.
+        of_cache: It saves reserved bytes that are not allocated. What the cache holds follows from
+            what is allocated, so a tip that saves much of that comes first.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Rule:
     when: Literal["always", "short", "asked"] = "always"
     last_resort: bool = False
     anywhere: bool = False
+    of_cache: bool = False
 
     @property
     def title(self) -> str:

@@ -120,4 +120,4 @@ def _loop_ends(e: Evidence) -> int:
     return max((e.card_ledger.bounds(span)[1] for span in spans), default=0)
 
 
-RULE = Rule(name="cached_memory", text=__doc__, check=check)
+RULE = Rule(name="cached_memory", text=__doc__, check=check, of_cache=True)

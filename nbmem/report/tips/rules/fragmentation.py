@@ -197,4 +197,4 @@ def _code(e: Evidence, conf: str | None) -> str:
     return f'import os\n\nos.environ["{VARIABLE}"] = "{whole}"   # before torch touches the card'
 
 
-RULE = Rule(name="fragmentation", text=__doc__, check=check)
+RULE = Rule(name="fragmentation", text=__doc__, check=check, of_cache=True)

@@ -1,0 +1,93 @@
+"""Keep the user's lines of large allocations, of the stacks that a recording has.
+
+A recording without `--stacks` has stacks of its first allocations only (allocator_history.py).
+Nothing else may read such a part as the stacks of all, so only these lines remain of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbmem.capture.interpreter.notebook_cells import lines_of
+from nbmem.core.session.events import Action
+from nbmem.core.session.source_files import is_users, with_slashes
+from nbmem.core.units import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nbmem.core.session.events import Frame, Stack
+    from nbmem.core.session.session import DeviceTrace
+
+LEAST = MIB
+"""Bytes of an allocation whose lines are kept."""
+MOST = 2_000
+"""Allocations of a card whose lines are kept, the largest ones."""
+CALLERS = 3
+"""Lines of the user that are kept of a stack, the innermost first."""
+LONGEST = 200
+"""Characters of a line's text that are kept."""
+_CALL = ("_call_impl", "_wrapped_call_impl")
+
+
+def large_allocation_lines(
+    devices: Sequence[DeviceTrace], stacks: Sequence[Stack], files: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the lines of large allocations, as a fact of the session.
+
+    Keys: `frames` (file, line, function and text of each); `stacks` (whether a module of a library
+    was called from the innermost line, then indices of frames); `rows` (card, event, stack).
+
+    Args:
+        devices: The cards with their events.
+        stacks: The stacks to which the events refer, with numbered cells.
+        files: The files of cells, from `files_of_cells`.
+    """
+    frames: dict[Frame, int] = {}
+    kept: dict[int, int] = {}
+    found: list[list[Any]] = []
+    rows: list[list[int]] = []
+    for device in devices:
+        events = device.events
+        large = np.flatnonzero((events.action == Action.ALLOC) & (events.size >= LEAST))
+        large = large[events.stack[large] >= 0]
+        largest = np.sort(large[np.argsort(-events.size[large], kind="stable")[:MOST]])
+        for event, stack in zip(largest.tolist(), events.stack[largest].tolist(), strict=True):
+            if stack not in kept:
+                kept[stack] = len(found)
+                found.append(_reduced(stacks[stack], frames))
+            rows.append([device.info.index, event, kept[stack]])
+    if not rows:
+        return {}
+    texts = {file: lines_of(file, files) for file in {frame.file for frame in frames}}
+    described = [
+        [frame.file, frame.line, frame.function, _text(texts[frame.file], frame.line)]
+        for frame in frames
+    ]
+    return {"lines": {"frames": described, "stacks": found, "rows": rows}}
+
+
+def without_stacks(device: DeviceTrace) -> DeviceTrace:
+    """Return a card's trace whose events and blocks have no stacks."""
+    events, blocks = device.events, device.end.blocks
+    none = np.full(len(events), -1, np.int64)
+    no_block = np.full(len(blocks), -1, np.int64)
+    end = replace(device.end, blocks=replace(blocks, stack=no_block))
+    return replace(device, events=replace(events, stack=none), end=end)
+
+
+def _reduced(stack: Stack, frames: dict[Frame, int]) -> list[Any]:
+    own = [frame for frame in stack if is_users(frame)][:CALLERS]
+    inner = stack[: stack.index(own[0])] if own else stack
+    module = any(
+        frame.function in _CALL and with_slashes(frame.file).endswith("nn/modules/module.py")
+        for frame in inner
+    )
+    return [module, *(frames.setdefault(frame, len(frames)) for frame in own)]
+
+
+def _text(lines: Sequence[str], line: int) -> str:
+    return lines[line - 1].strip()[:LONGEST] if 0 < line <= len(lines) else ""

@@ -1,0 +1,91 @@
+"""Find the user's lines of large allocations that a recording has without stacks of all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbmem.core.session.events import Frame
+from nbmem.report.analysis.source_lines import frame_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nbmem.report.ledger.card_ledger import CardLedger
+
+
+@dataclass(frozen=True, slots=True)
+class UserLine:
+    """One line of the user's code.
+
+    Attributes:
+        frame: Its file, number and function.
+        text: What the line says; empty if it was not kept.
+    """
+
+    frame: Frame
+    text: str
+
+    @property
+    def place(self) -> str:
+        """The line for a sentence: `train.py:12`."""
+        return frame_line(self.frame)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationLine:
+    """Where the user's code made an allocation.
+
+    Attributes:
+        by_module: Whether a library's module was called there: it made the allocation.
+        lines: The user's lines, innermost first, at least one.
+    """
+
+    by_module: bool
+    lines: tuple[UserLine, ...]
+
+
+def allocation_lines(card_ledger: CardLedger) -> dict[int, AllocationLine]:
+    """Return the lines of a card's large allocations, by row.
+
+    Stacks are taken of the first allocations only. A later one has the line of the earlier ones of
+    its size in a phase of that name, if they have one line.
+    """
+    fact = card_ledger.session.facts.get("lines")
+    if not fact:
+        return {}
+    stacks = _stacks(fact)
+    a, card = card_ledger.allocations, card_ledger.trace.info.index
+    by_event = {event: stacks[stack] for device, event, stack in fact["rows"] if device == card}
+    rows = np.flatnonzero(np.isin(a.allocated_at, list(by_event)))
+    found = {row: by_event[int(a.allocated_at[row])] for row in rows.tolist()}
+    found = {row: line for row, line in found.items() if line is not None}
+    alike: dict[tuple[int, str], set[AllocationLine]] = {}
+    for row, line in found.items():
+        alike.setdefault(_key(card_ledger, row), set()).add(line)
+    least = min((int(a.requested[row]) for row in found), default=0)
+    last = max((int(a.allocated_at[row]) for row in found), default=0)
+    later = np.flatnonzero((a.requested >= least) & (a.allocated_at > last))
+    for row in later.tolist() if found else ():
+        lines = alike.get(_key(card_ledger, row), set())
+        if len(lines) == 1:
+            found[row] = next(iter(lines))
+    return found
+
+
+def _key(card_ledger: CardLedger, row: int) -> tuple[int, str]:
+    phase = int(card_ledger.born_in[row])
+    name = "" if phase < 0 else str(card_ledger.phases.names[phase])
+    return int(card_ledger.allocations.requested[row]), name
+
+
+def _stacks(fact: Mapping[str, list[list[Any]]]) -> list[AllocationLine | None]:
+    frames = [
+        UserLine(Frame(file, line, function), text) for file, line, function, text in fact["frames"]
+    ]
+    return [
+        AllocationLine(bool(module), tuple(frames[index] for index in own)) if own else None
+        for module, *own in fact["stacks"]
+    ]

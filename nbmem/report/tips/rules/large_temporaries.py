@@ -1,0 +1,148 @@
+"""The temporaries of one function make the peak.
+
+What it sees
+    Tensors that lived only within one function of yours and were a third of the highest allocated
+    bytes: the parts of an expression (`(a - b).pow(2).sum(2)`), copies, or the items of a list that
+    was used and dropped. The line is known of the first steps of a recording, and of later ones
+    that make the same. It speaks if they are 5% of the card, or memory is short.
+What it costs
+    All of them at once, though only the function's result is needed.
+Do instead
+    Call the function with a part of its rows at a time (`x.split(n)`), make and use the items of
+    the list one by one, or call an operator that writes no such tensor:
+    `F.scaled_dot_product_attention`, `torch.cdist`, `logsumexp` in place of `log_softmax`.
+When to ignore it
+    The card has room for them, and nothing larger is to come.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.core.session.source_files import TOP_LEVEL
+from nbmem.report.analysis.allocation_lines import allocation_lines
+from nbmem.report.model import Finding
+from nbmem.report.tips.rule import Rule, fmt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from nbmem.report.analysis.allocation_lines import AllocationLine, UserLine
+    from nbmem.report.tips.evidence import Evidence
+
+    Ints = NDArray[np.int64]
+    Lines = dict[int, AllocationLine]
+
+SHARE = 1 / 3
+"""Part of the peak that one function's temporaries have at least."""
+PARTS = 8
+"""Parts for which a saving is promised at least: one part's temporaries remain."""
+LISTED = 4
+"""Tensors of one line from which they are the items of a list."""
+MOST_TEXT = 60
+"""Characters of a line in a title."""
+_COMPREHENSIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
+_MATRIX_PRODUCT = re.compile(r"@|\b(?:matmul|bmm|einsum|baddbmm)\(")
+_SQUARED_DIFFERENCE = re.compile(
+    r"\bpow\([^,]+ - [^,]+, *2\)|\([^()]+ - [^()]+\)(?: *\*\* *2|\.pow\(2\)|\.square\(\))"
+)
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """Find the function whose temporaries are the largest part of the peak."""
+    card_ledger, lines = e.card_ledger, allocation_lines(e.card_ledger)
+    functions: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for row, line in lines.items():
+        if not line.by_module and card_ledger.category[row] == Category.TEMPORARIES:
+            frame = line.lines[0].frame
+            functions[frame.file, frame.function].append(row)
+    if not functions:
+        return
+    a, top = card_ledger.allocations, e.report.peak.at.event
+    every = {key: np.array(rows, np.int64) for key, rows in functions.items()}
+    there = {key: rows[_lives(e, rows, top)] for key, rows in every.items()}
+    key = max(there, key=lambda one: int(a.block[there[one]].sum()))
+    size = int(a.block[there[key]].sum())
+    high = e.report.peak.allocated - e.peak_without(every[key])
+    if e.dominates(size, SHARE) and e.matters(high):
+        yield _finding(e, there[key], lines, high - high // PARTS, high)
+
+
+def _lives(e: Evidence, rows: Ints, top: int) -> NDArray[np.bool_]:
+    a = e.card_ledger.allocations
+    lives: NDArray[np.bool_] = (a.allocated_at[rows] < top) & (a.freed[rows] >= top)
+    return lives
+
+
+def _finding(e: Evidence, rows: Ints, lines: Lines, low: int, high: int) -> Finding:
+    a = e.card_ledger.allocations
+    sizes: Counter[UserLine] = Counter()
+    tensors: dict[UserLine, Counter[int]] = defaultdict(Counter)
+    for row in rows.tolist():
+        line = lines[row].lines[0]
+        sizes[line] += int(a.block[row])
+        tensors[line][int(a.requested[row])] += 1
+    largest = sizes.most_common(1)[0][0]
+    function = largest.frame.function
+    inside = "" if function.startswith(TOP_LEVEL) else f" in {function}()"
+    caller = _caller(rows, lines, largest)
+    called = f", called by `{_short(caller.text)}`," if caller is not None and caller.text else ""
+    what = f"`{_short(largest.text)}` ({largest.place})" if largest.text else largest.place
+    total = fmt(sum(sizes.values()))
+    return Finding(
+        rule=RULE.name,
+        title=f"{what}{inside}{called} makes temporaries that hold {total} at the peak: "
+        f"{_cure(list(sizes), caller)}",
+        evidence=f"{'; '.join(map(_told, tensors.items()))}. They are freed as soon as the "
+        f"function has its result; without them the peak is {fmt(high)} lower, in {PARTS} parts "
+        f"{fmt(low)}.",
+        low=low,
+        high=high,
+        ground="simulated",
+    )
+
+
+def _told(made: tuple[UserLine, Counter[int]]) -> str:
+    line, counts = made
+    each = " and ".join(f"{count} x {fmt(size)}" for size, count in counts.most_common(2))
+    return f"{line.place} made {each}"
+
+
+def _caller(rows: Ints, lines: Lines, largest: UserLine) -> UserLine | None:
+    """Return the line that collects a function's results, None where there is none."""
+    of_line = [lines[row].lines for row in rows.tolist() if lines[row].lines[0] == largest]
+    callers = {own[1:] for own in of_line}
+    if len(of_line) < LISTED or len(callers) > 1:
+        return None
+    outer = callers.pop()
+    return next((one for one in outer if one.frame.function not in _COMPREHENSIONS), None)
+
+
+def _cure(lines: Sequence[UserLine], caller: UserLine | None) -> str:
+    """Return what to do instead, by what the lines say."""
+    text = "\n".join(line.text for line in lines)
+    if "log_softmax(" in text:
+        return (
+            "gather from the logits, and subtract `logits.logsumexp(-1)` of a few rows at a time"
+        )
+    if "softmax(" in text and _MATRIX_PRODUCT.search(text):
+        return "`F.scaled_dot_product_attention(q, k, v)` writes no such matrix"
+    if _SQUARED_DIFFERENCE.search(text):
+        return "`torch.cdist(x, y)` makes only the distances"
+    if caller is not None:
+        return "make and use them one by one"
+    return "compute it in parts, each used before the next (`x.split(n)`)"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MOST_TEXT else f"{text[: MOST_TEXT - 3]}..."
+
+
+RULE = Rule(name="large_temporaries", text=__doc__, check=check)
