@@ -40,6 +40,8 @@ NEARLY_FULL = 0.9
 """The used share of the card from which memory is short."""
 OF_THE_CARD = 0.05
 """On a card with room, the share below which unused bytes are not mentioned."""
+LARGE_PART = 0.25
+"""Part of the peak from which a remedy without a price is told on a card with room."""
 MOSTLY = 0.5
 """Part of a variable's allocations that are freed before the end if the variable is."""
 
@@ -95,6 +97,14 @@ class Evidence:
         They must be worth a tip, too.
         """
         return self.worth(count) and count >= share * self.report.peak.allocated
+
+    def is_large_part(self, count: int) -> bool:
+        """Return whether so many bytes matter, or are a large part of a smaller peak.
+
+        For a remedy without a price: a quarter of the peak, and a fiftieth of the card.
+        """
+        part = self.matters(count, LEAST_SHARE) and self.dominates(count, LARGE_PART)
+        return self.matters(count) or part
 
     # --- is memory short?
 

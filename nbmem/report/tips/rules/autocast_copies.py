@@ -42,7 +42,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     high = e.report.peak.allocated - e.peak_without(mine)
     largest = int(a.block[rows].max())
     low = high - 2 * largest  # one at a time, with its bias
-    if not e.matters(low):
+    if not e.is_large_part(low):
         return
     held = int(a.block[rows].sum())
     yield Finding(

@@ -5,7 +5,8 @@ What it sees
     small for what was asked: a change of sizes (another model, another batch) left them behind. It
     speaks where they are a third of the card, or memory is short: an evaluation in larger batches
     leaves them behind, too, and on a card with room nobody misses them. It also speaks where four
-    fifths of the card are cached at the end of a notebook's cell, whatever left them. Pieces of
+    fifths of the card are cached at the end of a notebook's cell, whatever left them, or through
+    three training steps of a script. Pieces of
     segments in use are not counted: empty_cache() cannot give them back.
 What it costs
     Nothing on a card with room. Where other programs share the card, or the next allocation is
@@ -40,6 +41,8 @@ them before a request fails."""
 FULL = 0.8
 """Part of the card that is mentioned whenever it is cached at the end of a cell: no other program,
 and no other framework of this one, finds room then. A script gives it back by ending."""
+STEPS = 3
+"""Training steps of a script that ran beside such a cache, and did not use it."""
 IDLE = 0.12
 """Part of the reserved bytes that must be idle. Plain training runs leave up to 0.17 idle after
 their first step (workspaces that cuDNN tried), so growth in a loop does not count."""
@@ -52,8 +55,8 @@ def check(e: Evidence) -> Iterator[Finding]:
     """
     now = int(e.card_ledger.releasable[-1])
     idle = _idle_while_growing(e)
-    stays = e.card_known and e.fact("notebook") is not False
-    full = stays and now >= FULL * e.trace.info.total_bytes
+    stays = e.fact("notebook") is not False
+    full = e.card_known and now >= FULL * e.trace.info.total_bytes and (stays or _later_steps(e) >= STEPS)
     if not e.matters(now, OF_THE_CARD) or not (idle or full or e.everything):
         return
     now = try_emptying(e.card_ledger)
@@ -84,6 +87,14 @@ def check(e: Evidence) -> Iterator[Finding]:
         code="import torch; torch.cuda.empty_cache()",
         command=Command(name="free", arguments=("cache",)),
     )
+
+
+def _later_steps(e: Evidence) -> int:
+    """Count the training steps that ran while so much of the card was cached."""
+    cached = e.card_ledger.releasable >= FULL * e.trace.info.total_bytes
+    since = len(cached) - int(np.argmin(cached[::-1])) if not cached.all() else 0
+    spans = (span for _, span in e.card_ledger.phases.spans if span.name == "backward")
+    return sum(e.card_ledger.bounds(span)[0] >= since for span in spans)
 
 
 def _idle_while_growing(e: Evidence) -> tuple[int, int, int] | None:

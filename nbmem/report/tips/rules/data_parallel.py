@@ -41,7 +41,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     more = e.report.peak.allocated - peaks[other]
     cards = len(e.session.devices)
     low = more - more // cards
-    if not e.matters(low) or not e.dominates(more, SHARE):
+    if not e.is_large_part(low) or not e.dominates(more, SHARE):
         return
     mine, info = e.trace.info.index, e.session.devices[other].info
     yield Finding(

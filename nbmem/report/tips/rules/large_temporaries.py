@@ -4,7 +4,8 @@ What it sees
     Tensors that lived only within one function of yours and were a third of the highest allocated
     bytes: the parts of an expression (`(a - b).pow(2).sum(2)`), copies, or the items of a list that
     was used and dropped. The line is known of the first steps of a recording, and of later ones
-    that make the same. It speaks if they are 5% of the card, or memory is short.
+    that make the same. It speaks if they are 5% of the card, or memory is short. A function that
+    also makes or moves data (`torch.zeros`, `.to(device)`) is left alone.
 What it costs
     All of them at once, though only the function's result is needed.
 Do instead
@@ -49,6 +50,11 @@ LISTED = 4
 MOST_TEXT = 60
 """Characters of a line in a title."""
 _COMPREHENSIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
+_DATA = re.compile(
+    r"\btorch\.(?:rand|randn|randint|randperm|zeros|ones|empty|full|arange|eye|tensor|from_numpy)"
+    r"(?:_like)?\(|\.(?:to|cuda)\("
+)
+"""Calls that make or move data: a function with one does not only compute."""
 _MATRIX_PRODUCT = re.compile(r"@|\b(?:matmul|bmm|einsum|baddbmm)\(")
 _SQUARED_DIFFERENCE = re.compile(
     r"\bpow\([^,]+ - [^,]+, *2\)|\([^()]+ - [^()]+\)(?: *\*\* *2|\.pow\(2\)|\.square\(\))"
@@ -71,7 +77,8 @@ def check(e: Evidence) -> Iterator[Finding]:
     key = max(there, key=lambda one: int(a.block[there[one]].sum()))
     size = int(a.block[there[key]].sum())
     high = e.report.peak.allocated - e.peak_without(every[key])
-    if e.dominates(size, SHARE) and e.matters(high):
+    makes_data = any(_DATA.search(lines[row].lines[0].text) for row in there[key].tolist())
+    if not makes_data and e.dominates(size, SHARE) and e.matters(high):
         yield _finding(e, there[key], lines, high - high // PARTS, high)
 
 

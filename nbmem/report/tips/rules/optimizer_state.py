@@ -39,12 +39,15 @@ TWO_COPIES = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
 def check(e: Evidence) -> Iterator[Finding]:
     """Report the step's temporaries first, then the optimizer's state.
 
-    Removing the temporaries has no price.
+    Removing the temporaries has no price, so it is proposed alone at first.
     """
     optimizer, name = e.optimizer(), e.optimizer_code()
     if optimizer is None:
         return
-    yield from _fused(e, optimizer)
+    fused = list(_fused(e, optimizer))
+    yield from fused
+    if fused and not e.everything:
+        return  # what trains otherwise comes after what has no price
     copies = 3 if optimizer["switches"].get("amsgrad") else 2
     state = e.report.ledger_at_peak[Category.OPTIMIZER_STATE]
     if len(e.optimizers) > 1:
