@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.core.session.categories import Category
 from nbmem.report.analysis.graph_holders import join_by_graph
 from nbmem.report.analysis.growth_candidates import candidates_at, common_place, list_of
 from nbmem.report.analysis.growth_exemptions import Exemptions
@@ -109,6 +110,8 @@ def find_growth(
         rise = iterations.rise_of(candidate.rows, exempt.earlier_items(candidate))
         if rise is not None and not exempt.is_harmless(candidate, rise):
             found.append((candidate, rise))
+    found = _with_optimizers_only(found)
+    candidates = [one for one in candidates if one.standing is None]
     joined = joined_tensors(card_ledger, at, candidates, iterations)
     direct = _merge_by_root([one for one in found if not one[0].by_graph] + joined)
     by_graph = _merge_by_root([one for one in found if one[0].by_graph])
@@ -120,6 +123,21 @@ def find_growth(
         places = tuple(common_place(other.paths) for other in others)
         grown.append(_with_graphs(found_in, places))
     return tuple(sorted(_with_both(grown), key=lambda one: (-one.slope, -one.held)))
+
+
+def _with_optimizers_only(found: list[Rising]) -> list[Rising]:
+    """Leave out standing memory, unless the variable gains optimizers that have stepped.
+
+    Their state is made in the first step, so each was made after the training of the one before.
+    """
+    gain = {
+        (one.root, one.where) for one, _ in found if one.standing is Category.OPTIMIZER_STATE
+    }
+    return [
+        (one, rise)
+        for one, rise in found
+        if one.standing is None or (one.root, one.where) in gain
+    ]
 
 
 def _merge_by_root(found: list[Rising]) -> list[Rising]:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from nbmem.report.ledger.card_ledger import CardLedger
 
     Ints = NDArray[np.int64]
+    _Key = tuple[str | None, str, str, bool, Category | None]
 
 KEEPERS = frozenset(
     (
@@ -49,13 +50,10 @@ KEEPERS = frozenset(
     )
 )
 """Kinds of holders that a program's own code fills. Other rules report the others."""
-_STANDING = (
-    Category.WEIGHTS,
-    Category.OPTIMIZER_STATE,
-    Category.WORKSPACE,
-    Category.COMMUNICATION,
-)
-"""Categories that a program needs as they are, however many layers a loop builds."""
+_NEVER = (Category.WORKSPACE, Category.COMMUNICATION)
+_STANDING = (Category.WEIGHTS, Category.OPTIMIZER_STATE)
+"""Categories that a program needs as they are, however many layers a loop builds. But optimizers
+that were made one after another, each after the training of the one before, are no layers."""
 _LOCAL = re.compile(r"local (.+?) of (?:(\S+\(\))|the (?:generator|coroutine) (.+))")
 _CLOSURE = re.compile(r"(.+) closed over by (.+)")
 _ITEM = re.compile(r"\[[^\[\]]*\]")
@@ -115,6 +113,7 @@ class Candidate:
         by_graph: Whether graphs keep them.
         rows: The allocations, ascending.
         paths: Their paths as code, in that order; empty without a name.
+        standing: The one category of standing memory that they have; None for other memory.
     """
 
     root: str | None
@@ -122,6 +121,7 @@ class Candidate:
     by_graph: bool
     rows: Ints
     paths: tuple[str, ...]
+    standing: Category | None = None
 
     def with_rows(self, other: Candidate) -> Candidate:
         """Return the candidate with another one's allocations as well."""
@@ -140,7 +140,7 @@ def candidates_at(card_ledger: CardLedger, until: int) -> list[Candidate]:
     """
     a, category = card_ledger.allocations, card_ledger.category
     rows = card_ledger.live(until)
-    rows = rows[~np.isin(category[rows], _STANDING) & (a.addr[rows] < BEYOND)]
+    rows = rows[~np.isin(category[rows], _NEVER) & (a.addr[rows] < BEYOND)]
     groups = _Groups(card_ledger)
     to_the_end = {int(a.addr[row]): int(row) for row in rows[a.freed[rows] >= card_ledger.events]}
     known: set[int] = set()
@@ -149,7 +149,7 @@ def candidates_at(card_ledger: CardLedger, until: int) -> list[Candidate]:
         if row is not None:
             known.add(row)
             groups.add_held(row, held)
-    for row in rows.tolist():
+    for row in rows[~np.isin(category[rows], _STANDING)].tolist():
         if row not in known:
             groups.add_named(row)
     return groups.candidates()
@@ -170,7 +170,7 @@ class _Groups:
     def __init__(self, card_ledger: CardLedger) -> None:
         self._card_ledger = card_ledger
         self._allocated = np.sort(card_ledger.allocations.allocated_at)
-        self._found: dict[tuple[str | None, str, str, bool], dict[int, str]] = defaultdict(dict)
+        self._found: dict[_Key, dict[int, str]] = defaultdict(dict)
 
     def add_held(self, row: int, held: HeldStorage) -> None:
         """Add an allocation to the groups of all its holders."""
@@ -180,7 +180,10 @@ class _Groups:
             if holder.kind in KEEPERS and not (kept_exception or of_parameter):
                 place = parse_path(holder.path)
                 root = _root(holder, place)
-                self._found[root, place.where, _form(place.path), place.by_graph][row] = place.path
+                standing = self._standing(row)
+                if standing is None or (holder.kind is HolderKind.NAME and not place.by_graph):
+                    key = root, place.where, _form(place.path), place.by_graph, standing
+                    self._found[key][row] = place.path
 
     def add_named(self, row: int) -> None:
         """Add an allocation by the name that it had while the program ran."""
@@ -188,14 +191,18 @@ class _Groups:
         place = variable_of(card_ledger, row)
         if place is not None:
             path = _LAST.sub("[...]", place.path)  # repetitions share the name of one item
-            self._found[place.variable, place.where, _form(place.path), False][row] = path
+            self._found[place.variable, place.where, _form(place.path), False, None][row] = path
         elif card_ledger.category[row] == Category.ACTIVATIONS and self._phase(row) == "forward":
-            self._found[None, "", "", True][row] = ""
+            self._found[None, "", "", True, None][row] = ""
         else:
             form = self._burst(row)
             if a.freed[row] >= card_ledger.events:
                 form = f"{form} {a.requested[row]}"
-            self._found[None, "", form, False][row] = ""
+            self._found[None, "", form, False, None][row] = ""
+
+    def _standing(self, row: int) -> Category | None:
+        category = Category(int(self._card_ledger.category[row]))
+        return category if category in _STANDING else None
 
     def _burst(self, row: int) -> str:
         """Describe what an allocation has in common with other items of a list.
@@ -214,13 +221,20 @@ class _Groups:
         """Return the groups, with unnamed items in the group of their list."""
         self._name_items()
         candidates = []
-        for (root, where, _, by_graph), found in self._found.items():
+        for (root, where, _, by_graph, standing), found in self._found.items():
             rows = np.array(sorted(found), np.int64)
             if root is None and not by_graph:
                 rows = self._of_one_size(rows)
             paths = () if root is None else tuple(found[row] for row in rows.tolist())
             candidates.append(
-                Candidate(root=root, where=where, by_graph=by_graph, rows=rows, paths=paths)
+                Candidate(
+                    root=root,
+                    where=where,
+                    by_graph=by_graph,
+                    rows=rows,
+                    paths=paths,
+                    standing=standing,
+                )
             )
         return candidates
 
@@ -233,18 +247,17 @@ class _Groups:
 
     def _name_items(self) -> None:
         """Move unnamed allocations to the list whose items are freed with them."""
-        lists: dict[str, tuple[str | None, str, str, bool]] = {}
+        lists: dict[str, _Key] = {}
         a = self._card_ledger.allocations
         for key, found in self._found.items():
-            if key[0] is not None and "[...]" in key[2] and not key[3]:
+            if key[0] is not None and "[...]" in key[2] and not key[3] and key[4] is None:
                 for row in found:
                     if a.freed[row] < self._card_ledger.events:
                         lists[self._burst(row)] = key
         for form, key in lists.items():
-            if (None, "", form, False) in self._found:
-                self._found[key].update(
-                    dict.fromkeys(self._found.pop((None, "", form, False)), key[2])
-                )
+            unnamed = None, "", form, False, None
+            if unnamed in self._found:
+                self._found[key].update(dict.fromkeys(self._found.pop(unnamed), key[2]))
 
 
 def _root(holder: Holder, place: TensorPath) -> str:
