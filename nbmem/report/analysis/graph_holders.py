@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbmem.report.analysis.growth_candidates import Candidate
+    from nbmem.report.ledger.card_ledger import CardLedger
 
 SHARED = 0.5
 """Part of the smaller one's allocations that two variables' graphs must have in common."""
@@ -26,14 +27,17 @@ class GraphHolders:
 
     Attributes:
         carriers: Those to detach, the one that keeps most first.
-        results: Those that were computed from a carrier; a loop makes them anew.
+        results: Those that were computed from a carrier; a loop makes them anew. Those that the
+            same call of a module returned are carriers, too: any of them may be its next input.
     """
 
     carriers: tuple[Candidate, ...]
     results: tuple[Candidate, ...]
 
 
-def join_by_graph(found: Sequence[Candidate], candidates: list[Candidate]) -> list[GraphHolders]:
+def join_by_graph(
+    card_ledger: CardLedger, found: Sequence[Candidate], candidates: list[Candidate]
+) -> list[GraphHolders]:
     """Join variables that keep the same graphs.
 
     Each item of a list has a graph of its own: all such lists must be detached. A single tensor
@@ -41,6 +45,7 @@ def join_by_graph(found: Sequence[Candidate], candidates: list[Candidate]) -> li
     were computed from the oldest one.
 
     Args:
+        card_ledger: The card's ledger.
         found: Variables whose graphs keep what several iterations made.
         candidates: All groups of live allocations.
     """
@@ -53,14 +58,25 @@ def join_by_graph(found: Sequence[Candidate], candidates: list[Candidate]) -> li
         lists = [one for one in same if len(set(one.paths)) > 1]
         single = [one for one in same if len(set(one.paths)) == 1]
         single.sort(key=lambda one: _age(one, candidates))
-        carriers = lists + single[:1] or same
-        joined.append(GraphHolders(carriers=tuple(carriers), results=tuple(single[1:])))
+        ages = [_age(one, candidates) for one in single]
+        first = sum(_same_call(card_ledger, ages[0], age) for age in ages)
+        carriers = lists + single[:first] or same
+        joined.append(GraphHolders(carriers=tuple(carriers), results=tuple(single[first:])))
     return joined
 
 
 def _shares(mine: set[int], candidate: Candidate) -> bool:
     rows = set(candidate.rows.tolist())
     return len(mine & rows) >= SHARED * min(len(mine), len(rows))
+
+
+def _same_call(card_ledger: CardLedger, one: int, other: int) -> bool:
+    """Return whether two rows were allocated in one call of a module, or are one row."""
+    calls, made = card_ledger.trace.calls, card_ledger.allocations.allocated_at
+    if one == other or calls is None or max(one, other) >= len(made):
+        return one == other
+    first, second = np.searchsorted(np.sort(calls.last), made[[one, other]], side="left").tolist()
+    return bool(first == second < len(calls.last))
 
 
 def _age(candidate: Candidate, candidates: list[Candidate]) -> int:

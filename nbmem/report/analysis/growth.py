@@ -117,7 +117,7 @@ def find_growth(
     by_graph = _merge_by_root([one for one in found if one[0].by_graph])
     grown = [_growth(card_ledger, at, *one) for one in _without_second_names(direct)]
     rises = {id(candidate): rise for candidate, rise in by_graph}
-    for holders in join_by_graph([candidate for candidate, _ in by_graph], candidates):
+    for holders in join_by_graph(card_ledger, [candidate for candidate, _ in by_graph], candidates):
         first, *others = holders.carriers
         found_in = _growth(card_ledger, at, first, rises[id(first)])
         places = tuple(common_place(other.paths) for other in others)

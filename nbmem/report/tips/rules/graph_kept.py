@@ -49,7 +49,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     """Find what graphs of several passes keep at the end, and their holders."""
     graphs = [one for one in e.candidates if one.by_graph and one.root is not None]
     found = [one for one in merge_by_root(graphs) if _passes(e, one.rows) >= FEWEST]
-    for holders in join_by_graph(found, e.candidates):
+    for holders in join_by_graph(e.card_ledger, found, e.candidates):
         freed = e.freed_bytes(held for held in e.held if _is_freed(held, holders))
         if e.worth(freed):
             yield _finding(
@@ -94,6 +94,8 @@ def _code(e: Evidence, holders: GraphHolders) -> str | None:
     lines = [_detach(e, one) for one in holders.carriers]
     lines += [f"del {common_place(one.paths)}" for one in holders.results]
     names = [common_place(one.paths) for one in holders.results]
+    if len(lines) > 1 and any(common_place(one.paths).endswith("]") for one in holders.carriers):
+        return None  # a tuple's item cannot be assigned
     if None in lines or any(one.where for one in (*holders.carriers, *holders.results)):
         return None
     return "\n".join(map(str, lines)) if all(map(str.isidentifier, names)) else None
