@@ -66,7 +66,23 @@ def make():
 keep = make()
 """
 
+TRAINED = """
+class Fold:
+    def __init__(self):
+        self.model = nn.Linear(1024, 1024, bias=False).cuda()
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+    def fit(self):
+        for _ in range(3):
+            self.model(torch.randn(2048, 1024, device="cuda")).square().mean().backward()
+            self.optimizer.step(); self.optimizer.zero_grad()
+folds = []
+"""
 LEAKS = {
+    "models that were trained one after another, with their optimizers": (
+        TRAINED + "for _ in range(5):\n    folds.append(Fold())\n    folds[-1].fit()",
+        "`folds` (`folds[0].optimizer.state` and `folds[1].optimizer.state` and others)",
+        12, 60,
+    ),
     "a deque that will not fit": (
         "last = collections.deque(maxlen=100_000)" + evaluation("last.append(net(batch()))"),
         "`last`", 4, 48,
@@ -147,6 +163,10 @@ for _ in range(3):
 """Lists that were freed before the end; moved to the CPU by `.cpu()` behind `net(batch())`."""
 
 SILENT = {
+    "models that are built, trained and dropped": TRAINED + "for _ in range(5): Fold().fit()",
+    "models that are trained without an optimizer of their own": TRAINED
+    + "folds = [nn.Linear(512, 4096).cuda() for _ in range(5)]\nfor one in folds:\n"
+    "    for _ in range(3): one(batch()).square().mean().backward(); one.zero_grad()",
     "a deque that is not full yet, and will fit": "last = collections.deque(maxlen=64)"
     + evaluation("last.append(net(batch()))"),
     "a cache with a limit that is not full yet": CACHE.replace("None", "64")

@@ -10,6 +10,7 @@ from tests.tips import (
     test_commands,
     test_gradient_cycles,
     test_large_result,
+    test_large_temporaries,
     test_predictions,
     test_sharded,
     test_streams,
@@ -160,6 +161,10 @@ del node
         code="model = net(1024, 6).half().eval()\nwith torch.no_grad():\n"
         "    score = model(batch(65536).half())\n    score = score.mean(0).float()",
     ),
+    "large_temporaries": NearMiss(
+        code="model = net(4096, 2).eval()\nwith torch.no_grad():\n"
+        "    score = model(batch(16384, 4096)).mean().item()"
+    ),
     "batch_size": NearMiss(code=loop(rows=8192)),
     "grows_each_step": NearMiss(
         code=loop(steps=8).replace(
@@ -207,6 +212,9 @@ SPOKEN = {
     "late_stream": test_streams.test_what_waits_is_told_with_what_would_be_reserved,
     "zero_bucket": test_predictions.test_a_bucket_of_zero_that_all_gradients_fill,
     "large_result": (test_large_result.test_a_request_larger_than_the_card_is_told_with_its_place),
+    "large_temporaries": (
+        test_large_temporaries.test_an_expression_is_told_with_its_line_and_its_bytes
+    ),
     "batch_size": test_explained.test_a_smaller_batch_is_estimated_and_fits,
     "spilled_memory": (
         test_predictions.test_what_windows_put_into_the_hosts_memory_is_told_with_its_bytes

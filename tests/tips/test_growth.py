@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import nbmem.api.tracing as nbmem
 from nbmem.capture.graphs.saved_tensors import why_unreadable
 from nbmem.core.session.events import Action
 from nbmem.report.analysis import card_ledger_of
@@ -130,3 +131,37 @@ del out
     trace, _ = run(code, before=NET, card="T4")
     (found,) = [one for one in trace.report().findings if one.rule == "grows_each_step"]
     assert found.title.startswith("`cam` (`cam.activations` and `cam.gradients`) grows by ")
+
+
+def test_what_one_call_returned_with_the_state_is_named_with_it(run):
+    if reason := why_unreadable():
+        pytest.skip(reason)
+    code = """
+rnn = nn.LSTM(256, 512).cuda()
+hidden = (torch.zeros(1, 64, 512, device="cuda"), torch.zeros(1, 64, 512, device="cuda"))
+for _ in range(8):
+    out, hidden = rnn(torch.rand(50, 64, 256, device="cuda"), hidden)
+"""
+    trace, _ = run(code, before=MODEL)
+    found = next(f for f in trace.report().findings if f.rule == "graph_kept")
+    assert found.title.startswith("`out` and `hidden[1]` keep the graphs of 8 forward passes: ")
+    assert found.code is None, "an item of a tuple cannot be assigned"
+
+
+def test_the_list_of_a_function_that_failed_is_named_not_the_loops_variable(run):
+    code = """
+def predict():
+    preds = []
+    with torch.no_grad():
+        while True:
+            logits = net(batch(1 << 17))
+            preds.append(logits)
+"""
+    _, names = run(code, before=NET, card="T4")
+    trace = nbmem.trace("cell", namespace=names)
+    with pytest.raises(torch.OutOfMemoryError) as error, trace:
+        names["predict"]()
+    del error
+    (failed,) = trace.report().ooms
+    assert failed.remedies[0].rule == "grows_each_step"
+    assert failed.remedies[0].title.startswith("`preds` grows by 512.0 MiB a ")

@@ -102,7 +102,7 @@ def walk(
     return look.result(pieces)
 
 
-def walk_in_pieces(
+def walk_in_pieces(  # noqa: PLR0913 - each an option of its own, by name
     namespace: Mapping[str, Any],
     cut: Cut | None = None,
     met: Callable[[Iterable[Any]], None] | None = None,
@@ -133,7 +133,8 @@ def walk_in_pieces(
     torch = _torch()
     if torch is None:
         return Walk()
-    look = _WalkInProgress(torch, namespace, cut or Cut(), met, in_use, suspects)
+    look = _WalkInProgress(torch, namespace, cut or Cut(), met)
+    look.in_use, look.suspects = in_use, suspects
     pieces = IncrementalWork(torch, look.steps(), budget_s)
     # Closed explicitly: in some releases (Python 3.12.0, 3.13.0) a generator that is closed outside
     # of a `try` retains its locals. A walk that ended early would then retain what it had found.
@@ -202,6 +203,8 @@ class _WalkInProgress:
 
     Attributes:
         alone: Whether only the walk's own code has run in this thread since it began.
+        in_use: The cards' blocks, None to search all live objects in any case.
+        suspects: Returns objects that may lead to tensors that no place reaches.
     """
 
     def __init__(
@@ -210,12 +213,10 @@ class _WalkInProgress:
         namespace: Mapping[str, Any],
         cut: Cut,
         met: Callable[[Iterable[Any]], None] | None,
-        in_use: BlocksInUse | None = None,
-        suspects: Callable[[], Iterable[Any]] = tuple,
     ) -> None:
         self.alone = True
-        self._suspects = suspects
-        self._in_use = in_use
+        self.in_use: BlocksInUse | None = None
+        self.suspects: Callable[[], Iterable[Any]] = tuple
         self._torch = torch
         self._namespace = namespace
         self._cut = cut
@@ -268,7 +269,7 @@ class _WalkInProgress:
                 yield
 
     def _name_lost(self, reach: ForwardWalk) -> Iterator[float | None]:
-        if self._in_use is not None and not self._in_use.hold_more_than(self._holders):
+        if self.in_use is not None and not self.in_use.hold_more_than(self._holders):
             return
         yield ALL_S
         found = all_tensors(self._torch)
@@ -281,8 +282,8 @@ class _WalkInProgress:
                 del lost[key]
             if not i % _STRIDE:
                 yield None
-        if self._in_use is not None:
-            self._in_use.searched(self._seen.storage.values())
+        if self.in_use is not None:
+            self.in_use.searched(self._seen.storage.values())
         if lost:
             yield from self._name_runs_before(reach, lost)
             yield from self._name_garbage(reach, lost)
@@ -299,7 +300,7 @@ class _WalkInProgress:
     def _name_garbage(self, reach: ForwardWalk, lost: dict[int, Any]) -> Iterator[None]:
         """Name the other tensors that no place reaches."""
         holders = yield from holders_of_lost(
-            reach, lost, suspects=self._suspects, say_unseen=self._is_alone
+            reach, lost, suspects=self.suspects, say_unseen=self._is_alone
         )
         yield from self._name_gradient_cycles(lost, holders)
         dead, unseen = list[tuple[Any, Any]](), dict[int, Any]()

@@ -246,7 +246,10 @@ class Recorder:
         if self.history.takes_first_stacks and not self.virtual:
             read = (read_counters(card) for card in self.marks.cards())
             now = max((one.actions for one in read if one is not None), default=0)
-            if now - max(map(self.marks.before_first, self.marks.cards()), default=0) >= FIRST_ENTRIES:
+            if (
+                now - max(map(self.marks.before_first, self.marks.cards()), default=0)
+                >= FIRST_ENTRIES
+            ):
                 self.history.end_stacks()
 
     def _watch(self) -> None:

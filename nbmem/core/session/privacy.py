@@ -91,10 +91,21 @@ def private_session(session: Session) -> Session:
             replace(one, stack=stack(one.stack), thread=texts.clean_optional(one.thread))
             for one in session.refusals
         ),
-        facts=texts.clean_data(session.facts),
+        facts=texts.clean_data(_without_source_text(session.facts, files)),
         source=None if source is None else Source(files.rename(source.file)),
         rank=None if session.rank is None else _private_rank(session.rank),
     )
+
+
+def _without_source_text(facts: Mapping[str, Any], files: _FileNames) -> Mapping[str, Any]:
+    """Return a session's facts with relative file names, and no text of a line."""
+    if "lines" not in facts:
+        return facts
+    frames = [
+        [files.rename(file), line, function, ""]
+        for file, line, function, _ in facts["lines"]["frames"]
+    ]
+    return {**facts, "lines": {**facts["lines"], "frames": frames}}
 
 
 def _private_device(trace: DeviceTrace, texts: _TextCleaner) -> DeviceTrace:
@@ -173,6 +184,7 @@ class _TextCleaner:
 
     def __init__(self, session: Session, files: _FileNames) -> None:
         of_stacks = {frame.file for stack in session.stacks for frame in stack}
+        of_stacks |= {frame[0] for frame in session.facts.get("lines", {}).get("frames", ())}
         own = {*_own_names(), *(user for file in of_stacks for user in _HOMES.findall(file))}
         if session.rank is not None:
             own |= {session.rank.host, session.rank.host.partition(".")[0]}

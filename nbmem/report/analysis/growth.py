@@ -130,13 +130,9 @@ def _with_optimizers_only(found: list[Rising]) -> list[Rising]:
 
     Their state is made in the first step, so each was made after the training of the one before.
     """
-    gain = {
-        (one.root, one.where) for one, _ in found if one.standing is Category.OPTIMIZER_STATE
-    }
+    gain = {(one.root, one.where) for one, _ in found if one.standing is Category.OPTIMIZER_STATE}
     return [
-        (one, rise)
-        for one, rise in found
-        if one.standing is None or (one.root, one.where) in gain
+        (one, rise) for one, rise in found if one.standing is None or (one.root, one.where) in gain
     ]
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 TRACEBACK, OUT = "traceback", "out"
 """Names in `%nbmem free` for the traceback of a failed cell, and for IPython's results."""
+LOCAL = "local "
+_LOCALS = (HolderKind.FRAME, HolderKind.TRACEBACK)
 _FREE_AS = {
     HolderKind.TRACEBACK: TRACEBACK,
     HolderKind.OUT: OUT,
@@ -56,8 +58,9 @@ def groups(case: FailedRequest) -> list[AllocationGroup]:
         stack, place = int(a.stack[row]), is_place(name)
         root = None if name is None or place else root_of(name)
         if a.freed[row] == card_ledger.events and (holder := late.get(int(a.addr[row]))):
-            better = is_graph_name(name) or holder[2]
-            root = (holder[0] or root) if better else (root or holder[0])
+            if holder[2] is not None and root is not None and root.startswith(LOCAL):
+                root = holder[2]
+            root = (holder[0] or root) if is_graph_name(name) else (root or holder[0])
             free = holder[1]
             if free == TRACEBACK and a.allocated_at[row] >= 0:
                 free = None  # held by this failure's own traceback, which has its own line
@@ -86,21 +89,22 @@ def groups(case: FailedRequest) -> list[AllocationGroup]:
     return sorted(made, key=lambda group: -group.held.requested)
 
 
-def _held_at_the_end(case: FailedRequest) -> dict[int, tuple[str | None, str | None, bool]]:
-    """Map addresses to the holder's name, what `%nbmem free` takes, and whether it is certain.
+def _held_at_the_end(
+    case: FailedRequest,
+) -> dict[int, tuple[str | None, str | None, str | None]]:
+    """Map addresses to the holder's name, what `%nbmem free` takes, and a local variable.
 
-    A traceback is no name for a tensor; the line that made it has more information. A variable of
-    the function that failed is certain: an earlier name may be the loop's own variable, which has
-    been assigned anew, while a list of that function keeps the tensor.
+    A traceback is no name for a tensor; the line that made it has more information. But of a
+    function that failed its variable is known: an earlier name may be the loop's own variable,
+    which was assigned anew, while a list of that function keeps the tensor.
     """
     card_ledger = case.card_ledger
-    found: dict[int, tuple[str | None, str | None, bool]] = {}
+    found: dict[int, tuple[str | None, str | None, str | None]] = {}
     for held in held_storages(card_ledger.session, card_ledger.trace) or ():
         best, free = held.holders[0], None
         if all(holder.root == best.root for holder in held.holders):
             free = _FREE_AS.get(best.kind, best.root if best.kind is HolderKind.NAME else None)
-        if best.kind is HolderKind.FRAME and best.path.startswith("local "):
-            found[held.addr] = root_of(best.path), free, True
-        else:
-            found[held.addr] = None if free == TRACEBACK else best.root, free, False
+        local = best.kind in _LOCALS and best.path.startswith(LOCAL)
+        name = None if free == TRACEBACK else best.root
+        found[held.addr] = name, free, root_of(best.path) if local else None
     return found

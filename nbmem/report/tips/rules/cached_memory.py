@@ -56,7 +56,8 @@ def check(e: Evidence) -> Iterator[Finding]:
     now = int(e.card_ledger.releasable[-1])
     idle = _idle_while_growing(e)
     stays = e.fact("notebook") is not False
-    full = e.card_known and now >= FULL * e.trace.info.total_bytes and (stays or _later_steps(e) >= STEPS)
+    full = e.card_known and now >= FULL * e.trace.info.total_bytes
+    full = full and (stays or _later_steps(e) >= STEPS)
     if not e.matters(now, OF_THE_CARD) or not (idle or full or e.everything):
         return
     now = try_emptying(e.card_ledger)

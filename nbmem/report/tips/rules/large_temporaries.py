@@ -69,17 +69,22 @@ def check(e: Evidence) -> Iterator[Finding]:
         if not line.by_module and card_ledger.category[row] == Category.TEMPORARIES:
             frame = line.lines[0].frame
             functions[frame.file, frame.function].append(row)
-    if not functions:
-        return
     a, top = card_ledger.allocations, e.report.peak.at.event
     every = {key: np.array(rows, np.int64) for key, rows in functions.items()}
     there = {key: rows[_lives(e, rows, top)] for key, rows in every.items()}
+    there = {key: rows for key, rows in there.items() if len(rows) and not _has_data(rows, lines)}
+    if not there:
+        return
     key = max(there, key=lambda one: int(a.block[there[one]].sum()))
     size = int(a.block[there[key]].sum())
     high = e.report.peak.allocated - e.peak_without(every[key])
-    makes_data = any(_DATA.search(lines[row].lines[0].text) for row in there[key].tolist())
-    if not makes_data and e.dominates(size, SHARE) and e.matters(high):
+    if e.dominates(size, SHARE) and e.matters(high):
         yield _finding(e, there[key], lines, high - high // PARTS, high)
+
+
+def _has_data(rows: Ints, lines: Lines) -> bool:
+    """Return whether a line that made one of some allocations makes or moves data."""
+    return any(_DATA.search(lines[row].lines[0].text) for row in rows.tolist())
 
 
 def _lives(e: Evidence, rows: Ints, top: int) -> NDArray[np.bool_]:
@@ -136,9 +141,7 @@ def _cure(lines: Sequence[UserLine], caller: UserLine | None) -> str:
     """Return what to do instead, by what the lines say."""
     text = "\n".join(line.text for line in lines)
     if "log_softmax(" in text:
-        return (
-            "gather from the logits, and subtract `logits.logsumexp(-1)` of a few rows at a time"
-        )
+        return "gather from the logits, and subtract `logits.logsumexp(-1)` of a few rows at a time"
     if "softmax(" in text and _MATRIX_PRODUCT.search(text):
         return "`F.scaled_dot_product_attention(q, k, v)` writes no such matrix"
     if _SQUARED_DIFFERENCE.search(text):
