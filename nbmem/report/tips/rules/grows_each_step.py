@@ -68,15 +68,13 @@ def _is_worth(e: Evidence, growth: Growth, held: int) -> bool:
 
 def _fits_when_full(e: Evidence, growth: Growth) -> bool:
     """Return whether only containers with a limit grow, and the card has room for full ones."""
-    bounds = {path: (items, most) for path, items, most in e.fact("bounds") or ()}
-    found = [bounds.get(part) for part in growth.parts]
-    if growth.where or not found or not e.card_known:
+    shares: dict[str, float] = {
+        path: most / max(items, 1) for path, items, most in e.fact("bounds") or ()
+    }
+    if growth.where or not growth.parts or not e.card_known or not set(growth.parts) <= set(shares):
         return False
-    shares = [most / max(items, 1) for one in found if one is not None for items, most in [one]]
-    if len(shares) < len(found):
-        return False
-    fullest = e.fullest
-    return growth.held * (max(shares) - 1) <= fullest.total_bytes - fullest.used
+    largest, fullest = max(shares[part] for part in growth.parts), e.fullest
+    return growth.held * (largest - 1) <= fullest.total_bytes - fullest.used
 
 
 def _slope(growth: Growth) -> int:
