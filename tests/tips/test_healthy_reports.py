@@ -6,18 +6,20 @@ from tests.tips.reports.catalogue import FOLDER
 from tests.tips.reports.healthy_runs import CARD
 
 PROGRAMS = {path.stem: path for path in sorted((FOLDER / "programs" / "healthy").glob("*.py"))}
-FALSE = {"deque_that_is_not_full_yet", "lookup_cache_with_a_limit"}
-"""Programs that get a tip today."""
-CI = {"average_of_weights", "folds_released", "gan_detached", "kv_cache_in_generation"}
+CI = {
+    "average_of_weights",
+    "deque_that_is_not_full_yet",
+    "folds_released",
+    "gan_detached",
+    "kv_cache_in_generation",
+    "lookup_cache_with_a_limit",
+}
 """Programs that each run of the tests takes; `long` takes all others, too."""
 
 
 def judged(name):
     """Return a program as a parameter with its marks."""
-    marks = [] if name in CI else [pytest.mark.long]
-    if name in FALSE:
-        marks.append(pytest.mark.xfail(reason="a false tip", strict=False))
-    return pytest.param(name, marks=marks)
+    return pytest.param(name, marks=[] if name in CI else [pytest.mark.long])
 
 
 @pytest.mark.parametrize("name", [judged(name) for name in PROGRAMS])
