@@ -145,7 +145,7 @@ class Trace:
         error: BaseException | None,
         enough: Callable[[float], bool] | None,
     ) -> bool:
-        """Close a recording and walk the heap; return whether the walk is complete.
+        """Close a recording and walk the heap; True if the walk is complete.
 
         nbmem's own objects would make Python collect here: what reference cycles keep would be in
         the recording and have no holder.

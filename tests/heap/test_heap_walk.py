@@ -17,8 +17,8 @@ torch = pytest.importorskip("torch", reason="the heap is searched for torch's te
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from nbmem.capture.heap import unreachable, walk
-from nbmem.capture.heap.unreachable import FEW
+from nbmem.capture.heap import walk
+from nbmem.capture.heap.backward_search import FEW
 from nbmem.capture.tensors.autograd_graphs import Graphs
 
 OLD_TORCH = not hasattr(torch._C._autograd.SavedTensor, "data")

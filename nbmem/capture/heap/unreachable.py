@@ -1,57 +1,27 @@
 """Find what keeps alive the tensors that no place reaches.
 
 These are reference cycles, libraries, and gradients whose graphs lead back to their tensors. For
-these tensors the heap is searched backwards, level by level, among the objects that were not
-reached. The objects found are judged as the garbage collector would: an object that only others of
-them refer to is merely not collected yet.
+these tensors the heap is searched backwards (backward_search.py).
 """
 
 from __future__ import annotations
 
 import gc
-import sys
-import time
-from collections import Counter, defaultdict, deque
-from itertools import islice
-from types import CellType, FrameType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nbmem.capture.heap.cycles import closing_reference
-from nbmem.capture.heap.reachability import PIECE
+from nbmem.capture.heap.backward_search import CYCLE, BackwardSearch
 from nbmem.capture.interpreter.class_kinds import is_node
-from nbmem.capture.interpreter.object_members import is_a, locals_of, module_namespace, name_of
-from nbmem.capture.interpreter.roots import isinstance_of_module
 from nbmem.capture.tensors.autograd_graphs import Graphs
 from nbmem.capture.tensors.modules import is_tensor
 from nbmem.core.session.holders import Holder, HolderKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Mapping
 
     from nbmem.capture.heap.reachability import ForwardWalk
 
-BUDGET_S = 0.25
-"""Limit of the search in seconds of this thread's time; holders not found by then are `unseen`."""
 ALL_S = 0.03
 """Seconds that `all_tensors` takes among 300,000 objects."""
-FIRST = 8
-"""Objects whose referrers are searched first; four times as many in each further level."""
-FEW = 128
-"""Up to this many objects `gc.get_referrers` is faster than our search."""
-MAX_LEVELS = 40
-MAX_MEMBERS = 20_000
-MAX_FORWARD = 1_000
-"""Objects that are followed forward in each level."""
-STRIDE = 64
-"""Objects that are followed between two points at which the caller may stop the walk, at most."""
-
-_PLUMBING = frozenset(map(id, (dict, list, tuple, set, CellType, FunctionType, MethodType)))
-"""Types that do not describe a cycle, by id: a class may compare itself with others."""
-_CONTAINERS = frozenset((id(dict), id(list), id(tuple), id(set), id(CellType)))
-"""Types without attributes, by id."""
-_TRIES = 3
-"""Objects of a class whose circle is searched, until one is found."""
-CYCLE = "a reference cycle"
 UNSEEN = "something that Python cannot see"
 
 
@@ -102,7 +72,7 @@ def holders_of_lost(
             of these tensors to an object that the walk had already visited. Then a tensor without a
             known holder is omitted.
     """
-    back = _Backwards(reach, lost)
+    back = BackwardSearch(reach, lost)
     yield from back.search(suspects)
     yield
     dead = back.unreferenced_members()
@@ -159,270 +129,3 @@ def _reached(graphs: Graphs, tensor: Any) -> Generator[None, None, dict[int, Any
                 waiting.append(inner)
         yield
     return found
-
-
-class _Backwards:
-    """A search for the objects that refer, directly or not, to some tensors."""
-
-    def __init__(self, reach: ForwardWalk, lost: Mapping[int, Any]) -> None:
-        self._reach = reach
-        self._members: list[Any] = list(lost.values())
-        self._place: dict[int, int] = {key: i for i, key in enumerate(lost)}
-        self._sources: dict[int, set[int]] = defaultdict(set)
-        self._ends: dict[int, Holder] = {}
-        self._tensors = len(self._members)
-        self._ours = {id(lost), id(self._members)}
-        self._closing: dict[int, str] = {}
-        self._tries: Counter[int] = Counter()
-        self._modules = _modules()
-        self._globals_of = {id(module_namespace(m)): name for name, m in self._modules}
-
-    def search(self, suspects: Callable[[], Iterable[Any]]) -> Iterator[None]:
-        """Go back level by level until nothing is new or a limit is reached.
-
-        A level of this search visits the whole heap. So what the objects refer to is followed
-        first, which visits only them: a hook's closure leads to the model that has the hook. Only
-        objects with references from elsewhere are searched for. The limits are seconds, levels and
-        objects.
-        """
-        until = time.thread_time() + BUDGET_S
-        new, searched = set(self._place), set[int]()
-        new |= self._add(suspects())  # held by nothing here, or they would not be garbage
-        for number in range(MAX_LEVELS):
-            yield from self._follow(new)
-            # The list of the first few leads to its other items.
-            level = set(islice(self._unexplained() - searched, FIRST << 2 * number))
-            if not level or time.thread_time() > until or len(self._members) > MAX_MEMBERS:
-                return
-            searched |= level
-            new = set()
-            for found in self._referrers(level):
-                self._join(found, level, new)
-                yield
-
-    def _follow(self, new: set[int]) -> Iterator[None]:
-        """Add the unreached objects to which new members refer, directly or not."""
-        waiting, most = deque(new), len(self._members) + MAX_FORWARD
-        while waiting and len(self._members) < most:
-            inner = gc.get_referents(self._members[self._place[waiting.popleft()]])
-            waiting.extend(self._add(inner))
-            if not len(waiting) % STRIDE:
-                yield
-
-    def _add(self, things: Iterable[Any]) -> set[int]:
-        """Add the unreached ones of some objects, and return the ids of the new members."""
-        new = set()
-        for thing in self._reach.without_noted(list(filter(gc.is_tracked, things))):
-            if id(thing) not in self._place and self._is_member(thing):
-                self._place[id(thing)] = len(self._members)
-                self._members.append(thing)
-                new.add(id(thing))
-        return new
-
-    def _is_member(self, thing: Any) -> bool:
-        """Return whether an object may be a part of a cycle; others end a path."""
-        kind = type(thing)
-        ends = isinstance_of_module(thing) or kind is FrameType or self._reach.is_barred(kind)
-        return not ends and id(thing) not in self._globals_of and not is_a(kind, type)
-
-    def _unexplained(self) -> set[int]:
-        """Return the members that lead to a tensor and have references from elsewhere."""
-        inside, onward = self._references()
-        for source, found in onward.items():
-            for key in found:
-                self._sources[key].add(source)
-        leading = list(islice(self._place, self._tensors))
-        known = set(leading)
-        while leading:
-            fresh = self._sources[leading.pop()] - known
-            known |= fresh
-            leading.extend(fresh)
-        return known.intersection(self._referred_from_elsewhere(inside))
-
-    def _references(self) -> tuple[Counter[int], dict[int, list[int]]]:
-        """Return how many members refer to each member, and each member's referents."""
-        inside: Counter[int] = Counter()
-        onward = {}
-        for source, i in self._place.items():
-            inner = map(id, gc.get_referents(self._members[i]))
-            found = [key for key in inner if key in self._place]
-            inside.update(found)
-            onward[source] = found
-        return inside, onward
-
-    def _referred_from_elsewhere(self, inside: Counter[int]) -> Iterator[int]:
-        """Yield the members with more references than those from inside."""
-        box = [object()]
-        ours = sys.getrefcount(box[0])
-        for key, i in self._place.items():
-            mine = ours + (i < self._tensors)  # `lost` holds the tensors as well
-            if sys.getrefcount(self._members[i]) > mine + inside[key]:
-                yield key
-
-    def _join(self, found: list[Any], level: set[int], new: set[int]) -> None:
-        for thing in _without_modules(found):
-            source = id(thing)
-            if source in self._ours:
-                continue
-            hits = level.intersection(map(id, gc.get_referents(thing)))
-            if self._ends_at(thing, hits):
-                continue
-            for key in hits:
-                self._sources[key].add(source)
-            if source not in self._place:
-                self._place[source] = len(self._members)
-                self._members.append(thing)
-                new.add(source)
-        found.clear()  # or the next search would find this list
-
-    def _referrers(self, level: set[int]) -> Iterator[list[Any]]:
-        """Yield lists of the objects that refer to some members.
-
-        For a few members Python's own search is faster.
-        """
-        if len(level) <= FEW:
-            wanted = [self._members[self._place[key]] for key in level]
-            found = gc.get_referrers(*wanted)
-            yield [thing for thing in found if not _is_call(thing, wanted)]
-            return
-        objects = gc.get_objects()
-        objects += [module_namespace(m) for _, m in self._modules]
-        for start in range(0, len(objects), PIECE):
-            piece = _without_modules(self._reach.without_noted(objects[start : start + PIECE]))
-            if not level.isdisjoint(map(id, gc.get_referents(*piece))):
-                yield [t for t in piece if not level.isdisjoint(map(id, gc.get_referents(t)))]
-            elif not start % (8 * PIECE):
-                yield []
-
-    def _ends_at(self, thing: Any, hits: set[int]) -> bool:
-        """Return whether the path back ends here; if so, record the holder.
-
-        It ends at a module's globals, a class, a frame, or an object of a package such as IPython.
-        """
-        module = self._globals_of.get(id(thing))
-        kind = HolderKind.MODULE
-        if module is not None:
-            for name, value in thing.items():
-                if id(value) in hits:
-                    root = f"module {module}"
-                    self._ends[id(value)] = Holder(kind, root, f"{module}.{name}")
-            return True
-        if type(thing) is FrameType:
-            self._ends.update(_by_local(thing, hits))
-            return True
-        if self._reach.is_barred(type(thing)):
-            root = name_of(thing if type(thing) is type else type(thing))
-            kind = kind if type(thing) is type else HolderKind.UNSEEN
-            holder = Holder(kind, root, f"something of {root}")
-        else:
-            return False
-        self._ends.update(dict.fromkeys(hits, holder))
-        return True
-
-    def unreferenced_members(self) -> set[int]:
-        """Return the members that nothing outside the search refers to.
-
-        References are counted as the garbage collector does.
-
-        They are counted at once, regardless of what the search found before. A member has more
-        references than those from inside if it has another holder: a new one, or one that the
-        search did not reach.
-        """
-        inside, onward = self._references()
-        alive = deque(self._ends)
-        alive.extend(self._referred_from_elsewhere(inside))
-        living: set[int] = set()
-        while alive:
-            key = alive.pop()
-            if key not in living:
-                living.add(key)
-                alive.extend(onward.get(key, ()))
-        return set(self._place) - living
-
-    def label(self, key: int) -> Holder | None:
-        """Return the nearest module global or frame that leads to a tensor.
-
-        None if none does.
-        """
-        queue, known = deque([key]), {key}
-        while queue:
-            at = queue.popleft()
-            if at in self._ends:
-                return self._ends[at]
-            fresh = self._sources[at] - known
-            known |= fresh
-            queue.extend(fresh)
-        return None
-
-    def cycle_of(self, key: int, dead: set[int]) -> str:
-        """Describe a tensor's cycle: `a reference cycle through Node.parent`.
-
-        It names the attribute that closes the circle. Where it is not found, it names the class of
-        the nearest object that is not a plain container or function.
-        """
-        queue, known = deque([key]), {key}
-        nearest: type | None = None
-        while queue:
-            at = queue.popleft()
-            thing = self._members[self._place[at]]
-            kind = type(thing)
-            if at != key and id(kind) not in _PLUMBING:
-                nearest = nearest or kind
-            closing = None if id(kind) in _CONTAINERS else self._closing_reference(thing)
-            if closing is not None:
-                return f"{CYCLE} through {closing}"
-            fresh = (self._sources[at] & dead) - known
-            known |= fresh
-            queue.extend(fresh)
-        return CYCLE if nearest is None else f"{CYCLE} through {name_of(nearest)}"
-
-    def _closing_reference(self, thing: Any) -> str | None:
-        """Return an object's closing reference, or that of one of its class.
-
-        A search that found none is repeated `_TRIES` times for a class.
-        """
-        key = id(type(thing))
-        if key not in self._closing and self._tries[key] < _TRIES:
-            self._tries[key] += 1
-            found = closing_reference(thing)
-            if found is not None:
-                self._closing[key] = found
-        return self._closing.get(key)
-
-
-def _by_local(frame: FrameType, hits: set[int]) -> dict[int, Holder]:
-    """Return the holders of what a frame refers to, by id; each names its variable if known."""
-    root = f"{frame.f_code.co_name}()"
-    names = {id(value): f"local {name}" for name, value in locals_of(frame).items()}
-    return {
-        key: Holder(HolderKind.FRAME, root, f"{names.get(key, 'a local')} of {root}")
-        for key in hits
-    }
-
-
-def _without_modules(things: list[Any]) -> list[Any]:
-    """Leave out modules, whose referents must not be read.
-
-    Their globals matter, and are read directly.
-
-    A C module may expose objects to the collector that must not be held. Python 3.12's `_asyncio`
-    exposes its list of freed futures. Once held, they are in it twice, and the next collection
-    loops forever.
-    https://github.com/python/cpython/blob/v3.12.1/Modules/_asynciomodule.c#L3596
-    """
-    return [thing for thing in things if type(thing) is not ModuleType]
-
-
-def _is_call(thing: Any, wanted: list[Any]) -> bool:
-    """Return whether an object is this search's own list or arguments.
-
-    Python 3.13 packs the arguments of `gc.get_referrers` into a tuple.
-    """
-    if thing is wanted:
-        return True
-    same = type(thing) is tuple and len(thing) == len(wanted)
-    return same and all(a is b for a, b in zip(thing, wanted, strict=True))
-
-
-def _modules() -> list[tuple[str, Any]]:
-    return [(n, m) for n, m in list(sys.modules.items()) if isinstance_of_module(m)]

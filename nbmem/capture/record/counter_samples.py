@@ -75,7 +75,7 @@ class CounterLog:
 
     @property
     def entries(self) -> int:
-        """Entries of a card's history since the first sample; the most of any card."""
+        """Most entries of a card's history since the first sample."""
         at = 1 + _ACTIONS
         return max((read[at - _WIDTH] - read[at] for read in self._read.values()), default=0)
 

@@ -1,4 +1,4 @@
-"""Keep the user's lines of large allocations, of the stacks that a recording has.
+"""Keep the user's lines of large allocations.
 
 A recording without `--stacks` has stacks of its first allocations only (allocator_history.py).
 Nothing else may read such a part as the stacks of all, so only these lines remain of it.

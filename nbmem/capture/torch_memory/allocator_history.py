@@ -39,7 +39,7 @@ class HistoryProbe:
         lost: Records a note about a fault during a call of torch's own code.
 
     Attributes:
-        only_first_stacks: Whether stacks were taken until `end_stacks`, and nobody requested them.
+        only_first_stacks: Whether stacks were taken until `end_stacks`, and were not requested.
     """
 
     def __init__(self, *, max_entries: int, stacks: bool, lost: Lost) -> None:
@@ -120,7 +120,7 @@ class HistoryProbe:
 
     @property
     def takes_first_stacks(self) -> bool:
-        """True while stacks are taken that nobody requested."""
+        """True while stacks are taken that were not requested."""
         return self._on and self.only_first_stacks and not self._stacks_ended
 
     def end_stacks(self) -> None:
@@ -180,7 +180,7 @@ class HistoryProbe:
 
 
 def _keeps_entries(torch: Any) -> bool:
-    """Return whether torch keeps the history's entries where its settings change.
+    """Return whether a change of settings keeps the history's entries.
 
     Releases without this parameter clear them.
     """

@@ -98,7 +98,7 @@ def private_session(session: Session) -> Session:
 
 
 def _without_source_text(facts: Mapping[str, Any], files: _FileNames) -> Mapping[str, Any]:
-    """Return a session's facts with relative file names, and no text of a line."""
+    """Return facts with relative file names and without source text."""
     if "lines" not in facts:
         return facts
     frames = [

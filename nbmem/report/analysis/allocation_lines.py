@@ -1,4 +1,4 @@
-"""Find the user's lines of large allocations that a recording has without stacks of all."""
+"""Find the user's lines of large allocations, also without `--stacks`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class UserLine:
 
 @dataclass(frozen=True, slots=True)
 class AllocationLine:
-    """Where the user's code made an allocation.
+    """The lines of the user's code that made an allocation.
 
     Attributes:
         by_module: Whether a library's module was called there: it made the allocation.

@@ -71,7 +71,7 @@ def _shares(mine: set[int], candidate: Candidate) -> bool:
 
 
 def _same_call(card_ledger: CardLedger, one: int, other: int) -> bool:
-    """Return whether two rows were allocated in one call of a module, or are one row."""
+    """Return whether one call of a module allocated both rows."""
     calls, made = card_ledger.trace.calls, card_ledger.allocations.allocated_at
     if one == other or calls is None or max(one, other) >= len(made):
         return one == other

@@ -126,7 +126,7 @@ def find_growth(
 
 
 def _with_optimizers_only(found: list[Rising]) -> list[Rising]:
-    """Leave out standing memory, unless the variable gains optimizers that have stepped.
+    """Leave out standing memory of variables that gain no optimizers.
 
     Their state is made in the first step, so each was made after the training of the one before.
     """

@@ -99,7 +99,7 @@ class Evidence:
         return self.worth(count) and count >= share * self.report.peak.allocated
 
     def is_large_part(self, count: int) -> bool:
-        """Return whether so many bytes matter, or are a large part of a smaller peak.
+        """Return whether so many bytes matter, or are much of the peak.
 
         For a remedy without a price: a quarter of the peak, and a fiftieth of the card.
         """

@@ -92,7 +92,7 @@ def groups(case: FailedRequest) -> list[AllocationGroup]:
 def _held_at_the_end(
     case: FailedRequest,
 ) -> dict[int, tuple[str | None, str | None, str | None]]:
-    """Map addresses to the holder's name, what `%nbmem free` takes, and a local variable.
+    """Map addresses to a name, what `%nbmem free` takes, and a local.
 
     A traceback is no name for a tensor; the line that made it has more information. But of a
     function that failed its variable is known: an earlier name may be the loop's own variable,

@@ -67,7 +67,7 @@ def _is_worth(e: Evidence, growth: Growth, held: int) -> bool:
 
 
 def _fits_when_full(e: Evidence, growth: Growth) -> bool:
-    """Return whether only containers with a limit grow, and the card has room for full ones."""
+    """Return whether the card has room for what grows, at its limit."""
     shares: dict[str, float] = {
         path: most / max(items, 1) for path, items, most in e.fact("bounds") or ()
     }

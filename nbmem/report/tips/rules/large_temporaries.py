@@ -83,7 +83,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _has_data(rows: Ints, lines: Lines) -> bool:
-    """Return whether a line that made one of some allocations makes or moves data."""
+    """Return whether one of some allocations is data, by its line."""
     return any(_DATA.search(lines[row].lines[0].text) for row in rows.tolist())
 
 
@@ -112,7 +112,7 @@ def _finding(e: Evidence, rows: Ints, lines: Lines, low: int, high: int) -> Find
         rule=RULE.name,
         title=f"{what}{inside}{called} makes temporaries that hold {total} at the peak: "
         f"{_cure(list(sizes), caller)}",
-        evidence=f"{'; '.join(map(_told, tensors.items()))}. They are freed as soon as the "
+        evidence=f"{'; '.join(map(_line_sizes, tensors.items()))}. They are freed as soon as the "
         f"function has its result; without them the peak is {fmt(high)} lower, in {PARTS} parts "
         f"{fmt(low)}.",
         low=low,
@@ -121,14 +121,14 @@ def _finding(e: Evidence, rows: Ints, lines: Lines, low: int, high: int) -> Find
     )
 
 
-def _told(made: tuple[UserLine, Counter[int]]) -> str:
+def _line_sizes(made: tuple[UserLine, Counter[int]]) -> str:
     line, counts = made
     each = " and ".join(f"{count} x {fmt(size)}" for size, count in counts.most_common(2))
     return f"{line.place} made {each}"
 
 
 def _caller(rows: Ints, lines: Lines, largest: UserLine) -> UserLine | None:
-    """Return the line that collects a function's results, None where there is none."""
+    """Return the line that collects a function's results, or None."""
     of_line = [lines[row].lines for row in rows.tolist() if lines[row].lines[0] == largest]
     callers = {own[1:] for own in of_line}
     if len(of_line) < LISTED or len(callers) > 1:

@@ -87,7 +87,7 @@ def _at_peak(e: Evidence, dead: Sequence[HeldStorage]) -> Iterator[Finding]:
 
 
 def _after_failure(e: Evidence) -> Iterator[Finding]:
-    """Find what a collection freed between the request that ended the program and its end.
+    """Find what was collected after the request that ended the program.
 
     No code of the program has run in between, and the error keeps its functions' variables. So
     nothing reached these tensors when the request failed.
