@@ -96,7 +96,7 @@ class BackwardSearch:
                 yield
 
     def _add(self, things: Iterable[Any]) -> set[int]:
-        """Add the unreached ones of some objects, and return the ids of the new members."""
+        """Add unreached objects, and return the ids of the new members."""
         new = set()
         for thing in self._reach.without_noted(list(filter(gc.is_tracked, things))):
             if id(thing) not in self._place and self._is_member(thing):
