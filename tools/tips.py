@@ -32,7 +32,7 @@ INTRODUCTION = """# Tips
 
 A tip says what this run showed, how many bytes it is about and how that is known, and what to type.
 *exact*: counted; *simulated*: the recorded requests, replayed in the simulated allocator;
-*estimated*: a range. The largest saving comes first, what only the cache holds behind what fills it;
+*estimated*: a range. The largest saving comes first, and the cache behind what fills it;
 a report shows three, `%nbmem tips` all.
 `%nbmem mute NAME` silences one.
 

@@ -83,8 +83,15 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _has_data(rows: Ints, lines: Lines) -> bool:
-    """Return whether one of some allocations is data, by its line."""
-    return any(_DATA.search(lines[row].lines[0].text) for row in rows.tolist())
+    """Return whether one of some allocations is data, by its line.
+
+    A line outside of any function whose text is not known may be one that loads data.
+    """
+    found = [lines[row].lines[0] for row in rows.tolist()]
+    return any(
+        _DATA.search(line.text) if line.text else line.frame.function.startswith(TOP_LEVEL)
+        for line in found
+    )
 
 
 def _lives(e: Evidence, rows: Ints, top: int) -> NDArray[np.bool_]:
