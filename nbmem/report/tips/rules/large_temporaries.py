@@ -89,7 +89,9 @@ def _has_data(rows: Ints, lines: Lines) -> bool:
     """
     found = [lines[row].lines[0] for row in rows.tolist()]
     return any(
-        _DATA.search(line.text) if line.text else line.frame.function.startswith(TOP_LEVEL)
+        _DATA.search(line.text)
+        if line.text
+        else line.frame.function.startswith((*TOP_LEVEL, *_COMPREHENSIONS))
         for line in found
     )
 
