@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from nbmem.capture.heap import walk
-from nbmem.capture.heap.backward_search import FEW
+from nbmem.capture.heap.backward_search import FEW, BackwardSearch
 from nbmem.capture.tensors.autograd_graphs import Graphs
 
 OLD_TORCH = not hasattr(torch._C._autograd.SavedTensor, "data")
@@ -402,7 +402,7 @@ def test_a_frame_that_the_search_back_ends_at_names_its_variable():
 
     frame, logits, _ = call()
     on_stack = object()
-    back = unreachable._Backwards(None, {id(logits): logits, id(on_stack): on_stack})
+    back = BackwardSearch(None, {id(logits): logits, id(on_stack): on_stack})
     assert back._ends_at(frame, {id(logits), id(on_stack)})
     assert back.label(id(logits)).path == "local logits of call()"
     assert back.label(id(on_stack)).path == "a local of call()"
