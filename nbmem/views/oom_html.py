@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _BOX = (
     "border:1px solid #C8553D;border-left:5px solid #C8553D;border-radius:4px;"
-    "padding:8px 12px;margin:0 0 12px 0"
+    "font-size:13px;line-height:1.45;padding:8px 12px;margin:0 0 12px 0"
 )
 _TITLE = "font-size:15px;font-weight:600;margin:0 0 4px 0"
 _LINE = "margin:0 0 8px 0;max-width:900px"
@@ -64,7 +64,8 @@ def _table(head: str, rows: Sequence[tuple[Category | None, str, int | None]]) -
         with_swatch(category, f"  {format_bytes(count):>{width}}  {name}")
         for category, name, count in rows
     ]
-    return element("div", element("div", head, style=style.CAPTION), block(lines))
+    caption = element("div", head, style=style.CAPTION)
+    return element("div", caption, block(lines), style="max-width:100%")
 
 
 def _remedies(autopsy: OomReport) -> list[Markup]:

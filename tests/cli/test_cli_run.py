@@ -51,6 +51,8 @@ def test_the_json_has_exactly_the_documented_keys_and_balances(nbmem, script, tr
         "peak",
         "ledger_at_peak",
         "ledger_at_end",
+        "parts_at_peak",
+        "parts_at_end",
         "frameworks_at_peak",
         "frameworks_at_end",
         "machine_at_peak",

@@ -46,6 +46,21 @@ def test_a_script_that_runs_out_of_memory_is_explained_and_still_fails(nbmem, tm
     assert sum(found["ledger"].values()) == 15360 << 20
 
 
+def test_what_the_failed_functions_hold_is_named(nbmem, tmp_path):
+    (tmp_path / "failed.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "layer = nn.TransformerEncoderLayer(1024, 16, 4096, batch_first=True, device='cuda')\n"
+        "model = nn.TransformerEncoder(layer, 6)\n"
+        "def train():\n"
+        "    model(torch.randn(80, 512, 1024, device='cuda')).sum().backward()\n"
+        "train()\n"
+    )
+    done = nbmem("run", "failed.py", "--gpu", "T4")
+    assert done.returncode == 1
+    assert "activations: saved by model, " in done.stdout
+
+
 def test_two_recordings_are_compared(nbmem, tmp_path):
     for rows in ("1000", "3000"):
         name = f"{rows}.nbmem"

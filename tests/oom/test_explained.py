@@ -2,6 +2,7 @@
 
 import gc
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,8 @@ import nbmem
 from nbmem import virtual
 from nbmem.core.files.session import open_session
 from nbmem.core.session.categories import Category
+from nbmem.core.session.holders import Holder, HolderKind, held_storages
+from nbmem.report.analysis.oom import live_groups
 from nbmem.views.html import render_html
 from nbmem.views.text import render_text
 
@@ -89,6 +92,20 @@ def test_the_ledger_of_that_moment_is_the_card_and_its_free_bytes_are_the_driver
     assert (unsaved.name, unsaved.count) == (None, 1)
     assert saved.requested == 26 * unsaved.requested == 26 * 30_000 * WIDTH * 4
     assert any(held.name == "model" for held in autopsy.holders)
+
+
+def test_what_nothing_in_python_holds_keeps_its_own_name(monkeypatch):
+    nothing = (Holder(HolderKind.UNSEEN, "nothing", "nothing"),)
+
+    def unseen(session, device):
+        return [replace(held, holders=nothing) for held in held_storages(session, device)]
+
+    monkeypatch.setattr(live_groups, "held_storages", unseen)
+    model = network()
+    autopsy, _, _ = out_of_memory(step, model, 30_000, names={"model": model})
+    names = {held.name for held in autopsy.holders}
+    assert {"model", "saved by model"} <= names
+    assert "nothing" not in names
 
 
 def test_a_named_remedy_is_said_with_its_bytes_and_is_enough():

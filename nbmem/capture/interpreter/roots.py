@@ -155,7 +155,10 @@ def _tracebacks(shell: Any) -> Iterator[Place]:
 
 
 def kept_exceptions(shell: Any) -> list[Any]:
-    """Return the exceptions and tracebacks kept after their cell, each once."""
+    """Return the exceptions and tracebacks kept after their cell, each once.
+
+    A traceback whose exception is among them is not listed by itself.
+    """
     found = [getattr(sys, name, None) for name in ("last_exc", "last_value", "last_traceback")]
     found.append(sys.exc_info()[1])
     if shell is not None:
@@ -164,8 +167,14 @@ def kept_exceptions(shell: Any) -> list[Any]:
             found += [kept.get(name) for name in ("evalue", "tb", "last_syntax_error")]
         result = attributes_of(getattr(shell, "last_execution_result", None)) or {}
         found += [result.get("error_before_exec"), result.get("error_in_exec")]
-    kinds = (BaseException, TracebackType)
-    return list({id(thing): thing for thing in found if issubclass(type(thing), kinds)}.values())
+    errors = {id(one): one for one in found if issubclass(type(one), BaseException)}
+    theirs = [one.__traceback__ for one in errors.values()]
+    tracebacks = {
+        id(one): one
+        for one in found
+        if type(one) is TracebackType and not any(one is known for known in theirs)
+    }
+    return [*errors.values(), *tracebacks.values()]
 
 
 def cell_or_class(thing: Any) -> str:

@@ -57,8 +57,21 @@ class Script:
             _join_threads()
         except BaseException as err:  # noqa: BLE001 - SystemExit and Ctrl-C also end a script
             inner = err.__traceback__.tb_next if err.__traceback__ is not None else None
-            return err.with_traceback(inner)
+            error = err.with_traceback(inner)
+            if not isinstance(error, SystemExit):
+                _keep_as_last(error)
+            return error
         return None
+
+
+def _keep_as_last(error: BaseException) -> None:
+    """Set what Python itself sets for the error that ends a script.
+
+    A heap walk reaches the variables of the functions that failed by it.
+    """
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
 
 
 def _join_threads() -> None:

@@ -105,6 +105,7 @@ def _held_at_the_end(
         if all(holder.root == best.root for holder in held.holders):
             free = _FREE_AS.get(best.kind, best.root if best.kind is HolderKind.NAME else None)
         local = best.kind in _LOCALS and best.path.startswith(LOCAL)
-        name = None if free == TRACEBACK else best.root
+        unnamed = free == TRACEBACK or best.kind is HolderKind.UNSEEN
+        name = None if unnamed else best.root
         found[held.addr] = name, free, root_of(best.path) if local else None
     return found
