@@ -115,7 +115,7 @@ def test_what_is_missing_is_said_once(trained):
 def test_the_report_uses_the_words_of_host_memory(trained):
     report = trained.report()
     text, page = render_text(report), render_html(report)
-    assert "in tensors, " in text.splitlines()[0]
+    assert "fits this machine's memory with " in text.splitlines()[0]
     assert "on the host's memory (" in text
     assert " changes seen" in text
     for word in ("= tensors", "= machine", "Python and the rest", "available"):

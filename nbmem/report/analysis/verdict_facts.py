@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from nbmem.report.model import Report
 
 CACHED = (Category.CACHED_RELEASABLE, Category.CACHED_STUCK)
+_MOST_NAMES = 1_000
+"""Names whose bytes are added up, the largest; a path holds at least the share that is said."""
 _MOST_UNNAMED = 500
 """Unnamed allocations whose place is looked up, the largest; more would take time."""
 _OF_PARAMETERS = (Category.WEIGHTS, Category.BUFFERS, Category.GRADIENTS, Category.OPTIMIZER_STATE)
@@ -127,9 +129,13 @@ def _owners(card_ledger: CardLedger, position: int, category: Category) -> list[
     rows = card_ledger.live(position)
     rows = rows[card_ledger.category[rows] == category]
     names, sizes = card_ledger.names[rows], card_ledger.allocations.requested[rows]
+    distinct, which = np.unique(names, return_inverse=True)
+    held = np.zeros(len(distinct), np.int64)
+    np.add.at(held, which, sizes)
+    largest = np.argsort(-held, kind="stable")[:_MOST_NAMES]
     found: list[tuple[str | None, int]] = [
-        (card_ledger.texts[name], int(sizes[names == name].sum()))
-        for name in np.unique(names).tolist()
+        (card_ledger.texts[name], size)
+        for name, size in zip(distinct[largest].tolist(), held[largest].tolist(), strict=True)
         if name != NO_NAME
     ]
     unnamed = rows[names == NO_NAME]
