@@ -21,9 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nbmem.core.runtime.bounded_cache import RecentAnswers
 from nbmem.virtual.devices import true_device
 from nbmem.virtual.dispatch.access_log import record_access
-from nbmem.virtual.dispatch.cudagraph_overwrites import refuse_overwritten
 from nbmem.virtual.dispatch.dtype_checks import refuse_types
-from nbmem.virtual.dispatch.graph_capture import check_captured_call
+from nbmem.virtual.dispatch.graph_capture import check_captured_call, refuse_overwritten
 from nbmem.virtual.dispatch.higher_order import call_functions, is_higher_order
 from nbmem.virtual.dispatch.host_code import run_python
 from nbmem.virtual.dispatch.overlaps import refuse_overlaps
