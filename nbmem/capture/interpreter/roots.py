@@ -159,7 +159,9 @@ def kept_exceptions(shell: Any) -> list[Any]:
 
     A traceback whose exception is among them is not listed by itself.
     """
-    found = [getattr(sys, name, None) for name in ("last_exc", "last_value", "last_traceback")]
+    found: list[Any] = [
+        getattr(sys, name, None) for name in ("last_exc", "last_value", "last_traceback")
+    ]
     found.append(sys.exc_info()[1])
     if shell is not None:
         for keeper in ("InteractiveTB", "SyntaxTB", "CustomTB"):

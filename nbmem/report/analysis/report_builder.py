@@ -98,10 +98,8 @@ def _sentence(card_ledger: CardLedger) -> str:
 
 LARGEST, LARGEST_GROUPS = 50, 10
 """Number of the largest holdings in a report, and of groups whose holdings are added."""
-MOST_GROUPED = 1_000
-"""Allocations, the largest, that are grouped by name."""
-MOST_IN_GROUPS = 500
-"""Holdings that groups add. A group of more than that is shown by its largest members alone."""
+MOST_GROUPED, MOST_IN_GROUP = 1_000, 256
+"""Allocations, the largest, that are grouped by name, and those of a group that is added."""
 UNKNOWN_SHARE = 0.01
 """Part of the active bytes at the peak above which unknown bytes get a note."""
 
@@ -318,10 +316,8 @@ def _largest(card_ledger: CardLedger, live: Ints) -> Ints:
         key = name, int(card_ledger.category[row]), int(size[row])
         groups.setdefault(key, []).append(index)
     ranked = sorted(groups, key=lambda key: -key[2] * len(groups[key]))
-    chosen: list[int] = []
-    for key in ranked[:LARGEST_GROUPS]:
-        if len(chosen) + len(groups[key]) <= MOST_IN_GROUPS:
-            chosen += groups[key]
+    added = [key for key in ranked[:LARGEST_GROUPS] if len(groups[key]) <= MOST_IN_GROUP]
+    chosen = [index for key in added for index in groups[key]]
     return live[np.union1d(np.arange(min(LARGEST, len(live))), np.array(chosen, np.int64))]
 
 

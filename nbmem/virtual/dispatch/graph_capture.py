@@ -1,4 +1,4 @@
-"""Checks of operators against CUDA graphs: their captures and their outputs."""
+"""Checks of operators against captures and outputs of CUDA graphs."""
 
 from __future__ import annotations
 
