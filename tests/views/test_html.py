@@ -21,7 +21,7 @@ from nbmem.views.text import render_text
 from tests.views import sample_reports as sample
 
 KEPT_TAGS = {
-    *("div", "span", "img", "ul", "li", "details", "summary", "pre"),
+    *("b", "div", "span", "img", "ul", "li", "details", "summary", "pre"),
     *("table", "caption", "thead", "tbody", "tr", "th", "td"),
 }
 KEPT_ATTRIBUTES = {
