@@ -78,7 +78,7 @@ class Screencast:
         )
 
 
-@pytest.mark.cells(SETUP, TRAIN)
+@pytest.mark.cells(SETUP, TRAIN, name="train.ipynb")
 def test_a_forgotten_checkpoint_is_named_and_freed_by_a_click(notebook, page, pictures):
     cast = Screencast(page, pictures)
     notebook.command("application:toggle-left-area")
