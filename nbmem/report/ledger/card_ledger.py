@@ -177,10 +177,10 @@ class CardLedger:
                 process_known=self.process_known,
                 owners=shares,
                 machine=part,
-                parts=self._parts.at(position),
+                parts=by_name,
             )
-            for position, row, shares, part in zip(
-                positions, held.tolist(), owners, parts, strict=True
+            for row, shares, part, by_name in zip(
+                held.tolist(), owners, parts, self._parts.at(at), strict=True
             )
         ]
 
@@ -343,14 +343,13 @@ class _Parts:
             if len(rows := np.flatnonzero((mine == number) & (category == what)))
         }
 
-    def at(self, position: int) -> tuple[CategoryPart, ...]:
-        """Return the parts at a position, those of a category in order of names."""
-        at = np.array([position], np.int64)
-        found = (
-            CategoryPart(category, part, int(curve.at(at)[0]))
-            for (category, part), curve in self._curves.items()
-        )
-        return tuple(one for one in found if one.size)
+    def at(self, positions: Ints) -> list[tuple[CategoryPart, ...]]:
+        """Return the parts at each position, those of a category in order of names."""
+        sizes = {key: curve.at(positions).tolist() for key, curve in self._curves.items()}
+        return [
+            tuple(CategoryPart(*key, size[row]) for key, size in sizes.items() if size[row])
+            for row in range(len(positions))
+        ]
 
 
 class _Curve:
