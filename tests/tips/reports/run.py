@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,7 +45,8 @@ def run_program(text: str, name: str, card: str) -> dict[str, Any]:
             {"XDG_CONFIG_HOME": folder, "APPDATA": folder, "PYTORCH_CUDA_ALLOC_CONF": ""},
             LIMIT,
         )
-        ended = f"exit code {ran.returncode}: {(ran.stdout + ran.stderr)[-300:]}"
+        said = (ran.stdout + ran.stderr).replace(f"{folder}{os.sep}", "")
+        ended = f"exit code {ran.returncode}: {said[-300:]}"
         if not report.exists():
             raise BrokenError(ended)
         found: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
