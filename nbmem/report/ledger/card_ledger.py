@@ -344,7 +344,7 @@ class _Parts:
         }
 
     def at(self, positions: Ints) -> list[tuple[CategoryPart, ...]]:
-        """Return the parts at each position, those of a category in order of names."""
+        """Return the parts at each position; a category's by name."""
         sizes = {key: curve.at(positions).tolist() for key, curve in self._curves.items()}
         return [
             tuple(CategoryPart(*key, size[row]) for key, size in sizes.items() if size[row])
