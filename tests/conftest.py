@@ -70,7 +70,8 @@ def _heap_of_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
     Torch, and the sessions that other files' tests keep, are most of the heap and take most of the
     time. A frozen object is in no collection, and `gc.get_referrers` does not find it. A walk that
     begins at the modules still comes to it. So other files of tests are not in `sys.modules`
-    meanwhile, and at the end the results are dropped that functions of tests cache in this file.
+    meanwhile, and at the end the results are dropped that functions cache in this file of tests or
+    in one that it takes such a function from.
     """
     gc.collect()
     gc.freeze()
@@ -83,9 +84,16 @@ def _heap_of_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
         del sys.modules[name]
     yield
     sys.modules.update(other_tests)
-    for function in vars(request.module).values():
-        if type(function) is CACHED and function.__module__.startswith("tests."):
-            function.cache_clear()
+    for name in {"", *map(_home_of_cache, vars(request.module).values())} - {""}:
+        for function in vars(sys.modules[name]).values():
+            if _home_of_cache(function):
+                function.cache_clear()
+
+
+def _home_of_cache(function: object) -> str:
+    """Return the module of tests whose function caches its results; "" for anything else."""
+    home = function.__module__ if type(function) is CACHED else ""
+    return home if home.startswith("tests.") and home in sys.modules else ""
 
 
 @pytest.fixture(autouse=True)

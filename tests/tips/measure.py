@@ -18,7 +18,7 @@ def program_runner():
 
     def run(code, *, before="", card="H100 80GB", stacks=False, **options):
         leave()
-        virtual.activate(card, **options)
+        virtual.activate(card, **{"defer": True, **options})
         names = {"__name__": "__main__"}
         spaces.append(names)
         exec(compile(before, "before.py", "exec"), names)
