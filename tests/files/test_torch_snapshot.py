@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 from nbmem.core.errors import FileFormatError, UsageError
+from nbmem.core.files.snapshot_session import LOST, session_of_snapshot
 from nbmem.core.files.torch_snapshot import device_history, load_snapshot, pool_id, pool_number
 from nbmem.core.session.events import Action, BlockState, Frame
 
@@ -79,6 +80,17 @@ def test_what_a_newer_torch_adds_is_skipped_and_counted():
     )
     assert len(history.events) == 1
     assert history.skipped == 1
+
+
+@pytest.mark.parametrize(("flag", "is_told"), [(True, True), (False, False), ("yes", False)])
+def test_a_history_that_was_full_gets_a_note(tmp_path, flag, is_told):
+    settings = {"trace_alloc_overflowed": flag, "trace_alloc_max_entries": 2}
+    raw = snapshot(
+        entry("segment_alloc", size=2048), entry("alloc", size=100), segments=[segment()],
+        allocator_settings=settings,
+    )  # fmt: skip
+    notes = session_of_snapshot(write_snapshot(tmp_path, raw)).notes
+    assert (LOST in notes) == is_told
 
 
 @pytest.mark.parametrize(

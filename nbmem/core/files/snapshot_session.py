@@ -42,6 +42,13 @@ NOTE = (
     "highest reserved figure, and phases are told from its Python stacks, if it has any. Trace "
     "with nbmem to have them."
 )
+LOST = (
+    "torch's history was full when this snapshot was dumped, so its oldest events are missing. "
+    "What was allocated before the first one that is left has neither a time nor a line. Give "
+    "_record_memory_history() larger max_entries, or dump earlier."
+)
+"""torch 2.13 does not say so; later ones do, for all devices together.
+https://github.com/pytorch/pytorch/pull/179276"""
 _C = TypeVar("_C", bound=Columns)
 _LEFTOVER = MIB
 """How much larger a block may be than its tensor; old releases wrote only its size."""
@@ -79,8 +86,10 @@ def _session(raw: dict[str, Any], path: str | Path) -> Session:
     devices: list[DeviceTrace] = []
     stacks: list[Stack] = []
     skipped = 0
+    lost = False
     for index in range(len(raw["device_traces"])):
         history = device_history(raw, index)
+        lost |= history.settings.get("trace_alloc_overflowed") is True
         skipped += history.skipped
         events = history.events
         if not len(events) and not len(history.layout_at_end.segments):
@@ -113,6 +122,8 @@ def _session(raw: dict[str, Any], path: str | Path) -> Session:
             "torch.cuda.memory._record_memory_history() before the code, dump behind it."
         )
     notes = [NOTE]
+    if lost:
+        notes.append(LOST)
     if skipped:
         notes.append(f"{skipped} entries of a kind that this nbmem does not know were skipped.")
     return Session(
