@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test demo lab format docs bench fuzz notebooks integrations accuracy accuracy-cpu card oracle torches newest clean
+.PHONY: help setup check test demo lab format docs bench fuzz notebooks integrations accuracy accuracy-cpu other-cards card oracle torches newest clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ accuracy: ## compare the virtual GPU and three baselines with recorded runs: dow
 
 accuracy-cpu: setup ## the same with the CPU build of torch: the runs that need no torchvision
 	$(VENV) -m tests.accuracy
+
+other-cards: ## compare virtual cards with jobs that others measured on theirs: 10 minutes
+	$(PYTHON) tools/test.py other-cards
 
 card: ## measure a real card for the tables: 15 minutes at most, after downloading about 5 GB
 	$(PYTHON) tools/card.py

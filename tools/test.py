@@ -197,6 +197,12 @@ def _cudnn(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     return _stream(str(small), "-m", "pytest", *tests)
 
 
+def _other_cards(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
+    """Compare virtual cards with figures of other people's; write docs/accuracy.md's table."""
+    small = _beside(python, "cudnn", fresh=fresh)
+    return _stream(str(small), "-m", "tests.other_cards", "--write")
+
+
 def _beside(python: Path, group: str, *, fresh: bool) -> Path:
     """Prepare a small environment with one dependency group.
 
@@ -347,6 +353,7 @@ CHECKS = (
 BY_NAME = (
     Check("long", _command("pytest", "-m", "long")),
     Check("integrations", _integrations),
+    Check("other-cards", _other_cards),
 )
 """Run only if they are named."""
 
