@@ -198,7 +198,7 @@ def _cudnn(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
 
 
 def _other_cards(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
-    """Compare virtual cards with figures of other people's; write docs/accuracy.md's table."""
+    """Compare virtual cards with other people's figures; write their table."""
     small = _beside(python, "cudnn", fresh=fresh)
     return _stream(str(small), "-m", "tests.other_cards", "--write")
 

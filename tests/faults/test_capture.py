@@ -13,7 +13,7 @@ from tests.faults import capture
 
 PARTS = 2
 """Tests, for as many workers."""
-RARELY = 24
+RARELY = 48
 """One function in so many is tried here; `python -m tests.faults.capture` tries all."""
 
 

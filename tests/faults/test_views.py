@@ -13,7 +13,7 @@ from tests.faults.injector import Fault, Target, functions
 
 PARTS = 4
 """The functions in so many tests, for as many workers."""
-RARELY = 3
+RARELY = 6
 """One function in so many is tried here; `python -m tests.faults.views` tries all."""
 
 
