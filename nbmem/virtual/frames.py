@@ -15,11 +15,21 @@ if TYPE_CHECKING:
 
 _OWN = str(Path(__file__).parent)
 _OPS = "torch._ops"
+_RECORDING = "nbmem.capture."
 
 
 def is_own(frame: FrameType) -> bool:
     """Return whether a frame is the virtual card's own code."""
     return frame.f_code.co_filename.startswith(_OWN)
+
+
+def is_recording(frame: FrameType) -> bool:
+    """Return whether a frame is of nbmem's recorder.
+
+    It compares addresses and reads no data.
+    """
+    name = frame.f_globals.get("__name__")
+    return type(name) is str and name.startswith(_RECORDING)
 
 
 def line_outside() -> tuple[CodeType, int]:

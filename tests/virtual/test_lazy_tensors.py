@@ -34,6 +34,17 @@ def defer(request):
     return request.param
 
 
+def test_a_trace_leaves_weights_unwritten_that_stay_on_the_host(host):
+    net = nn.Sequential(nn.Linear(1024, 1024), nn.Linear(1024, 1024))
+    with nbmem.trace("cell", namespace={"net": net}) as trace:
+        net[0].cuda()
+        net[0](torch.zeros(8, 1024, device="cuda")).sum().backward()
+    trace.report()
+    assert host.kept_of(net[1].weight) is not None
+    assert net[1].weight.data_ptr()  # the program may read through it
+    assert host.kept_of(net[1].weight) is None
+
+
 def program():
     """Make, change and copy large tensors in every deferred way."""
     weight = torch.empty(LARGE)

@@ -5,12 +5,14 @@ The copies serve deepcopy, save and load.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import _C
 
 from nbmem.virtual.devices import CUDA
+from nbmem.virtual.frames import is_recording
 from nbmem.virtual.patches.patcher import Patch, patches_of
 from nbmem.virtual.patches.tensor_api.transfers import card_device, is_card
 from nbmem.virtual.tensors.host.recipes import View
@@ -43,7 +45,8 @@ def storage_patches(mode: CardMode) -> list[Patch]:
 
     def data_ptr(self: torch.UntypedStorage) -> int:
         if not _on_card(self):
-            mode.host.write(self)  # other code reads through the address
+            if not is_recording(sys._getframe(1)):
+                mode.host.write(self)  # other code reads through the address
             return _Base.data_ptr(self)
         block = mode.storages.of_storage(self)
         return 0 if block is None else block.addr

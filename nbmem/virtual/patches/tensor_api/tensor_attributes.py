@@ -7,6 +7,7 @@ driver.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import _C
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from nbmem.virtual.devices import CUDA, LAZY, is_virtual, true_device
+from nbmem.virtual.frames import is_recording
 from nbmem.virtual.patches.patcher import Patch, patches_of
 from nbmem.virtual.patches.tensor_api.transfers import MOVES, card_device, is_card, lazy_patches
 from nbmem.virtual.tensors.quantized import is_quantized
@@ -43,7 +45,8 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
 
     def data_ptr(self: torch.Tensor) -> int:
         if not is_virtual(self):
-            mode.host.write_tensor(self)  # other code reads through the address
+            if not is_recording(sys._getframe(1)):
+                mode.host.write_tensor(self)  # other code reads through the address
             return _Base.data_ptr(self)
         block = mode.storages.of(self)
         if block is None or not block.addr or not self.numel():
