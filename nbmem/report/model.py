@@ -205,6 +205,7 @@ class OomReport:
         given_back: Cached bytes that torch released before the request failed.
         largest: The largest free cached block that could serve such a request.
         pieces: All free cached blocks that could.
+        pooled: Free bytes of private pools, which serve only the CUDA graphs that own them.
         reason: Why it could not be served, in one or two sentences.
         ledger: The card at that moment.
         holders: The largest, descending.
@@ -230,6 +231,7 @@ class OomReport:
     given_back: int | None = None
     largest: int | None = None
     pieces: int | None = None
+    pooled: int | None = None
     reason: str
     ledger: Ledger | None = None
     holders: tuple[HeldGroup, ...] = ()

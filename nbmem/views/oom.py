@@ -96,12 +96,14 @@ def figures(autopsy: OomReport) -> list[tuple[str, int | None, str]]:
     """Return the known figures of the moment: name, bytes, meaning."""
     a = autopsy
     cached = None if a.reserved is None or a.allocated is None else a.reserved - a.allocated
+    rest = "all of it" if not a.pooled else "the rest"
     rows = [
         ("asked for", a.asked or a.wanted, "the block that the line asked for"),
         ("free on the card", a.free, "after torch had given back what it could"),
         ("given back first", a.given_back or None, "cached segments that torch itself gave up"),
         ("allocated", a.allocated, "in live tensors"),
-        ("cached", cached, "held by torch beyond that, all of it in pieces between live tensors"),
+        ("cached", cached, f"held by torch beyond that, {rest} in pieces between live tensors"),
+        ("in private pools", a.pooled or None, "of the cache, free only for CUDA graphs of theirs"),
         ("largest free piece", a.largest, "of the cache, where the request may go"),
         ("allowed", a.limit, "set by a memory fraction"),
         ("other processes", a.others or None, "on the same card"),

@@ -7,8 +7,9 @@ torch, shared, spilled_bytes}; `peak` {allocated, reserved, active, requested, p
 {name, step, allocated, reserved, peak_allocated, peak_reserved, ledger_at_peak, ledger_at_end};
 `unknown`; `dropped_events`; `notes`; `findings`, a list of {rule, title, evidence, low, high,
 ground, code, command}; `out_of_memory`, a list of {caught, line, layer, operator, phase, step,
-asked, wanted, free, limit, allocated, reserved, given_back, largest_free, reason, ledger, holders,
-remedies}; the one that ended the recording (or the last) comes first, and only it has all fields;
+asked, wanted, free, limit, allocated, reserved, given_back, largest_free, free_in_private_pools,
+reason, ledger, holders, remedies}; the one that ended the recording (or the last) comes first, and
+only it has all fields;
 `lines`, null without Python stacks, {file, rows, elsewhere}, both lists of {line, text, peak, kept,
 taken}; `would_run_on`, a list by size of {card, total, fits, margin, spare, short, releases, exact,
 how}, and `would_run_on_limits`, what that list cannot know, one sentence each.
@@ -155,6 +156,7 @@ def _oom(autopsy: OomReport) -> dict[str, Any]:
         "reserved": autopsy.reserved,
         "given_back": autopsy.given_back,
         "largest_free": autopsy.largest,
+        "free_in_private_pools": autopsy.pooled,
         "reason": autopsy.reason,
         "ledger": None if autopsy.ledger is None else autopsy.ledger.to_json(),
         "holders": [

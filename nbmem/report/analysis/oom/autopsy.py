@@ -15,7 +15,13 @@ from nbmem.core.session.holders import HolderKind, roots
 from nbmem.core.units import format_bytes
 from nbmem.report.analysis.framework_advice import other_frameworks_text
 from nbmem.report.analysis.moments import moment_at
-from nbmem.report.analysis.oom.failed_request import FailedRequest, cases, free_pieces, layout
+from nbmem.report.analysis.oom.failed_request import (
+    FailedRequest,
+    cases,
+    free_in_private_pools,
+    free_pieces,
+    layout,
+)
 from nbmem.report.analysis.oom.live_groups import groups
 from nbmem.report.analysis.oom.remedies import remedies
 from nbmem.report.analysis.source_lines import users_line
@@ -77,7 +83,8 @@ def passed_over_note(card_ledger: CardLedger) -> str | None:
 def _brief(case: FailedRequest, t0_ns: int) -> OomReport:
     """Explain where, what and why a request failed, without remedies."""
     seen = case.refusal
-    pieces = free_pieces(case, layout(case))
+    at = layout(case)
+    pieces = free_pieces(case, at)
     return OomReport(
         at=_moment(case, t0_ns),
         device=case.card_ledger.trace.info.index,
@@ -94,6 +101,7 @@ def _brief(case: FailedRequest, t0_ns: int) -> OomReport:
         given_back=case.given_back,
         largest=int(pieces.max(initial=0)),
         pieces=int(pieces.sum()),
+        pooled=free_in_private_pools(at),
         reason=_reason(case, int(pieces.sum()), int(pieces.max(initial=0)), len(pieces)),
     )
 

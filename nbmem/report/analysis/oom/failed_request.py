@@ -161,6 +161,13 @@ def layout(case: FailedRequest) -> Layout:
     return Layout(segments=segments, blocks=blocks)
 
 
+def free_in_private_pools(at: Layout) -> int:
+    """Return the free bytes of private pools, for CUDA graphs alone."""
+    free = at.blocks[at.blocks.state == BlockState.INACTIVE]
+    home = np.searchsorted(at.segments.addr, free.addr, "right") - 1
+    return int(free.size[at.segments.pool[home] != 0].sum())
+
+
 def free_pieces(case: FailedRequest, at: Layout) -> Ints:
     """Return sizes of the free cached blocks that may serve the request.
 

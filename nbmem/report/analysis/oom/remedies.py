@@ -84,7 +84,7 @@ def _growth(trial: Trial) -> Attempts:
     yield (
         Finding(
             rule="grows_each_step",
-            title=f"{name} grows by {format_bytes(then.slope)} a {noun} and holds "
+            title=f"{name} grows by {format_bytes(then.slope)} {_article(noun)} and holds "
             f"{format_bytes(size)}: keep it on the CPU",
             evidence=f"With every {noun} more of it is left on the card.",
             low=size,
@@ -93,6 +93,10 @@ def _growth(trial: Trial) -> Attempts:
         ),
         trial.now(freed=rows.tolist(), then=kept_elsewhere(then, requested)),
     )
+
+
+def _article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
 def _limit(trial: Trial) -> Attempts:

@@ -15,6 +15,7 @@ from nbmem.report.analysis.oom.continuations.continuation import (
     FutureBlock,
 )
 from nbmem.report.analysis.oom.continuations.estimated_step import estimated_step
+from nbmem.report.analysis.oom.continuations.repeated_loop import repeated_loop
 from nbmem.report.analysis.oom.continuations.repeated_step import repeated_step
 from nbmem.report.analysis.oom.request_replay import FailureReplay, replay_from_layout
 
@@ -74,7 +75,7 @@ class Trial:
         self, case: FailedRequest, held: Sequence[AllocationGroup], phase: str | None
     ) -> None:
         self.case, self.held, self.phase = case, held, phase
-        found = None if case.caught else repeated_step(case) or estimated_step(case, phase)
+        found = None if case.caught else _continuation(case, phase)
         self.known = found is not None
         alone = FutureBlock(0, NEVER, case.size, case.stream, -1, of_batch=True)
         self.then = found or Continuation(blocks=(alone,), period=1, steps=1, estimated=True)
@@ -86,7 +87,12 @@ class Trial:
 
     @property
     def noun(self) -> str:
-        """Name of an iteration: `step` where it trains, else `call`."""
+        """Name of what is repeated.
+
+        It is `step` where the program trains, else `call`, or `iteration` of a loop without either.
+        """
+        if self.then.loop:
+            return "iteration"
         names = {*self.case.card_ledger.phases.names.tolist()}
         return "step" if names & {"forward", "backward"} else "call"
 
@@ -158,6 +164,11 @@ class Trial:
             return Outcome("more", int(failed_at // then.period))
         steps = then.steps + end.left // then.slope
         return Outcome("on") if steps >= LONG else Outcome("more", steps)
+
+
+def _continuation(case: FailedRequest, phase: str | None) -> Continuation | None:
+    """Return what follows a failed request; None if that is not known."""
+    return repeated_loop(case) or repeated_step(case) or estimated_step(case, phase)
 
 
 def explained(found: Finding, outcome: Outcome, trial: Trial) -> Finding:

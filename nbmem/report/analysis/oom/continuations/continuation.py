@@ -73,6 +73,7 @@ class Continuation:
         grown: Live recorded allocations of what grows in each step.
         slope: Bytes by which they grow in a step.
         estimated: Whether no earlier step was recorded.
+        loop: Whether a step is an iteration of a loop that calls no module.
     """
 
     blocks: tuple[FutureBlock, ...]
@@ -82,6 +83,7 @@ class Continuation:
     grown: tuple[int, ...] = ()
     slope: int = 0
     estimated: bool = False
+    loop: bool = False
 
     @property
     def one_more(self) -> int:

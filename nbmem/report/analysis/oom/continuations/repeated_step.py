@@ -40,7 +40,7 @@ MOST_BLOCKS = 20_000
 MOST_STEPS = 100
 
 
-class _Requests(NamedTuple):
+class Requests(NamedTuple):
     """Requests and frees up to the failed one, which is the last.
 
     Attributes:
@@ -65,11 +65,11 @@ class _Requests(NamedTuple):
     number: Ints
 
 
-class _Match(NamedTuple):
-    """An earlier step's request at the same place.
+class Place(NamedTuple):
+    """The request of an earlier step at the same place.
 
     Attributes:
-        before: Its request.
+        before: Its index.
         equal: How many requests before it are equal to those before the failed one.
     """
 
@@ -82,7 +82,7 @@ def repeated_step(case: FailedRequest) -> Continuation | None:
 
     None if no earlier step was at the same place.
     """
-    asked = _requests(case)
+    asked = requests_before(case)
     last = len(asked.row) - 1
     if asked.step[last] < 0:  # a load repeats itself, too, and ends
         return None
@@ -90,11 +90,12 @@ def repeated_step(case: FailedRequest) -> Continuation | None:
     for code in (asked.code, np.where(asked.alloc, 0, asked.code)):
         place = _place_before(asked, code, since)
         if place is not None:
-            return _continued(case, asked, place, since)
+            return continued(case, asked, place, since)
     return None
 
 
-def _requests(case: FailedRequest) -> _Requests:
+def requests_before(case: FailedRequest) -> Requests:
+    """List the requests and frees up to the failed request."""
     a, phases = case.card_ledger.allocations, case.card_ledger.phases
     made = int(np.searchsorted(a.allocated_at, case.index))
     rows = np.arange(made)
@@ -116,7 +117,7 @@ def _requests(case: FailedRequest) -> _Requests:
     step = passes[phase]
     older = ~alloc & (passes[born] < step)
     count = np.cumsum(alloc & ~np.append(lasting, [False])[row])
-    return _Requests(
+    return Requests(
         row=row,
         alloc=alloc,
         size=np.where(alloc, requested, age),
@@ -136,7 +137,7 @@ def _numbers(lasting: NDArray[np.bool_]) -> Ints:
     return np.concatenate([[0], np.cumsum(~lasting)]).astype(np.int64)
 
 
-def _place_before(asked: _Requests, code: Ints, since: int) -> _Match | None:
+def _place_before(asked: Requests, code: Ints, since: int) -> Place | None:
     """Return the latest request that an earlier step made at this place.
 
     Args:
@@ -162,7 +163,7 @@ def _place_before(asked: _Requests, code: Ints, since: int) -> _Match | None:
     if not len(places):
         return None
     best = np.lexsort((places, equal, -off))[-1]
-    return _Match(int(places[best]), int(equal[best]))
+    return Place(int(places[best]), int(equal[best]))
 
 
 def _count_equal(code: Ints, places: Ints) -> Ints:
@@ -178,7 +179,7 @@ def _count_equal(code: Ints, places: Ints) -> Ints:
     return equal
 
 
-def _continued(case: FailedRequest, asked: _Requests, place: _Match, since: int) -> Continuation:
+def continued(case: FailedRequest, asked: Requests, place: Place, since: int) -> Continuation:
     """Repeat the requests since the earlier place, from the failed one on."""
     period = len(asked.row) - 1 - place.before
     card_ledger, a = case.card_ledger, case.card_ledger.allocations
@@ -234,7 +235,7 @@ def _continued(case: FailedRequest, asked: _Requests, place: _Match, since: int)
     )
 
 
-def _rows_before(asked: _Requests, place: _Match) -> dict[int, int]:
+def _rows_before(asked: Requests, place: Place) -> dict[int, int]:
     """Map each allocation of the last step to that of the step before it."""
     last = len(asked.row) - 1
     period = last - place.before
@@ -244,7 +245,7 @@ def _rows_before(asked: _Requests, place: _Match) -> dict[int, int]:
     return dict(zip(asked.row[one][both].tolist(), asked.row[two][both].tolist(), strict=True))
 
 
-def _longer(asked: _Requests, place: _Match, live: NDArray[np.bool_]) -> dict[int, int]:
+def _longer(asked: Requests, place: Place, live: NDArray[np.bool_]) -> dict[int, int]:
     """Map live allocations to the bytes by which each step extends them.
 
     It must be the same between three of them, as where a step joins its result to all before.
@@ -263,7 +264,7 @@ def _longer(asked: _Requests, place: _Match, live: NDArray[np.bool_]) -> dict[in
 
 
 def _generations(
-    asked: _Requests, period: int, grown: set[int], live: NDArray[np.bool_]
+    asked: Requests, period: int, grown: set[int], live: NDArray[np.bool_]
 ) -> Iterator[int]:
     """Yield all live allocations of what grows, of earlier steps, too."""
     place = {row: at for at, row in enumerate(asked.row.tolist()) if asked.alloc[at]}
@@ -275,7 +276,7 @@ def _generations(
 
 
 def _later_sizes(
-    asked: _Requests, place: _Match, since: int, of_batch: NDArray[np.bool_]
+    asked: Requests, place: Place, since: int, of_batch: NDArray[np.bool_]
 ) -> Callable[[int], int]:
     """Return a function from a later position to the bytes requested there.
 
