@@ -27,6 +27,7 @@ STEP = 2 << 20
 """nvidia-smi's figures are multiples of it."""
 SHALLOW = 4
 """Layers up to which a convolutional network counts as shallow."""
+SMALL, DEEP = f"up to {SHALLOW} layers", f"from {SHALLOW + 1} layers"
 HEAD = (
     "| A100 40GB | jobs | beyond reserved, MiB | within 2 MiB | median difference | largest "
     "| ran out there | of these here | only here |"
@@ -47,7 +48,7 @@ def group_of(job: gpumemnet.Job) -> str:
     a = arguments_of(job.name)
     if job.kind != "cnn":
         return "perceptrons"
-    depth = f"up to {SHALLOW} layers" if a["depth"] <= SHALLOW else f"from {SHALLOW + 1} layers"
+    depth = SMALL if a["depth"] <= SHALLOW else DEEP
     return f"convolutional networks {depth}" + (", batch norm" if a["batchnorm"] else "")
 
 
@@ -63,37 +64,50 @@ def compare(jobs: list[gpumemnet.Job], processes: int) -> list[Compared]:
 def table(compared: Iterable[Compared]) -> list[str]:
     """Format one line for each group.
 
-    What a process takes beyond reserved bytes is one figure for a whole group: the median of what
-    is left of nvidia-smi's.
+    What a process takes beyond reserved bytes is one figure for all that load the same libraries.
+    It is the median of what is left of nvidia-smi's figure in their smaller networks.
     """
     groups: dict[str, list[Compared]] = defaultdict(list)
     for one in compared:
         groups[one.group].append(one)
+    small = {name: _left(rows) for name, rows in groups.items() if DEEP not in name}
     return [
         HEAD,
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
-        *(_line(name, groups[name]) for name in sorted(groups, key=_order)),
+        *(
+            _line(name, groups[name], small.get(name.replace(DEEP, SMALL), _left(groups[name])))
+            for name in sorted(groups, key=_order)
+        ),
     ]
 
 
-def _order(name: str) -> tuple[bool, str]:
-    return not name.startswith("perceptrons"), name
+def _order(name: str) -> tuple[bool, bool, str]:
+    return not name.startswith("perceptrons"), DEEP in name, name
 
 
-def _line(name: str, rows: list[Compared]) -> str:
-    both = [r for r in rows if not (r.job.ran_out or r.said.ran_out or r.said.error)]
-    beyond = statistics.median(r.job.used - r.said.reserved for r in both)
+def _left(rows: list[Compared]) -> float:
+    """Return the median of what nvidia-smi showed beyond reserved bytes."""
+    left = [r.job.used - r.said.reserved for r in _finished(rows)]
+    return statistics.median(left) if left else 0
+
+
+def _finished(rows: list[Compared]) -> list[Compared]:
+    return [r for r in rows if not (r.job.ran_out or r.said.ran_out or r.said.error)]
+
+
+def _line(name: str, rows: list[Compared], beyond: float) -> str:
+    both = _finished(rows)
     off = [r.said.reserved + beyond - r.job.used for r in both]
     shares = [100 * abs(d) / r.job.used for d, r in zip(off, both, strict=True)]
     within = sum(abs(d) <= STEP for d in off)
-    worst = max(zip(shares, off, strict=True))
+    worst = max(zip(shares, off, strict=True), default=(0.0, 0.0))
     sign = "-" if worst[1] < 0 else "+" if worst[1] > 0 else ""
     there = [r for r in rows if r.job.ran_out]
     here = sum(r.said.ran_out for r in there)
     only = sum(r.said.ran_out and not r.job.ran_out for r in rows)
     return (
         f"| {name} | {len(rows)} | {beyond / (1 << 20):,.0f} | {within} of {len(both)} "
-        f"| {statistics.median(shares):.2f}% | {sign}{worst[0]:.2f}% "
+        f"| {statistics.median(shares or [0.0]):.2f}% | {sign}{worst[0]:.2f}% "
         f"| {len(there)} | {here} | {only} |"
     )
 
