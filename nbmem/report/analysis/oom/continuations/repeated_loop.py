@@ -16,7 +16,7 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import without_shape
 from nbmem.report.analysis.oom.continuations.repeated_step import (
-    Place,
+    SamePlace,
     continued,
     requests_before,
 )
@@ -53,7 +53,7 @@ def repeated_loop(case: FailedRequest) -> Continuation | None:
     if period is None:
         return None
     last = len(asked.row) - 1
-    found = continued(case, asked, Place(last - period, (REPEATED - 1) * period - 1), 0)
+    found = continued(case, asked, SamePlace(last - period, (REPEATED - 1) * period - 1), 0)
     told = found.slope and all(_is_element(case.card_ledger, row) for row in found.grown)
     return replace(found, loop=True) if told else None
 

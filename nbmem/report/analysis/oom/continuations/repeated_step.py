@@ -65,7 +65,7 @@ class Requests(NamedTuple):
     number: Ints
 
 
-class Place(NamedTuple):
+class SamePlace(NamedTuple):
     """The request of an earlier step at the same place.
 
     Attributes:
@@ -137,7 +137,7 @@ def _numbers(lasting: NDArray[np.bool_]) -> Ints:
     return np.concatenate([[0], np.cumsum(~lasting)]).astype(np.int64)
 
 
-def _place_before(asked: Requests, code: Ints, since: int) -> Place | None:
+def _place_before(asked: Requests, code: Ints, since: int) -> SamePlace | None:
     """Return the latest request that an earlier step made at this place.
 
     Args:
@@ -163,7 +163,7 @@ def _place_before(asked: Requests, code: Ints, since: int) -> Place | None:
     if not len(places):
         return None
     best = np.lexsort((places, equal, -off))[-1]
-    return Place(int(places[best]), int(equal[best]))
+    return SamePlace(int(places[best]), int(equal[best]))
 
 
 def _count_equal(code: Ints, places: Ints) -> Ints:
@@ -179,7 +179,7 @@ def _count_equal(code: Ints, places: Ints) -> Ints:
     return equal
 
 
-def continued(case: FailedRequest, asked: Requests, place: Place, since: int) -> Continuation:
+def continued(case: FailedRequest, asked: Requests, place: SamePlace, since: int) -> Continuation:
     """Repeat the requests since the earlier place, from the failed one on."""
     period = len(asked.row) - 1 - place.before
     card_ledger, a = case.card_ledger, case.card_ledger.allocations
@@ -235,7 +235,7 @@ def continued(case: FailedRequest, asked: Requests, place: Place, since: int) ->
     )
 
 
-def _rows_before(asked: Requests, place: Place) -> dict[int, int]:
+def _rows_before(asked: Requests, place: SamePlace) -> dict[int, int]:
     """Map each allocation of the last step to that of the step before it."""
     last = len(asked.row) - 1
     period = last - place.before
@@ -245,7 +245,7 @@ def _rows_before(asked: Requests, place: Place) -> dict[int, int]:
     return dict(zip(asked.row[one][both].tolist(), asked.row[two][both].tolist(), strict=True))
 
 
-def _longer(asked: Requests, place: Place, live: NDArray[np.bool_]) -> dict[int, int]:
+def _longer(asked: Requests, place: SamePlace, live: NDArray[np.bool_]) -> dict[int, int]:
     """Map live allocations to the bytes by which each step extends them.
 
     It must be the same between three of them, as where a step joins its result to all before.
@@ -276,7 +276,7 @@ def _generations(
 
 
 def _later_sizes(
-    asked: Requests, place: Place, since: int, of_batch: NDArray[np.bool_]
+    asked: Requests, place: SamePlace, since: int, of_batch: NDArray[np.bool_]
 ) -> Callable[[int], int]:
     """Return a function from a later position to the bytes requested there.
 
