@@ -56,6 +56,8 @@ SILENT = {
     "activations of a training": "w = torch.ones(1, 262144, device='cuda', requires_grad=True)\n"
     "x = torch.ones(1024, 262144, device='cuda')\n"
     "def loss(x):\n    return (x * w).sigmoid().mean()\nl = loss(x)\nl.backward()",
+    "a model that is built": "nets = [nn.Linear(4096, 4096, device='cuda') for _ in range(60)]\n"
+    "total = sum(p.sum() for net in nets for p in net.parameters()).item()\ndel nets",
     "little of the card": SCORES.format(call="score(x)").replace("262144", "26214"),
 }
 

@@ -31,6 +31,8 @@ CALLERS = 3
 LONGEST = 200
 """Characters of a line's text that are kept."""
 _CALL = ("_call_impl", "_wrapped_call_impl")
+_MAKING = ("__init__", "from_pretrained", "load_state_dict", "_apply")
+"""Functions of libraries that make the tensors of an object, or move them."""
 
 
 def large_allocation_lines(
@@ -38,8 +40,8 @@ def large_allocation_lines(
 ) -> dict[str, Any]:
     """Return the lines of large allocations, as a fact of the session.
 
-    Keys: `frames` (file, line, function and text of each); `stacks` (whether a module of a library
-    was called from the innermost line, then indices of frames); `rows` (card, event, stack).
+    Keys: `frames` (file, line, function and text of each); `stacks` (whether an object of a library
+    made it, then indices of frames); `rows` (card, event, stack).
 
     Args:
         devices: The cards with their events.
@@ -83,7 +85,8 @@ def _reduced(stack: Stack, frames: dict[Frame, int]) -> list[Any]:
     own = [frame for frame in stack if is_users(frame)][:CALLERS]
     inner = stack[: stack.index(own[0])] if own else stack
     module = any(
-        frame.function in _CALL and with_slashes(frame.file).endswith("nn/modules/module.py")
+        frame.function in _MAKING
+        or (frame.function in _CALL and with_slashes(frame.file).endswith("nn/modules/module.py"))
         for frame in inner
     )
     return [module, *(frames.setdefault(frame, len(frames)) for frame in own)]

@@ -39,7 +39,8 @@ class AllocationLine:
     """The lines of the user's code that made an allocation.
 
     Attributes:
-        by_module: Whether a library's module was called there: it made the allocation.
+        by_module: Whether an object of a library made it: a module that was called there, built,
+            loaded or moved.
         lines: The user's lines, innermost first, at least one.
     """
 
