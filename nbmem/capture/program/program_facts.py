@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 MOST_BLOCKS = 16
 """Lists of equal blocks that are described for one module."""
 FEWEST_BLOCKS = 2
+MOST_SIZES = 64
+"""Sizes of weights on the host that are told apart, the largest ones."""
 _IN_PLACE = ("ReLU", "LeakyReLU", "ELU")
 """Modules whose backward needs their result and not their input."""
 _SWITCHES = (
@@ -131,10 +133,15 @@ def _static_facts(tree: ModuleTree) -> tuple[dict[str, Any], list[int]]:
     torch: Any = loaded_torch()
     parameters = list(tree.parameters_once())
     on_card = [p for p in parameters if locate_storage(torch, p) is not None]
+    there = set(map(id, on_card))
+    on_host = [p for p in parameters if id(p) not in there and p.device.type == "cpu"]
     found = {
         "parameters": len(parameters),
         "bytes": _bytes(on_card),
         "float32_bytes": _bytes([p for p in on_card if p.dtype == torch.float32]),
+        "host_bytes": _bytes(on_host),
+        "host_is_float32": all(p.dtype == torch.float32 for p in on_host),
+        "host_sizes": sorted({p.numel() * p.element_size() for p in on_host})[-MOST_SIZES:],
         "blocks": _blocks(torch, tree),
     }
     kinds = [type(one).__name__ for one in tree.modules()]

@@ -15,6 +15,7 @@ from nbmem.report.analysis.oom.batch_estimate import batch
 from nbmem.report.analysis.oom.continuations.continuation import LIVE
 from nbmem.report.analysis.oom.continuations.recomputation import checkpointing
 from nbmem.report.analysis.oom.live_groups import OUT, TRACEBACK
+from nbmem.report.analysis.oom.smaller_weights import smaller_weights
 from nbmem.report.analysis.oom.trial import Trial, explained, kept_elsewhere
 from nbmem.report.analysis.program_names import (
     code_name,
@@ -263,6 +264,7 @@ REMEDIES: tuple[Callable[[Trial], Attempts], ...] = (
     _inference,
     _expandable,
     _others,
+    smaller_weights,
     batch,
     checkpointing,
 )

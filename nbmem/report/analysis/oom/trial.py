@@ -44,10 +44,12 @@ class Outcome:
         kind: The program runs `on`; it runs for some `more` steps, since something grows; or it is
             known of this request `once`.
         steps: For `more`: how many steps end before it runs out again.
+        loads: For `on`: whether that is known of loading the model, and of nothing behind it.
     """
 
     kind: Literal["on", "more", "once"]
     steps: int = 0
+    loads: bool = False
 
     @property
     def place(self) -> tuple[int, int]:
@@ -173,6 +175,8 @@ def _continuation(case: FailedRequest, phase: str | None) -> Continuation | None
 
 def explained(found: Finding, outcome: Outcome, trial: Trial) -> Finding:
     """Return a remedy that says how far the program runs with it."""
+    if outcome.loads:
+        return found
     noun, steps = trial.noun, outcome.steps
     if outcome.kind == "more":
         more = f"buys {steps} more {noun}{'' if steps == 1 else 's'}"
