@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nbmem.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from nbmem.report.analysis.would_run_on import CardSize
+    from nbmem.report.analysis.card_sizes import CardSize
     from nbmem.report.ledger.card_ledger import CardLedger
     from nbmem.report.model import WouldRunOn
     from nbmem.virtual.cards import Card
@@ -49,7 +49,7 @@ def common_cards(card_ledger: CardLedger) -> WouldRunOn | None:
 
 def card_size(card: Card) -> CardSize:
     """Return what a process finds on a card of the table."""
-    from nbmem.report.analysis.would_run_on import CardSize
+    from nbmem.report.analysis.card_sizes import CardSize
 
     return CardSize(
         key=card.key,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbmem.core.errors import UsageError
 from nbmem.report.estimate_results import Fit, Layers, Plan, Worlds
+from nbmem.report.language_results import ContextFit, ModelEstimate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 _ENDLESS = 1000
 """Columns of what is no terminal."""
 
-Answer = TypeVar("Answer", bound="FitAnswer | PlanAnswer | LayersAnswer | WorldsAnswer")
+Answer = TypeVar("Answer", bound="AnyAnswer")
 
 
 class _DisplayedAnswer:
@@ -167,6 +168,47 @@ class LayersAnswer(_DisplayedAnswer, Layers):
         return pd.DataFrame([layer_json(row) for row in self.rows])
 
 
-def to_displayed(kind: type[Answer], answer: Fit | Plan | Layers | Worlds) -> Answer:
+class ModelAnswer(_DisplayedAnswer, ModelEstimate):
+    """An answer of `nbmem.estimate_model`."""
+
+    __slots__ = ()
+
+    @property
+    def _view(self) -> Any:
+        from nbmem.views import model_estimate
+
+        return model_estimate
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the stable JSON form that docs/json.md describes."""
+        from nbmem.views.exports.language_models import model_json
+
+        return model_json(self)
+
+
+class ContextAnswer(_DisplayedAnswer, ContextFit):
+    """An answer of `nbmem.fit_context`."""
+
+    __slots__ = ()
+
+    @property
+    def _view(self) -> Any:
+        from nbmem.views import context_fit
+
+        return context_fit
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the stable JSON form that docs/json.md describes."""
+        from nbmem.views.exports.language_models import context_json
+
+        return context_json(self)
+
+
+AnyAnswer = FitAnswer | PlanAnswer | LayersAnswer | WorldsAnswer | ModelAnswer | ContextAnswer
+
+
+def to_displayed(
+    kind: type[Answer], answer: Fit | Plan | Layers | Worlds | ModelEstimate | ContextFit
+) -> Answer:
     """Copy an answer into a class that displays itself."""
     return kind(**{f.name: getattr(answer, f.name) for f in dataclasses.fields(answer)})

@@ -218,9 +218,17 @@ def refuse(found: Probe, how: str) -> None:
 
 def record(program: Program, request: Request) -> Session:
     """Run a program once on the card as it is, and return the recording."""
-    session = _run(program, request).trace.session
+    return record_requests(program, request)[0]
+
+
+def record_requests(
+    program: Program, request: Request
+) -> tuple[Session, tuple[RequestSequence, ...]]:
+    """Run a program once; return the recording and each card's requests."""
+    ran = _run(program, request)
+    session = ran.trace.session
     assert session is not None  # noqa: S101 - no trace runs around ours
-    return session
+    return session, ran.requests
 
 
 def _run(program: Program, request: Request, *, look: bool = True, room: int = 0) -> _TracedRun:

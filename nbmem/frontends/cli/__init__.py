@@ -17,6 +17,7 @@ from nbmem.core.errors import NbmemError, NotWrittenError, UsageError
 from nbmem.frontends.cli import (
     demo,
     diff,
+    estimate,
     explain,
     export,
     fit,
@@ -45,6 +46,7 @@ COMMANDS: tuple[Subcommand, ...] = (
     viewer.COMMAND,
     strip.COMMAND,
     explain.COMMAND,
+    estimate.COMMAND,
     fit.COMMAND,
     plan.COMMAND,
     layers.COMMAND,

@@ -12,12 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from nbmem.estimates.answers import FitAnswer, LayersAnswer, PlanAnswer, WorldsAnswer
+    from nbmem.estimates.answers import AnyAnswer
 
 
-def finish(
-    answer: FitAnswer | PlanAnswer | LayersAnswer | WorldsAnswer, files: dict[str, Path]
-) -> int:
+def finish(answer: AnyAnswer, files: dict[str, Path]) -> int:
     """Write the requested files and print an answer."""
     answer.write(**files)
     write_out(str(answer))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.core.errors import UsageError
 from nbmem.frontends.cli.estimates import finish, progress
 from nbmem.frontends.cli.subcommand import Subcommand, targets
 
@@ -14,18 +15,26 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     from nbmem.estimates import options
+    from nbmem.estimates.language_models.options import add_method
 
-    parser.add_argument("script", metavar="SCRIPT", help="the Python file to run, many times")
+    parser.add_argument(
+        "script", metavar="SCRIPT", nargs="?", help="the Python file to run, many times"
+    )
     parser.add_argument(
         "--vary",
         metavar="NAME",
         required=True,
-        help="the variable: `NAME = 32` in the script, or its argument: `-- --NAME 32`",
+        help="the variable: `NAME = 32` in the script, or its argument: `-- --NAME 32`; of a "
+        "--model, context",
     )
     options.add_card(parser)
     options.add_world(parser)
     options.add_range(parser)
     options.add_files(parser)
+    model = parser.add_argument_group("a language model instead of a script")
+    model.add_argument("--model", metavar="NAME", help="as in `nbmem estimate`")
+    model.add_argument("--batch", metavar="N,N", help="batches to search the context for (1,2,4,8)")
+    add_method(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -35,10 +44,32 @@ def run(options: argparse.Namespace) -> int:
     from nbmem.estimates.programs import programs
 
     files = targets(options)
+    if options.model is not None:
+        return _fit_context(options)
+    if options.script is None:
+        raise UsageError("Name a script: nbmem fit train.py --vary batch. Or a --model.")
     arguments = tuple(options.script_arguments)
     program = programs.script(options.script, arguments, vary=options.vary)
     with progress("fit") as tell:
         answer = estimates.fit(program, **search(options), tell=tell)
+    return finish(answer, files)
+
+
+def _fit_context(options: argparse.Namespace) -> int:
+    """Search for the longest context of a language model."""
+    from nbmem import estimates
+    from nbmem.estimates.language_models.options import batches_of, check_context, settings_from
+    from nbmem.estimates.options import margin
+
+    if options.script is not None:
+        raise UsageError("Name a script or a --model, not both.")
+    files = targets(options)
+    check_context(options.vary)
+    settings, batches = settings_from(options), batches_of(options.batch)
+    with progress("fit") as tell:
+        answer = estimates.context_answer(
+            settings, options.gpu, batches, margin=margin(options), tell=tell
+        )
     return finish(answer, files)
 
 

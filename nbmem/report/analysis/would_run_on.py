@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +29,7 @@ from nbmem.report.model import CardFit, WouldRunOn
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from nbmem.report.analysis.card_sizes import CardSize
     from nbmem.report.analysis.oom.trial import Outcome
     from nbmem.report.analysis.replay_variants import ReplayOutcome
     from nbmem.report.ledger.allocation_facts import Ints
@@ -54,37 +55,12 @@ _SLACK = 48 * MIB
 """How far cached bytes may shift where workspaces have other sizes: decides when to replay."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardSize:
-    """One card and the memory that a process takes there, in bytes.
-
-    Attributes:
-        key: nbmem's name of the card.
-        total: Memory that CUDA reports.
-        nvml_total: Memory that nvidia-smi reports, as a report shows it.
-        context: Process memory of a bare context.
-        cublas, cudnn, nccl: Process memory of one handle of each library.
-        unowned: What the driver counts for no process, beside one process.
-        cublas_workspace: What torch allocates as a workspace of cuBLAS.
-        capability: Compute capability, which decides the kernels.
-        bfloat16: Whether fused attention takes bfloat16 there.
-    """
-
-    key: str
-    total: int
-    nvml_total: int
-    context: int
-    cublas: int
-    cudnn: int
-    nccl: int
-    unowned: int
-    cublas_workspace: int
-    capability: tuple[int, int]
-    bfloat16: bool = True
-
-
 def would_run_on(
-    card_ledger: CardLedger, cards: Sequence[CardSize], recorded: CardSize | None, margin: float
+    card_ledger: CardLedger,
+    cards: Sequence[CardSize],
+    recorded: CardSize | None,
+    margin: float,
+    most_events: int = MOST_EVENTS,
 ) -> WouldRunOn | None:
     """Return which cards would serve the recorded requests.
 
@@ -93,6 +69,7 @@ def would_run_on(
         cards: The cards.
         recorded: The recorded card, where its name is known.
         margin: Part of a card that should stay free, as `fit` keeps it.
+        most_events: Events that all replays may have together.
 
     Returns:
         The cards, the smallest first; None where there is nothing to say.
@@ -103,7 +80,7 @@ def would_run_on(
     if not info.keeps_history:
         why = "Other cards are not simulated: torch's own allocator did not record these requests."
         return WouldRunOn(limits=(why,))
-    question = _Question(card_ledger, recorded, margin)
+    question = _Question(card_ledger, recorded, margin, most_events)
     ordered = sorted(cards, key=lambda card: (card.nvml_total, card.total))
     if is_oom_text(card_ledger.session.error or ""):
         return _after_failure(question, ordered)
@@ -124,9 +101,11 @@ def _shortage(found: CardFit, room: int, enough: Sequence[int]) -> CardFit:
 class _Question:
     """One recording, and what is known of it before any replay."""
 
-    def __init__(self, card_ledger: CardLedger, recorded: CardSize | None, margin: float) -> None:
+    def __init__(
+        self, card_ledger: CardLedger, recorded: CardSize | None, margin: float, most_events: int
+    ) -> None:
         self.card_ledger, self.recorded, self.margin = card_ledger, recorded, margin
-        self._left = MOST_EVENTS
+        self._left = most_events
         trace = card_ledger.trace
         fraction = recorded_settings(trace).per_process_memory_fraction
         self.fraction = 1.0 if fraction is None else fraction

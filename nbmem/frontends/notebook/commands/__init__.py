@@ -11,6 +11,7 @@ from nbmem.core.errors import UsageError
 from nbmem.core.suggestions import suggest
 from nbmem.frontends.notebook.commands import (
     diff,
+    estimate,
     explain,
     export,
     fit,
@@ -46,6 +47,7 @@ COMMANDS: tuple[MagicCommand, ...] = (
     free.COMMAND,
     gpu.COMMAND,
     gpus.COMMAND,
+    estimate.COMMAND,
     fit.COMMAND,
     plan.COMMAND,
     layers.COMMAND,

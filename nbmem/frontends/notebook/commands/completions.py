@@ -33,6 +33,13 @@ def _cards() -> list[str]:
     return [card.key.replace(" ", "-") for card in CARDS]  # a blank would end the word
 
 
+def language_models(_asked: CompletionRequest | None = None) -> Iterable[str]:
+    """Return the language models that are known without a download."""
+    from nbmem.estimates.language_models.models import published
+
+    return list(published())
+
+
 def formats(_asked: CompletionRequest | None = None) -> Iterable[str]:
     """Return the names of the export formats."""
     from nbmem.views.exports import FORMATS

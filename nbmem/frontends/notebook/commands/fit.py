@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.arguments import parser_of
+from nbmem.core.errors import UsageError
 from nbmem.frontends.notebook.commands import completions
 from nbmem.frontends.notebook.commands import estimates as asking
 from nbmem.frontends.notebook.commands.base import MagicCommand
@@ -22,24 +23,54 @@ _USAGE = "%%nbmem fit"
 
 def _add(parser: argparse.ArgumentParser) -> None:
     from nbmem.estimates import options
+    from nbmem.estimates.language_models.options import add_method
 
     parser.add_argument("variable", metavar="VARIABLE")
     options.add_card(parser)
     options.add_world(parser)
     options.add_range(parser)
     options.add_files(parser)
+    parser.add_argument(
+        "--model", metavar="NAME", help="of this language model and no cell: `fit context`"
+    )
+    parser.add_argument(
+        "--batch", metavar="N,N", help="batches to search a model's context for (1,2,4,8)"
+    )
+    add_method(parser)
 
 
 def _run(notebook: Notebook, argument: str) -> None:
-    _answer(notebook, argument, asking.cell_above(notebook))
+    options = parser_of(_USAGE, _add).read(argument)
+    if options.model is not None:
+        _answer_context(notebook, options)
+    else:
+        _answer(notebook, options, asking.cell_above(notebook))
 
 
 def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
-    _answer(notebook, argument, asking.cell_below(notebook, cell))
-
-
-def _answer(notebook: Notebook, argument: str, cell: asking.CellSource) -> None:
     options = parser_of(_USAGE, _add).read(argument)
+    if options.model is not None:
+        raise UsageError("With --model there is no cell: write one percent sign, in a line.")
+    _answer(notebook, options, asking.cell_below(notebook, cell))
+
+
+def _answer_context(notebook: Notebook, options: argparse.Namespace) -> None:
+    """Search for the longest context of a language model."""
+    from nbmem import estimates
+    from nbmem.estimates.language_models.options import batches_of, check_context, settings_from
+    from nbmem.estimates.options import margin
+
+    check_context(options.variable)
+    settings, batches = settings_from(options), batches_of(options.batch)
+    with asking.EstimateProgress(notebook.shell, f"fit {options.variable}") as progress:
+        answer = estimates.context_answer(
+            settings, options.gpu, batches, margin=margin(options), tell=progress.add_line
+        )
+        progress.show(answer)
+    answer.write(json=options.json, html=options.html)
+
+
+def _answer(notebook: Notebook, options: argparse.Namespace, cell: asking.CellSource) -> None:
     from nbmem import estimates
     from nbmem.estimates.options import search
     from nbmem.estimates.programs import programs

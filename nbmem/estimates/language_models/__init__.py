@@ -1,0 +1,1 @@
+"""Answer questions about language models before there is any code."""

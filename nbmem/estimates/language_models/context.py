@@ -1,0 +1,203 @@
+"""Find the longest context that fits on a card, for several batches.
+
+A length is run only to know its requests. Each request's size is a polynomial of the length, so the
+simulated allocator decides the lengths between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nbmem.core.errors import UsageError
+from nbmem.core.units import format_bytes
+from nbmem.estimates.card_choice import card_for, figures_of
+from nbmem.estimates.language_models.measurement import (
+    Measured,
+    Step,
+    measure,
+    positions_of,
+)
+from nbmem.estimates.language_models.models import find_model
+from nbmem.estimates.language_models.program import write_program
+from nbmem.estimates.language_models.question import PROGRAM, missing_note
+from nbmem.estimates.programs.programs import Program
+from nbmem.estimates.questions.search.scaled_runs import ScaledRuns
+from nbmem.estimates.runs.probe_run import Reply
+from nbmem.estimates.runs.subprocess_client import EstimateProcess
+from nbmem.report.estimate_results import Probe
+from nbmem.report.language_results import ContextFit, ContextRow, MemoryPart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nbmem.estimates.language_models.settings import Settings
+    from nbmem.virtual.cards import Card
+
+STEP = 64
+"""Tokens between two lengths: a multiple of what attention's kernels pad to."""
+FIRST = 2048
+"""Tokens of a batch in the first run; the second has twice as many."""
+LONGEST = 1 << 22
+"""Tokens beyond which no length is tried."""
+BELOW = 4
+"""Lengths right below an answer that must fit, too: with a cache one may fit by luck."""
+ROUNDS = 4
+"""Runs that may correct an answer."""
+CONSTANT = 0.5
+"""Bytes a token below which a part does not grow."""
+
+
+class _Search:
+    """The search for the longest context with one batch.
+
+    Args:
+        run: Runs a length and returns what it takes.
+        card: The card.
+        margin: Bytes of it to keep free.
+        highest: Positions of the model, or None.
+    """
+
+    def __init__(
+        self, run: Callable[[int], Measured], card: Card, margin: int, highest: int | None
+    ) -> None:
+        self._run, self._margin, self._highest = run, margin, highest
+        self.scaled = ScaledRuns(card)
+        self.found: dict[int, Measured] = {}
+
+    def measure(self, seq: int) -> None:
+        """Run a length, once."""
+        if seq not in self.found:
+            found = self.found[seq] = self._run(seq)
+            probe = Probe(
+                value=seq, fits=True, allocated=found.allocated, reserved=found.reserved,
+                process=found.process, wanted=found.process, phase=found.phase,
+            )  # fmt: skip
+            self.scaled.add(seq, Reply(probe=probe, requests=found.requests))
+
+    def longest(self, batch: int) -> int | None:
+        """Return the longest length that fits; None if the shortest does not."""
+        first = max(FIRST // batch // STEP, 1) * STEP
+        if self._highest is not None:
+            first = min(first, max(self._highest // 2 // STEP, 1) * STEP)
+        self.measure(first)
+        self.measure(2 * first)
+        answer = self._replayed()
+        for _ in range(ROUNDS):
+            near = STEP if answer is None else answer
+            if near in self.found:
+                break
+            self.measure(near)
+            if (corrected := self._replayed()) == answer:
+                break
+            answer = corrected
+        return answer
+
+    def _fits(self, seq: int) -> bool:
+        return self.scaled.fits(seq, self._margin) is not False
+
+    def _replayed(self) -> int | None:
+        """Return the longest length that fits by the runs so far.
+
+        Those right below it fit, too.
+        """
+        if not self._fits(STEP):
+            return None
+        low, high = 1, 2
+        most = (self._highest or LONGEST) // STEP
+        while high <= most and self._fits(high * STEP):
+            low, high = high, 2 * high
+        high = min(high, most + 1)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._fits(middle * STEP) else (low, middle)
+        below = 1
+        while below <= BELOW and low - below >= 1:
+            if self._fits((low - below) * STEP):
+                below += 1
+            else:
+                low, below = low - below - 1, 1
+        return low * STEP if low else None
+
+
+def fit_context(
+    settings: Settings,
+    gpu: str | None,
+    batches: Sequence[int],
+    *,
+    margin: float,
+    tell: Callable[[str], None],
+) -> ContextFit:
+    """Find the longest context of a model on a card, for each batch.
+
+    Args:
+        settings: The model, and what is done with it; `seq` and `batch` are searched.
+        gpu: Name of a card; None for the one in use, else a virtual H100.
+        batches: Sequences at a time.
+        margin: Part of the card to keep free.
+        tell: Called with a line of text after every run.
+
+    Raises:
+        NbmemError: The model is not known or cannot be built, or there is no such card.
+    """
+    if not batches or min(batches) < 1:
+        raise UsageError("A batch is at least 1: --batch 1,2,4,8.")
+    model, card = find_model(settings.model), card_for(gpu)
+    kept = int(card.total_bytes * margin)
+    title = f"{settings.words} of {model.title}"
+    rows: list[ContextRow] = []
+    searches: list[_Search] = []
+    with EstimateProcess(Program(title=title, source="", file=PROGRAM)) as apart:
+        highest = apart.call(positions_of, model.code)
+        for batch in batches:
+
+            def run(seq: int, batch: int = batch) -> Measured:
+                exact = replace(settings, seq=seq, batch=batch)
+                source = write_program(model, exact).run
+                step = Step(source=source, config=model.code, card=card, tokens=seq * batch)
+                found: Measured = apart.call(measure, step)
+                tell(f"batch {batch}, {seq:,} tokens: {format_bytes(found.process)}")
+                return found
+
+            search = _Search(run, card, kept, highest)
+            seq = search.longest(batch)
+            process = None if seq is None else search.scaled.process(seq)
+            limited = highest is not None and seq is not None and seq + STEP > highest
+            rows.append(ContextRow(batch=batch, seq=seq, process=process, limited=limited))
+            searches.append(search)
+    fixed, per_token = _lines(searches[0], batches[0])
+    shown = replace(settings, batch=batches[0], seq=rows[0].seq or STEP)
+    written = write_program(model, shown)
+    return ContextFit(
+        title=title,
+        model=model.title,
+        method=settings.method,
+        card=figures_of(card, kept),
+        step=STEP,
+        rows=tuple(rows),
+        fixed=fixed,
+        per_token=per_token,
+        runs=sum(len(one.found) for one in searches),
+        replayed=sum(len(one.scaled.replayed) for one in searches),
+        program=written.source,
+        sentences=(model.origin, *missing_note(written)),
+    )
+
+
+def _lines(search: _Search, batch: int) -> tuple[tuple[MemoryPart, ...], tuple[MemoryPart, ...]]:
+    """Return what does not grow with a sequence, and what a token takes.
+
+    They are of the straight line through the two longest runs.
+    """
+    *_, low, high = sorted(search.found)
+    first = {part.name: part.size for part in search.found[low].parts}
+    last = {part.name: part.size for part in search.found[high].parts}
+    fixed, per_token = [], []
+    for name, size in last.items():
+        each = (size - first.get(name, 0)) / (high - low) / batch
+        always = size - each * high * batch
+        if abs(each) >= CONSTANT:
+            per_token.append(MemoryPart(name=name, size=round(each)))
+        if round(always) > 0:
+            fixed.append(MemoryPart(name=name, size=round(always)))
+    return tuple(fixed), tuple(per_token)

@@ -1,0 +1,248 @@
+"""Run a language model's program on a virtual card, and name what it takes.
+
+This runs in the process of the estimate.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbmem.api.common_cards import card_size
+from nbmem.core.errors import UsageError
+from nbmem.core.session.categories import ACTIVE, Category
+from nbmem.core.session.tensor_parts import (
+    BASE,
+    FROZEN,
+    KV_CACHE,
+    LOGITS,
+    OTHER,
+    TRAINED,
+)
+from nbmem.estimates.runs.probe_run import ENDLESS, Request, record_requests
+from nbmem.report.analysis import card_ledger_of
+from nbmem.report.analysis.moments import phase_at
+from nbmem.report.analysis.would_run_on import would_run_on
+from nbmem.report.language_results import MemoryPart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from nbmem.allocator.recordings.request_sequence import RequestSequence
+    from nbmem.estimates.programs.programs import Program
+    from nbmem.report.ledger.card_ledger import CardLedger
+    from nbmem.report.model import CardFit
+    from nbmem.virtual.cards import Card
+
+MOST_EVENTS = 3_000_000
+"""Events that the replays of a recording may have: less time than the runs that they spare."""
+_NO_LOGITS = frozenset(
+    {
+        Category.WEIGHTS,
+        Category.BUFFERS,
+        Category.GRADIENTS,
+        Category.OPTIMIZER_STATE,
+        Category.INPUTS,
+    }
+)
+_COPY = "saved by "
+"""Begin of the name of autocast's copy of a weight, which may be as large as the logits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSizes:
+    """A model's sizes that are not those of one tensor.
+
+    Attributes:
+        parameters: How many it has.
+        vocabulary: Words of its vocabulary.
+    """
+
+    parameters: int
+    vocabulary: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One run of a program on a card without a limit.
+
+    Attributes:
+        sizes: The model's sizes.
+        parts: What is allocated at the peak.
+        allocated: Peak allocated bytes.
+        reserved: Peak reserved bytes.
+        process: Peak bytes of the process.
+        phase: Phase of the peak.
+        cards: Whether it would run on the cards that were asked for.
+        requests: What it requested, to be replayed with other sizes.
+    """
+
+    sizes: ModelSizes
+    parts: tuple[MemoryPart, ...]
+    allocated: int
+    reserved: int
+    process: int
+    phase: str | None
+    cards: tuple[CardFit, ...]
+    requests: tuple[RequestSequence, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One run of a model's program.
+
+    Attributes:
+        source: The program.
+        config: The expression of its model's configuration.
+        card: The kind of card; the run is on one without a limit.
+        tokens: Tokens of which it makes logits at a time.
+        others: Cards to decide by the recorded requests.
+        margin: Part of each that is to stay free.
+    """
+
+    source: str
+    config: str
+    card: Card
+    tokens: int
+    others: tuple[Card, ...] = ()
+    margin: float = 0.0
+
+
+def measure(program: Program, step: Step) -> Measured:
+    """Run a model's program once on a card without a limit.
+
+    Raises:
+        UsageError: The model cannot be built, or its program fails.
+    """
+    sizes = _sizes(step.config)
+    endless = replace(step.card, total_bytes=ENDLESS, nvml_total=ENDLESS)
+    session, requests = record_requests(replace(program, source=step.source), Request(card=endless))
+    if session.error is not None:
+        raise UsageError(f"The program fails on the virtual card: {session.error}.")
+    found = card_ledger_of(session, None)
+    at = int(np.argmax(found.allocated))
+    reserved = int(found.reserved.max())
+    ledger = found.ledger(at)
+    return Measured(
+        sizes=sizes,
+        parts=merged(_parts(found, at, step.tokens, sizes.vocabulary)),
+        allocated=ledger.allocated,
+        reserved=reserved,
+        process=reserved + int(ledger[Category.CONTEXT]),
+        phase=phase_at(found, at).phase,
+        cards=_cards(found, step) if step.others else (),
+        requests=requests,
+    )
+
+
+def _cards(found: CardLedger, step: Step) -> tuple[CardFit, ...]:
+    """Decide cards by the recorded requests."""
+    recorded = replace(card_size(step.card), key="")  # no card of the list: this one had no end
+    sizes = [card_size(one) for one in step.others]
+    answer = would_run_on(found, sizes, recorded, step.margin, MOST_EVENTS)
+    return () if answer is None else answer.cards
+
+
+def _made(config: str) -> Any:
+    """Evaluate the expression of a model's configuration.
+
+    Raises:
+        UsageError: transformers refuses it.
+    """
+    from transformers import AutoConfig
+
+    try:
+        return eval(config, {"AutoConfig": AutoConfig})  # noqa: S307 - written by models.py
+    except Exception as err:  # noqa: BLE001 - whatever transformers raises
+        raise _refused(config, err) from None
+
+
+def _refused(config: str, err: Exception) -> UsageError:
+    return UsageError(
+        f"transformers cannot build a language model of {config}: {type(err).__name__}: {err}"
+    )
+
+
+def positions_of(_program: Program, config: str) -> int | None:
+    """Return how many positions a model has; None if it has no bound.
+
+    Raises:
+        UsageError: transformers refuses the configuration.
+    """
+    found = getattr(_made(config).get_text_config(), "max_position_embeddings", None)
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def _sizes(config: str) -> ModelSizes:
+    """Build a model without memory, and count.
+
+    Raises:
+        UsageError: transformers cannot build it.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    made = _made(config)
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(made)
+    except Exception as err:  # noqa: BLE001 - whatever transformers raises
+        raise _refused(config, err) from None
+    return ModelSizes(
+        parameters=sum(p.numel() for p in model.parameters()),
+        vocabulary=made.get_text_config().vocab_size,
+    )
+
+
+def _parts(found: CardLedger, at: int, tokens: int, vocabulary: int) -> Iterator[MemoryPart]:
+    """Yield what is allocated at a moment; the parts add up to it.
+
+    A category's own parts (adapters, the KV cache) stand for themselves, and so do logits, whatever
+    their category is.
+    """
+    ledger = found.ledger(at)
+    logits = _logits(found, at, tokens, vocabulary)
+    for category in ACTIVE:
+        if category is Category.PENDING:  # freed, and only waits for another stream
+            continue
+        left = ledger[category] - logits[category]
+        for name, size in ledger.parts_of(category):
+            if name not in {OTHER, LOGITS}:
+                left -= size
+                yield MemoryPart(name=_part_name(category, name), size=size)
+        yield MemoryPart(name=category.label, size=left)
+    yield MemoryPart(name=LOGITS, size=sum(logits.values()))
+
+
+def _part_name(category: Category, part: str) -> str:
+    """Return the name of a category's part: `weights, 4-bit`, `adapters`."""
+    if not part.startswith((BASE, FROZEN, TRAINED)):
+        return KV_CACHE if part.startswith(KV_CACHE) else part
+    bits = part.removeprefix(BASE).strip()
+    return f"{category.label}, {bits}" if bits else category.label
+
+
+def _logits(found: CardLedger, at: int, tokens: int, vocabulary: int) -> Counter[Category]:
+    """Return the bytes of logits and their gradients at a moment, by category.
+
+    They are known by their size: a number for each token and word, in two or four bytes.
+    """
+    whole = {tokens * vocabulary * each for each in (2, 4)}
+    sums: Counter[Category] = Counter()
+    for row in found.live(at).tolist():
+        size, category = int(found.allocations.requested[row]), Category(int(found.category[row]))
+        named = size in whole and category not in _NO_LOGITS
+        if named and not (found.name(row) or "").startswith(_COPY):
+            sums[category] += size
+    return sums
+
+
+def merged(parts: Iterable[MemoryPart]) -> tuple[MemoryPart, ...]:
+    """Add up parts of one name, and leave out those without bytes."""
+    sums: Counter[str] = Counter()
+    for part in parts:
+        sums[part.name] += part.size
+    return tuple(MemoryPart(name=name, size=size) for name, size in sums.items() if size)

@@ -1,0 +1,169 @@
+"""Ask what a language model takes under a method, before there is code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nbmem.api.common_cards import COMMON
+from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_parts import ADAPTERS
+from nbmem.core.units import format_bytes
+from nbmem.estimates.card_choice import card_for, figures_of
+from nbmem.estimates.language_models.measurement import Measured, Step, measure
+from nbmem.estimates.language_models.models import find_model
+from nbmem.estimates.language_models.program import write_program
+from nbmem.estimates.programs.programs import Program
+from nbmem.estimates.questions.fit import cached_query
+from nbmem.estimates.runs.probe_run import Request
+from nbmem.estimates.runs.subprocess_client import EstimateProcess
+from nbmem.report.language_results import ModelEstimate
+from nbmem.virtual.cards import CARDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from nbmem.estimates.language_models.program import WrittenProgram
+    from nbmem.estimates.language_models.settings import Settings
+    from nbmem.estimates.questions.search.prober import Ask
+    from nbmem.report.model import CardFit
+    from nbmem.virtual.cards import Card
+
+PROGRAM = "<program>"
+"""Name of the program's file in an error."""
+WEIGHTS = Category.WEIGHTS.label
+_ADAPTER_BYTES = 4
+"""peft trains adapters in float32, whatever the type of the weights."""
+ALL = "all"
+"""The name that stands for every card of the table."""
+
+
+def estimate_model(
+    settings: Settings,
+    gpu: str | None,
+    *,
+    margin: float,
+    tell: Callable[[str], None],
+) -> ModelEstimate:
+    """Run a language model's program on a virtual card, and decide other cards.
+
+    The recorded requests decide most cards. One is run again where that does not suffice: near the
+    edge, and where its kernels of attention are others.
+
+    Args:
+        settings: The model, and what is done with it.
+        gpu: Name of a card; `all` for every card of the table; None for the one in use, else a
+            virtual H100.
+        margin: Part of a card to keep free.
+        tell: Called with a line of text after every run.
+
+    Raises:
+        NbmemError: The model is not known or cannot be built, or there is no such card.
+    """
+    model = find_model(settings.model)
+    written = write_program(model, settings)
+    every = (gpu or "").lower() == ALL
+    card = card_for(None if every else gpu)
+    others = CARDS if every else tuple({one.key: one for one in (card, *common())}.values())
+    title = f"{settings.words} of {model.title}"
+    program = Program(title=title, source=written.run, file=PROGRAM)
+    tokens = settings.batch * settings.seq
+    with EstimateProcess(program) as apart:
+        step = Step(
+            source=written.run,
+            config=model.code,
+            card=card,
+            tokens=tokens,
+            others=others,
+            margin=margin,
+        )
+        found = apart.call(measure, step)
+        tell(f"{card.key}: {format_bytes(found.process)}")
+        decided = _Cards(cached_query(apart.call), margin, tell).decide(found)
+    own = next((one for one in decided if one.card == card.key), None)
+    fits = None if own is None or own.fits is None else own.fits and own.margin
+    return ModelEstimate(
+        title=title,
+        model=model.title,
+        method=settings.method,
+        seq=settings.seq,
+        batch=settings.batch,
+        parameters=found.sizes.parameters,
+        trained=_trained(settings, found),
+        card=figures_of(card, int(card.total_bytes * margin)),
+        fits=fits,
+        phase=found.phase,
+        parts=found.parts,
+        allocated=found.allocated,
+        reserved=found.reserved,
+        process=found.process,
+        cards=decided,
+        program=written.source,
+        sentences=(model.origin, *_notes(settings, found, written)),
+    )
+
+
+class _Cards:
+    """Decides cards by runs where the recorded requests do not suffice."""
+
+    def __init__(self, ask: Ask, margin: float, tell: Callable[[str], None]) -> None:
+        self._ask, self._margin, self._tell = ask, margin, tell
+
+    def decide(self, found: Measured) -> tuple[CardFit, ...]:
+        """Return the cards, each with an answer."""
+        return tuple(self._run(one) if one.fits is None else one for one in found.cards)
+
+    def _run(self, one: CardFit) -> CardFit:
+        """Run the program on such a card."""
+        card = card_for(one.card)
+        probe = self._ask(Request(card=card, margin=int(card.total_bytes * self._margin))).probe
+        self._tell(f"{one.card}: {format_bytes(probe.need)}")
+        fits = probe.fits or probe.wanted <= card.total_bytes
+        return replace(
+            one,
+            fits=fits,
+            margin=probe.fits,
+            spare=max(card.total_bytes - probe.process, 0) if fits else None,
+            short=None if fits else max(probe.wanted - card.total_bytes, 0) or None,
+            releases=fits and probe.process < probe.wanted,
+            exact=True,
+            how="the program was run on such a virtual card",
+        )
+
+
+def common() -> tuple[Card, ...]:
+    """Return the cards that people have."""
+    return tuple(map(card_for, COMMON))
+
+
+def _trained(settings: Settings, found: Measured) -> int:
+    """Return the number of parameters that are trained."""
+    if not settings.trains:
+        return 0
+    if not settings.adapts:
+        return found.sizes.parameters
+    return sum(part.size for part in found.parts if part.name == ADAPTERS) // _ADAPTER_BYTES
+
+
+def _notes(settings: Settings, found: Measured, written: WrittenProgram) -> Iterator[str]:
+    """Yield what to know about an estimate."""
+    yield from missing_note(written)
+    if settings.quantized:
+        sizes = {part.name: part.size for part in found.parts}
+        weights = sum(size for name, size in sizes.items() if name.startswith(WEIGHTS))
+        packed = sizes.get(f"{WEIGHTS}, 4-bit", 0)
+        if packed < weights / 2:
+            yield (
+                f"{format_bytes(weights - packed)} of the {format_bytes(weights)} of weights are "
+                "not in 4 bits: embeddings, the output layer, norms, and what is no linear layer."
+            )
+
+
+def missing_note(written: WrittenProgram) -> Iterator[str]:
+    """Yield a sentence on packages that are not installed, if there are any."""
+    if written.missing:
+        names = " and ".join(written.missing)
+        yield (
+            f"Run without {names}, which {'is' if len(written.missing) == 1 else 'are'} not "
+            "installed: layers of nbmem hold the same tensors."
+        )

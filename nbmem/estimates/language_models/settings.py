@@ -1,0 +1,118 @@
+"""Describe what is done with a language model: the method and its options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.errors import UsageError
+from nbmem.core.suggestions import suggest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FULL, LORA, QLORA, GENERATE = "full", "lora", "qlora", "generate"
+METHODS = {
+    FULL: "all weights are trained",
+    LORA: "adapters are trained, by peft",
+    QLORA: "the same on weights of 4 bits (NF4), by bitsandbytes",
+    GENERATE: "a prompt is read and two tokens are written, with a cache",
+}
+SAME_METHODS = {"inference": GENERATE, "full-finetuning": FULL, "finetune": FULL}
+"""Other words for a method."""
+DTYPES = {"bfloat16": "bfloat16", "float16": "float16", "float32": "float32"}
+SAME_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"}
+OPTIMIZERS = {
+    "adamw": "torch.optim.AdamW({}, lr=2e-4, fused=True)",
+    "adamw8bit": "bnb.optim.AdamW8bit({}, lr=2e-4)",
+    "adafactor": "torch.optim.Adafactor({}, lr=2e-4)",
+    "sgd": "torch.optim.SGD({}, lr=2e-4)",
+}
+"""Optimizers, and how one is made; fused is what transformers' Trainer takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What is done with a model.
+
+    Attributes:
+        model: The model, as it was asked for.
+        method: One of METHODS.
+        seq: Tokens of a sequence; for generation, of the prompt and the answer together.
+        batch: Sequences at a time.
+        dtype: Type of the weights; of those that are not quantized.
+        optimizer: One of OPTIMIZERS.
+        checkpointing: Whether activations are computed again in backward.
+        autocast: Whether a step runs under autocast, as Trainer does with bf16=True.
+        rank: Rank of the adapters.
+        targets: What is adapted: `all-linear`, or names of layers.
+        bits: Bits of a weight of the base model: 16 for `dtype`, or 4.
+    """
+
+    model: str
+    method: str = LORA
+    seq: int = 2048
+    batch: int = 1
+    dtype: str = "bfloat16"
+    optimizer: str = "adamw"
+    checkpointing: bool = True
+    autocast: bool = True
+    rank: int = 16
+    targets: tuple[str, ...] = ("all-linear",)
+    bits: int = 16
+
+    @property
+    def trains(self) -> bool:
+        """True for a method that trains."""
+        return self.method != GENERATE
+
+    @property
+    def adapts(self) -> bool:
+        """True for a method that adds adapters."""
+        return self.method in {LORA, QLORA}
+
+    @property
+    def quantized(self) -> bool:
+        """True if the base model's weights have 4 bits."""
+        return self.method == QLORA or self.bits == 4
+
+    @property
+    def words(self) -> str:
+        """The method, in a few words: `QLoRA`."""
+        if self.method == GENERATE:
+            return "generation in 4 bits" if self.quantized else "generation"
+        return {FULL: "full fine-tuning", LORA: "LoRA", QLORA: "QLoRA"}[self.method]
+
+
+def settings_of(model: str, **given: Any) -> Settings:
+    """Return checked settings; a value of None stands for the default.
+
+    Raises:
+        UsageError: A value is not one of those that there are.
+    """
+    chosen = {name: value for name, value in given.items() if value is not None}
+    method = str(chosen.get("method", LORA)).lower()
+    chosen["method"] = _one_of("method", SAME_METHODS.get(method, method), METHODS)
+    dtype = str(chosen.get("dtype", "bfloat16")).lower()
+    chosen["dtype"] = _one_of("dtype", SAME_DTYPES.get(dtype, dtype), DTYPES)
+    optimizer = str(chosen.get("optimizer", "adamw")).lower().replace("_", "").replace("-", "")
+    chosen["optimizer"] = _one_of("optimizer", optimizer, OPTIMIZERS)
+    found = Settings(model=model, **chosen)
+    for name, least in (("seq", 3 if found.method == GENERATE else 1), ("batch", 1), ("rank", 1)):
+        if getattr(found, name) < least:
+            raise UsageError(f"--{name} {getattr(found, name)} is too small: at least {least}.")
+    if found.bits not in {4, 16}:
+        raise UsageError(f"--bits {found.bits} is not known. Write 4, or leave it out.")
+    if found.method == FULL and found.bits == 4:
+        raise UsageError(
+            "Weights of 4 bits cannot be trained. Adapters on them can: --method qlora."
+        )
+    return found
+
+
+def _one_of(what: str, value: str, known: Iterable[str]) -> str:
+    known = list(known)
+    if value in known:
+        return value
+    meant = suggest(value, known)
+    raise UsageError(f"--{what} {value} is not known. {meant}There are {', '.join(known)}.")
