@@ -21,6 +21,7 @@ from nbmem.estimates.language_models.measurement import (
 from nbmem.estimates.language_models.models import find_model
 from nbmem.estimates.language_models.program import write_program
 from nbmem.estimates.language_models.question import PROGRAM, missing_note
+from nbmem.estimates.language_models.settings import for_card
 from nbmem.estimates.programs.programs import Program
 from nbmem.estimates.questions.search.scaled_runs import ScaledRuns
 from nbmem.estimates.runs.probe_run import Reply
@@ -93,6 +94,11 @@ class _Search:
             answer = corrected
         return answer
 
+    def process(self, seq: int) -> int | None:
+        """Return the peak bytes of the process on the card; None if not known."""
+        found = self.scaled.replay(seq, self._margin)
+        return None if found is None else found.reserved + found.outside
+
     def _fits(self, seq: int) -> bool:
         return self.scaled.fits(seq, self._margin) is not False
 
@@ -143,6 +149,7 @@ def fit_context(
     if not batches or min(batches) < 1:
         raise UsageError("A batch is at least 1: --batch 1,2,4,8.")
     model, card = find_model(settings.model), card_for(gpu)
+    settings = for_card(settings, card)
     kept = int(card.total_bytes * margin)
     title = f"{settings.words} of {model.title}"
     rows: list[ContextRow] = []
@@ -161,7 +168,7 @@ def fit_context(
 
             search = _Search(run, card, kept, highest)
             seq = search.longest(batch)
-            process = None if seq is None else search.scaled.process(seq)
+            process = None if seq is None else search.process(seq)
             limited = highest is not None and seq is not None and seq + STEP > highest
             rows.append(ContextRow(batch=batch, seq=seq, process=process, limited=limited))
             searches.append(search)

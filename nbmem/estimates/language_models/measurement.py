@@ -22,7 +22,7 @@ from nbmem.core.session.tensor_parts import (
     OTHER,
     TRAINED,
 )
-from nbmem.estimates.runs.probe_run import ENDLESS, Request, record_requests
+from nbmem.estimates.runs.probe_run import ENDLESS, Request, probe, record_requests
 from nbmem.report.analysis import card_ledger_of
 from nbmem.report.analysis.moments import phase_at
 from nbmem.report.analysis.would_run_on import would_run_on
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from nbmem.allocator.recordings.request_sequence import RequestSequence
     from nbmem.estimates.programs.programs import Program
+    from nbmem.report.estimate_results import Probe
     from nbmem.report.ledger.card_ledger import CardLedger
     from nbmem.report.model import CardFit
     from nbmem.virtual.cards import Card
@@ -119,7 +120,9 @@ def measure(program: Program, step: Step) -> Measured:
     """
     sizes = _sizes(step.config)
     endless = replace(step.card, total_bytes=ENDLESS, nvml_total=ENDLESS)
-    session, requests = record_requests(replace(program, source=step.source), Request(card=endless))
+    session, requests = record_requests(
+        replace(program, source=step.source), Request(card=endless), look=False
+    )
     if session.error is not None:
         raise UsageError(f"The program fails on the virtual card: {session.error}.")
     found = card_ledger_of(session, None)
@@ -136,6 +139,11 @@ def measure(program: Program, step: Step) -> Measured:
         cards=_cards(found, step) if step.others else (),
         requests=requests,
     )
+
+
+def run_on_card(program: Program, source: str, request: Request) -> Probe:
+    """Run a program on a card with its limit."""
+    return probe(replace(program, source=source), request).probe
 
 
 def _cards(found: CardLedger, step: Step) -> tuple[CardFit, ...]:

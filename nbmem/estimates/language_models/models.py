@@ -14,8 +14,10 @@ from nbmem.core.errors import UsageError
 from nbmem.core.suggestions import suggest
 
 _TABLE = Path(__file__).parent / "published.toml"
-_SUFFIX = re.compile(r"[-_](instruct|chat|it|pt|hf|base|bnb|4bit|unsloth|v\d+(\.\d+)?|\d{4}|\d+k)$")
-"""Ends of names that say how a model was trained or stored, and not how large it is."""
+_TRAINING = re.compile(r"-(instruct|chat|it|pt|hf|base|bnb|4bit|unsloth)(?=-|$)")
+"""Words in names that say how a model was trained or stored, and not how large it is."""
+_SUFFIX = re.compile(r"-(v\d+(\.\d+)?|\d{4}|\d+k)$")
+"""Versions at the end of names, most of which have the sizes of the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +80,9 @@ def _plain(name: str) -> str:
 
 
 def _spellings(name: str) -> list[str]:
-    """Return a name, then the same with fewer suffixes."""
+    """Return a name, then without words about training, then without more."""
     word = name.rpartition("/")[2].lower().replace("_", "-").replace(":", "-")
-    found = [word]
+    found = [word, _TRAINING.sub("", word)]
     while (shorter := _SUFFIX.sub("", found[-1])) != found[-1]:
         found.append(shorter)
     return found

@@ -28,7 +28,7 @@ def add_method(parser: argparse.ArgumentParser) -> None:
         "--method", metavar="NAME", help=f"{', '.join(METHODS)} (lora); inference is generate"
     )
     parser.add_argument(
-        "--dtype", metavar="NAME", help=f"type of the weights: {', '.join(DTYPES)} (bfloat16)"
+        "--dtype", metavar="NAME", help=f"type of the weights: {', '.join(DTYPES)} (auto)"
     )
     parser.add_argument("--optimizer", metavar="NAME", help=f"{', '.join(OPTIMIZERS)} (adamw)")
     parser.add_argument("--bits", type=int, metavar="N", help="4: weights in 4 bits to generate")

@@ -10,11 +10,11 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_parts import ADAPTERS
 from nbmem.core.units import format_bytes
 from nbmem.estimates.card_choice import card_for, figures_of
-from nbmem.estimates.language_models.measurement import Measured, Step, measure
+from nbmem.estimates.language_models.measurement import Measured, Step, measure, run_on_card
 from nbmem.estimates.language_models.models import find_model
 from nbmem.estimates.language_models.program import write_program
+from nbmem.estimates.language_models.settings import for_card
 from nbmem.estimates.programs.programs import Program
-from nbmem.estimates.questions.fit import cached_query
 from nbmem.estimates.runs.probe_run import Request
 from nbmem.estimates.runs.subprocess_client import EstimateProcess
 from nbmem.report.language_results import ModelEstimate
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from nbmem.estimates.language_models.program import WrittenProgram
     from nbmem.estimates.language_models.settings import Settings
-    from nbmem.estimates.questions.search.prober import Ask
+    from nbmem.report.estimate_results import Probe
     from nbmem.report.model import CardFit
     from nbmem.virtual.cards import Card
 
@@ -60,10 +60,10 @@ def estimate_model(
     Raises:
         NbmemError: The model is not known or cannot be built, or there is no such card.
     """
-    model = find_model(settings.model)
-    written = write_program(model, settings)
     every = (gpu or "").lower() == ALL
     card = card_for(None if every else gpu)
+    model = find_model(settings.model)
+    written = write_program(model, for_card(settings, card))
     others = CARDS if every else tuple({one.key: one for one in (card, *common())}.values())
     title = f"{settings.words} of {model.title}"
     program = Program(title=title, source=written.run, file=PROGRAM)
@@ -79,7 +79,15 @@ def estimate_model(
         )
         found = apart.call(measure, step)
         tell(f"{card.key}: {format_bytes(found.process)}")
-        decided = _Cards(cached_query(apart.call), margin, tell).decide(found)
+
+        def run(other: Card) -> Probe:
+            source = write_program(model, for_card(settings, other)).run
+            request = Request(card=other, margin=int(other.total_bytes * margin))
+            probe: Probe = apart.call(run_on_card, source, request)
+            tell(f"{other.key}: {format_bytes(probe.need)}")
+            return probe
+
+        decided = tuple(_decided(one, run) if one.fits is None else one for one in found.cards)
     own = next((one for one in decided if one.card == card.key), None)
     fits = None if own is None or own.fits is None else own.fits and own.margin
     return ModelEstimate(
@@ -103,32 +111,21 @@ def estimate_model(
     )
 
 
-class _Cards:
-    """Decides cards by runs where the recorded requests do not suffice."""
-
-    def __init__(self, ask: Ask, margin: float, tell: Callable[[str], None]) -> None:
-        self._ask, self._margin, self._tell = ask, margin, tell
-
-    def decide(self, found: Measured) -> tuple[CardFit, ...]:
-        """Return the cards, each with an answer."""
-        return tuple(self._run(one) if one.fits is None else one for one in found.cards)
-
-    def _run(self, one: CardFit) -> CardFit:
-        """Run the program on such a card."""
-        card = card_for(one.card)
-        probe = self._ask(Request(card=card, margin=int(card.total_bytes * self._margin))).probe
-        self._tell(f"{one.card}: {format_bytes(probe.need)}")
-        fits = probe.fits or probe.wanted <= card.total_bytes
-        return replace(
-            one,
-            fits=fits,
-            margin=probe.fits,
-            spare=max(card.total_bytes - probe.process, 0) if fits else None,
-            short=None if fits else max(probe.wanted - card.total_bytes, 0) or None,
-            releases=fits and probe.process < probe.wanted,
-            exact=True,
-            how="the program was run on such a virtual card",
-        )
+def _decided(one: CardFit, run: Callable[[Card], Probe]) -> CardFit:
+    """Run the program on a card that the recorded requests do not decide."""
+    card = card_for(one.card)
+    probe = run(card)
+    fits = probe.fits or probe.wanted <= card.total_bytes
+    return replace(
+        one,
+        fits=fits,
+        margin=probe.fits,
+        spare=max(card.total_bytes - probe.process, 0) if fits else None,
+        short=None if fits else max(probe.wanted - card.total_bytes, 0) or None,
+        releases=fits and probe.process < probe.wanted,
+        exact=True,
+        how="the program was run on such a virtual card",
+    )
 
 
 def common() -> tuple[Card, ...]:

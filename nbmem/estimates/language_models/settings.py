@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
@@ -10,6 +10,8 @@ from nbmem.core.suggestions import suggest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from nbmem.virtual.cards import Card
 
 FULL, LORA, QLORA, GENERATE = "full", "lora", "qlora", "generate"
 METHODS = {
@@ -20,7 +22,9 @@ METHODS = {
 }
 SAME_METHODS = {"inference": GENERATE, "full-finetuning": FULL, "finetune": FULL}
 """Other words for a method."""
-DTYPES = {"bfloat16": "bfloat16", "float16": "float16", "float32": "float32"}
+AUTO = "auto"
+DTYPES = (AUTO, "bfloat16", "float16", "float32")
+"""Types of weights; auto is bfloat16, and float16 on a card that has no kernels for that."""
 SAME_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"}
 OPTIMIZERS = {
     "adamw": "torch.optim.AdamW({}, lr=2e-4, fused=True)",
@@ -40,7 +44,7 @@ class Settings:
         method: One of METHODS.
         seq: Tokens of a sequence; for generation, of the prompt and the answer together.
         batch: Sequences at a time.
-        dtype: Type of the weights; of those that are not quantized.
+        dtype: Type of the weights that are not quantized; AUTO for what people take on a card.
         optimizer: One of OPTIMIZERS.
         checkpointing: Whether activations are computed again in backward.
         autocast: Whether a step runs under autocast, as Trainer does with bf16=True.
@@ -53,7 +57,7 @@ class Settings:
     method: str = LORA
     seq: int = 2048
     batch: int = 1
-    dtype: str = "bfloat16"
+    dtype: str = AUTO
     optimizer: str = "adamw"
     checkpointing: bool = True
     autocast: bool = True
@@ -93,7 +97,7 @@ def settings_of(model: str, **given: Any) -> Settings:
     chosen = {name: value for name, value in given.items() if value is not None}
     method = str(chosen.get("method", LORA)).lower()
     chosen["method"] = _one_of("method", SAME_METHODS.get(method, method), METHODS)
-    dtype = str(chosen.get("dtype", "bfloat16")).lower()
+    dtype = str(chosen.get("dtype", AUTO)).lower()
     chosen["dtype"] = _one_of("dtype", SAME_DTYPES.get(dtype, dtype), DTYPES)
     optimizer = str(chosen.get("optimizer", "adamw")).lower().replace("_", "").replace("-", "")
     chosen["optimizer"] = _one_of("optimizer", optimizer, OPTIMIZERS)
@@ -108,6 +112,13 @@ def settings_of(model: str, **given: Any) -> Settings:
             "Weights of 4 bits cannot be trained. Adapters on them can: --method qlora."
         )
     return found
+
+
+def for_card(settings: Settings, card: Card) -> Settings:
+    """Return settings with the type of weights that a card has kernels for."""
+    if settings.dtype != AUTO:
+        return settings
+    return replace(settings, dtype="bfloat16" if card.arch.bfloat16 else "float16")
 
 
 def _one_of(what: str, value: str, known: Iterable[str]) -> str:

@@ -222,10 +222,16 @@ def record(program: Program, request: Request) -> Session:
 
 
 def record_requests(
-    program: Program, request: Request
+    program: Program, request: Request, *, look: bool = True
 ) -> tuple[Session, tuple[RequestSequence, ...]]:
-    """Run a program once; return the recording and each card's requests."""
-    ran = _run(program, request)
+    """Run a program once; return the recording and each card's requests.
+
+    Args:
+        program: What to run.
+        request: On which card.
+        look: Whether to find the holders of tensors at the end, too.
+    """
+    ran = _run(program, request, look=look)
     session = ran.trace.session
     assert session is not None  # noqa: S101 - no trace runs around ours
     return session, ran.requests
