@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.core.session.tensor_names import with_article
 from nbmem.core.units import format_bytes
 from nbmem.views import style
 from nbmem.views.code_block import code_html
@@ -62,12 +63,12 @@ def mimebundle(fit: ContextFit) -> dict[str, str]:
 
 def verdict(fit: ContextFit) -> str:
     """Return the answer in one sentence."""
-    first = fit.rows[0]
+    first, card = fit.rows[0], with_article(fit.card.name)
     sequences = f"{first.batch} sequence{'s' * (first.batch != 1)}"
     if first.seq is None:
-        return f"{fit.title} with {sequences} fits a {fit.card.name} with no context at all."
+        return f"{fit.title} with {sequences} does not fit {card}, with {fit.step} tokens either."
     end = ", which is all that the model has positions for" if first.limited else ""
-    return f"{fit.title} with {sequences} fits a {fit.card.name} up to {first.seq:,} tokens{end}."
+    return f"{fit.title} with {sequences} fits {card} up to {first.seq:,} tokens{end}."
 
 
 def _about(fit: ContextFit) -> Iterator[str]:
@@ -116,7 +117,7 @@ def _made_of(fit: ContextFit) -> Grid:
         )
         for name in kept
     ]
-    last = cells("= allocated", format_bytes(sum(always.values())), total, strong=True)
+    last = cells("= all tensors", format_bytes(sum(always.values())), total, strong=True)
     return Grid(
         title="What it is made of",
         head=("", "always", "each token"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.core.session.tensor_names import with_article
 from nbmem.core.units import format_bytes
 from nbmem.views import style
 from nbmem.views.code_block import code_html
@@ -72,7 +73,7 @@ def verdict(estimate: ModelEstimate) -> str:
     """Return the answer in one sentence."""
     card = estimate.card
     takes = f"{estimate.title} takes {format_bytes(estimate.process)}"
-    where = f"of the {format_bytes(card.total + card.driver)} of a {card.name}"
+    where = f"of the {format_bytes(card.total + card.driver)} of {with_article(card.name)}"
     own = next((one for one in estimate.cards if one.total == card.total + card.driver), None)
     if estimate.fits:
         if own is not None and own.releases:
@@ -82,7 +83,7 @@ def verdict(estimate: ModelEstimate) -> str:
         return f"{takes} {where}."
     if own is not None and own.fits:
         return f"{takes} {where}: it only just fits, with less than the margin to spare."
-    return f"{takes}, too much for the {format_bytes(card.total + card.driver)} of a {card.name}."
+    return f"{takes}, more than a process gets {where}."
 
 
 def _about(estimate: ModelEstimate) -> Iterator[str]:
@@ -96,7 +97,7 @@ def _about(estimate: ModelEstimate) -> Iterator[str]:
     )
     smallest = next((one for one in estimate.cards if one.fits and one.margin), None)
     if smallest is not None:
-        yield f"The smallest of the cards below that suffices: {smallest.card}."
+        yield f"The smallest of the cards below on which it fits: {smallest.card}."
     yield from estimate.sentences
 
 
@@ -127,7 +128,7 @@ def _parts(estimate: ModelEstimate, *, bars: bool) -> Grid:
         rows.append(("other", sum(part.size for part in small), False))
     return Grid(
         title="On the card at the peak",
-        head=("", "", ""),
+        head=("", "bytes", ""),
         rows=tuple(_part(row, most=most, bars=bars) for row in (*rows, *sums)),
         left=frozenset({0, 2}),
     )

@@ -26,6 +26,8 @@ def executed(request, tmp_path_factory):
     book = nbformat.read(request.param, as_version=4)
     if any("ipyparallel" in cell.source for cell in book.cells):
         pytest.importorskip("ipyparallel", reason="one notebook runs on engines")
+    if any("llama" in cell.source for cell in book.cells):
+        pytest.importorskip("transformers", reason="one notebook builds language models")
     folder = tmp_path_factory.mktemp("run")
     client = nbclient.NotebookClient(
         book, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
@@ -138,6 +140,20 @@ def test_what_a_compiled_model_keeps_is_less(executed):
         "  output gradients      416.0 MiB  160.0 MiB  -256.0 MiB",
     ):
         assert words in last, words
+
+
+def test_a_language_model_is_estimated_before_there_is_code(executed):
+    only(executed, "# Language models: before there is code", "this notebook has its own code")
+    said = "\n".join(o.data["text/plain"] if "data" in o else o.text for _, o in _outputs(executed))
+    for words in (
+        "LoRA of llama-3.2-1b takes ",
+        "of an NVIDIA GeForce RTX 4090: it fits.",
+        "QLoRA of llama-3.2-1b with 2 sequences fits a Tesla T4 up to ",
+        "weights, 4-bit",
+        "from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training",
+        "4.00 GiB of keys and values, 32,766 bytes a token",
+    ):
+        assert words in said, words
 
 
 def test_every_traced_cell_shows_one_report(executed):

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
+from nbmem.core.session.categories import Category
 from nbmem.core.units import format_bytes
 from nbmem.estimates.card_choice import card_for, figures_of
 from nbmem.estimates.language_models.measurement import (
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from nbmem.estimates.language_models.settings import Settings
     from nbmem.virtual.cards import Card
 
+ROUNDING = Category.ROUNDING.label
 STEP = 64
 """Tokens between two lengths: a multiple of what attention's kernels pad to."""
 FIRST = 2048
@@ -45,6 +47,8 @@ BELOW = 4
 """Lengths right below an answer that must fit, too: with a cache one may fit by luck."""
 ROUNDS = 4
 """Runs that may correct an answer."""
+SHORTER = 0.75
+"""Part of a length that another has at most, for a line through both."""
 CONSTANT = 0.5
 """Bytes a token below which a part does not grow."""
 
@@ -81,8 +85,9 @@ class _Search:
         first = max(FIRST // batch // STEP, 1) * STEP
         if self._highest is not None:
             first = min(first, max(self._highest // 2 // STEP, 1) * STEP)
-        self.measure(first)
-        self.measure(2 * first)
+        for times in (1, 2, 3):  # two that request alike; a first run may fill a library's caches
+            if self.scaled.replay(3 * first, self._margin) is None:
+                self.measure(times * first)
         answer = self._replayed()
         for _ in range(ROUNDS):
             near = STEP if answer is None else answer
@@ -172,7 +177,7 @@ def fit_context(
             limited = highest is not None and seq is not None and seq + STEP > highest
             rows.append(ContextRow(batch=batch, seq=seq, process=process, limited=limited))
             searches.append(search)
-    fixed, per_token = _lines(searches[0], batches[0])
+    fixed, per_token = _lines(searches[0], batches[0], rows[0].seq)
     shown = replace(settings, batch=batches[0], seq=rows[0].seq or STEP)
     written = write_program(model, shown)
     return ContextFit(
@@ -191,14 +196,23 @@ def fit_context(
     )
 
 
-def _lines(search: _Search, batch: int) -> tuple[tuple[MemoryPart, ...], tuple[MemoryPart, ...]]:
+def _lines(
+    search: _Search, batch: int, answer: int | None
+) -> tuple[tuple[MemoryPart, ...], tuple[MemoryPart, ...]]:
     """Return what does not grow with a sequence, and what a token takes.
 
-    They are of the straight line through the two longest runs.
+    They are of the straight line through the run nearest to the answer and one that is shorter.
+    What blocks are rounded up by is on no line.
     """
-    *_, low, high = sorted(search.found)
-    first = {part.name: part.size for part in search.found[low].parts}
-    last = {part.name: part.size for part in search.found[high].parts}
+    runs = sorted(search.found)
+    high = max((seq for seq in runs if answer is None or seq <= answer), default=runs[-1])
+    low = max((seq for seq in runs if seq <= high * SHORTER), default=runs[0])
+    if low == high:
+        return search.found[high].parts, ()
+    first, last = (
+        {part.name: part.size for part in search.found[seq].parts if part.name != ROUNDING}
+        for seq in (low, high)
+    )
     fixed, per_token = [], []
     for name, size in last.items():
         each = (size - first.get(name, 0)) / (high - low) / batch
