@@ -19,11 +19,11 @@ from tests.estimate.small_cards import small_card
 
 WIDE, INNER, LAYERS, HEADS, WORDS = 256, 512, 1, 2, 4096
 """Sizes of a small Llama: heads of 64, half of them for keys and values."""
-SHAPES = ((WIDE, WIDE), (WIDE, WIDE // 2), (WIDE, WIDE // 2), (WIDE, WIDE)) + (
-    (WIDE, INNER),
-    (WIDE, INNER),
-    (INNER, WIDE),
+SHAPES = (
+    *((WIDE, WIDE), (WIDE, WIDE // 2), (WIDE, WIDE // 2), (WIDE, WIDE)),
+    *((WIDE, INNER), (WIDE, INNER), (INNER, WIDE)),
 )
+"""Inputs and outputs of a layer's linear parts."""
 LINEAR = LAYERS * sum(a * b for a, b in SHAPES)
 REST = 2 * WORDS * WIDE + (2 * LAYERS + 1) * WIDE
 SEQ, BATCH, RANK = 256, 2, 8
@@ -114,7 +114,7 @@ def test_only_cards_with_other_kernels_need_a_run_of_their_own(ask, monkeypatch)
     assert [one.card for one in answer.cards] == ["T4", "L4", "H100 80GB", "H200"]
     assert all(one.fits and one.margin for one in answer.cards)
     assert [text.partition(":")[0] for text in runs] == ["H100 80GB", "T4"]  # in float16 there
-    assert "The smallest of the cards below that suffices: T4." in " ".join(str(answer).split())
+    assert "The smallest of the cards below on which it fits: T4." in " ".join(str(answer).split())
 
 
 def test_a_card_without_bfloat16_gets_float16(config):
