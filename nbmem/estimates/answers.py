@@ -181,7 +181,7 @@ class ModelAnswer(_DisplayedAnswer, ModelEstimate):
 
     def to_json(self) -> dict[str, Any]:
         """Return the stable JSON form that docs/json.md describes."""
-        from nbmem.views.exports.language_models import model_json
+        from nbmem.views.exports.estimates import model_json
 
         return model_json(self)
 
@@ -199,7 +199,7 @@ class ContextAnswer(_DisplayedAnswer, ContextFit):
 
     def to_json(self) -> dict[str, Any]:
         """Return the stable JSON form that docs/json.md describes."""
-        from nbmem.views.exports.language_models import context_json
+        from nbmem.views.exports.estimates import context_json
 
         return context_json(self)
 

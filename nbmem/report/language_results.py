@@ -1,4 +1,4 @@
-"""Results of questions about language models: figures that are ready to draw."""
+"""Results about language models: figures that are ready to draw."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPart:
-    """What one thing takes at the peak.
+    """A part of what is allocated at the peak.
 
     Attributes:
         name: The thing: `weights`, `logits`.
@@ -27,7 +27,7 @@ class MemoryPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEstimate:
-    """What a language model takes under one method.
+    """The memory of a language model under one method.
 
     Attributes:
         title: The model and what is done with it.

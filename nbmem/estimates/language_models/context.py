@@ -7,6 +7,7 @@ simulated allocator decides the lengths between.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
@@ -15,7 +16,7 @@ from nbmem.core.units import format_bytes
 from nbmem.estimates.card_choice import card_for, figures_of
 from nbmem.estimates.language_models.measurement import (
     Measured,
-    Step,
+    ModelStep,
     measure,
     positions_of,
 )
@@ -53,7 +54,7 @@ CONSTANT = 0.5
 """Bytes a token below which a part does not grow."""
 
 
-class _Search:
+class _ContextSearch:
     """The search for the longest context with one batch.
 
     Args:
@@ -98,6 +99,16 @@ class _Search:
                 break
             answer = corrected
         return answer
+
+    def row(self, batch: int) -> ContextRow:
+        """Search for the longest length with a batch."""
+        seq, highest = self.longest(batch), self._highest
+        return ContextRow(
+            batch=batch,
+            seq=seq,
+            process=None if seq is None else self.process(seq),
+            limited=highest is not None and seq is not None and seq + STEP > highest,
+        )
 
     def process(self, seq: int) -> int | None:
         """Return the peak bytes of the process on the card; None if not known."""
@@ -156,32 +167,22 @@ def fit_context(
     model, card = find_model(settings.model), card_for(gpu)
     settings = for_card(settings, card)
     kept = int(card.total_bytes * margin)
-    title = f"{settings.words} of {model.title}"
-    rows: list[ContextRow] = []
-    searches: list[_Search] = []
-    with EstimateProcess(Program(title=title, source="", file=PROGRAM)) as apart:
+    with EstimateProcess(Program(title=model.title, source="", file=PROGRAM)) as apart:
         highest = apart.call(positions_of, model.code)
-        for batch in batches:
 
-            def run(seq: int, batch: int = batch) -> Measured:
-                exact = replace(settings, seq=seq, batch=batch)
-                source = write_program(model, exact).run
-                step = Step(source=source, config=model.code, card=card, tokens=seq * batch)
-                found: Measured = apart.call(measure, step)
-                tell(f"batch {batch}, {seq:,} tokens: {format_bytes(found.process)}")
-                return found
+        def run(batch: int, seq: int) -> Measured:
+            written = write_program(model, replace(settings, seq=seq, batch=batch))
+            step = ModelStep(source=written.run, config=model.code, card=card, tokens=seq * batch)
+            found: Measured = apart.call(measure, step)
+            tell(f"batch {batch}, {seq:,} tokens: {format_bytes(found.process)}")
+            return found
 
-            search = _Search(run, card, kept, highest)
-            seq = search.longest(batch)
-            process = None if seq is None else search.process(seq)
-            limited = highest is not None and seq is not None and seq + STEP > highest
-            rows.append(ContextRow(batch=batch, seq=seq, process=process, limited=limited))
-            searches.append(search)
+        searches = [_ContextSearch(partial(run, one), card, kept, highest) for one in batches]
+        rows = [one.row(batch) for one, batch in zip(searches, batches, strict=True)]
     fixed, per_token = _lines(searches[0], batches[0], rows[0].seq)
-    shown = replace(settings, batch=batches[0], seq=rows[0].seq or STEP)
-    written = write_program(model, shown)
+    shown = write_program(model, replace(settings, batch=batches[0], seq=rows[0].seq or STEP))
     return ContextFit(
-        title=title,
+        title=f"{settings.words} of {model.title}",
         model=model.title,
         method=settings.method,
         card=figures_of(card, kept),
@@ -191,13 +192,13 @@ def fit_context(
         per_token=per_token,
         runs=sum(len(one.found) for one in searches),
         replayed=sum(len(one.scaled.replayed) for one in searches),
-        program=written.source,
-        sentences=(model.origin, *missing_note(written)),
+        program=shown.source,
+        sentences=(model.origin, *missing_note(shown)),
     )
 
 
 def _lines(
-    search: _Search, batch: int, answer: int | None
+    search: _ContextSearch, batch: int, answer: int | None
 ) -> tuple[tuple[MemoryPart, ...], tuple[MemoryPart, ...]]:
     """Return what does not grow with a sequence, and what a token takes.
 

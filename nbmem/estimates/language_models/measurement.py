@@ -1,4 +1,4 @@
-"""Run a language model's program on a virtual card, and name what it takes.
+"""Run a language model's program on a virtual card, and name its bytes.
 
 This runs in the process of the estimate.
 """
@@ -92,7 +92,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class ModelStep:
     """One run of a model's program.
 
     Attributes:
@@ -112,7 +112,7 @@ class Step:
     margin: float = 0.0
 
 
-def measure(program: Program, step: Step) -> Measured:
+def measure(program: Program, step: ModelStep) -> Measured:
     """Run a model's program once on a card without a limit.
 
     Raises:
@@ -146,7 +146,7 @@ def run_on_card(program: Program, source: str, request: Request) -> Probe:
     return probe(replace(program, source=source), request).probe
 
 
-def _cards(found: CardLedger, step: Step) -> tuple[CardFit, ...]:
+def _cards(found: CardLedger, step: ModelStep) -> tuple[CardFit, ...]:
     """Decide cards by the recorded requests."""
     recorded = replace(card_size(step.card), key="")  # no card of the list: this one had no end
     sizes = [card_size(one) for one in step.others]

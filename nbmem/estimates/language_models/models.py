@@ -1,4 +1,4 @@
-"""Find a language model's configuration by what people type, without a download."""
+"""Find a language model's configuration by its name, without a download."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_parts import ADAPTERS
 from nbmem.core.units import format_bytes
 from nbmem.estimates.card_choice import card_for, figures_of
-from nbmem.estimates.language_models.measurement import Measured, Step, measure, run_on_card
+from nbmem.estimates.language_models.measurement import Measured, ModelStep, measure, run_on_card
 from nbmem.estimates.language_models.models import find_model
 from nbmem.estimates.language_models.program import write_program
 from nbmem.estimates.language_models.settings import for_card
@@ -23,6 +23,7 @@ from nbmem.virtual.cards import CARDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from nbmem.estimates.language_models.models import KnownModel
     from nbmem.estimates.language_models.program import WrittenProgram
     from nbmem.estimates.language_models.settings import Settings
     from nbmem.report.estimate_results import Probe
@@ -45,7 +46,7 @@ def estimate_model(
     margin: float,
     tell: Callable[[str], None],
 ) -> ModelEstimate:
-    """Run a language model's program on a virtual card, and decide other cards.
+    """Run a language model's program on a card, and decide other cards.
 
     The recorded requests decide most cards. One is run again where that does not suffice: near the
     edge, and where its kernels of attention are others.
@@ -64,19 +65,15 @@ def estimate_model(
     card = card_for(None if every else gpu)
     model = find_model(settings.model)
     written = write_program(model, for_card(settings, card))
-    others = CARDS if every else tuple({one.key: one for one in (card, *common())}.values())
-    title = f"{settings.words} of {model.title}"
-    program = Program(title=title, source=written.run, file=PROGRAM)
-    tokens = settings.batch * settings.seq
-    with EstimateProcess(program) as apart:
-        step = Step(
-            source=written.run,
-            config=model.code,
-            card=card,
-            tokens=tokens,
-            others=others,
-            margin=margin,
-        )
+    step = ModelStep(
+        source=written.run,
+        config=model.code,
+        card=card,
+        tokens=settings.batch * settings.seq,
+        others=CARDS if every else tuple({one.key: one for one in (card, *common())}.values()),
+        margin=margin,
+    )
+    with EstimateProcess(Program(title=model.title, source="", file=PROGRAM)) as apart:
         found = apart.call(measure, step)
         tell(f"{card.key}: {format_bytes(found.process)}")
 
@@ -89,25 +86,39 @@ def estimate_model(
 
         decided = tuple(_decided(one, run) if one.fits is None else one for one in found.cards)
     own = next((one for one in decided if one.card == card.key), None)
-    fits = None if own is None or own.fits is None else own.fits and own.margin
+    answer = _answer(model, settings, step, found)
+    return replace(
+        answer,
+        fits=None if own is None or own.fits is None else own.fits and own.margin,
+        cards=decided,
+        program=written.source,
+        sentences=(model.origin, *_notes(settings, found, written)),
+    )
+
+
+def _answer(
+    model: KnownModel, settings: Settings, step: ModelStep, found: Measured
+) -> ModelEstimate:
+    """Build the answer of a run, without cards and program."""
+    card = step.card
     return ModelEstimate(
-        title=title,
+        title=f"{settings.words} of {model.title}",
         model=model.title,
         method=settings.method,
         seq=settings.seq,
         batch=settings.batch,
         parameters=found.sizes.parameters,
         trained=_trained(settings, found),
-        card=figures_of(card, int(card.total_bytes * margin)),
-        fits=fits,
+        card=figures_of(card, int(card.total_bytes * step.margin)),
+        fits=None,
         phase=found.phase,
         parts=found.parts,
         allocated=found.allocated,
         reserved=found.reserved,
         process=found.process,
-        cards=decided,
-        program=written.source,
-        sentences=(model.origin, *_notes(settings, found, written)),
+        cards=found.cards,
+        program=step.source,
+        sentences=(),
     )
 
 

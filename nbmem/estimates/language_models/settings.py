@@ -37,7 +37,7 @@ OPTIMIZERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What is done with a model.
+    """The model, the method and its options.
 
     Attributes:
         model: The model, as it was asked for.

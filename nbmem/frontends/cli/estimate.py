@@ -1,4 +1,4 @@
-"""`nbmem estimate --model NAME`: what a language model takes, without code."""
+"""`nbmem estimate --model NAME`: estimate a language model without code."""
 
 from __future__ import annotations
 

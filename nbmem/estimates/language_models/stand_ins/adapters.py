@@ -43,7 +43,7 @@ class LoraLayer(nn.Module):
         self.lora_B = nn.ModuleDict({"default": nn.Linear(config.r, rows, **made)})
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return what the layer and its adapter make of an input, as peft adds them."""
+        """Add the adapter's output to the layer's, as peft does."""
         result = self.base_layer(x)
         dtype = result.dtype
         down, up = self.lora_A["default"], self.lora_B["default"]
@@ -75,7 +75,7 @@ class PeftModel(nn.Module):
 
 
 def _targets(model: Any, wanted: str | list[str]) -> list[tuple[str, nn.Module]]:
-    """Return the layers to adapt: `all-linear`, or those with one of the names."""
+    """Return the layers to adapt: all linear ones, or those of some names."""
     last = model.get_output_embeddings()
     found = []
     for name, layer in model.named_modules():

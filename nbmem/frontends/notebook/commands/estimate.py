@@ -1,4 +1,4 @@
-"""`%nbmem estimate MODEL`: what a language model takes, before there is code."""
+"""`%nbmem estimate MODEL`: estimate a language model without code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear layers that hold and make the tensors of bitsandbytes' 4-bit ones.
+"""Linear layers that hold the tensors of bitsandbytes' 4-bit ones.
 
 Weights are packed, two in a byte, with a scale for each 64. The scales are quantized, too: a byte
 each, with a float for each 256. A product of many rows unpacks the whole weight for a moment.
