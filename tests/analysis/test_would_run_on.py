@@ -14,7 +14,7 @@ from nbmem.api import tracing
 from nbmem.api.common_cards import COMMON, card_size
 from nbmem.core.session.categories import Category
 from nbmem.core.units import GIB, MIB
-from nbmem.report.analysis import card_ledger_of, would_run_on
+from nbmem.report.analysis import card_ledger_of
 from nbmem.report.analysis.would_run_on import would_run_on as answers
 from nbmem.report.estimate_results import MARGIN
 from tests.estimate.small_cards import small_card
@@ -129,19 +129,18 @@ def test_workspaces_have_the_other_cards_size():
     assert not found.exact
 
 
-def test_replays_end_where_they_would_take_too_long(monkeypatch):
+def test_replays_end_where_they_would_take_too_long():
     card_ledger, _ = record(growing, ROOM)
-    monkeypatch.setattr(would_run_on, "MOST_EVENTS", 3)
-    found = answers(card_ledger, [sized(1500), sized(600), sized(8000)], sized(12_000), MARGIN)
+    cards = [sized(1500), sized(600), sized(8000)]
+    found = answers(card_ledger, cards, sized(12_000), MARGIN, most_events=3)
     assert [one.fits for one in found.cards] == [False, None, True]
     assert "events are replayed for one report" in found.cards[1].how
 
 
-def test_the_recorded_card_and_larger_ones_need_no_replay(monkeypatch):
+def test_the_recorded_card_and_larger_ones_need_no_replay():
     card_ledger, _ = record(growing, small_card(1000))
-    monkeypatch.setattr(would_run_on, "MOST_EVENTS", 3)
     cards = [sized(950), sized(1000), sized(1200)]
-    found = answers(card_ledger, cards, sized(1000), MARGIN).cards
+    found = answers(card_ledger, cards, sized(1000), MARGIN, most_events=3).cards
     assert [one.fits for one in found] == [None, True, True]
     outside = cards[1].context + cards[1].unowned
     assert found[1].spare == 1000 * MIB - outside - int(card_ledger.reserved.max())

@@ -218,3 +218,36 @@ def test_a_published_model_has_the_published_number_of_parameters(name):
 @pytest.mark.parametrize("name", sorted(set(models.published()) - set(KINDS)))
 def test_every_published_model_has_the_published_number_of_parameters(name):
     assert _count(name) == models.published()[name]
+
+
+def test_the_command_line_estimates_and_shows_the_program(ask, config, capsys, tmp_path):
+    from nbmem.frontends.cli import main
+
+    file = tmp_path / "answer.json"
+    words = ["estimate", "--model", config, "--method", "generate", "--seq", "64", "--gpu", "T4"]
+    assert main([*words, "--program", "--json", str(file)]) == 0
+    said = capsys.readouterr().out
+    assert "of the 15.00 GiB of a Tesla T4: it fits." in said
+    assert "dtype=torch.float16" in said.partition("The program that was run:")[2]
+    found = json.loads(file.read_text())
+    assert sum(found["parts"].values()) == found["allocated"]
+    assert found["card"]["name"] == "Tesla T4"
+    compile(found["program"], "<program>", "exec")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["fit", "--vary", "batch"], "Name a script"),
+        (["fit", "--vary", "batch", "--model", "gpt2"], "write context"),
+        (["fit", "--vary", "context", "--model", "gpt2", "--batch", "x"], "write 1,2,4,8"),
+        (["fit", "train.py", "--vary", "context", "--model", "gpt2"], "not both"),
+        (["estimate", "--model", "gpt3"], "Did you mean gpt2?"),
+        (["estimate", "--model", "gpt2", "--gpu", "T40"], "Did you mean T4"),
+    ],
+)
+def test_a_wrong_question_is_refused_in_a_sentence(words, sentence, capsys):
+    from nbmem.frontends.cli import main
+
+    assert main(words) == 2
+    assert sentence in capsys.readouterr().err

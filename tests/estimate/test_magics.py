@@ -111,3 +111,17 @@ def test_layers_shows_a_model_of_the_notebook(run):
     said = run("%nbmem layers net --input 8 --batch 2")
     assert "8 x 4 + 4" in said.out
     assert "net: Sequential, for an input of (2, 8)" in said.out
+
+
+def test_a_language_model_needs_no_cell(run, here, monkeypatch, tmp_path):
+    pytest.importorskip("transformers")
+    from nbmem.estimates.language_models import question
+
+    monkeypatch.setattr(question, "EstimateProcess", here.EstimateProcess)
+    sizes = '{"model_type": "gpt2", "n_embd": 64, "n_layer": 1, "n_head": 1, "vocab_size": 512}'
+    (tmp_path / "config.json").write_text(sizes)
+    said = run(f"%nbmem estimate '{tmp_path}' --method full --seq 32 --gpu L4")
+    assert "full fine-tuning of" in said.out
+    assert "= process, as in nvidia-smi" in said.out
+    assert "Would it run on another card?" in said.out
+    assert "one percent sign" in run("%%nbmem fit context --model gpt2\nx = 1").err

@@ -43,6 +43,7 @@ def tab(shell, text, offset=None):
         ("%nbmem help mem", {"memtrace"}),
         ("%nbmem layers net --sort forward", {"forward_flops"}),
         ("%%nbmem fit batch --be", {"--between"}),
+        ("%nbmem estimate llama-3.2", {"llama-3.2-1b", "llama-3.2-3b"}),
         ("%%nbmem plan --gpu=l40", {"--gpu=L40", "--gpu=L40S"}),
         ("%%memtrace --", FLAGS),
         ("%%memtrace --stacks --s", {"--save"}),
@@ -73,6 +74,8 @@ def test_names_are_those_that_fit(shell):
     assert tab(shell, "%%nbmem plan --batch ") == {"batch"}
     cell = "%%nbmem fit \nwidth = 64\nlabel = 'x'\nfor batch in (1, 2):\n    depth = 3  # layers\n"
     flags = {"--gpu", "--ranks", "--margin", "--between", "--step", "--json", "--html", "--help"}
+    flags |= {"--model", "--batch", "--method", "--dtype", "--optimizer", "--bits", "--lora-rank"}
+    flags |= {"--lora-targets", "--no-checkpointing", "--no-autocast"}
     assert tab(shell, cell, len("%%nbmem fit ")) == {"width", "depth", "batch", *flags}
 
 
