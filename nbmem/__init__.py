@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from nbmem.api.rank_recording import recorded
     from nbmem.api.testing import assert_peak, diff
     from nbmem.api.tracing import phase, trace
-    from nbmem.estimates import estimate, estimate_model, fit, fit_context, layers, plan
+    from nbmem.estimates import estimate, fit, layers, plan
+    from nbmem.estimates.language_models.api import estimate_model, fit_context
     from nbmem.frontends.notebook.extension import load_ipython_extension, unload_ipython_extension
 
 __version__ = "0.1.0"
@@ -46,9 +47,9 @@ _HOMES = {
     "assert_peak": "nbmem.api.testing",
     "diff": "nbmem.api.testing",
     "estimate": "nbmem.estimates",
-    "estimate_model": "nbmem.estimates",
+    "estimate_model": "nbmem.estimates.language_models.api",
     "fit": "nbmem.estimates",
-    "fit_context": "nbmem.estimates",
+    "fit_context": "nbmem.estimates.language_models.api",
     "free": "nbmem.api.freeing",
     "layers": "nbmem.estimates",
     "load_ipython_extension": "nbmem.frontends.notebook.extension",

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nbmem.core.errors import UsageError
 from nbmem.estimates import world_choice as ranked
 from nbmem.estimates.answers import (
     Answer,
-    ContextAnswer,
+    CardsAnswer,
     FitAnswer,
     LayersAnswer,
-    ModelAnswer,
     PlanAnswer,
     WorldsAnswer,
     to_displayed,
 )
 from nbmem.estimates.card_choice import card_for
 from nbmem.estimates.programs import programs
+from nbmem.estimates.questions import card_table, world_sizes
 from nbmem.estimates.questions import fit as fitting
 from nbmem.estimates.questions import layers as by_layer
 from nbmem.estimates.questions import plan as planning
-from nbmem.estimates.questions import world_sizes
 from nbmem.estimates.runs.probe_run import Request, record
 from nbmem.estimates.runs.subprocess_client import EstimateProcess
 from nbmem.report.estimate_results import MARGIN
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nbmem.api.tracing import Trace
-    from nbmem.estimates.language_models.settings import Settings
     from nbmem.estimates.programs.programs import Program
     from nbmem.virtual.cards import Card
 
@@ -151,7 +150,7 @@ def plan(  # noqa: PLR0913 - the question's parts
     every: bool = False,
     tell: Callable[[str], None] = silent,
     show: Callable[[PlanAnswer, str], None] | None = None,
-) -> PlanAnswer | WorldsAnswer:
+) -> PlanAnswer | WorldsAnswer | CardsAnswer:
     """Run a program under remedies that may make it fit on the card.
 
     Each remedy that can change the answer is run on the virtual card. The cheapest that suffices is
@@ -161,7 +160,8 @@ def plan(  # noqa: PLR0913 - the question's parts
     Args:
         program: A function (called with the batch size if one is given, else with nothing), or
             what `nbmem.estimates.programs` makes.
-        gpu: Name of a card; None for the one in use, else a virtual H100.
+        gpu: Name of a card; None for the one in use, else a virtual H100; `all` to ask on which
+            cards of the table it would run as it is.
         ranks: Run it as rank 0 of so many, which has the largest shards, as torchrun would: it
             makes its own process group. None for a program of one process.
         batch: The batch size of a function; None if it takes none.
@@ -174,6 +174,9 @@ def plan(  # noqa: PLR0913 - the question's parts
     Raises:
         NbmemError: The program cannot be copied or does not run, or there is no such card.
     """
+    if card_table.is_all(gpu):
+        asked = (ranks, batch, target, every or None)
+        return cards(program, margin=margin, options=asked, tell=tell)
     card, world = ranked.world_for(gpu, ranks)
     variable = None
     if not isinstance(program, programs.Program):
@@ -198,6 +201,36 @@ def plan(  # noqa: PLR0913 - the question's parts
             show=_partial(PlanAnswer, show),
         )
     return to_displayed(PlanAnswer, answer)
+
+
+def cards(
+    program: Callable[[], Any] | Program,
+    *,
+    margin: float = MARGIN,
+    options: tuple[Any, ...] = (),
+    tell: Callable[[str], None] = silent,
+) -> CardsAnswer:
+    """Find the cards of the table on which a program would run as it is.
+
+    Args:
+        program: A function that is called with nothing, or what `nbmem.estimates.programs` makes.
+        margin: Part of a card to keep free.
+        options: Options of `plan`, which must all be None.
+        tell: Called with a line of text after every run.
+
+    Raises:
+        NbmemError: The program cannot be copied or does not run, or an option was given.
+    """
+    if any(one is not None for one in options):
+        raise UsageError(
+            "With --gpu all a program runs as it is: leave out --ranks, --batch, --target and "
+            "--all. Name one card for those."
+        )
+    if not isinstance(program, programs.Program):
+        program = programs.call(program)
+    with EstimateProcess(program) as apart:
+        answer = card_table.ask(apart.call, program.title, margin, tell)
+    return to_displayed(CardsAnswer, answer)
 
 
 def worlds(
@@ -280,100 +313,3 @@ def layers_of(
     with EstimateProcess(program) as apart:
         answer = apart.call(by_layer.measure_script, card_for(gpu), name, shape)
     return to_displayed(LayersAnswer, answer)
-
-
-def estimate_model(  # noqa: PLR0913 - the question's parts
-    model: str,
-    gpu: str | None = None,
-    *,
-    method: str = "lora",
-    seq: int = 2048,
-    batch: int = 1,
-    margin: float = MARGIN,
-    tell: Callable[[str], None] = silent,
-    **options: Any,
-) -> ModelAnswer:
-    """Estimate what a language model takes, without code and download.
-
-    A short program of transformers and peft runs on a virtual card.
-
-    Args:
-        model: A published name (`llama-3.1-8b`), a config.json or its folder, or a class of
-            transformers.
-        gpu: Name of a card, or `all` for every card of the table; None for the one in use, else a
-            virtual H100.
-        method: `full`, `lora`, `qlora` or `generate`.
-        seq: Tokens of a sequence; for generation, of the prompt and the answer together.
-        batch: Sequences at a time.
-        margin: Part of a card to keep free.
-        tell: Called with a line of text after every run.
-        options: `dtype`, `optimizer`, `checkpointing`, `autocast`, `rank`, `targets`, `bits`, as in
-            `nbmem.estimates.language_models.settings.Settings`.
-
-    Raises:
-        NbmemError: The model is not known or cannot be built, or there is no such card.
-    """
-    from nbmem.estimates.language_models.settings import settings_of
-
-    settings = settings_of(model, method=method, seq=seq, batch=batch, **options)
-    return model_answer(settings, gpu, margin=margin, tell=tell)
-
-
-def model_answer(
-    settings: Settings,
-    gpu: str | None = None,
-    *,
-    margin: float = MARGIN,
-    tell: Callable[[str], None] = silent,
-) -> ModelAnswer:
-    """Estimate what a language model takes, from checked settings."""
-    from nbmem.estimates.language_models import question
-
-    return to_displayed(
-        ModelAnswer, question.estimate_model(settings, gpu, margin=margin, tell=tell)
-    )
-
-
-def fit_context(  # noqa: PLR0913 - the question's parts
-    model: str,
-    gpu: str | None = None,
-    *,
-    method: str = "lora",
-    batches: Sequence[int] = (1, 2, 4, 8),
-    margin: float = MARGIN,
-    tell: Callable[[str], None] = silent,
-    **options: Any,
-) -> ContextAnswer:
-    """Find the longest context of a language model that fits, by batch.
-
-    Args:
-        model: As for `estimate_model`.
-        gpu: Name of a card; None for the one in use, else a virtual H100.
-        method: `full`, `lora`, `qlora` or `generate`.
-        batches: Sequences at a time.
-        margin: Part of the card to keep free.
-        tell: Called with a line of text after every run.
-        options: As for `estimate_model`.
-
-    Raises:
-        NbmemError: The model is not known or cannot be built, or there is no such card.
-    """
-    from nbmem.estimates.language_models.settings import settings_of
-
-    settings = settings_of(model, method=method, **options)
-    return context_answer(settings, gpu, batches, margin=margin, tell=tell)
-
-
-def context_answer(
-    settings: Settings,
-    gpu: str | None,
-    batches: Sequence[int],
-    *,
-    margin: float = MARGIN,
-    tell: Callable[[str], None] = silent,
-) -> ContextAnswer:
-    """Find the longest context by batch, from checked settings."""
-    from nbmem.estimates.language_models import context
-
-    found = context.fit_context(settings, gpu, batches, margin=margin, tell=tell)
-    return to_displayed(ContextAnswer, found)

@@ -7,6 +7,7 @@ import shutil
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbmem.core.errors import UsageError
+from nbmem.report.card_choice import CardChoice
 from nbmem.report.estimate_results import Fit, Layers, Plan, Worlds
 from nbmem.report.language_results import ContextFit, ModelEstimate
 
@@ -204,11 +205,32 @@ class ContextAnswer(_DisplayedAnswer, ContextFit):
         return context_json(self)
 
 
-AnyAnswer = FitAnswer | PlanAnswer | LayersAnswer | WorldsAnswer | ModelAnswer | ContextAnswer
+class CardsAnswer(_DisplayedAnswer, CardChoice):
+    """An answer of `nbmem.plan` for all cards."""
+
+    __slots__ = ()
+
+    @property
+    def _view(self) -> Any:
+        from nbmem.views import card_choice
+
+        return card_choice
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the stable JSON form that docs/json.md describes."""
+        from nbmem.views.exports.estimates import cards_json
+
+        return cards_json(self)
+
+
+AnyAnswer = (
+    FitAnswer | PlanAnswer | LayersAnswer | WorldsAnswer | ModelAnswer | ContextAnswer | CardsAnswer
+)
 
 
 def to_displayed(
-    kind: type[Answer], answer: Fit | Plan | Layers | Worlds | ModelEstimate | ContextFit
+    kind: type[Answer],
+    answer: Fit | Plan | Layers | Worlds | ModelEstimate | ContextFit | CardChoice,
 ) -> Answer:
     """Copy an answer into a class that displays itself."""
     return kind(**{f.name: getattr(answer, f.name) for f in dataclasses.fields(answer)})

@@ -26,7 +26,7 @@ def add_card(parser: argparse.ArgumentParser) -> None:
         "--gpu",
         metavar="NAME",
         help="on which card (`nbmem gpus` lists them); the default is the one in use, else an "
-        "H100 80GB",
+        "H100 80GB; plan and estimate take `all`",
     )
     parser.add_argument(
         "--margin",

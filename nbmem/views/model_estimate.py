@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING
 from nbmem.core.session.tensor_names import with_article
 from nbmem.core.units import format_bytes
 from nbmem.views import style
+from nbmem.views.card_choice import cards_table
 from nbmem.views.code_block import code_html
-from nbmem.views.grid import Grid, TableCell, cells
+from nbmem.views.grid import Grid, TableCell
 from nbmem.views.html import page
 from nbmem.views.markup import element, wrapped
 from nbmem.views.mime_bundle import WIDTH
 from nbmem.views.notes_html import fold, listed
-from nbmem.views.would_run_on import verdict_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.report.language_results import ModelEstimate
-    from nbmem.report.model import CardFit
 
 _BAR = 24
 """Characters of the longest bar."""
@@ -147,25 +146,4 @@ def _part(row: tuple[str, int, bool], *, most: int, bars: bool) -> tuple[TableCe
         TableCell(text=name, strong=strong),
         TableCell(text=format_bytes(size), exact=f"{size:,} B", share=share, strong=strong),
         TableCell(text=bar),
-    )
-
-
-def cards_table(found: tuple[CardFit, ...]) -> Grid:
-    """Return cards as a table: what fits, the smallest first, then the rest."""
-    fits = [one for one in found if one.fits]
-    short = [one for one in reversed(found) if not one.fits]
-    return Grid(
-        title="Would it run on another card?",
-        head=("card", "memory", "", "known"),
-        rows=tuple(
-            cells(
-                one.card,
-                format_bytes(one.total),
-                verdict_on(one),
-                "exactly" if one.exact else "estimate",
-                strong=bool(one.fits and one.margin),
-            )
-            for one in (*fits, *short)
-        ),
-        left=frozenset({0, 2, 3}),
     )

@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+import nbmem
 from nbmem.core.errors import UsageError
 from nbmem.estimates.language_models import context, measurement, models, question
 from nbmem.estimates.language_models import program as programs
@@ -52,7 +53,7 @@ def ask(here, monkeypatch, config):
 
     def ask_for(method, gpu="A100 40GB", seq=SEQ, **options):
         options = {"rank": RANK, "batch": BATCH, **options}
-        return here.estimate_model(config, gpu, method=method, seq=seq, **options)
+        return nbmem.estimate_model(config, gpu, method=method, seq=seq, **options)
 
     return ask_for
 
@@ -128,7 +129,7 @@ def test_the_longest_context_runs_and_the_next_does_not(here, monkeypatch, confi
     monkeypatch.setattr(context, "EstimateProcess", here.EstimateProcess)
     card = dataclasses.replace(small_card(700), key="small", capability=(8, 0))
     monkeypatch.setattr(context, "card_for", lambda _gpu: card)
-    answer = here.fit_context(config, method="lora", batches=(2,), margin=0.0)
+    answer = nbmem.fit_context(config, method="lora", batches=(2,), margin=0.0)
     assert [row.batch for row in answer.rows] == [2]
     for row in answer.rows:
         fits = [_fits(config, card, row.batch, row.seq + more) for more in (0, context.STEP)]
@@ -149,7 +150,7 @@ def _fits(config, card, batch, seq):
 
 def test_context_ends_where_the_model_has_no_more_positions(here, monkeypatch, config):
     monkeypatch.setattr(context, "EstimateProcess", here.EstimateProcess)
-    answer = here.fit_context(config, "H100", method="generate", batches=(1,))
+    answer = nbmem.fit_context(config, "H100", method="generate", batches=(1,))
     assert (answer.rows[0].seq, answer.rows[0].limited) == (8192, True)
     assert "all that the model has positions for" in " ".join(str(answer).split())
 

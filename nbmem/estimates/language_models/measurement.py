@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbmem.api.common_cards import card_size
 from nbmem.core.errors import UsageError
 from nbmem.core.session.categories import ACTIVE, Category
 from nbmem.core.session.tensor_parts import (
@@ -22,10 +21,10 @@ from nbmem.core.session.tensor_parts import (
     OTHER,
     TRAINED,
 )
-from nbmem.estimates.runs.probe_run import ENDLESS, Request, probe, record_requests
+from nbmem.estimates.questions.card_table import decide, endless
+from nbmem.estimates.runs.probe_run import Request, probe, record_requests
 from nbmem.report.analysis import card_ledger_of
 from nbmem.report.analysis.moments import phase_at
-from nbmem.report.analysis.would_run_on import would_run_on
 from nbmem.report.language_results import MemoryPart
 
 if TYPE_CHECKING:
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from nbmem.report.model import CardFit
     from nbmem.virtual.cards import Card
 
-MOST_EVENTS = 3_000_000
-"""Events that the replays of a recording may have: less time than the runs that they spare."""
 _NO_LOGITS = frozenset(
     {
         Category.WEIGHTS,
@@ -119,9 +116,8 @@ def measure(program: Program, step: ModelStep) -> Measured:
         UsageError: The model cannot be built, or its program fails.
     """
     sizes = _sizes(step.config)
-    endless = replace(step.card, total_bytes=ENDLESS, nvml_total=ENDLESS)
     session, requests = record_requests(
-        replace(program, source=step.source), Request(card=endless), look=False
+        replace(program, source=step.source), Request(card=endless(step.card)), look=False
     )
     if session.error is not None:
         raise UsageError(f"The program fails on the virtual card: {session.error}.")
@@ -136,7 +132,7 @@ def measure(program: Program, step: ModelStep) -> Measured:
         reserved=reserved,
         process=reserved + int(ledger[Category.CONTEXT]),
         phase=phase_at(found, at).phase,
-        cards=_cards(found, step) if step.others else (),
+        cards=decide(found, step.card, step.others, step.margin) if step.others else (),
         requests=requests,
     )
 
@@ -144,14 +140,6 @@ def measure(program: Program, step: ModelStep) -> Measured:
 def run_on_card(program: Program, source: str, request: Request) -> Probe:
     """Run a program on a card with its limit."""
     return probe(replace(program, source=source), request).probe
-
-
-def _cards(found: CardLedger, step: ModelStep) -> tuple[CardFit, ...]:
-    """Decide cards by the recorded requests."""
-    recorded = replace(card_size(step.card), key="")  # no card of the list: this one had no end
-    sizes = [card_size(one) for one in step.others]
-    answer = would_run_on(found, sizes, recorded, step.margin, MOST_EVENTS)
-    return () if answer is None else answer.cards
 
 
 def _made(config: str) -> Any:

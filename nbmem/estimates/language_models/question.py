@@ -15,6 +15,7 @@ from nbmem.estimates.language_models.models import find_model
 from nbmem.estimates.language_models.program import write_program
 from nbmem.estimates.language_models.settings import for_card
 from nbmem.estimates.programs.programs import Program
+from nbmem.estimates.questions.card_table import decided_by_run, is_all
 from nbmem.estimates.runs.probe_run import Request
 from nbmem.estimates.runs.subprocess_client import EstimateProcess
 from nbmem.report.language_results import ModelEstimate
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from nbmem.estimates.language_models.program import WrittenProgram
     from nbmem.estimates.language_models.settings import Settings
     from nbmem.report.estimate_results import Probe
-    from nbmem.report.model import CardFit
     from nbmem.virtual.cards import Card
 
 PROGRAM = "<program>"
@@ -35,8 +35,6 @@ PROGRAM = "<program>"
 WEIGHTS = Category.WEIGHTS.label
 _ADAPTER_BYTES = 4
 """peft trains adapters in float32, whatever the type of the weights."""
-ALL = "all"
-"""The name that stands for every card of the table."""
 
 
 def estimate_model(
@@ -61,7 +59,7 @@ def estimate_model(
     Raises:
         NbmemError: The model is not known or cannot be built, or there is no such card.
     """
-    every = (gpu or "").lower() == ALL
+    every = is_all(gpu)
     card = card_for(None if every else gpu)
     model = find_model(settings.model)
     written = write_program(model, for_card(settings, card))
@@ -84,7 +82,9 @@ def estimate_model(
             tell(f"{other.key}: {format_bytes(probe.need)}")
             return probe
 
-        decided = tuple(_decided(one, run) if one.fits is None else one for one in found.cards)
+        decided = tuple(
+            decided_by_run(one, run) if one.fits is None else one for one in found.cards
+        )
     own = next((one for one in decided if one.card == card.key), None)
     answer = _answer(model, settings, step, found)
     return replace(
@@ -119,23 +119,6 @@ def _answer(
         cards=found.cards,
         program=step.source,
         sentences=(),
-    )
-
-
-def _decided(one: CardFit, run: Callable[[Card], Probe]) -> CardFit:
-    """Run the program on a card that the recorded requests do not decide."""
-    card = card_for(one.card)
-    probe = run(card)
-    fits = probe.fits or probe.wanted <= card.total_bytes
-    return replace(
-        one,
-        fits=fits,
-        margin=probe.fits,
-        spare=max(card.total_bytes - probe.process, 0) if fits else None,
-        short=None if fits else max(probe.wanted - card.total_bytes, 0) or None,
-        releases=fits and probe.process < probe.wanted,
-        exact=True,
-        how="the program was run on such a virtual card",
     )
 
 

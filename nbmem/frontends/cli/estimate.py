@@ -32,14 +32,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the model's program on a virtual card, and print what it takes."""
-    from nbmem import estimates
+    from nbmem.estimates.language_models import api
     from nbmem.estimates.language_models.options import settings_from
     from nbmem.estimates.options import margin
 
     files = targets(options)
     settings = settings_from(options, seq=options.seq, batch=options.batch)
     with progress("estimate") as tell:
-        answer = estimates.model_answer(settings, options.gpu, margin=margin(options), tell=tell)
+        answer = api.model_answer(settings, options.gpu, margin=margin(options), tell=tell)
     finish(answer, files)
     if options.program:
         write_out(f"\nThe program that was run:\n\n{answer.program}")

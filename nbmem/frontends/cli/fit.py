@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _fit_context(options: argparse.Namespace) -> int:
     """Search for the longest context of a language model."""
-    from nbmem import estimates
+    from nbmem.estimates.language_models import api
     from nbmem.estimates.language_models.options import batches_of, check_context, settings_from
     from nbmem.estimates.options import margin
 
@@ -67,7 +67,7 @@ def _fit_context(options: argparse.Namespace) -> int:
     check_context(options.vary)
     settings, batches = settings_from(options), batches_of(options.batch)
     with progress("fit") as tell:
-        answer = estimates.context_answer(
+        answer = api.context_answer(
             settings, options.gpu, batches, margin=margin(options), tell=tell
         )
     return finish(answer, files)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from nbmem.report.card_choice import CardChoice
     from nbmem.report.estimate_results import (
         CardFigures,
         Fit,
@@ -159,6 +160,19 @@ def context_json(fit: ContextFit) -> dict[str, Any]:
         "rows": tuple(map(asdict, fit.rows)),
         "fixed": _sizes(fit.fixed),
         "per_token": _sizes(fit.per_token),
+    }
+
+
+def cards_json(choice: CardChoice) -> dict[str, Any]:
+    """Return the result of `nbmem.plan` for all cards as JSON.
+
+    `cards` as `would_run_on` of a report; `card` {name, total, margin, driver} of the run.
+    """
+    names = ("title", "allocated", "process", "sentences")
+    return {
+        **{name: getattr(choice, name) for name in names},
+        "card": _card(choice.card),
+        "cards": tuple(map(asdict, choice.cards)),
     }
 
 

@@ -31,13 +31,13 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 def _run(notebook: Notebook, argument: str) -> None:
     options = parser_of(_USAGE, _add).read(argument)
-    from nbmem import estimates
+    from nbmem.estimates.language_models import api
     from nbmem.estimates.language_models.options import settings_from
     from nbmem.estimates.options import margin
 
     settings = settings_from(options, seq=options.seq, batch=options.batch)
     with asking.EstimateProgress(notebook.shell, f"estimate {options.model}") as progress:
-        answer = estimates.model_answer(
+        answer = api.model_answer(
             settings, options.gpu, margin=margin(options), tell=progress.add_line
         )
         progress.show(answer)

@@ -56,14 +56,14 @@ def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
 
 def _answer_context(notebook: Notebook, options: argparse.Namespace) -> None:
     """Search for the longest context of a language model."""
-    from nbmem import estimates
+    from nbmem.estimates.language_models import api
     from nbmem.estimates.language_models.options import batches_of, check_context, settings_from
     from nbmem.estimates.options import margin
 
     check_context(options.variable)
     settings, batches = settings_from(options), batches_of(options.batch)
     with asking.EstimateProgress(notebook.shell, f"fit {options.variable}") as progress:
-        answer = estimates.context_answer(
+        answer = api.context_answer(
             settings, options.gpu, batches, margin=margin(options), tell=progress.add_line
         )
         progress.show(answer)

@@ -1,0 +1,108 @@
+"""Ask about a language model from Python."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nbmem.estimates.answers import ContextAnswer, ModelAnswer, to_displayed
+from nbmem.estimates.language_models import context, question
+from nbmem.estimates.language_models.settings import settings_of
+from nbmem.report.estimate_results import MARGIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nbmem.estimates.language_models.settings import Settings
+
+
+def silent(_text: str) -> None:
+    """Ignore the line about a run."""
+
+
+def estimate_model(  # noqa: PLR0913 - the question's parts
+    model: str,
+    gpu: str | None = None,
+    *,
+    method: str = "lora",
+    seq: int = 2048,
+    batch: int = 1,
+    margin: float = MARGIN,
+    tell: Callable[[str], None] = silent,
+    **options: Any,
+) -> ModelAnswer:
+    """Estimate what a language model takes, without code and download.
+
+    A short program of transformers and peft runs on a virtual card.
+
+    Args:
+        model: A published name (`llama-3.1-8b`), a config.json or its folder, or a class of
+            transformers.
+        gpu: Name of a card, or `all` for every card of the table; None for the one in use, else a
+            virtual H100.
+        method: `full`, `lora`, `qlora` or `generate`.
+        seq: Tokens of a sequence; for generation, of the prompt and the answer together.
+        batch: Sequences at a time.
+        margin: Part of a card to keep free.
+        tell: Called with a line of text after every run.
+        options: `dtype`, `optimizer`, `checkpointing`, `autocast`, `rank`, `targets`, `bits`, as in
+            `nbmem.estimates.language_models.settings.Settings`.
+
+    Raises:
+        NbmemError: The model is not known or cannot be built, or there is no such card.
+    """
+    settings = settings_of(model, method=method, seq=seq, batch=batch, **options)
+    return model_answer(settings, gpu, margin=margin, tell=tell)
+
+
+def model_answer(
+    settings: Settings,
+    gpu: str | None = None,
+    *,
+    margin: float = MARGIN,
+    tell: Callable[[str], None] = silent,
+) -> ModelAnswer:
+    """Estimate what a language model takes, from checked settings."""
+    return to_displayed(
+        ModelAnswer, question.estimate_model(settings, gpu, margin=margin, tell=tell)
+    )
+
+
+def fit_context(  # noqa: PLR0913 - the question's parts
+    model: str,
+    gpu: str | None = None,
+    *,
+    method: str = "lora",
+    batches: Sequence[int] = (1, 2, 4, 8),
+    margin: float = MARGIN,
+    tell: Callable[[str], None] = silent,
+    **options: Any,
+) -> ContextAnswer:
+    """Find the longest context of a language model that fits, by batch.
+
+    Args:
+        model: As for `estimate_model`.
+        gpu: Name of a card; None for the one in use, else a virtual H100.
+        method: `full`, `lora`, `qlora` or `generate`.
+        batches: Sequences at a time.
+        margin: Part of the card to keep free.
+        tell: Called with a line of text after every run.
+        options: As for `estimate_model`.
+
+    Raises:
+        NbmemError: The model is not known or cannot be built, or there is no such card.
+    """
+    settings = settings_of(model, method=method, **options)
+    return context_answer(settings, gpu, batches, margin=margin, tell=tell)
+
+
+def context_answer(
+    settings: Settings,
+    gpu: str | None,
+    batches: Sequence[int],
+    *,
+    margin: float = MARGIN,
+    tell: Callable[[str], None] = silent,
+) -> ContextAnswer:
+    """Find the longest context by batch, from checked settings."""
+    found = context.fit_context(settings, gpu, batches, margin=margin, tell=tell)
+    return to_displayed(ContextAnswer, found)
