@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.core.session.tensor_names import with_article
 from nbmem.core.units import format_bytes
 from nbmem.views import style
 from nbmem.views.grid import Grid, cells
@@ -59,7 +60,7 @@ def verdict(choice: CardChoice) -> str:
 
 
 def _about(choice: CardChoice) -> list[str]:
-    takes = f"On a {choice.card.name} it takes {format_bytes(choice.process)} as it is."
+    takes = f"On {with_article(choice.card.name)} it takes {format_bytes(choice.process)} as it is."
     return [takes, UNKNOWN_KERNELS, *choice.sentences]
 
 
