@@ -14,7 +14,7 @@ import nbmem
 from nbmem.core.errors import UsageError
 from nbmem.estimates.language_models import context, measurement, models, question
 from nbmem.estimates.language_models import program as programs
-from nbmem.estimates.language_models.settings import for_card, settings_of
+from nbmem.estimates.language_models.settings import check_length, for_card, settings_of
 from nbmem.virtual.card_names import find_card
 from tests.estimate.small_cards import small_card
 
@@ -193,6 +193,14 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path):
         models.find_model(str(file))
     with pytest.raises(UsageError, match="Cannot read"):
         models.find_model(str(tmp_path / "none.json"))
+
+
+def test_no_sequence_is_longer_than_a_model_has_positions_for():
+    assert check_length(settings_of("gpt2"), 1024).seq == 1024
+    assert check_length(settings_of("gpt2", seq=1024), 1024).seq == 1024
+    with pytest.raises(UsageError, match="Ask for --seq 1024 or less"):
+        check_length(settings_of("gpt2", seq=2048), 1024)
+    assert measurement.positions_of(None, models.find_model("gpt2").code) == 1024
 
 
 def test_settings_are_checked():

@@ -24,7 +24,7 @@ def estimate_model(  # noqa: PLR0913 - the question's parts
     gpu: str | None = None,
     *,
     method: str = "lora",
-    seq: int = 2048,
+    seq: int | None = None,
     batch: int = 1,
     margin: float = MARGIN,
     tell: Callable[[str], None] = silent,
@@ -40,7 +40,8 @@ def estimate_model(  # noqa: PLR0913 - the question's parts
         gpu: Name of a card, or `all` for every card of the table; None for the one in use, else a
             virtual H100.
         method: `full`, `lora`, `qlora` or `generate`.
-        seq: Tokens of a sequence; for generation, of the prompt and the answer together.
+        seq: Tokens of a sequence; for generation, of the prompt and the answer together; None for
+            2048, or fewer where the model has fewer positions.
         batch: Sequences at a time.
         margin: Part of a card to keep free.
         tell: Called with a line of text after every run.

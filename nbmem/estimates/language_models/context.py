@@ -86,9 +86,10 @@ class _ContextSearch:
         first = max(FIRST // batch // STEP, 1) * STEP
         if self._highest is not None:
             first = min(first, max(self._highest // 2 // STEP, 1) * STEP)
+        longest = (self._highest or LONGEST) // STEP * STEP
         for times in (1, 2, 3):  # two that request alike; a first run may fill a library's caches
             if self.scaled.replay(3 * first, self._margin) is None:
-                self.measure(times * first)
+                self.measure(max(min(times * first, longest), STEP))
         answer = self._replayed()
         for _ in range(ROUNDS):
             near = STEP if answer is None else answer

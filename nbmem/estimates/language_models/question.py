@@ -10,10 +10,16 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_parts import ADAPTERS
 from nbmem.core.units import format_bytes
 from nbmem.estimates.card_choice import card_for, figures_of
-from nbmem.estimates.language_models.measurement import Measured, ModelStep, measure, run_on_card
+from nbmem.estimates.language_models.measurement import (
+    Measured,
+    ModelStep,
+    measure,
+    positions_of,
+    run_on_card,
+)
 from nbmem.estimates.language_models.models import find_model
 from nbmem.estimates.language_models.program import write_program
-from nbmem.estimates.language_models.settings import for_card
+from nbmem.estimates.language_models.settings import check_length, for_card
 from nbmem.estimates.programs.programs import Program
 from nbmem.estimates.questions.card_table import decided_by_run, is_all
 from nbmem.estimates.runs.probe_run import Request
@@ -62,16 +68,18 @@ def estimate_model(
     every = is_all(gpu)
     card = card_for(None if every else gpu)
     model = find_model(settings.model)
-    written = write_program(model, for_card(settings, card))
-    step = ModelStep(
-        source=written.run,
-        config=model.code,
-        card=card,
-        tokens=settings.batch * settings.seq,
-        others=CARDS if every else tuple({one.key: one for one in (card, *common())}.values()),
-        margin=margin,
-    )
+    write_program(model, for_card(settings, card))  # refused before a process is started
     with EstimateProcess(Program(title=model.title, source="", file=PROGRAM)) as apart:
+        settings = check_length(settings, apart.call(positions_of, model.code))
+        written = write_program(model, for_card(settings, card))
+        step = ModelStep(
+            source=written.run,
+            config=model.code,
+            card=card,
+            tokens=settings.batch * settings.seq,
+            others=CARDS if every else tuple({one.key: one for one in (card, *common())}.values()),
+            margin=margin,
+        )
         found = apart.call(measure, step)
         tell(f"{card.key}: {format_bytes(found.process)}")
 
@@ -86,9 +94,8 @@ def estimate_model(
             decided_by_run(one, run) if one.fits is None else one for one in found.cards
         )
     own = next((one for one in decided if one.card == card.key), None)
-    answer = _answer(model, settings, step, found)
     return replace(
-        answer,
+        _answer(model, settings, step, found),
         fits=None if own is None or own.fits is None else own.fits and own.margin,
         cards=decided,
         program=written.source,

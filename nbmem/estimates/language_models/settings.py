@@ -22,6 +22,8 @@ METHODS = {
 }
 SAME_METHODS = {"inference": GENERATE, "full-finetuning": FULL, "finetune": FULL}
 """Other words for a method."""
+USUAL_SEQ = 2048
+"""Tokens of a sequence if none are named; fewer where a model has fewer positions."""
 AUTO = "auto"
 DTYPES = (AUTO, "bfloat16", "float16", "float32")
 """Types of weights; auto is bfloat16, and float16 on a card that has no kernels for that."""
@@ -51,11 +53,12 @@ class Settings:
         rank: Rank of the adapters.
         targets: What is adapted: `all-linear`, or names of layers.
         bits: Bits of a weight of the base model: 16 for `dtype`, or 4.
+        seq_named: Whether the length was asked for.
     """
 
     model: str
     method: str = LORA
-    seq: int = 2048
+    seq: int = USUAL_SEQ
     batch: int = 1
     dtype: str = AUTO
     optimizer: str = "adamw"
@@ -64,6 +67,7 @@ class Settings:
     rank: int = 16
     targets: tuple[str, ...] = ("all-linear",)
     bits: int = 16
+    seq_named: bool = False
 
     @property
     def trains(self) -> bool:
@@ -101,7 +105,7 @@ def settings_of(model: str, **given: Any) -> Settings:
     chosen["dtype"] = _one_of("dtype", SAME_DTYPES.get(dtype, dtype), DTYPES)
     optimizer = str(chosen.get("optimizer", "adamw")).lower().replace("_", "").replace("-", "")
     chosen["optimizer"] = _one_of("optimizer", optimizer, OPTIMIZERS)
-    found = Settings(model=model, **chosen)
+    found = Settings(model=model, seq_named="seq" in chosen, **chosen)
     for name, least in (("seq", 3 if found.method == GENERATE else 1), ("batch", 1), ("rank", 1)):
         if getattr(found, name) < least:
             raise UsageError(f"--{name} {getattr(found, name)} is too small: at least {least}.")
@@ -112,6 +116,26 @@ def settings_of(model: str, **given: Any) -> Settings:
             "Weights of 4 bits cannot be trained. Adapters on them can: --method qlora."
         )
     return found
+
+
+def check_length(settings: Settings, positions: int | None) -> Settings:
+    """Return settings whose sequences a model has positions for.
+
+    Args:
+        settings: The settings; a length that was not asked for may be cut.
+        positions: Positions of the model; None without a bound.
+
+    Raises:
+        UsageError: A length was asked for that is too large.
+    """
+    if positions is None or settings.seq <= positions:
+        return settings
+    if settings.seq_named:
+        raise UsageError(
+            f"{settings.model} has positions for {positions:,} tokens, and --seq is "
+            f"{settings.seq:,}. Ask for --seq {positions} or less."
+        )
+    return replace(settings, seq=positions)
 
 
 def for_card(settings: Settings, card: Card) -> Settings:
