@@ -160,8 +160,7 @@ def plan(  # noqa: PLR0913 - the question's parts
     Args:
         program: A function (called with the batch size if one is given, else with nothing), or
             what `nbmem.estimates.programs` makes.
-        gpu: Name of a card; None for the one in use, else a virtual H100; `all` to ask on which
-            cards of the table it would run as it is.
+        gpu: Name of a card; None for the one in use, else a virtual H100; `all` as for `cards`.
         ranks: Run it as rank 0 of so many, which has the largest shards, as torchrun would: it
             makes its own process group. None for a program of one process.
         batch: The batch size of a function; None if it takes none.
@@ -175,8 +174,7 @@ def plan(  # noqa: PLR0913 - the question's parts
         NbmemError: The program cannot be copied or does not run, or there is no such card.
     """
     if card_table.is_all(gpu):
-        asked = (ranks, batch, target, every or None)
-        return cards(program, margin=margin, options=asked, tell=tell)
+        return cards(program, margin=margin, options=(ranks, batch, target, every), tell=tell)
     card, world = ranked.world_for(gpu, ranks)
     variable = None
     if not isinstance(program, programs.Program):
@@ -215,13 +213,13 @@ def cards(
     Args:
         program: A function that is called with nothing, or what `nbmem.estimates.programs` makes.
         margin: Part of a card to keep free.
-        options: Options of `plan`, which must all be None.
+        options: Options of `plan`, none of which may be given.
         tell: Called with a line of text after every run.
 
     Raises:
         NbmemError: The program cannot be copied or does not run, or an option was given.
     """
-    if any(one is not None for one in options):
+    if any(options):
         raise UsageError(
             "With --gpu all a program runs as it is: leave out --ranks, --batch, --target and "
             "--all. Name one card for those."

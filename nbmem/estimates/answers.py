@@ -7,7 +7,7 @@ import shutil
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbmem.core.errors import UsageError
-from nbmem.report.card_choice import CardChoice
+from nbmem.report.card_choice import SuitableCards
 from nbmem.report.estimate_results import Fit, Layers, Plan, Worlds
 from nbmem.report.language_results import ContextFit, ModelEstimate
 
@@ -205,7 +205,7 @@ class ContextAnswer(_DisplayedAnswer, ContextFit):
         return context_json(self)
 
 
-class CardsAnswer(_DisplayedAnswer, CardChoice):
+class CardsAnswer(_DisplayedAnswer, SuitableCards):
     """An answer of `nbmem.plan` for all cards."""
 
     __slots__ = ()
@@ -230,7 +230,7 @@ AnyAnswer = (
 
 def to_displayed(
     kind: type[Answer],
-    answer: Fit | Plan | Layers | Worlds | ModelEstimate | ContextFit | CardChoice,
+    answer: Fit | Plan | Layers | Worlds | ModelEstimate | ContextFit | SuitableCards,
 ) -> Answer:
     """Copy an answer into a class that displays itself."""
     return kind(**{f.name: getattr(answer, f.name) for f in dataclasses.fields(answer)})

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CardChoice:
+class SuitableCards:
     """The cards on which a program would run as it is.
 
     Attributes:

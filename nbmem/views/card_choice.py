@@ -15,18 +15,18 @@ from nbmem.views.notes_html import listed
 from nbmem.views.would_run_on import UNKNOWN_KERNELS, verdict_on
 
 if TYPE_CHECKING:
-    from nbmem.report.card_choice import CardChoice
+    from nbmem.report.card_choice import SuitableCards
     from nbmem.report.model import CardFit
 
 
-def render_text(choice: CardChoice) -> str:
+def render_text(choice: SuitableCards) -> str:
     """Render the result for a terminal."""
     about = (verdict(choice), *_about(choice))
     lines = "\n".join(wrapped(one, WIDTH) for one in about)
     return f"{lines}\n\n{cards_table(choice.cards).text()}"
 
 
-def render_html(choice: CardChoice) -> str:
+def render_html(choice: SuitableCards) -> str:
     """Render the result for a notebook's output."""
     return element(
         "div",
@@ -37,17 +37,17 @@ def render_html(choice: CardChoice) -> str:
     )
 
 
-def render_page(choice: CardChoice) -> str:
+def render_page(choice: SuitableCards) -> str:
     """Render the result as a whole HTML document."""
     return page(f"cards for {choice.title}", render_html(choice))
 
 
-def mimebundle(choice: CardChoice) -> dict[str, str]:
+def mimebundle(choice: SuitableCards) -> dict[str, str]:
     """Return text and HTML as a MIME bundle."""
     return {"text/plain": render_text(choice), "text/html": render_html(choice)}
 
 
-def verdict(choice: CardChoice) -> str:
+def verdict(choice: SuitableCards) -> str:
     """Return the answer in one sentence."""
     fits = [one for one in choice.cards if one.fits and one.margin]
     if not fits:
@@ -59,7 +59,7 @@ def verdict(choice: CardChoice) -> str:
     )
 
 
-def _about(choice: CardChoice) -> list[str]:
+def _about(choice: SuitableCards) -> list[str]:
     takes = f"On {with_article(choice.card.name)} it takes {format_bytes(choice.process)} as it is."
     return [takes, UNKNOWN_KERNELS, *choice.sentences]
 

@@ -18,7 +18,7 @@ from nbmem.estimates.card_choice import card_for, figures_of
 from nbmem.estimates.runs.probe_run import ENDLESS, Request, probe, record_requests, refuse
 from nbmem.report.analysis import card_ledger_of
 from nbmem.report.analysis.would_run_on import would_run_on
-from nbmem.report.card_choice import CardChoice
+from nbmem.report.card_choice import SuitableCards
 from nbmem.virtual.card_names import find_card
 from nbmem.virtual.cards import CARDS
 
@@ -114,7 +114,7 @@ def _probe(program: Program, request: Request) -> Probe:
 
 def ask(
     call: Callable[..., Any], title: str, margin: float, tell: Callable[[str], None]
-) -> CardChoice:
+) -> SuitableCards:
     """Decide every card of the table.
 
     Args:
@@ -137,7 +137,7 @@ def ask(
         return answer
 
     decided = tuple(decided_by_run(one, run) if one.fits is None else one for one in found.cards)
-    return CardChoice(
+    return SuitableCards(
         title=title,
         card=figures_of(card, int(card.total_bytes * margin)),
         allocated=found.allocated,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nbmem.report.card_choice import CardChoice
+    from nbmem.report.card_choice import SuitableCards
     from nbmem.report.estimate_results import (
         CardFigures,
         Fit,
@@ -163,7 +163,7 @@ def context_json(fit: ContextFit) -> dict[str, Any]:
     }
 
 
-def cards_json(choice: CardChoice) -> dict[str, Any]:
+def cards_json(choice: SuitableCards) -> dict[str, Any]:
     """Return the result of `nbmem.plan` for all cards as JSON.
 
     `cards` as `would_run_on` of a report; `card` {name, total, margin, driver} of the run.
