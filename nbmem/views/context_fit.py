@@ -12,6 +12,7 @@ from nbmem.views.grid import Grid, TableCell, cells
 from nbmem.views.html import page
 from nbmem.views.markup import element, wrapped
 from nbmem.views.mime_bundle import WIDTH
+from nbmem.views.model_estimate import capitalized
 from nbmem.views.notes_html import fold, listed
 
 if TYPE_CHECKING:
@@ -64,11 +65,12 @@ def mimebundle(fit: ContextFit) -> dict[str, str]:
 def verdict(fit: ContextFit) -> str:
     """Return the answer in one sentence."""
     first, card = fit.rows[0], with_article(fit.card.name)
+    title = capitalized(fit.title)
     sequences = f"{first.batch} sequence{'s' * (first.batch != 1)}"
     if first.seq is None:
-        return f"{fit.title} with {sequences} does not fit {card}, with {fit.step} tokens either."
+        return f"{title} with {sequences} does not fit {card}, with {fit.step} tokens either."
     end = ", which is all that the model has positions for" if first.limited else ""
-    return f"{fit.title} with {sequences} fits {card} up to {first.seq:,} tokens{end}."
+    return f"{title} with {sequences} fits {card} up to {first.seq:,} tokens{end}."
 
 
 def _about(fit: ContextFit) -> Iterator[str]:

@@ -71,7 +71,7 @@ def mimebundle(estimate: ModelEstimate) -> dict[str, str]:
 def verdict(estimate: ModelEstimate) -> str:
     """Return the answer in one sentence."""
     card = estimate.card
-    takes = f"{estimate.title} takes {format_bytes(estimate.process)}"
+    takes = f"{capitalized(estimate.title)} takes {format_bytes(estimate.process)}"
     where = f"of the {format_bytes(card.total + card.driver)} of {with_article(card.name)}"
     own = next((one for one in estimate.cards if one.total == card.total + card.driver), None)
     if estimate.fits:
@@ -98,6 +98,11 @@ def _about(estimate: ModelEstimate) -> Iterator[str]:
     if smallest is not None:
         yield f"The smallest of the cards below on which it fits: {smallest.card}."
     yield from estimate.sentences
+
+
+def capitalized(title: str) -> str:
+    """Return a title as the beginning of a sentence."""
+    return title[:1].upper() + title[1:]
 
 
 def count(number: int) -> str:

@@ -121,7 +121,7 @@ def test_a_language_model_needs_no_cell(run, here, monkeypatch, tmp_path):
     sizes = '{"model_type": "gpt2", "n_embd": 64, "n_layer": 1, "n_head": 1, "vocab_size": 512}'
     (tmp_path / "config.json").write_text(sizes)
     said = run(f"%nbmem estimate '{tmp_path}' --method full --seq 32 --gpu L4")
-    assert "full fine-tuning of" in said.out
+    assert "Full fine-tuning of" in said.out
     assert "= process, as in nvidia-smi" in said.out
     assert "Would it run on another card?" in said.out
     assert "one percent sign" in run("%%nbmem fit context --model gpt2\nx = 1").err
