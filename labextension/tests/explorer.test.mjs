@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
+import { FREE } from '../lib/categories.js';
 import { decoded, decodedCloseup, learn } from '../lib/explorer/data.js';
 import { checkFigure, ForeignFigureError } from '../lib/explorer/figures.js';
 import { phaseSums } from '../lib/explorer/compact.js';
@@ -316,4 +317,18 @@ test('the parts of the host at a moment that a kernel tells are learnt with it',
   assert.deepEqual(data.moments.event, [0, 4, 5, 10]);
   assert.deepEqual(data.moments.parts, [[7, 5, 6, -1]]);
   assert.deepEqual(DATA.parts, []); // a card's
+});
+
+test('what grows has the categories of this front end, and older outputs have none', () => {
+  const growth = {
+    steps: [0],
+    events: [4],
+    allocated: [1],
+    words: '',
+    holders: [{ category: 18 }]
+  };
+  const older = decoded({ ...FRESH(), growth });
+  assert.equal(older.growth.holders[0].category, FREE);
+  assert.equal(DATA.growth, null);
+  assert.equal(decoded({ ...FRESH(), growth: { ...growth, steps: [] } }).growth, null);
 });

@@ -5,7 +5,9 @@ import { test } from 'node:test';
 import { ACTIVE, CATEGORIES, FREE, LIVE, PENDING, PROCESS, RESERVED } from '../lib/categories.js';
 import { Choice } from '../lib/explorer/choice.js';
 import { fitting, phaseIn } from '../lib/explorer/figures.js';
+import { keptAt, numbered, shadesOf, stepInWords, stepOf } from '../lib/explorer/growth.js';
 import { nextStop } from '../lib/explorer/keys.js';
+import { growingLines } from '../lib/explorer/lines.js';
 import {
   allocatedAt,
   formatTime,
@@ -230,4 +232,50 @@ test('ticks of time have the unit of the whole', () => {
     timeTicks(0, 400, 4).map(({ text }) => text),
     ['0 us', '0.1 us', '0.2 us', '0.3 us', '0.4 us']
   );
+});
+
+const MIB = 2 ** 20;
+const GROWTH = {
+  steps: [0, 1, 2],
+  events: [10, 20, 30],
+  allocated: [9 * MIB, 12 * MIB, 15 * MIB],
+  words: '',
+  holders: [
+    { name: '`preds`', category: 10, slope: 2 * MIB, held: [2, 4, 6].map(n => n * MIB), number: 9 },
+    { name: '`losses`', category: 10, slope: MIB, held: [1, 2, 3].map(n => n * MIB), number: 9 },
+    { name: '`total`', category: 5, slope: MIB, held: [0, 0, 1].map(n => n * MIB), number: null }
+  ]
+};
+
+test('a step is what its holders keep, and by how much each has grown', () => {
+  assert.deepEqual(
+    [0, 1, 2].map(step => keptAt(GROWTH, step)),
+    [3 * MIB, 6 * MIB, 10 * MIB]
+  );
+  assert.equal(
+    stepInWords(GROWTH, 1),
+    'after step 1 · preds 4.0 MiB, +2.0 MiB · losses 2.0 MiB, +1.0 MiB · total 0 B, 0 B · ' +
+      '12.0 MiB allocated'
+  );
+});
+
+test('a moment belongs to the step that ends at it or behind it', () => {
+  assert.deepEqual(
+    [0, 10, 11, 30, 99].map(event => stepOf(GROWTH, event)),
+    [0, 0, 1, 2, 2]
+  );
+});
+
+test('a long loop has few numbers, and holders of one colour have shades', () => {
+  assert.equal(numbered(60).filter(Boolean).length, 8);
+  assert.deepEqual(numbered(3), [true, true, true]);
+  const [first, second, other] = shadesOf(GROWTH.holders);
+  assert.ok(first > second);
+  assert.equal(other, first);
+});
+
+test('a line that adds to two variables says both', () => {
+  const said = 'preds grows by 2.0 MiB a step; losses grows by 1.0 MiB a step';
+  assert.deepEqual([...growingLines(GROWTH)], [[9, said]]);
+  assert.equal(growingLines(null).size, 0);
 });

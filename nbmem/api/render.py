@@ -215,7 +215,7 @@ def _with_tips(
     from nbmem.report.tips.engine import advise
 
     advice = advise(card_ledger.session, card_ledger, report, everything=everything)
-    return with_tips(report, advice.findings), advice.notes
+    return replace(with_tips(report, advice.findings), growth=advice.growth), advice.notes
 
 
 def _would_run_on(card_ledger: CardLedger) -> WouldRunOn | None:

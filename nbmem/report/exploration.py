@@ -1,4 +1,4 @@
-"""Lifetimes of allocations and layouts of the pool, for views."""
+"""Lifetimes, lines, growth and layouts of the pool, for views."""
 
 from __future__ import annotations
 
@@ -97,6 +97,53 @@ class Lines:
         steps = range(-around, around + 1)
         near = {row.number + step for row in self.rows if row.number for step in steps}
         return replace(self, code=tuple(line for line in self.code if line[0] in near))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowingHolder:
+    """A variable that keeps more with each step, and its bytes step by step.
+
+    Attributes:
+        name: What gains, as a sentence names it: `` `preds` in evaluate() ``; None without a name.
+        category: The category of most of its bytes.
+        slope: Block bytes that a step adds (the median).
+        iterations: How many steps added something.
+        held: Block bytes that it keeps at the end of each of the steps.
+        line: The line that adds to it, or else the one that allocated most of it:
+            `train.py:12`. None if neither is known.
+        number: That line's number in the recorded code; None if it is not there.
+        code: That line's text; empty if it is not known.
+    """
+
+    name: str | None
+    category: Category
+    slope: int
+    iterations: int
+    held: tuple[int, ...]
+    line: str | None = None
+    number: int | None = None
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepGrowth:
+    """Holders that gain from step to step, the steepest first.
+
+    Attributes:
+        steps: Numbers of the steps that are shown: all, or some of a long loop, the last included.
+        events: The position at which each of them ends.
+        allocated: Bytes in live blocks at each end.
+        holders: What grows, the steepest first.
+        more: How many other holders grow.
+        left: Steps after which the card is full at this rate; None if that is not known.
+    """
+
+    steps: tuple[int, ...]
+    events: tuple[int, ...]
+    allocated: tuple[int, ...]
+    holders: tuple[GrowingHolder, ...]
+    more: int = 0
+    left: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nbmem.core.session.holders import Holder
     from nbmem.core.session.ranks import Rank
     from nbmem.core.session.session import DeviceInfo
-    from nbmem.report.exploration import Details, Lines
+    from nbmem.report.exploration import Details, Lines, StepGrowth
     from nbmem.report.ledger.balance import Ledger
 
 
@@ -354,6 +354,7 @@ class Report:
         card_known: Whether the recording names the card and its size. A snapshot does not.
         ran_out: Whether an out-of-memory error ended it, also where `ooms` stands elsewhere.
         would_run_on: Whether it would run on the common cards; None if that was not asked.
+        growth: What grows from step to step, by holder; None if no tip is about that.
     """
 
     title: str
@@ -381,6 +382,7 @@ class Report:
     card_known: bool = True
     ran_out: bool = False
     would_run_on: WouldRunOn | None = None
+    growth: StepGrowth | None = None
 
     def __repr__(self) -> str:
         peak = format_bytes(self.peak.allocated)

@@ -16,6 +16,7 @@ from nbmem.report.ledger.fallback_text import ledger_lines
 from nbmem.views import report_sentences, style
 from nbmem.views.charts.card_bar import card_bar
 from nbmem.views.charts.timeline import timeline
+from nbmem.views.growth import growth_table
 from nbmem.views.lines import lines_table
 from nbmem.views.markup import Markup, element, escape, join, one_line
 from nbmem.views.notes_html import listed
@@ -72,6 +73,7 @@ def render_html(report: Report, faults: Faults = UNGUARDED) -> str:
         *part("The picture of the card", lambda: _picture(card_bar(report))),
         *([] if ended else ooms),
         *part("The tips", lambda: _tips(report)),
+        *part("The growth from step to step", lambda: _table(growth_table(report, _WIDTH))),
         *(part("The table of the ledger", lambda: [_ledger(report)]) or [_bare_ledger(report)]),
         *part("The phases", lambda: _table(phases_table(report))),
         *part("The largest tensors", lambda: _table(holdings_table(report, _WIDTH))),

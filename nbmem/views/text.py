@@ -10,6 +10,7 @@ from nbmem.core.units import format_bytes, format_ms
 from nbmem.report.analysis.oom.ranking import ended_by_oom, without_remedies
 from nbmem.report.ledger.fallback_text import ledger_lines
 from nbmem.views import report_sentences
+from nbmem.views.growth import growth_table
 from nbmem.views.lines import lines_table
 from nbmem.views.markup import clipped, one_line, short_path, wrapped
 from nbmem.views.oom import render_oom
@@ -52,6 +53,7 @@ def render_text(report: Report, *, width: int = 100, faults: Faults = UNGUARDED)
         part("The table of the ledger", lambda: ledger_table(report, width), "")
         or ledger_lines(report.ledger_at_peak, report.ledger_at_end),
         part("The tips", lambda: render_tips(without_remedies(report), width=width), ""),
+        part("The growth from step to step", lambda: growth_table(report, width), ""),
         part("The phases", lambda: phases_table(report), ""),
         part("The largest tensors", lambda: holdings_table(report, width), ""),
         part("The lines of the code", lambda: lines_table(report), ""),

@@ -14,7 +14,7 @@ from nbmem.core.files.session import save_session
 from nbmem.views.exports.page import explorer_page
 from nbmem.views.exports.viewer import viewer_page
 from nbmem.views.mime_bundle import mimebundle
-from tests.browser.pages import expect
+from tests.browser.pages import expect, picture
 from tests.ranks.test_world_views import alternating
 from tests.views import sample_reports as sample
 
@@ -112,6 +112,56 @@ def test_a_notebooks_page_has_one_copy_of_what_draws_its_reports(offline, tmp_pa
     assert path.read_text().count("nbmem-explorer") == 2  # the script and who reads it
     expect_moment_after_click(found.first)
     expect_moment_after_click(found.nth(1))
+
+
+@pytest.fixture
+def growing(tmp_path):
+    """Return the page of an evaluation whose list grows, and its growth."""
+    import torch
+
+    from nbmem import virtual
+
+    with virtual.activated("T4"):
+        net, preds = torch.nn.Linear(512, 1024).cuda(), []
+        names = {"net": net, "preds": preds}
+        with tracing.Trace("evaluate", namespace=names) as trace, torch.no_grad():
+            preds.extend(net(torch.ones(1024, 512, device="cuda")) for _ in range(6))
+    report = trace.report()
+    path = tmp_path / "grown.html"
+    path.write_text(explorer_page(report), encoding="utf-8")
+    return path, report.growth
+
+
+def test_growth_is_drawn_step_by_step_and_keys_go_from_step_to_step(offline, growing, pictures):
+    path, growth = growing
+    report = reports(offline, path, 1).first
+    offline.wait_for_selector("[data-testid=nbx-explorer][data-drawn=true]")
+    tab = report.locator("[data-tab=growth]")
+    report.locator("[data-tab=moment]").focus()
+    offline.keyboard.press("ArrowRight")
+    expect(tab).to_be_focused()
+    bars = report.locator(".nbx-Grow-step")
+    held = [int(bar) for bar in bars.evaluate_all("all => all.map(one => one.dataset.bytes)")]
+    assert held == list(growth.holders[0].held)
+    high = bars.locator(".nbx-Grow-part").evaluate_all("all => all.map(one => one.clientHeight)")
+    assert high == sorted(high)
+    assert abs(high[-1] - 6 * high[0]) <= 6  # whole pixels
+    said = report.get_by_test_id("nbx-grown")
+    offline.keyboard.press("Tab")
+    offline.keyboard.press("Home")
+    offline.keyboard.press("ArrowRight")
+    expect(bars.nth(1)).to_be_focused()
+    offline.keyboard.press("Enter")
+    expect(said).to_contain_text("after step 1 · preds 8.0 MiB, +4.0 MiB")
+    assert f"#event={growth.events[1]}" in offline.url
+    expect(report.get_by_test_id("nbx-growth")).to_contain_text("preds+4.0 MiB24.0 MiB")
+    for width in (220, 600):
+        offline.set_viewport_size({"width": width, "height": 900})
+        for scheme in ("light", "dark"):
+            offline.emulate_media(color_scheme=scheme)
+            picture(offline, pictures, f"growth-{scheme}-{width}", report)
+        assert offline.evaluate("document.documentElement.scrollWidth") <= width
+        assert bars.first.bounding_box()["width"] > 10
 
 
 def expect_ledger_bytes(page, name, count):

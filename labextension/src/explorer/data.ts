@@ -107,6 +107,31 @@ export interface ILines {
   elsewhere: [string, number, number, number][];
 }
 
+/** A variable that keeps more with each step. */
+export interface IGrowingHolder {
+  name: string;
+  category: number;
+  /** Bytes that a step adds. */
+  slope: number;
+  /** Bytes at the end of each step. */
+  held: number[];
+  /** The line that adds to it, its number in the recorded code, and its text. */
+  line: string;
+  number: number | null;
+  code: string;
+  /** Who grows by how much, and where, as a sentence. */
+  words: string;
+}
+
+/** What grows from step to step: numbers and ends of the steps, and what is allocated there. */
+export interface IGrowth {
+  steps: number[];
+  events: number[];
+  allocated: number[];
+  words: string;
+  holders: IGrowingHolder[];
+}
+
 export interface IData {
   /** The report's first sentence: one number and a judgement. */
   verdict: string;
@@ -144,6 +169,8 @@ export interface IData {
   history: ICellRow[];
   /** Null where no stacks were taken. */
   lines: ILines | null;
+  /** Null where nothing grows, and where only nbmem's Python could say so. */
+  growth: IGrowth | null;
   texts: string[];
   /** Name and document of each picture: nbmem's own, whatever a saved notebook holds. */
   figures: [string, string][];
@@ -262,6 +289,7 @@ export function decoded(raw: IData): IData {
     pools: pool === undefined ? [] : [mapOf(pool, [...moments.event])],
     lives: livesOf(raw.lives ?? EMPTY),
     lines: raw.lines ?? null,
+    growth: growthOf(raw.growth, places),
     figures: FIGURES as [string, string][],
     moments
   };
@@ -294,6 +322,12 @@ function momentsOf(total: number, places: readonly number[], written: IWritten):
     line: written.line ?? new Array<number>(count).fill(-1),
     parts: (written.parts ?? []).map(summed)
   };
+}
+
+/** `places` as above; nothing where a step has no figures. */
+function growthOf(growth: IGrowth | undefined | null, places: readonly number[]): IGrowth | null {
+  const holders = growth?.holders.map(one => ({ ...one, category: places[one.category] })) ?? [];
+  return growth && growth.steps.length > 0 && holders.length > 0 ? { ...growth, holders } : null;
 }
 
 function livesOf(lives: ILives): ILives {

@@ -6,11 +6,12 @@ import type { Choice, IKernel } from './choice.js';
 import { learn, type ICloseup, type IData } from './data.js';
 import { button, choice as pick, h, swatch } from './dom.js';
 import { GoneError, Pictures, type IBokeh } from './figures.js';
+import { Growth } from './growth.js';
 import { Holders } from './holders.js';
 import { rove } from './keys.js';
 import { Largest } from './largest.js';
 import { LedgerView } from './ledger.js';
-import { linesOf, noLines } from './lines.js';
+import { growingLines, linesOf, noLines } from './lines.js';
 import { allocatedAt, inWords, peakBetween, rowOf } from './moments.js';
 import { Overview } from './overview.js';
 import { growthInWords, Phases } from './phases.js';
@@ -199,6 +200,17 @@ export class Explorer {
   private _makeTabs(): ITab[] {
     const data = this._data;
     const tabs: ITab[] = [this._momentTab()];
+    if (data.growth !== null) {
+      const view = new Growth(data, data.growth, this._choice, this._actions);
+      const draw = (): Promise<IPart[]> => Promise.resolve([view]);
+      tabs.push({
+        key: 'growth',
+        label: 'Growth',
+        panel: h('div', {}, view.node),
+        draw,
+        parts: []
+      });
+    }
     if (data.phases.length > 0) {
       tabs.push(this._phasesTab());
     }
@@ -208,7 +220,7 @@ export class Explorer {
     const panel =
       data.lines === null
         ? h('div', {}, noLines())
-        : scrolling('Lines', linesOf(data.lines, this._actions));
+        : scrolling('Lines', linesOf(data.lines, this._actions, growingLines(data.growth)));
     tabs.push({ key: 'lines', label: 'Lines', panel, draw: null, parts: [] });
     if (data.tips.length > 0) {
       const panel = h('div', {}, tipsOf(data, this._actions));

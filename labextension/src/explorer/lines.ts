@@ -1,7 +1,7 @@
 /** The recorded code, and beside each line what it took: alive at the peak, at the end, in all. */
 
 import { exactBytes, formatBytes } from '../format.js';
-import type { ILines } from './data.js';
+import type { IGrowth, ILines } from './data.js';
 import { button, h } from './dom.js';
 import { rove } from './keys.js';
 import type { IActions } from './tips.js';
@@ -14,7 +14,24 @@ const MEANINGS = [
   'all that the line took, in all passes together'
 ];
 
-export function linesOf(lines: ILines, actions: IActions): HTMLElement {
+/** Lines that add to what grows from step to step, and what is said of each. */
+export function growingLines(growth: IGrowth | null): Map<number, string> {
+  const found = new Map<number, string>();
+  for (const { number, name, slope } of growth?.holders ?? []) {
+    if (number !== null) {
+      const said = `${name.replaceAll('`', '')} grows by ${formatBytes(slope)} a step`;
+      found.set(number, [found.get(number), said].filter(Boolean).join('; '));
+    }
+  }
+  return found;
+}
+
+/** @param growing What is said of the lines that add to what grows. */
+export function linesOf(
+  lines: ILines,
+  actions: IActions,
+  growing: ReadonlyMap<number, string>
+): HTMLElement {
   const taken = new Map(lines.rows.map(([number, ...bytes]) => [number, bytes]));
   const most = Math.max(
     ...[...lines.rows, ...lines.elsewhere].flatMap(row => row.slice(1, 3) as number[]),
@@ -28,9 +45,14 @@ export function linesOf(lines: ILines, actions: IActions): HTMLElement {
     }
     before = number;
     const line = /^In \[/.test(lines.file) ? `${lines.file}, line ${number}` : '';
-    body.append(
-      rowOf(numberOf(number, taken.has(number) ? line : '', actions), text, taken.get(number), most)
-    );
+    const named = numberOf(number, taken.has(number) ? line : '', actions);
+    const row = rowOf(named, text, taken.get(number), most);
+    const said = growing.get(number);
+    if (said !== undefined) {
+      row.classList.add('nbx-mod-grows');
+      row.lastElementChild?.append(h('span', { class: 'nbx-Grows' }, said));
+    }
+    body.append(row);
   }
   for (const [reason, ...bytes] of lines.elsewhere) {
     const row = rowOf('', reason, bytes, most);

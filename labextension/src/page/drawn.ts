@@ -92,6 +92,7 @@ const NOTHING = {
   tips: [],
   history: [],
   lines: null,
+  growth: null,
   parts: [],
   figures: FIGURES as [string, string][]
 };

@@ -56,6 +56,7 @@ class Growth:
         graph_rows: Those that its graphs keep.
         joined: Whether it is one tensor that is made anew, each time larger.
         parts: The places inside `place` that gain, the largest first: `metric.preds`.
+        begins: The position of each iteration's first addition, ascending.
     """
 
     root: str | None
@@ -73,6 +74,7 @@ class Growth:
     graph_held: int = 0
     joined: bool = False
     parts: tuple[str, ...] = ()
+    begins: tuple[int, ...] = ()
 
     @property
     def title(self) -> str | None:
@@ -182,6 +184,7 @@ def _growth(card_ledger: CardLedger, at: int, candidate: Candidate, rise: Rise) 
         joined=rise.joined,
         rows=rows,
         graph_rows=rows[:0],
+        begins=rise.begins,
     )
 
 
@@ -227,15 +230,24 @@ def _with_both(found: list[Growth]) -> list[Growth]:
     return [*merged.values(), *others]
 
 
-def step_ends(card_ledger: CardLedger) -> Ints:
-    """Return the position at which each step ends, ascending."""
+def numbered_steps(card_ledger: CardLedger) -> tuple[Ints, Ints]:
+    """Return the number of each step, and the position at which it ends.
+
+    Both are ascending: steps in a file may have any numbers.
+    """
     found: dict[int, int] = {}
     for span in card_ledger.session.spans:
         if span.kind == "phase" and span.step is not None:
             end = card_ledger.bounds(span)[1]
             found[span.step] = max(found.get(span.step, 0), end)
+    numbers = np.array(sorted(found), np.int64)
     ends = np.array([found[step] for step in sorted(found)], np.int64)
-    return np.maximum.accumulate(ends)  # steps in a file may have any numbers
+    return numbers, np.maximum.accumulate(ends)
+
+
+def step_ends(card_ledger: CardLedger) -> Ints:
+    """Return the position at which each step ends, ascending."""
+    return numbered_steps(card_ledger)[1]
 
 
 def step_peaks(card_ledger: CardLedger) -> list[int]:

@@ -53,12 +53,14 @@ class Rise:
         works: Whether an iteration allocates and frees something larger than what it keeps. A
             loop that does not may load data or build a model.
         joined: Whether it is one tensor that each iteration makes anew, larger.
+        begins: The position of each iteration's first addition, ascending.
     """
 
     slope: int
     iterations: int
     works: bool
     joined: bool = False
+    begins: tuple[int, ...] = ()
 
     def and_with(self, other: Rise) -> Rise:
         """Return the additions of two groups to one variable."""
@@ -119,7 +121,9 @@ class Iterations:
         if not any(self._goes_on(clock, rows) for clock in clocks):
             return None
         ticks = clocks[0]
-        moments, index = np.unique(_at(ticks, a.allocated_at[rows]), return_inverse=True)
+        moments, first, index = np.unique(
+            _at(ticks, a.allocated_at[rows]), return_index=True, return_inverse=True
+        )
         count = _additions(moments, np.bincount(index))
         items = earlier[
             _at(ticks, a.freed[earlier]) - _at(ticks, a.allocated_at[earlier])
@@ -134,6 +138,7 @@ class Iterations:
             slope=slope,
             iterations=int((2 * sums >= slope).sum()),  # the first may begin before the clock
             works=ticks is not self._allocated or self._works(rows),
+            begins=tuple(a.allocated_at[rows[first[::count]]].tolist()),
         )
 
     def _clocks_of(self, positions: Ints) -> list[Ints]:

@@ -12,18 +12,23 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
 from nbmem.core.runtime.fault_isolation import Faults
+from nbmem.core.session.categories import Category
 from nbmem.core.suggestions import suggest
+from nbmem.report.analysis.growth_by_step import growth_by_step
 from nbmem.report.tips.evidence import Evidence
 from nbmem.report.tips.rules import RULES
 
 if TYPE_CHECKING:
     from nbmem.core.session.session import Session
+    from nbmem.report.exploration import StepGrowth
     from nbmem.report.ledger.card_ledger import CardLedger
     from nbmem.report.model import Finding, Report
     from nbmem.report.tips.rule import Rule
 
     _Place = tuple[bool, bool, int, int, str]
 
+OF_GROWTH = frozenset(("grows_each_step", "graph_kept"))
+"""Rules of what grows from step to step."""
 MUCH = 0.1
 """Part of the allocated peak from which a saving comes before what only the cache holds."""
 
@@ -48,10 +53,12 @@ class Advice:
     Attributes:
         findings: The largest certain saving first; last resorts at the end.
         notes: One sentence for each fault, with the rules that it stopped.
+        growth: What grows from step to step, if a finding is about that.
     """
 
     findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
+    growth: StepGrowth | None = None
 
 
 def advise(
@@ -75,7 +82,20 @@ def advise(
     findings = tuple(finding for _, finding in found)
     if evidence.fact("notebook") is False:  # a script has no magics
         findings = tuple(replace(finding, command=None) for finding in findings)
-    return Advice(findings=findings, notes=faults.notes)
+    growth = None
+    if any(finding.rule in OF_GROWTH for finding in findings):
+        growth = faults.part("The growth from step to step", lambda: _growth(evidence), None)
+    return Advice(findings=findings, notes=faults.notes, growth=growth)
+
+
+def _growth(e: Evidence) -> StepGrowth | None:
+    """Return the growth that is worth a tip, step by step."""
+    found = (*e.growing, *e.grown_at_peak)
+    room = None
+    if e.card_known and e.trace.info.keeps_history and not e.ran_out:
+        cached = Category.CACHED_RELEASABLE, Category.CACHED_STUCK
+        room = e.sum_at(e.card_ledger.events, Category.FREE, *cached)
+    return growth_by_step(e.card_ledger, [g for g in found if g.works and e.worth(g.held)], room)
 
 
 def _run_rule(rule: Rule, evidence: Evidence) -> list[tuple[_Place, Finding]]:

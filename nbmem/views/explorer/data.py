@@ -20,6 +20,7 @@ from nbmem.views.charts.phase_strips import time_hides_steps
 from nbmem.views.explorer.holding_names import parts_of
 from nbmem.views.explorer.phases import band_columns, phase_table, step_table
 from nbmem.views.explorer.text_table import Texts
+from nbmem.views.growth import name_of, outlook, sentence
 from nbmem.views.markup import one_line
 from nbmem.views.rows import HOST_PARTS, PARTS_OF
 from nbmem.views.verdict import peak_figures, verdict
@@ -31,7 +32,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.core.session.cell_delta import CellDelta
-    from nbmem.report.exploration import Details, Lifetime, Lines, MomentDetails, PoolHistory
+    from nbmem.report.exploration import (
+        Details,
+        Lifetime,
+        Lines,
+        MomentDetails,
+        PoolHistory,
+        StepGrowth,
+    )
     from nbmem.report.model import Finding, Report, Timeline
 
 MOST_SEGMENTS = 400
@@ -148,6 +156,8 @@ def explorer_data(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, 
         _add_details(data, details, texts)
     if report.lines is not None:
         data["lines"] = _lines(report.lines)
+    if report.growth is not None:
+        data["growth"] = _growth(report.growth)
     data["texts"] = texts.all
     return data
 
@@ -246,6 +256,29 @@ def _lines(lines: Lines) -> dict[str, Any]:
         "code": [[number, one_line(text)] for number, text in lines.code],
         "rows": [[row.number, row.peak, row.kept, row.taken] for row in lines.rows],
         "elsewhere": [[row.text, row.peak, row.kept, row.taken] for row in lines.elsewhere],
+    }
+
+
+def _growth(growth: StepGrowth) -> dict[str, Any]:
+    """Return what grows from step to step; `held` has the bytes by step."""
+    return {
+        "steps": list(growth.steps),
+        "events": list(growth.events),
+        "allocated": list(growth.allocated),
+        "words": outlook(growth),
+        "holders": [
+            {
+                "name": name_of(holder),
+                "category": int(holder.category),
+                "slope": holder.slope,
+                "held": list(holder.held),
+                "line": one_line(holder.line or ""),
+                "number": holder.number,
+                "code": one_line(holder.code),
+                "words": sentence(holder),
+            }
+            for holder in growth.holders
+        ],
     }
 
 

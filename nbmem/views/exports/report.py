@@ -11,8 +11,12 @@ asked, wanted, free, limit, allocated, reserved, given_back, largest_free, free_
 reason, ledger, holders, remedies}; the one that ended the recording (or the last) comes first, and
 only it has all fields;
 `lines`, null without Python stacks, {file, rows, elsewhere}, both lists of {line, text, peak, kept,
-taken}; `would_run_on`, a list by size of {card, total, fits, margin, spare, short, releases, exact,
-how}, and `would_run_on_limits`, what that list cannot know, one sentence each.
+taken}; `growth`, null if no tip is about it, {steps, events, allocated, steps_left, holders}: step
+numbers, the event at which each ends and the bytes allocated there, the steps after which the card
+is full at this rate (null if not known), and a list of {name, category, bytes_a_step, held, line,
+code}, where `held` has the bytes at each step's end; `would_run_on`, a list by size of {card,
+total, fits, margin, spare, short, releases, exact, how}, and `would_run_on_limits`, what that list
+cannot know, one sentence each.
 
 All figures are bytes. `fits` is null if it was not decided; `margin` is whether 2% of the card stay
 free as well. `process` is null if the driver does not report this process's memory. Steps
@@ -34,7 +38,7 @@ from nbmem.views.would_run_on import limits_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nbmem.report.exploration import LineRow, Lines
+    from nbmem.report.exploration import LineRow, Lines, StepGrowth
     from nbmem.report.ledger.balance import Ledger
     from nbmem.report.model import Finding, OomReport, PhaseRow, Report
 
@@ -87,6 +91,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "findings": [finding_json(finding) for finding in report.findings],
         "out_of_memory": [_oom(autopsy) for autopsy in report.ooms],
         "lines": None if report.lines is None else _lines(report.lines),
+        "growth": None if report.growth is None else _growth(report.growth),
         **_would_run_on(report),
     }
 
@@ -111,6 +116,27 @@ def _lines(lines: Lines) -> dict[str, Any]:
         "file": lines.file,
         "rows": [_line(row) for row in lines.rows],
         "elsewhere": [_line(row) for row in lines.elsewhere],
+    }
+
+
+def _growth(growth: StepGrowth) -> dict[str, Any]:
+    """Return what grows from step to step as JSON."""
+    return {
+        "steps": list(growth.steps),
+        "events": list(growth.events),
+        "allocated": list(growth.allocated),
+        "steps_left": growth.left,
+        "holders": [
+            {
+                "name": holder.name,
+                "category": holder.category.key,
+                "bytes_a_step": holder.slope,
+                "held": list(holder.held),
+                "line": holder.line,
+                "code": holder.code or None,
+            }
+            for holder in growth.holders
+        ],
     }
 
 
