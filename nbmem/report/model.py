@@ -213,6 +213,7 @@ class OomReport:
         left: Bytes that only the failure still holds.
         command: The command that frees those bytes.
         notes: One sentence each.
+        calls: The user's lines that led to the request, the innermost first; empty if not known.
     """
 
     at: Moment
@@ -239,6 +240,7 @@ class OomReport:
     left: int | None = None
     command: Command | None = None
     notes: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,9 @@ from nbmem.views.history import (
     render_host_history_html,
 )
 from nbmem.views.html import render_html
+from nbmem.views.mime_types import OOM_MIME
 from nbmem.views.oom import render_oom
+from nbmem.views.oom_data import oom_data
 from nbmem.views.oom_html import render_oom_html
 from nbmem.views.text import render_text
 
@@ -69,17 +71,20 @@ def mimebundle(
     return bundle | ({MIME: explorer} if explorer else {})
 
 
-def oom_bundle(ooms: Sequence[OomReport]) -> dict[str, str]:
+def oom_bundle(ooms: Sequence[OomReport]) -> dict[str, Any]:
     """Return the explanation of an out-of-memory error as a MIME bundle.
 
-    It is a separate output: the explorer draws a report without it.
+    It is a separate output: the explorer draws a report without it. JupyterLab's extension draws
+    a card with buttons, behind which it folds the traceback.
     """
-    return guarded_bundle(
+    bundle: dict[str, Any] = guarded_bundle(
         "The explanation of the error",
         lambda: render_oom(ooms),
         lambda: render_oom_html(ooms),
         lambda: _plain_oom(ooms[0]),
     )
+    card = Faults().part("The card of the error", lambda: oom_data(ooms), None)
+    return bundle if card is None else bundle | {OOM_MIME: card}
 
 
 def history_bundle(rows: Sequence[CellDelta], of_host: Sequence[HostDelta] = ()) -> dict[str, str]:

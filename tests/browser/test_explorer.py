@@ -485,13 +485,47 @@ def test_a_cell_that_allocates_nothing_gets_a_sentence_and_no_curve(notebook, pa
     assert sum(ledger_of(page).values()) > 4000
 
 
-@pytest.mark.cells(LOAD, "%%memtrace\ntorch.empty(1 << 40, device='cuda')")
-def test_why_memory_ran_out_stands_beside_the_explorer(notebook, page):
+FULL = """\
+%%memtrace
+big = torch.nn.Sequential(*[torch.nn.Linear(4096, 4096) for _ in range(8)]).cuda()
+adam = torch.optim.AdamW(big.parameters())
+for step in range(3):
+    adam.zero_grad()
+    big(torch.randn(131072, 4096, device="cuda")).square().mean().backward()
+    adam.step()"""
+
+
+@pytest.mark.cells(LOAD, FULL)
+def test_an_error_is_one_card_and_the_traceback_is_folded_behind_it(notebook, page, pictures):
+    notebook.command("application:toggle-right-area")
     notebook.run(0)
     notebook.run(1)
-    page.wait_for_selector("[data-testid=nbx-compact]")
+    card = page.get_by_test_id("nbx-oom")
+    expect(card).to_contain_text("Ran out of memory")
+    expect(card).to_contain_text("free, at In [2], line 6")
+    expect(card.locator("li[data-rule]").first.get_by_role("button").first).to_be_visible()
     cells = page.get_by_role("feed", name="Cells")
-    cells.get_by_text("free, at In [2], line 2").wait_for()
+    traceback = cells.get_by_text("Traceback (most recent call last)")
+    expect(traceback).to_have_count(1)
+    expect(traceback).to_be_hidden()
+    for theme in ("Dark", "Light"):
+        notebook.theme(f"JupyterLab {theme}")
+        for width in (500, 1344):
+            page.set_viewport_size({"width": width, "height": 1000})
+            card.scroll_into_view_if_needed()
+            picture(page, pictures, f"oom-{theme.lower()}-{width}")
+    toggle = card.get_by_test_id("nbx-traceback")
+    expect(toggle).to_have_attribute("aria-expanded", "false")
+    toggle.focus()
+    page.keyboard.press("Enter")
+    expect(traceback).to_be_visible()
+    assert traceback.bounding_box()["y"] > card.bounding_box()["y"]
+    report = page.get_by_test_id("nbx-compact")
+    assert traceback.bounding_box()["y"] < report.bounding_box()["y"]
+    page.keyboard.press("Enter")
+    expect(traceback).to_be_hidden()
+    card.get_by_text("What held the memory").click()
+    expect(card.locator("table").first).to_contain_text("free on the card")
 
 
 SMALL = """\

@@ -164,6 +164,36 @@ def test_growth_is_drawn_step_by_step_and_keys_go_from_step_to_step(offline, gro
         assert bars.first.bounding_box()["width"] > 10
 
 
+def test_an_error_is_a_card_in_its_page_with_the_calls_folded_behind_it(
+    offline, tmp_path, pictures
+):
+    import torch
+
+    from nbmem import virtual
+
+    def grab():
+        return torch.empty(1 << 40, device="cuda")
+
+    with virtual.activated("T4"), tracing.Trace("grab") as trace:
+        kept = torch.ones(1 << 20, device="cuda")
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            grab()
+        del kept
+    path = tmp_path / "full.html"
+    path.write_text(explorer_page(trace.report()), encoding="utf-8")
+    offline.goto(path.as_uri())
+    card = offline.get_by_test_id("nbx-oom")
+    expect(card).to_have_count(1)
+    expect(card).to_contain_text("4,096.00 GiB asked for")
+    calls = card.get_by_text("in grab").last
+    expect(calls).to_be_hidden()
+    card.get_by_text("Traceback, the most recent call last").click()
+    expect(calls).to_be_visible()
+    offline.set_viewport_size({"width": 220, "height": 900})
+    assert offline.evaluate("document.documentElement.scrollWidth") <= 220
+    picture(offline, pictures, "oom-page-220", card)
+
+
 def expect_ledger_bytes(page, name, count):
     row = page.locator(f"[data-testid=nbx-ledger] {name}")
     expect(row).to_have_attribute("data-bytes", str(count))

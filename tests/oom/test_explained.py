@@ -56,6 +56,23 @@ def out_of_memory(run, *args, names=None):
     return report.ooms[0], report, trace
 
 
+def test_the_card_has_the_texts_of_the_explanation_and_the_calls():
+    from nbmem.views import oom
+    from nbmem.views.mime_bundle import oom_bundle
+    from nbmem.views.mime_types import OOM_MIME
+
+    model = network()
+    explained, report, _ = out_of_memory(step, model, 1 << 19, names={"model": model})
+    card = oom_bundle(report.ooms)[OOM_MIME]
+    assert (card["title"], card["reason"]) == (oom.title(explained), explained.reason)
+    assert [one["title"] for one in card["remedies"]] == [r.title for r in explained.remedies]
+    assert card["command"] == ["free", "traceback"]
+    held = {name: size for table in card["tables"] for _, size, name in table["rows"]}
+    assert held["free on the card: after torch had given back what it could"] in card["title"]
+    assert card["calls"][-1] == explained.at.line
+    assert card["calls"][-1].endswith(" in step")
+
+
 def test_what_was_asked_for_by_which_line_and_layer_and_what_there_was():
     model = network()
     autopsy, report, _ = out_of_memory(step, model, 30_000, names={"model": model})

@@ -6,8 +6,10 @@ import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 
 import { CommandIDs } from '../sidebar/commands.js';
 import { goToLine, insert } from '../sidebar/document.js';
+import { OOM_MIME } from './oomcard.js';
+import { OomRenderer } from './oomrenderer.js';
 import { MIME, ReportRenderer } from './renderer.js';
-import type { IActions } from './tips.js';
+import { NO_ACTIONS, type IActions } from './tips.js';
 
 export const explorer: JupyterFrontEndPlugin<void> = {
   id: 'nbmem-labextension:explorer',
@@ -26,13 +28,19 @@ export const explorer: JupyterFrontEndPlugin<void> = {
       defaultRank: 40, // before text/html, which has 50
       createRenderer: options => new ReportRenderer(options.mimeType, actionsOf(app, tracker))
     });
+    rendermime.addFactory({
+      safe: true, // texts alone
+      mimeTypes: [OOM_MIME],
+      defaultRank: 40,
+      createRenderer: options => new OomRenderer(options.mimeType, actionsOf(app, tracker))
+    });
   }
 };
 
 /** What a tip's buttons do here: code is shown in a cell, and the user runs it. */
 function actionsOf(app: JupyterFrontEnd, tracker: INotebookTracker | null): IActions {
   if (tracker === null) {
-    return { insert: null, freeCache: null, goTo: null };
+    return NO_ACTIONS;
   }
   const put = (code: string): void => {
     if (tracker.currentWidget !== null) {

@@ -16,6 +16,9 @@ export interface IActions {
   goTo: ((line: string) => void) | null;
 }
 
+/** What a page without a kernel and without a notebook can do: code can be copied. */
+export const NO_ACTIONS: IActions = { insert: null, freeCache: null, goTo: null };
+
 const GROUNDS = new Map([
   ['exact', 'counted in this recording'],
   ['simulated', 'simulated on the recorded events'],

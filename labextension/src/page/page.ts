@@ -7,12 +7,15 @@ import { Choice } from '../explorer/choice.js';
 import { unpack } from '../explorer/data.js';
 import { h } from '../explorer/dom.js';
 import type { IBokeh } from '../explorer/figures.js';
+import { OOM_MIME, oomCard, oomOf, tracebackBefore } from '../explorer/oomcard.js';
+import { NO_ACTIONS } from '../explorer/tips.js';
 import { eventIn, keepInAddress, momentAt } from './address.js';
 import { standing } from './standing.js';
 import { Viewer } from './viewer.js';
 
 /** Written by nbmem/views/exports/interactive_page.py: a picture with tables, then the data in a script. */
 const DATA = 'script[type="application/vnd.nbmem.report+json"]';
+const CARD = `script[type="${OOM_MIME}"]`;
 
 function bokeh(): Promise<IBokeh> {
   const { default: inner } = bundled as { default?: IBokeh };
@@ -37,6 +40,19 @@ async function enliven(script: Element, index: number): Promise<void> {
   }
 }
 
+/** Put an error's card where its explanation stands; what cannot be read leaves that there. */
+function explain(script: Element): void {
+  const still = script.previousElementSibling as HTMLElement | null;
+  try {
+    const oom = oomOf(JSON.parse(script.textContent ?? ''));
+    const card = oomCard(oom, NO_ACTIONS, tracebackBefore(script));
+    script.after(h('div', { class: 'nbx-Report' }, card));
+    still?.remove();
+  } catch {
+    // The explanation is whole without the card.
+  }
+}
+
 /** How much of the recording the page has: without Python nobody can be asked for the rest. */
 function scope(events: number, known: number): HTMLElement {
   const number = (count: number): string => count.toLocaleString('en-US');
@@ -58,6 +74,7 @@ function begin(script: Element, index: number): void {
   }
 }
 
+document.querySelectorAll(CARD).forEach(explain);
 document.querySelectorAll(DATA).forEach(begin);
 
 /** Written by nbmem/views/exports/viewer.py: a page for any file. */

@@ -3,6 +3,7 @@
 import { Choice } from '../explorer/choice.js';
 import type { IData } from '../explorer/data.js';
 import type { IBokeh } from '../explorer/figures.js';
+import { NO_ACTIONS } from '../explorer/tips.js';
 import { Report } from '../explorer/report.js';
 
 export function standing(
@@ -13,7 +14,7 @@ export function standing(
   return new Report({
     data,
     choice,
-    actions: { insert: null, freeCache: null, goTo: null },
+    actions: NO_ACTIONS,
     bokeh,
     kernel: null,
     open: null,

@@ -145,7 +145,7 @@ def explorer_data(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, 
         "bands": band_columns(report, texts),
         "phases": phase_table(report, texts),
         "steps": step_table(report),
-        "tips": [_tip(finding) for finding in report.findings],
+        "tips": [tip_data(finding) for finding in report.findings],
         "history": [_cell(row) for row in cells[-MOST_CELLS:]],
     }
     if report.device.is_host:
@@ -282,7 +282,8 @@ def _growth(growth: StepGrowth) -> dict[str, Any]:
     }
 
 
-def _tip(finding: Finding) -> dict[str, Any]:
+def tip_data(finding: Finding) -> dict[str, Any]:
+    """Return a tip as the front end draws it, with its texts ready."""
     return {
         "rule": finding.rule,
         "title": one_line(finding.title),

@@ -46,17 +46,18 @@ _LOADER = """
 """
 
 
-def interactive_report(still: str, output: Mapping[str, Any]) -> Markup:
+def interactive_report(still: str, output: Mapping[str, Any], mime: str = MIME) -> Markup:
     """Return a report's HTML and data; `player` makes it interactive.
 
     Args:
         still: Its static form, HTML.
-        output: The data under `MIME` in a notebook's output. They are not trusted: as JSON without
+        output: The data under `mime` in a notebook's output. They are not trusted: as JSON without
             a `<` they cannot end their script element.
+        mime: `MIME` for a report, `OOM_MIME` for the card of an error.
     """
     data = json.dumps(output, separators=(",", ":")).replace("<", "\\u003c")
     return Markup(
-        element("div", Markup(still)) + f'<script type="{MIME}">{data}</script>'  # in this order
+        element("div", Markup(still)) + f'<script type="{mime}">{data}</script>'  # in this order
     )
 
 

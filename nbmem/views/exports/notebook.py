@@ -14,6 +14,7 @@ from nbconvert.exporters import HTMLExporter
 
 from nbmem.views.explorer import MIME
 from nbmem.views.exports.interactive_page import explorer_script, interactive_report
+from nbmem.views.mime_types import OOM_MIME
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,11 +38,11 @@ class MemoryHTMLExporter(HTMLExporter):  # type: ignore[misc]  # mypy has no typ
     ) -> tuple[str, dict[str, Any]]:
         """Convert a notebook without changing it."""
         nb = copy.deepcopy(nb)
-        reports = [data for data in _outputs(nb) if MIME in data]
-        for data in reports:
-            data[HTML] = interactive_report(_text(data.get(HTML, "")), data.pop(MIME))
+        drawn = [(data, mime) for data in _outputs(nb) for mime in (MIME, OOM_MIME) if mime in data]
+        for data, mime in drawn:
+            data[HTML] = interactive_report(_text(data.get(HTML, "")), data.pop(mime), mime)
         page, resources = super().from_notebook_node(nb, resources, **options)
-        if reports:
+        if drawn:
             head, body, tail = page.rpartition("</body>")
             page = (
                 f"{head}{explorer_script()}{body}{tail}" if body else f"{page}{explorer_script()}"

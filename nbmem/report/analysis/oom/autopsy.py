@@ -25,7 +25,7 @@ from nbmem.report.analysis.oom.failed_request import (
 from nbmem.report.analysis.oom.live_groups import groups
 from nbmem.report.analysis.oom.remedies import remedies
 from nbmem.report.analysis.oom.smaller_weights import too_large_note
-from nbmem.report.analysis.source_lines import users_line
+from nbmem.report.analysis.source_lines import users_line, users_stack
 from nbmem.report.model import Command, OomReport
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ def _brief(case: FailedRequest, t0_ns: int) -> OomReport:
         largest=int(pieces.max(initial=0)),
         pieces=int(pieces.sum()),
         pooled=free_in_private_pools(at),
+        calls=users_stack(seen.stack) if seen else (),
         reason=_reason(case, int(pieces.sum()), int(pieces.max(initial=0)), len(pieces)),
     )
 

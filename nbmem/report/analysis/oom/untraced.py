@@ -14,7 +14,7 @@ from nbmem.report.analysis.framework_advice import (
     other_frameworks_text,
     releasable_bytes,
 )
-from nbmem.report.analysis.source_lines import users_line
+from nbmem.report.analysis.source_lines import users_line, users_stack
 from nbmem.report.model import Command, HeldGroup, Moment, OomReport
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def untraced(  # noqa: PLR0913 - each may be known or not
     allocated = refusal.allocated if refusal else message.allocated if message else None
     return OomReport(
         at=Moment(event=0, t_ns=0, line=line or users_line(stack)),
+        calls=users_stack(refusal.stack if refusal and refusal.stack else stack),
         device=refusal.device if refusal else (message.device if message else None) or 0,
         asked=None,
         wanted=wanted,

@@ -1,0 +1,77 @@
+"""Write the card of an out-of-memory error as data, which the front end draws."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.units import format_bytes
+from nbmem.views import oom
+from nbmem.views.explorer.data import tip_data
+from nbmem.views.markup import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbmem.report.model import OomReport
+
+VERSION = 1
+"""Raised when an older front end cannot draw it."""
+
+
+def oom_data(ooms: Sequence[OomReport], error: str | None = None) -> dict[str, Any]:
+    """Return the texts and tables of a recording's errors: the main one in full.
+
+    Args:
+        ooms: The errors, the main one first.
+        error: The exception that ended the recording, where no traceback stands beside the card.
+    """
+    chief, *others = ooms
+    return {
+        "version": VERSION,
+        "title": oom.title(chief),
+        "reason": one_line(chief.reason),
+        "caught": chief.caught,
+        "what_to_do": oom.remedies_title(chief),
+        "remedies": [
+            tip_data(remedy) | {"ground": oom.ground(remedy)} for remedy in chief.remedies
+        ],
+        "tables": _tables(chief),
+        "after": oom.aftermath(chief),
+        "command": chief.command and [chief.command.name, *chief.command.arguments],
+        "notes": [one_line(note) for note in chief.notes],
+        "others": oom.other_places(others),
+        "calls": [one_line(call) for call in reversed(chief.calls)],
+        "error": None if error is None else one_line(error),
+    }
+
+
+def _tables(chief: OomReport) -> list[dict[str, Any]]:
+    """Return the tables of the moment: rows are [category or null, bytes, name]."""
+    found: list[tuple[str, list[list[Any]]]] = [
+        (
+            "At that moment",
+            [
+                [None, format_bytes(count), f"{name}: {what}"]
+                for name, count, what in oom.figures(chief)
+            ],
+        ),
+        (
+            "The card",
+            [
+                [category.key, format_bytes(count), name]
+                for category, name, count in oom.ledger(chief)
+            ],
+        ),
+        (
+            oom.HOLDERS,
+            [
+                [
+                    None if held.category is None else held.category.key,
+                    format_bytes(held.requested),
+                    oom.holder(held),
+                ]
+                for held in chief.holders
+            ],
+        ),
+    ]
+    return [{"caption": caption, "rows": rows} for caption, rows in found if rows]
