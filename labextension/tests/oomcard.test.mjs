@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
+import { tryLine } from '../lib/explorer/tips.js';
 import { OOM_VERSION, oomOf } from '../lib/explorer/oomcard.js';
 
 test('what an output leaves out is empty', () => {
@@ -21,3 +22,10 @@ for (const output of [
     assert.throws(() => oomOf(output), /same nbmem/);
   });
 }
+
+test('what tries a tip is one command, whatever a saved notebook holds', () => {
+  assert.equal(tryLine({ try: 'grows_each_step' }), '%nbmem try grows_each_step');
+  for (const hostile of ['x\nimport os', '!rm', '', 'A'.repeat(99), 3, null, undefined]) {
+    assert.equal(tryLine({ try: hostile }), null);
+  }
+});

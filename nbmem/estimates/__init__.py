@@ -20,19 +20,22 @@ from nbmem.estimates.answers import (
 )
 from nbmem.estimates.card_choice import card_for
 from nbmem.estimates.programs import programs
-from nbmem.estimates.questions import card_table, world_sizes
+from nbmem.estimates.questions import card_table, single_remedy, world_sizes
 from nbmem.estimates.questions import fit as fitting
 from nbmem.estimates.questions import layers as by_layer
 from nbmem.estimates.questions import plan as planning
-from nbmem.estimates.runs.probe_run import Request, record
+from nbmem.estimates.runs.probe_run import Request, probe, record
 from nbmem.estimates.runs.subprocess_client import EstimateProcess
 from nbmem.report.estimate_results import MARGIN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from nbmem.api.tracing import Trace
     from nbmem.estimates.programs.programs import Program
+    from nbmem.estimates.runs.probe_run import Reply
+    from nbmem.report.exploration import StepGrowth
+    from nbmem.report.model import Finding
     from nbmem.virtual.cards import Card
 
 
@@ -229,6 +232,45 @@ def cards(
     with EstimateProcess(program) as apart:
         answer = card_table.ask(apart.call, program.title, margin, tell)
     return to_displayed(CardsAnswer, answer)
+
+
+def try_finding(  # noqa: PLR0913 - the question's parts
+    finding: Finding,
+    growth: StepGrowth | None,
+    program: Program,
+    namespace: Mapping[str, Any],
+    *,
+    margin: float = MARGIN,
+    tell: Callable[[str], None] = silent,
+) -> PlanAnswer:
+    """Run a cell as it is and with the change of a tip, and compare the bytes.
+
+    Args:
+        finding: The tip.
+        growth: What grows in the cell, if the tip is about that.
+        program: The cell.
+        namespace: The notebook's names; they stay as they are.
+        margin: Part of the card to keep free.
+        tell: Called with a line of text after every run.
+
+    Raises:
+        NbmemError: The change cannot be made, or the cell cannot be copied or does not run.
+    """
+    card = card_for(None)
+
+    def bind(name: str) -> Program:
+        return programs.bind_variable(program, name, namespace)
+
+    change = single_remedy.change_of(finding, growth, program, bind)
+
+    def run(one: Program, request: Request) -> Reply:
+        with EstimateProcess(one) as apart:
+            reply: Reply = apart.call(probe, request)
+            return reply
+
+    kept = int(card.total_bytes * margin)
+    answer = single_remedy.try_change(finding, change, card, kept, run, tell)
+    return to_displayed(PlanAnswer, answer)
 
 
 def worlds(

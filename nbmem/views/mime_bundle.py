@@ -71,7 +71,7 @@ def mimebundle(
     return bundle | ({MIME: explorer} if explorer else {})
 
 
-def oom_bundle(ooms: Sequence[OomReport]) -> dict[str, Any]:
+def oom_bundle(ooms: Sequence[OomReport], *, traced: bool = True) -> dict[str, Any]:
     """Return the explanation of an out-of-memory error as a MIME bundle.
 
     It is a separate output: the explorer draws a report without it. JupyterLab's extension draws
@@ -83,7 +83,7 @@ def oom_bundle(ooms: Sequence[OomReport]) -> dict[str, Any]:
         lambda: render_oom_html(ooms),
         lambda: _plain_oom(ooms[0]),
     )
-    card = Faults().part("The card of the error", lambda: oom_data(ooms), None)
+    card = Faults().part("The card of the error", lambda: oom_data(ooms, traced=traced), None)
     return bundle if card is None else bundle | {OOM_MIME: card}
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.units import format_bytes
 from nbmem.views import oom
-from nbmem.views.explorer.data import tip_data
+from nbmem.views.explorer.data import tips_data
 from nbmem.views.markup import one_line
 
 if TYPE_CHECKING:
@@ -18,12 +18,15 @@ VERSION = 1
 """Raised when an older front end cannot draw it."""
 
 
-def oom_data(ooms: Sequence[OomReport], error: str | None = None) -> dict[str, Any]:
+def oom_data(
+    ooms: Sequence[OomReport], error: str | None = None, *, traced: bool = True
+) -> dict[str, Any]:
     """Return the texts and tables of a recording's errors: the main one in full.
 
     Args:
         ooms: The errors, the main one first.
         error: The exception that ended the recording, where no traceback stands beside the card.
+        traced: Whether the cell was traced: else `%nbmem try` does not know it.
     """
     chief, *others = ooms
     return {
@@ -33,7 +36,8 @@ def oom_data(ooms: Sequence[OomReport], error: str | None = None) -> dict[str, A
         "caught": chief.caught,
         "what_to_do": oom.remedies_title(chief),
         "remedies": [
-            tip_data(remedy) | {"ground": oom.ground(remedy)} for remedy in chief.remedies
+            told | {"ground": oom.ground(remedy)} | ({} if traced else {"try": None})
+            for told, remedy in zip(tips_data(chief.remedies), chief.remedies, strict=True)
         ],
         "tables": _tables(chief),
         "after": oom.aftermath(chief),

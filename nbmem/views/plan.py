@@ -21,7 +21,7 @@ _NOTHING = 0.002
 
 def render_text(plan: Plan) -> str:
     """Render the result for a terminal."""
-    single = [o for o in _helpful(plan)[1:] if "+" not in o.key]
+    single = [o for o in _helpful(plan)[1:] if "+" not in o.key and o.price]
     blocks = ["\n".join(plan.sentences), _table(plan).text()]
     if single:
         prices = (f"  {o.title}: {o.price}" for o in single)

@@ -526,6 +526,8 @@ def test_an_error_is_one_card_and_the_traceback_is_folded_behind_it(notebook, pa
     expect(traceback).to_be_hidden()
     card.get_by_text("What held the memory").click()
     expect(card.locator("table").first).to_contain_text("free on the card")
+    card.get_by_role("button", name="Try it").first.click()
+    expect_read(page, lambda _: notebook.sources()[2], "%nbmem try batch_size")
 
 
 SMALL = """\

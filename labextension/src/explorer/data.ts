@@ -82,6 +82,8 @@ export interface ITip {
   code: string | null;
   command: string[] | null;
   measured: string | null;
+  /** The rule by which `%nbmem try` finds it; null or absent where it cannot be tried. */
+  try?: string | null;
 }
 
 export interface ICellRow {

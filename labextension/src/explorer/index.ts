@@ -1,7 +1,7 @@
 /** The renderer of nbmem's own output: what a traced cell leaves in the notebook. */
 
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { INotebookTracker } from '@jupyterlab/notebook';
+import { INotebookTracker, NotebookActions } from '@jupyterlab/notebook';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 
 import { CommandIDs } from '../sidebar/commands.js';
@@ -49,6 +49,13 @@ function actionsOf(app: JupyterFrontEnd, tracker: INotebookTracker | null): IAct
   };
   return {
     insert: put,
+    run: line => {
+      const panel = tracker.currentWidget;
+      if (panel !== null) {
+        insert(panel, line);
+        void NotebookActions.run(panel.content, panel.sessionContext);
+      }
+    },
     goTo: line => void goToLine(tracker.currentWidget, line),
     freeCache: app.commands.hasCommand(CommandIDs.freeCache)
       ? () => void app.commands.execute(CommandIDs.freeCache)

@@ -10,6 +10,8 @@ import { rove } from './keys.js';
 export interface IActions {
   /** Put code below the active cell. It is not run. */
   insert: ((code: string) => void) | null;
+  /** Put a line in a cell below the active one and run it; it must change nothing. */
+  run: ((line: string) => void) | null;
   /** Free what is unused, now; null where nobody can. */
   freeCache: (() => void) | null;
   /** Go to a line of a cell, `In [3], line 12`. */
@@ -17,7 +19,7 @@ export interface IActions {
 }
 
 /** What a page without a kernel and without a notebook can do: code can be copied. */
-export const NO_ACTIONS: IActions = { insert: null, freeCache: null, goTo: null };
+export const NO_ACTIONS: IActions = { insert: null, run: null, freeCache: null, goTo: null };
 
 const GROUNDS = new Map([
   ['exact', 'counted in this recording'],
@@ -33,11 +35,32 @@ export function tipsOf(data: IData, actions: IActions): HTMLElement {
   return list;
 }
 
+/** The line that tries a tip; null where it cannot be tried. A saved notebook may hold anything. */
+export function tryLine({ try: rule }: Pick<ITip, 'try'>): string | null {
+  return typeof rule === 'string' && /^[a-z][a-z0-9_]{0,39}$/.test(rule)
+    ? `%nbmem try ${rule}`
+    : null;
+}
+
 /** What can be done with a tip here. */
 export function buttonsOf(tip: ITip, actions: IActions): HTMLElement {
   const buttons = h('div', { class: 'nbx-Tip-buttons' });
   const { code } = tip;
   const said = h('span', { class: 'nbx-mod-quiet', role: 'status' });
+  const { run } = actions;
+  const line = tryLine(tip);
+  if (run !== null && line !== null) {
+    buttons.append(
+      button(
+        'Try it',
+        () => {
+          run(line);
+          said.textContent = 'runs on a virtual card, in a new cell below';
+        },
+        { title: `${line}: the cell with this change, on a virtual card; nothing here changes` }
+      )
+    );
+  }
   if (code !== null) {
     if (actions.insert !== null) {
       const insert = actions.insert;

@@ -5,6 +5,7 @@ import { unpack, unpackCloseup, type IData } from './data.js';
 import { h } from './dom.js';
 import type { IBokeh } from './figures.js';
 import { Report } from './report.js';
+import { NO_ACTIONS } from './tips.js';
 
 interface IModel {
   get(name: string): unknown;
@@ -90,7 +91,7 @@ async function render({ model, el }: { model: IModel; el: HTMLElement }): Promis
       report = new Report({
         data,
         choice,
-        actions: { insert: null, freeCache: null, goTo: null },
+        actions: NO_ACTIONS,
         bokeh: () => bokehOf(model),
         kernel,
         open: null,

@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, Any
 from nbmem.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 _INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_UNSURE = (
+    ast.If, ast.While, ast.Try, ast.TryStar, ast.Match, ast.AsyncFor, ast.AsyncWith,
+    ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.AugAssign, ast.IfExp, ast.BoolOp,
+)  # fmt: skip
+"""Nodes in which an assignment may not run, or is of another scope, or reads first."""
 _TARGETS = (ast.Name, ast.Attribute, ast.Subscript)
 
 
@@ -110,6 +115,50 @@ def bound(source: str) -> set[str]:
     """Return the names that a program binds in its own scope."""
     names = (n for n in _own_scope(ast.parse(source)) if isinstance(n, ast.Name))
     return {n.id for n in names if isinstance(n.ctx, ast.Store)}
+
+
+def made_anew(source: str) -> set[str]:
+    """Return the names that a program assigns before it reads them.
+
+    It needs no copy of what they are now: after a run that failed that may fill the card. A name
+    that is assigned in a branch only may be read without it, and does not count.
+    """
+    first: dict[str, bool] = {}
+    try:
+        statements = ast.parse(source).body
+    except SyntaxError:
+        return set()
+    for statement in statements:
+        for name, stored in _uses(statement):
+            first.setdefault(name, stored)
+    return {name for name, stored in first.items() if stored}
+
+
+def _uses(node: ast.AST) -> Iterator[tuple[str, bool]]:
+    """Yield names in the order of evaluation, and whether each is surely assigned there."""
+    parts: Iterable[ast.AST] = ast.iter_child_nodes(node)
+    if isinstance(node, ast.Name):
+        yield node.id, isinstance(node.ctx, ast.Store)
+        return
+    if isinstance(node, (*_INNER, *_UNSURE)):
+        yield from _unsure(parts)
+        return
+    if isinstance(node, ast.Assign):
+        parts = (node.value, *node.targets)
+    elif isinstance(node, ast.AnnAssign):
+        parts = () if node.value is None else (node.value, node.target)
+    elif isinstance(node, ast.For):
+        parts = (node.iter, node.target, *node.body, *node.orelse)
+    for part in parts:
+        yield from _uses(part)
+
+
+def _unsure(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, bool]]:
+    """Yield all names inside of nodes as read."""
+    for node in nodes:
+        for one in ast.walk(node):
+            if isinstance(one, ast.Name):
+                yield one.id, False
 
 
 def find_assignments(tree: ast.Module, wanted: ast.expr) -> list[Assignment]:

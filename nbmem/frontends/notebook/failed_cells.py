@@ -103,7 +103,7 @@ class FailureWatch:
             for one in seen[:-1]
         ]
         ooms = [chief, *others]
-        show_bundle(oom_bundle(ooms))
+        show_bundle(oom_bundle(ooms, traced=False))
 
     def _interrupted(self, error: BaseException, row: CellDelta) -> None:
         from nbmem.capture.hooks.oom_observer import place_of

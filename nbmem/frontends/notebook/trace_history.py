@@ -54,6 +54,13 @@ class TraceHistory:
             if kept.trace is trace and number is not None:
                 kept.number = str(number)
 
+    def number_of(self, trace: Trace) -> int | None:
+        """Return the number of a trace's cell, or None."""
+        for kept in self._traces:
+            if kept.trace is trace and kept.number is not None:
+                return int(kept.number)
+        return None
+
     def names(self) -> list[str]:
         """Return what `find` accepts, the newest first.
 

@@ -15,6 +15,7 @@ from nbmem.core.session.categories import LIVE, Category
 from nbmem.core.session.host_memory import PARTS
 from nbmem.core.units import format_bytes, format_range
 from nbmem.report.exploration import GONE, MIXED
+from nbmem.report.tips.applicable import can_be_tried
 from nbmem.views import report_sentences
 from nbmem.views.charts.phase_strips import time_hides_steps
 from nbmem.views.explorer.holding_names import parts_of
@@ -27,7 +28,7 @@ from nbmem.views.verdict import peak_figures, verdict
 from nbmem.views.would_run_on import would_run_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -145,7 +146,7 @@ def explorer_data(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, 
         "bands": band_columns(report, texts),
         "phases": phase_table(report, texts),
         "steps": step_table(report),
-        "tips": [tip_data(finding) for finding in report.findings],
+        "tips": tips_data(report.findings),
         "history": [_cell(row) for row in cells[-MOST_CELLS:]],
     }
     if report.device.is_host:
@@ -282,8 +283,21 @@ def _growth(growth: StepGrowth) -> dict[str, Any]:
     }
 
 
-def tip_data(finding: Finding) -> dict[str, Any]:
-    """Return a tip as the front end draws it, with its texts ready."""
+def tips_data(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    """Return tips as the front end draws them, with their texts ready.
+
+    `try` is the rule by which `%nbmem try` finds the tip: the first of each that can be tried.
+    """
+    told: list[dict[str, Any]] = []
+    for finding in findings:
+        first = all(finding.rule != one["rule"] for one in told)
+        told.append(
+            _tip(finding) | {"try": finding.rule if first and can_be_tried(finding) else None}
+        )
+    return told
+
+
+def _tip(finding: Finding) -> dict[str, Any]:
     return {
         "rule": finding.rule,
         "title": one_line(finding.title),

@@ -29,6 +29,7 @@ from nbmem.frontends.notebook.commands import (
     save,
     tips,
     top,
+    try_tip,
 )
 from nbmem.frontends.notebook.options import asks_for_help
 
@@ -40,6 +41,7 @@ COMMANDS: tuple[MagicCommand, ...] = (
     history.COMMAND,
     diff.COMMAND,
     tips.COMMAND,
+    try_tip.COMMAND,
     explain.COMMAND,
     mute.MUTE,
     mute.UNMUTE,

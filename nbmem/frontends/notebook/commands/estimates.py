@@ -132,9 +132,19 @@ def cell_above(notebook: Notebook) -> CellSource:
     cells = list(enumerate(notebook.shell.history_manager.input_hist_raw))
     for number, raw in reversed(cells):
         if raw.strip() and not is_nbmem_magic(raw):
-            traced = memtrace_line(raw) is not None
-            code = raw.replace(raw.lstrip().partition("\n")[0], "", 1) if traced else raw
-            return CellSource(f"In [{number}]", notebook.shell.transform_cell(code))
+            return cell_numbered(notebook, number)
     raise UsageError(
         "There is no cell above. Run one first, or write two percent signs, and the cell below."
     )
+
+
+def cell_numbered(notebook: Notebook, number: int) -> CellSource:
+    """Return a cell that was run, without its `%%memtrace` line.
+
+    IPython drops empty lines at the top; they are added again, so that lines keep their numbers.
+    """
+    raw = notebook.shell.history_manager.input_hist_raw[number]
+    traced = memtrace_line(raw) is not None
+    code = raw.replace(raw.lstrip().partition("\n")[0], "", 1) if traced else raw
+    above = "\n" * code[: len(code) - len(code.lstrip())].count("\n")
+    return CellSource(f"In [{number}]", above + notebook.shell.transform_cell(code))
