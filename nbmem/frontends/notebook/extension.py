@@ -14,6 +14,7 @@ from nbmem.frontends.notebook.commands.base import Notebook
 from nbmem.frontends.notebook.completion import Completion
 from nbmem.frontends.notebook.engines import show_engines
 from nbmem.frontends.notebook.error_boundary import error_boundary, release_with_retry, shell_entry
+from nbmem.frontends.notebook.inspection import Inspection
 from nbmem.frontends.notebook.kernel_status import KernelStatusWriter
 from nbmem.frontends.notebook.magics import Magics
 from nbmem.frontends.notebook.tracer import Tracer
@@ -47,6 +48,7 @@ class Extension:
         self._telling = KernelStatusWriter(shell, self.tracer)
         self._magics = Magics(notebook)
         self._completion = Completion(notebook)
+        self._inspection = Inspection(shell)
         self._sidebar = _sidebar(notebook, None if before is None else before.sidebar_state())
 
     def load(self) -> None:
@@ -58,6 +60,7 @@ class Extension:
         self._shell.events.register("post_run_cell", show_engines)
         self._magics.install()
         self._completion.install()
+        self._inspection.install()
         if self._sidebar is not None:
             with error_boundary("reach the sidebar"):
                 self._sidebar.open()
@@ -72,6 +75,7 @@ class Extension:
             release_with_retry("leave the sidebar", self._sidebar.close)
         release_with_retry("fall silent", self._telling.close)
         release_with_retry("take the completion out", self._completion.remove)
+        release_with_retry("take the inspection out", self._inspection.remove)
         release_with_retry("take the magics out", self._magics.remove)
         release_with_retry("end the process of estimates", _end_estimates)
         release_with_retry("forget what models are made of", _forget_trees)

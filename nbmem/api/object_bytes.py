@@ -1,0 +1,72 @@
+"""Count what one tensor, module or optimizer holds on the cards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nbmem.capture.interpreter.busy_threads import threads_using_tensors
+from nbmem.capture.tensors.modules import is_module, is_optimizer, is_tensor
+from nbmem.capture.tensors.optimizers import state_of_optimizer
+from nbmem.capture.tensors.tensors import (
+    gradient_of,
+    gradients_of_module,
+    observe_parts,
+    storages_of_module,
+    without_torch_function,
+)
+from nbmem.core.session.categories import Category
+from nbmem.core.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from nbmem.capture.tensors.tensors import ObservedStorage
+
+
+def bytes_on_cards(thing: object) -> str | None:
+    """Write what an object holds on the cards, by category; None for nothing.
+
+    For instance `64.0 MiB on cuda:0: weights 32.0 MiB, gradients 32.0 MiB`. None of the user's code
+    runs. Nothing is read while another thread may use tensors.
+    """
+    if not (is_tensor(thing) or is_module(thing) or is_optimizer(thing)):
+        return None
+    if threads_using_tensors():
+        return None
+    with without_torch_function():
+        storages = _each_once(_storages(thing))
+    cards = sorted({one.device for one in storages})
+    parts = [_of_card(card, [one for one in storages if one.device == card]) for card in cards]
+    return "; ".join(parts) or None
+
+
+def _storages(thing: Any) -> Iterator[ObservedStorage]:
+    """Yield what an object itself keeps alive."""
+    if is_module(thing):
+        yield from storages_of_module(thing)
+        yield from gradients_of_module(thing)
+    elif is_optimizer(thing):
+        yield from state_of_optimizer(thing)
+    else:
+        yield from observe_parts(thing, Category.USER_TENSORS, "")
+        gradient = gradient_of(thing)
+        if gradient is not None:
+            yield from observe_parts(gradient, Category.GRADIENTS, "")
+
+
+def _each_once(found: Iterable[ObservedStorage]) -> list[ObservedStorage]:
+    """Return each storage on a card once; those elsewhere have negative numbers."""
+    known = {(one.device, one.addr): one for one in reversed(list(found)) if one.device >= 0}
+    return list(reversed(known.values()))
+
+
+def _of_card(card: int, storages: list[ObservedStorage]) -> str:
+    sums: dict[Category, int] = {}
+    for one in storages:
+        sums[one.category] = sums.get(one.category, 0) + one.size
+    text = f"{format_bytes(sum(sums.values()))} on cuda:{card}"
+    if len(sums) > 1:
+        own = {Category.USER_TENSORS: "itself"}
+        parts = (f"{own.get(c, c.label)} {format_bytes(count)}" for c, count in sums.items())
+        text += f": {', '.join(parts)}"
+    return text
