@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from nbmem.views.palette import (  # noqa: E402 - this checkout's, whatever is installed
+    ALLOCATED,
     COLOURS,
     HATCHES,
     OTHER_TINT,
@@ -43,6 +44,8 @@ def typescript() -> str:
             ),
             _table("HATCHES", "The colour of the lines over a category's own.", hatches),
             _table("PHASE_TINTS", "The ground of a phase's band.", PHASE_TINTS),
+            "\n/** Allocated bytes that a reading does not split into categories. */\n",
+            f"export const ALLOCATED = '{ALLOCATED}';\n",
             f"\nexport const OTHER_TINT = '{OTHER_TINT}';\n",
             f"/** Text on a phase's tint. */\nexport const TINT_INK = '{TINT_INK}';\n",
         ]

@@ -47,6 +47,9 @@ export const PHASE_TINTS: ReadonlyMap<string, string> = new Map([
   ['inference', '#CDC0E0']
 ]);
 
+/** Allocated bytes that a reading does not split into categories. */
+export const ALLOCATED = '#6A55E0';
+
 export const OTHER_TINT = '#C9C9C9';
 /** Text on a phase's tint. */
 export const TINT_INK = '#2B2B2B';

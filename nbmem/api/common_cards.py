@@ -24,6 +24,10 @@ COMMON = (
     "H100 80GB",
 )
 """Cards that people have, rent, or get for nothing, by nbmem's names of them."""
+OF_AMD = (
+    "Other cards are not compared: this one is of AMD, and the table has cards of NVIDIA, whose "
+    "libraries take other memory."
+)
 
 
 def common_cards(card_ledger: CardLedger) -> WouldRunOn | None:
@@ -37,10 +41,14 @@ def common_cards(card_ledger: CardLedger) -> WouldRunOn | None:
     """
     from nbmem.report.analysis.would_run_on import would_run_on
     from nbmem.report.estimate_results import MARGIN
+    from nbmem.report.model import WouldRunOn
     from nbmem.virtual.card_names import find_card
 
+    info = card_ledger.trace.info
+    if info.is_amd and info.keeps_history and card_ledger.events:
+        return WouldRunOn(limits=(OF_AMD,))
     try:
-        recorded = card_size(find_card(card_ledger.trace.info.name))
+        recorded = card_size(find_card(info.name))
     except UsageError:  # a card that the table does not have
         recorded = None
     cards = [card_size(find_card(key)) for key in COMMON]

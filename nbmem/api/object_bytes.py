@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.interpreter.busy_threads import threads_using_tensors
+from nbmem.capture.interpreter.object_members import attributes_of, entries_of
 from nbmem.capture.tensors.modules import is_module, is_optimizer, is_tensor
 from nbmem.capture.tensors.optimizers import state_of_optimizer
 from nbmem.capture.tensors.tensors import (
@@ -18,9 +19,12 @@ from nbmem.core.session.categories import Category
 from nbmem.core.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from nbmem.capture.tensors.tensors import ObservedStorage
+
+_MEMBERS = ("_modules", "_parameters", "_buffers")
+"""Dictionaries of a module in which its parts are."""
 
 
 def bytes_on_cards(thing: object) -> str | None:
@@ -40,6 +44,18 @@ def bytes_on_cards(thing: object) -> str | None:
     return "; ".join(parts) or None
 
 
+def member_at(names: Mapping[str, Any], path: str) -> Any:
+    """Return what a path leads to; None where that would run the user's code."""
+    first, *rest = path.split(".")
+    thing = names.get(first)
+    for name in rest:
+        own = attributes_of(thing) or {}
+        inside = [own, *(own.get(part) for part in _MEMBERS)]
+        found = [dict(entries_of(one)) for one in inside if issubclass(type(one), dict)]
+        thing = next((one[name] for one in found if name in one), None)
+    return thing
+
+
 def _storages(thing: Any) -> Iterator[ObservedStorage]:
     """Yield what an object itself keeps alive."""
     if is_module(thing):
@@ -55,7 +71,10 @@ def _storages(thing: Any) -> Iterator[ObservedStorage]:
 
 
 def _each_once(found: Iterable[ObservedStorage]) -> list[ObservedStorage]:
-    """Return each storage on a card once; those elsewhere have negative numbers."""
+    """Return each storage on a card once.
+
+    Those elsewhere have negative numbers.
+    """
     known = {(one.device, one.addr): one for one in reversed(list(found)) if one.device >= 0}
     return list(reversed(known.values()))
 

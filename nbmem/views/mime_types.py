@@ -1,4 +1,4 @@
-"""Define the MIME types under which a notebook's output holds what nbmem draws."""
+"""Define the MIME types of what nbmem draws in a notebook's output."""
 
 MIME = "application/vnd.nbmem.report+json"
 """MIME type of the front end's renderer (labextension/src/explorer/renderer.ts)."""

@@ -1,4 +1,4 @@
-"""Write the card of an out-of-memory error as data, which the front end draws."""
+"""Write the card of an out-of-memory error as data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VERSION = 1
 def oom_data(
     ooms: Sequence[OomReport], error: str | None = None, *, traced: bool = True
 ) -> dict[str, Any]:
-    """Return the texts and tables of a recording's errors: the main one in full.
+    """Return texts and tables of the errors: the main one in full.
 
     Args:
         ooms: The errors, the main one first.
@@ -50,7 +50,7 @@ def oom_data(
 
 
 def _tables(chief: OomReport) -> list[dict[str, Any]]:
-    """Return the tables of the moment: rows are [category or null, bytes, name]."""
+    """Return the tables: rows are [category or null, bytes, name]."""
     found: list[tuple[str, list[list[Any]]]] = [
         (
             "At that moment",

@@ -45,6 +45,9 @@ HATCHES: dict[Category, str] = {
 }
 """Colour of the diagonal lines drawn over a category's own colour."""
 
+ALLOCATED = "#6A55E0"
+"""Allocated bytes that a reading does not split into categories."""
+
 INK = "#7E7E7E"
 """Text and lines of a picture without background: 4:1 on white and on JupyterLab's black."""
 

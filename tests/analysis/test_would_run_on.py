@@ -11,7 +11,7 @@ from torch import nn
 from nbmem import virtual
 from nbmem.allocator.cublas import WORKSPACE, WORKSPACE_HOPPER
 from nbmem.api import tracing
-from nbmem.api.common_cards import COMMON, card_size
+from nbmem.api.common_cards import COMMON, OF_AMD, card_size, common_cards
 from nbmem.core.session.categories import Category
 from nbmem.core.units import GIB, MIB
 from nbmem.report.analysis import card_ledger_of
@@ -211,3 +211,14 @@ def test_a_trace_answers_for_the_common_cards():
     assert [one.total for one in found] == sorted(one.total for one in found)
     assert [one.card for one in found if not one.fits] == ["RTX 3060 12GB"]
     assert trace.report().would_run_on.cards == found
+
+
+def test_a_card_of_another_maker_is_compared_with_none():
+    card_ledger, _ = record(kept, ROOM)
+    trace = card_ledger.trace
+    info = dataclasses.replace(trace.info, name="AMD Instinct MI300X", torch="2.9.0+rocm6.4")
+    session = dataclasses.replace(
+        card_ledger.session, devices=(dataclasses.replace(trace, info=info),)
+    )
+    found = common_cards(card_ledger_of(session))
+    assert (found.cards, found.limits) == ((), (OF_AMD,))

@@ -58,12 +58,12 @@ def test_any_other_answer_is_ipythons_own(shell, name):
 
 
 def test_a_part_of_a_module_is_found_and_a_property_is_not_run(shell):
-    from nbmem.frontends.notebook.inspection import _member
+    from nbmem.api.object_bytes import member_at
 
     weight = shell.user_ns["net"][0].weight
-    assert _member(shell.user_ns, "net.0.weight") is weight
-    assert _member(shell.user_ns, "odd.weight") is None
-    assert _member(shell.user_ns, "nothing.at.all") is None
+    assert member_at(shell.user_ns, "net.0.weight") is weight
+    assert member_at(shell.user_ns, "odd.weight") is None
+    assert member_at(shell.user_ns, "nothing.at.all") is None
 
 
 def test_a_fault_leaves_ipythons_answer(shell, monkeypatch, capsys):

@@ -12,7 +12,15 @@ import numpy as np
 import pytest
 
 from nbmem.core.session.categories import ACTIVE, LIVE, Category
-from nbmem.views.palette import COLOURS, HATCHES, INK, PHASE_TINTS, TINT_INK, swatch_style
+from nbmem.views.palette import (
+    ALLOCATED,
+    COLOURS,
+    HATCHES,
+    INK,
+    PHASE_TINTS,
+    TINT_INK,
+    swatch_style,
+)
 
 SIGHT = {
     "normal": np.eye(3),
@@ -97,6 +105,12 @@ def test_any_two_live_categories_stay_apart(sight):
 @pytest.mark.parametrize("category", ACTIVE, ids=lambda c: c.key)
 def test_every_area_stands_out_from_the_page(category, sight, page):
     assert difference(COLOURS[category], PAGES[page], sight) >= 15
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+def test_what_a_reading_does_not_split_is_like_no_category(sight):
+    others = [*(COLOURS[category] for category in Category), *PAGES.values()]
+    assert min(difference(ALLOCATED, other, sight) for other in others) >= 15
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -5,7 +5,7 @@ import { nullTranslator } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import { exactBytes, formatBytes } from '../format.js';
-import { COLOURS, HATCHES } from '../palette.js';
+import { ALLOCATED, COLOURS, HATCHES } from '../palette.js';
 
 /** The translations, for every component below the panel. */
 export const Trans = React.createContext<TranslationBundle>(nullTranslator.load('nbmem'));
@@ -37,12 +37,9 @@ export function Section(props: {
   );
 }
 
-/** What a reading cannot tell apart, which is mostly activations: their colour, fainter. */
-const REST = `color-mix(in srgb, ${COLOURS.get('activations')} 60%, var(--jp-layout-color1))`;
-
-/** Colour of a category. */
+/** Colour of a category, or of what a reading cannot tell apart. */
 export function colourOf(key: string): string {
-  return COLOURS.get(key) ?? REST;
+  return COLOURS.get(key) ?? ALLOCATED;
 }
 
 /** Colour and hatch of a category, for a box. */

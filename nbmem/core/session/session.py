@@ -72,6 +72,11 @@ class DeviceInfo:
     spilled_bytes: int = 0
 
     @property
+    def is_amd(self) -> bool:
+        """True if torch for ROCm used the card, or its name says AMD."""
+        return "rocm" in self.torch or self.name.startswith(("AMD ", "Radeon "))
+
+    @property
     def own_bytes(self) -> int:
         """The card's bytes without those that the host held for it."""
         return self.total_bytes - self.spilled_bytes

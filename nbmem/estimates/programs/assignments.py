@@ -135,7 +135,7 @@ def made_anew(source: str) -> set[str]:
 
 
 def _uses(node: ast.AST) -> Iterator[tuple[str, bool]]:
-    """Yield names in the order of evaluation, and whether each is surely assigned there."""
+    """Yield names as they are evaluated, and if each is surely assigned."""
     parts: Iterable[ast.AST] = ast.iter_child_nodes(node)
     if isinstance(node, ast.Name):
         yield node.id, isinstance(node.ctx, ast.Store)

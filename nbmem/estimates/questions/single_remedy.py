@@ -1,4 +1,4 @@
-"""Try one tip: run a cell with its change and without it, on a virtual card."""
+"""Run a cell with a tip's change and without it, on a virtual card."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from nbmem.estimates.programs.source_edits import difference
 from nbmem.estimates.questions.plan_verdict import AS_IT_IS
 from nbmem.estimates.remedies.base import BATCH
 from nbmem.estimates.runs.probe_run import Request, refuse
-from nbmem.report.analysis.source_lines import ADDS
 from nbmem.report.estimate_results import Option, Plan
 from nbmem.report.tips.applicable import KEPT_AS, REMEDY_OF
 
@@ -35,8 +34,8 @@ _ROWS = re.compile(r"\bnot (\d+)\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """What a tip changes in a program.
+class ProgramChange:
+    """A program without the change of a tip, and with it.
 
     Attributes:
         before: The program as it is.
@@ -56,7 +55,7 @@ def change_of(
     growth: StepGrowth | None,
     program: Program,
     bind: Callable[[str], Program],
-) -> Change:
+) -> ProgramChange:
     """Return what a tip changes in a cell.
 
     Args:
@@ -69,7 +68,7 @@ def change_of(
         UsageError: The change cannot be made; the text says why and what to do.
     """
     if finding.rule in REMEDY_OF:
-        return Change(before=program, after=program, keys=(REMEDY_OF[finding.rule],))
+        return ProgramChange(before=program, after=program, keys=(REMEDY_OF[finding.rule],))
     if finding.rule == "batch_size" and finding.code is not None:
         return _smaller_batch(finding, finding.code, program, bind)
     if finding.rule in KEPT_AS:
@@ -82,8 +81,8 @@ def change_of(
 
 def _smaller_batch(
     finding: Finding, code: str, program: Program, bind: Callable[[str], Program]
-) -> Change:
-    """Change the batch: its variable, or the one number in the cell that is it."""
+) -> ProgramChange:
+    """Change the batch: its variable, or the one number that is it."""
     (line,) = ast.parse(code).body
     assert isinstance(line, ast.Assign)  # noqa: S101 - batch_size_code writes it
     name, size = ast.unparse(line.targets[0]), int(ast.literal_eval(line.value))
@@ -92,7 +91,7 @@ def _smaller_batch(
     except UsageError:
         bound = program
     if bound.binding is not None:
-        return Change(before=bound, after=bound, value=size)
+        return ProgramChange(before=bound, after=bound, value=size)
     rows = _ROWS.search(finding.title)
     written = [] if rows is None else _numbers(program.source, int(rows[1]))
     if len(written) != 1:
@@ -100,7 +99,7 @@ def _smaller_batch(
             f"Cannot try a batch of {size}: it is not clear what the batch is in the cell. "
             "Give it a variable of its own (`batch_size`) and run the cell, or use %%nbmem fit."
         )
-    return Change(before=program, after=_replaced(program, written[0], str(size)))
+    return ProgramChange(before=program, after=_replaced(program, written[0], str(size)))
 
 
 def _numbers(source: str, value: int) -> list[ast.expr]:
@@ -112,7 +111,7 @@ def _numbers(source: str, value: int) -> list[ast.expr]:
     ]
 
 
-def _kept_otherwise(finding: Finding, growth: StepGrowth | None, program: Program) -> Change:
+def _kept_otherwise(finding: Finding, growth: StepGrowth | None, program: Program) -> ProgramChange:
     """Change the line that adds to a growing variable."""
     call = KEPT_AS[finding.rule]
     for holder in growth.holders if growth else ():
@@ -122,7 +121,9 @@ def _kept_otherwise(finding: Finding, growth: StepGrowth | None, program: Progra
                 text = ast.get_source_segment(program.source, added) or ""
                 plain = isinstance(added, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
                 text = text if plain else f"({text})"
-                return Change(before=program, after=_replaced(program, added, f"{text}.{call}"))
+                return ProgramChange(
+                    before=program, after=_replaced(program, added, f"{text}.{call}")
+                )
     raise UsageError(
         f"Cannot try {finding.rule}: no one line of the cell adds to what grows. "
         f"Keep `x.{call}` where it is added, and run the cell."
@@ -131,6 +132,8 @@ def _kept_otherwise(finding: Finding, growth: StepGrowth | None, program: Progra
 
 def _added(source: str, number: int) -> ast.expr | None:
     """Return what the statement in a line adds to a variable, or None."""
+    from nbmem.report.analysis.source_lines import ADDS  # imports numpy
+
     for node in ast.walk(ast.parse(source)):
         if getattr(node, "lineno", None) != number:
             continue
@@ -161,7 +164,12 @@ def _replaced(program: Program, node: ast.expr, text: str) -> Program:
 
 
 def try_change(  # noqa: PLR0913, PLR0917 - the question's parts
-    finding: Finding, change: Change, card: Card, margin: int, run: Run, tell: Callable[[str], None]
+    finding: Finding,
+    change: ProgramChange,
+    card: Card,
+    margin: int,
+    run: Run,
+    tell: Callable[[str], None],
 ) -> Plan:
     """Run a program without a change and with it, and compare the bytes.
 

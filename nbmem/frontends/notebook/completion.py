@@ -1,4 +1,4 @@
-"""Complete `%nbmem` and `%%memtrace` lines on Tab.
+"""Complete nbmem's lines on Tab, and say bytes under Shift-Tab.
 
 IPython queries several matchers and joins their results, so Python's completions would be added to
 nbmem's (`--` begins `--abs`). In every version its completer has two entry points. On nbmem's lines
@@ -10,6 +10,8 @@ A command's options are listed once, for its help and for Tab.
 from __future__ import annotations
 
 import re
+import sys
+from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.runtime.warning_filter import pass_warnings
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 _LINE = re.compile(r"\s*(%%?)(nbmem|memtrace)[ \t]+(.*)")
 _WORD = re.compile(r"""(?:[^\s"']|"[^"]*(?:"|$)|'[^']*(?:'|$))+""")
 _CALLS = ("completions", "complete")
+_INSPECT = "object_inspect_mime"
+_DOTTED = re.compile(r"[^\W\d]\w*(\.\w+)*")
+_LABEL = "GPU memory:"
 QUESTION = "%%nbmem"
 """Start of a line with a question about the cell below."""
 
@@ -188,3 +193,57 @@ def _matching(word: str, *offered: Iterable[str]) -> list[str]:
         for one in some
         if one.lower().startswith(word.lower()) or one.startswith(f'"{word}')
     ]
+
+
+class Inspection:
+    """The line about memory in what one shell's inspector shows.
+
+    Shift-Tab sends an `inspect_request`, which ipykernel answers by the shell's
+    `object_inspect_mime`. That method of this one shell is replaced: IPython answers as before, and
+    one line is put in front of its text.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._theirs: Any = None
+
+    def install(self) -> None:
+        """Replace the shell's method with this object's."""
+        self._theirs = getattr(self._shell, _INSPECT, None)
+        if self._theirs is not None:
+            setattr(self._shell, _INSPECT, self.object_inspect_mime)
+
+    def remove(self) -> None:
+        """Restore the shell's own method."""
+        if vars(self._shell).get(_INSPECT) == self.object_inspect_mime:
+            delattr(self._shell, _INSPECT)
+
+    def object_inspect_mime(self, oname: str, *arguments: Any, **named: Any) -> Any:
+        """Return IPython's answer with a line about memory.
+
+        A KeyError for an unknown name is IPython's own.
+        """
+        return self._with_line(self._theirs(oname, *arguments, **named), oname)
+
+    def _unchanged(self, bundle: Any, _name: str) -> Any:
+        return bundle
+
+    @shell_entry("say what this holds on the card", otherwise=_unchanged)
+    def _with_line(self, bundle: Any, name: str) -> Any:
+        told = self._bytes(name)
+        if told is None or not isinstance(bundle, dict):
+            return bundle
+        changed = dict(bundle)
+        if isinstance(text := bundle.get("text/plain"), str):
+            changed["text/plain"] = f"{_LABEL:<13}{told}\n{text}"
+        if html := bundle.get("text/html"):
+            changed["text/html"] = f"<p>{_LABEL} {escape(told)}</p>{html}"
+        return changed
+
+    def _bytes(self, name: str) -> str | None:
+        if "torch" not in sys.modules or not _DOTTED.fullmatch(name):
+            return None
+        from nbmem.api.object_bytes import bytes_on_cards, member_at
+
+        found = member_at(self._shell.user_ns, name)
+        return None if found is None else bytes_on_cards(found)

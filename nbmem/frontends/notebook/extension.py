@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 from nbmem.frontends.notebook.caller_context import is_reloading
 from nbmem.frontends.notebook.cell_hooks import CellHooks
 from nbmem.frontends.notebook.commands.base import Notebook
-from nbmem.frontends.notebook.completion import Completion
+from nbmem.frontends.notebook.completion import Completion, Inspection
 from nbmem.frontends.notebook.engines import show_engines
 from nbmem.frontends.notebook.error_boundary import error_boundary, release_with_retry, shell_entry
-from nbmem.frontends.notebook.inspection import Inspection
 from nbmem.frontends.notebook.kernel_status import KernelStatusWriter
 from nbmem.frontends.notebook.magics import Magics
 from nbmem.frontends.notebook.tracer import Tracer

@@ -1,4 +1,4 @@
-"""`%nbmem try`: run the traced cell with a tip's change, on a virtual card."""
+"""`%nbmem try`: run the traced cell with the change of one tip."""
 
 from __future__ import annotations
 
