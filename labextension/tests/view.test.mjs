@@ -20,6 +20,7 @@ import {
 } from '../lib/explorer/moments.js';
 import { growthInWords } from '../lib/explorer/phases.js';
 import { partOf } from '../lib/explorer/spark.js';
+import { cacheHides } from '../lib/explorer/timeline.js';
 import { timeTicks } from '../lib/explorer/ticks.js';
 import { columnsIn, rowOfX, shown, stripsOf, zoomedAbout } from '../lib/explorer/view.js';
 import { OTHER_TINT, PHASE_TINTS } from '../lib/palette.js';
@@ -278,4 +279,10 @@ test('a line that adds to two variables says both', () => {
   const said = 'preds grows by 2.0 MiB a step; losses grows by 1.0 MiB a step';
   assert.deepEqual([...growingLines(GROWTH)], [[9, said]]);
   assert.equal(growingLines(null).size, 0);
+});
+
+test('a cache of four times the allocated bytes is a line, and nothing allocated hides nothing', () => {
+  assert.equal(cacheHides(MIB, 4 * MIB), true);
+  assert.equal(cacheHides(MIB, 4 * MIB - 1), false);
+  assert.equal(cacheHides(0, 4 * MIB), false);
 });

@@ -17,9 +17,18 @@ const STRIP = 0.075;
 const NEAR = 0.6;
 /** So much of the reserved bytes may the process have beyond them and still be in the picture. */
 const CLOSE = 1.5;
+/** The cache hides the picture from so many times the allocated bytes on: then it is a line. */
+const HIDES = 4;
+/** Room above the allocated bytes for that line. */
+const ROOM = 1.14;
 const CLICK = 4;
 
 export type Scale = 'fit' | 'card';
+
+/** Whether what is cached would leave the allocated bytes a strip at the bottom. */
+export function cacheHides(allocated: number, reserved: number): boolean {
+  return allocated > 0 && reserved >= HIDES * allocated;
+}
 
 export class Timeline {
   private constructor(
@@ -38,7 +47,7 @@ export class Timeline {
     this._limitName.textContent = known
       ? 'most that torch can reserve here'
       : 'most that torch has reserved';
-    _host.append(this._life, this._limitName, this._hair, this._tooltip);
+    _host.append(this._life, this._limitName, this._cacheName, this._hair, this._tooltip);
     const { held } = _data.moments;
     const unused = _data.categories
       .filter((_, category) => !held[category].some(bytes => bytes > 0))
@@ -194,7 +203,8 @@ export class Timeline {
     const ticks = this._byEvent ? countTicks(low, high, most) : timeTicks(low, high, most);
     this._picture.axis('below', ticks);
     this._refit();
-    const near = this._reserved >= NEAR * this._limit;
+    this._showCache();
+    const near = this._reserved >= NEAR * this._limit && !this._hides;
     this._picture.y(0, this._top);
     this._picture.axis('left', byteTicks(0, this._highest));
     const limit = near || this._scale === 'card';
@@ -218,7 +228,37 @@ export class Timeline {
     const rows = this._at.map((_, row) => row).slice(first, last + 1);
     const reserved = rows.map(row => this._tops[RESERVED][row]);
     this._reserved = Math.max(...reserved, 1);
+    this._allocated = Math.max(...rows.map(row => this._tops[ACTIVE][row]));
     this._process = Math.max(...rows.map((row, i) => reserved[i] + this._beside(row)));
+  }
+
+  private get _hides(): boolean {
+    return this._scale === 'fit' && cacheHides(this._allocated, this._reserved);
+  }
+
+  /** The cache as areas, or, where these would hide the rest, as a line at the edge that says so. */
+  private _showCache(): void {
+    const hides = this._hides;
+    this._data.categories.slice(ACTIVE, RESERVED).forEach(({ key }, at) => {
+      if (this._data.moments.held[ACTIVE + at].some(bytes => bytes > 0)) {
+        this._picture.glyph(`area ${key}`, { fill_alpha: hides ? 0 : 0.5 });
+      }
+    });
+    this._cacheName.hidden = !hides;
+    if (hides) {
+      const { left, top } = this._inner;
+      const { height, width } = this._picture.frame;
+      const edge = height * (1 - this._highest / this._top);
+      this._cacheName.textContent = `↑ reserved, up to ${formatBytes(this._reserved)}`;
+      this._cacheName.style.left = `${left}px`;
+      this._cacheName.style.width = `${width}px`;
+      this._cacheName.style.top = `${top + edge}px`;
+    }
+    if (this._byEvent && (hides || this._hid)) {
+      const rows = this._at.map((_, row) => row);
+      this._fill([...this._at, this._end], [...rows, rows.length - 1]);
+    }
+    this._hid = hides;
   }
 
   /** The red line says what it is. */
@@ -266,8 +306,10 @@ export class Timeline {
   private _fill(x: number[], rows: number[]): void {
     const columns: Record<string, number[]> = { x };
     this._tops.forEach((top, i) => (columns[`y${i}`] = rows.map(one => top[one])));
-    const reserved = columns[`y${RESERVED}`];
-    const process = reserved.map((bytes, i) => bytes + this._beside(rows[i]));
+    // A line above the picture would run through the strips: it stays at the edge.
+    const most = this._hides ? this._highest : Infinity;
+    const process = columns[`y${RESERVED}`].map((bytes, i) => bytes + this._beside(rows[i]));
+    const reserved = columns[`y${RESERVED}`].map(bytes => Math.min(bytes, most));
     this._picture.fill('areas', columns);
     this._picture.fill('lines', { x, reserved, process });
   }
@@ -276,6 +318,9 @@ export class Timeline {
   private get _highest(): number {
     if (this._scale === 'card') {
       return this._data.total;
+    }
+    if (this._hides) {
+      return this._allocated * ROOM;
     }
     if (this._reserved >= NEAR * this._limit) {
       return this._limit;
@@ -555,6 +600,9 @@ export class Timeline {
   }
 
   private readonly _life = h('div', { class: 'nbx-Life', 'aria-hidden': 'true' });
+  private _allocated = 0;
+  private _hid = false;
+  private readonly _cacheName = h('div', { class: 'nbx-Limit nbx-mod-cache' });
   private readonly _limitName = h('div', { class: 'nbx-Limit' });
   private readonly _tooltip: HTMLElement;
   private readonly _hair: HTMLElement;
