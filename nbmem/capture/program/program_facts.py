@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nbmem.capture.distributed.parallel_wrappers import units_of
 from nbmem.capture.distributed.zero import bucket_sizes
 from nbmem.capture.interpreter.object_members import attributes_of
+from nbmem.capture.program.library_models import head_of, is_adapted, library_models
 from nbmem.capture.tensors.active_registry import active_registry
 from nbmem.capture.tensors.modules import (
     children_of,
@@ -143,6 +144,9 @@ def _static_facts(tree: ModuleTree) -> tuple[dict[str, Any], list[int]]:
         "host_is_float32": all(p.dtype == torch.float32 for p in on_host),
         "host_sizes": sorted({p.numel() * p.element_size() for p in on_host})[-MOST_SIZES:],
         "blocks": _blocks(torch, tree),
+        "libraries": library_models(tree),
+        "head": head_of(tree),
+        "peft": is_adapted(tree),
     }
     kinds = [type(one).__name__ for one in tree.modules()]
     return found, [index for index, kind in enumerate(kinds) if kind in _IN_PLACE]

@@ -131,6 +131,17 @@ def module_in_name(name: str) -> str:
     return module_of_parameter(path.removesuffix(".grad")) if word == ADDED_TO else path
 
 
+def module_in_any_name(name: str) -> str | None:
+    """Return the module in a graph name or in the name of a place, or None.
+
+    For a place it is the module near which or by which the tensor was made.
+    """
+    if is_graph_name(name):
+        return module_in_name(name)
+    place = re.match(_PLACE, name)
+    return None if place is None else re.split(r"[ ,]", name[place.end() :], maxsplit=1)[0]
+
+
 def module_of_parameter(parameter: str) -> str:
     """Return the module that uses a parameter: `net.fc` of `net.fc.weight`.
 

@@ -17,6 +17,7 @@ from nbmem.report.analysis.oom.continuations.recomputation import checkpointing
 from nbmem.report.analysis.oom.live_groups import OUT, TRACEBACK
 from nbmem.report.analysis.oom.smaller_weights import smaller_weights
 from nbmem.report.analysis.oom.trial import Trial, explained, kept_elsewhere
+from nbmem.report.analysis.oom.vocabulary import loss_parts
 from nbmem.report.analysis.program_names import (
     code_name,
     largest_model,
@@ -265,6 +266,7 @@ REMEDIES: tuple[Callable[[Trial], Attempts], ...] = (
     _expandable,
     _others,
     smaller_weights,
+    loss_parts,
     batch,
     checkpointing,
 )

@@ -1,0 +1,94 @@
+"""The scores of a vocabulary's words make the peak: compute the loss in parts.
+
+What it sees
+    A language model's layer that scores words, and tensors of its scores that are a quarter of the
+    peak, or 5% of the card: logits, their float32 copy, what the loss saves, and the gradients of
+    these. In inference: logits of all positions.
+What it costs
+    Each is positions x words x 2 or 4 bytes: for 8 x 1,024 positions and 128,256 words 2 or 4 GiB.
+    Three or four of them live at once.
+Do instead
+    Compute the loss of some thousand positions at a time, each part checkpointed: the code does it
+    for a model of transformers. `use_liger_kernel=True` in TrainingArguments fuses both steps if
+    Liger is installed; trl's SFTTrainer computes its `nll` loss in parts since 1.0; in torch 2.13
+    `torch.nn.functional.linear_cross_entropy(hidden, weight, target, options=...)` is both in one
+    call. For generation, `logits_to_keep=1` scores the last position only.
+When to ignore it
+    The peak lies elsewhere, or the vocabulary is small. The head is computed twice: for a model of
+    some billion weights 1 to 3% more time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.report.analysis.library_calls import PART, library_model, loss_in_parts
+from nbmem.report.analysis.logits import Logits, logits_of
+from nbmem.report.model import Finding
+from nbmem.report.tips.rule import Rule, fmt, fmt_range
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.report.tips.evidence import Evidence
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """Compare the peak with that without the scores."""
+    found = logits_of(e.card_ledger)
+    if found is None or found.parts < 2:  # noqa: PLR2004 - one part is the whole
+        return
+    phases = e.card_ledger.phases
+    training = phases.named(e.card_ledger.born_in[found.rows], "forward", "backward")
+    if training.any():
+        yield from _trained(e, found)
+    else:
+        yield from _inferred(e, found)
+
+
+def _trained(e: Evidence, found: Logits) -> Iterator[Finding]:
+    high = e.report.peak.allocated - e.peak_without(found.rows)
+    kept = found.part_bytes + found.weight_bytes
+    if not e.is_large_part(high) or kept >= high:
+        return
+    size = _at_peak(e, found)
+    yield Finding(
+        rule=RULE.name,
+        title=f"Compute the loss in parts of {PART:,} positions: {fmt_range(high - kept, high)} "
+        "less",
+        evidence=f"Scores of {int(found.head['words']):,} words for {found.positions:,} positions "
+        f"hold {fmt(size)} of the {fmt(e.report.peak.allocated)} allocated at the peak. Without "
+        f"them it is {fmt(high)} lower; a part of them, and one more gradient of the layer's "
+        f"weight, take up to {fmt(kept)}.",
+        low=high - kept,
+        high=high,
+        ground="simulated",
+        code=loss_in_parts(found.model),
+    )
+
+
+def _inferred(e: Evidence, found: Logits) -> Iterator[Finding]:
+    inner = library_model(found.model)
+    high = e.report.peak.allocated - e.peak_without(found.rows)
+    if inner is None or not inner["keeps"] or not e.is_large_part(high):
+        return
+    yield Finding(
+        rule=RULE.name,
+        title=f"If only the last position's scores are read, pass `logits_to_keep=1`: {fmt(high)} "
+        "less",
+        evidence=f"The model computes scores of {int(found.head['words']):,} words for "
+        f"{found.positions:,} positions: {fmt(_at_peak(e, found))} at the peak.",
+        low=high,
+        high=high,
+        ground="simulated",
+    )
+
+
+def _at_peak(e: Evidence, found: Logits) -> int:
+    a, top = e.card_ledger.allocations, e.report.peak.at.event
+    rows = found.rows[(a.allocated_at[found.rows] < top) & (a.freed[found.rows] >= top)]
+    return int(np.sum(a.requested[rows]))
+
+
+RULE = Rule(name="logits", text=__doc__, check=check)
