@@ -38,7 +38,8 @@ class ProgramLog:
         `calls` has one entry for each kind of call, in the order of the first: module, training,
         grad, autocast, rows, count. `modules` and `optimizers` are those that are still alive, by
         name. `batches` are the notebook's numbers with a batch size's name. `notebook` is whether
-        IPython ran it. A call of a part of a module counts as a use of the module.
+        IPython ran it. A call of a part of a module counts as a use of the module. A module is
+        `typed` if its name can be typed: not where it begins with a class, for want of a variable.
 
         Args:
             identities: Finds the live modules and optimizers.
@@ -48,6 +49,7 @@ class ProgramLog:
         modules = identities.live_modules()
         names = {id(module): name for module, name, _ in modules}
         called = {key for key, *_ in self._calls}
+        nameless = {name for module, name, _ in modules if name == type(module).__name__}
         kinds: dict[tuple[Any, ...], dict[str, Any]] = {}
         for (key, *call), count in self._calls.items():
             entry = {"module": names.get(key), **program_facts.CallFacts(*call)._asdict()}
@@ -60,6 +62,7 @@ class ProgramLog:
                     **program_facts.module_facts(module, tree),
                     **({"cycle": closing_reference(module)} if cycles else {}),
                     "called": not called.isdisjoint(tree.paths),
+                    "typed": name.partition(".")[0] not in nameless,
                 }
                 for module, name, tree in modules
             ],

@@ -73,7 +73,7 @@ def code_name(thing: Thing | None) -> str | None:
 
     Names are the user's, and may contain anything.
     """
-    if thing is None or thing["name"] == thing["class"]:
+    if thing is None or thing["name"] == thing["class"] or not thing.get("typed", True):
         return None
     name = str(thing["name"])
     return name if is_expression(name) else None

@@ -1,33 +1,39 @@
 """Activations dominate: recompute the repeated blocks.
 
 What it sees
-    Activations that are half of the peak or more where memory is short, and a list of equal blocks
-    in the model whose activations repeat in the events.
+    Activations that are half of the peak or more where memory is short, and a list of blocks of one
+    class in the model that keep them. The names of the activations say which block each is of;
+    without names, those of equal blocks repeat in the events.
 What it costs
     Checkpointing keeps one input for each block and computes its forward once more in backward:
     about a third more time.
 Do instead
-    `torch.utils.checkpoint` around each block of the list that is named.
+    The library's own call: `gradient_checkpointing_enable()` of transformers and
+    `enable_gradient_checkpointing()` of diffusers. In other models `torch.utils.checkpoint` around
+    each block of the list that is named.
 When to ignore it
     A smaller batch with accumulation is as good for you and costs no time.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nbmem.core.session.categories import Category
+from nbmem.report.analysis.block_activations import block_activations
+from nbmem.report.analysis.library_calls import checkpointing_call
 from nbmem.report.analysis.program_names import blocks_of, checkpoint_code
 from nbmem.report.model import Finding
 from nbmem.report.tips.rule import Rule, fmt, fmt_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
+    from nbmem.report.analysis.block_activations import BlockActivations
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.5
@@ -38,7 +44,7 @@ FEWEST = 3
 
 
 def check(e: Evidence) -> Iterator[Finding]:
-    """Find a list of blocks whose kept bytes repeat as often as it is long."""
+    """Find the blocks that keep most, by names, or else by what repeats."""
     model = e.model()
     forward = e.phases("forward")
     if (
@@ -51,6 +57,45 @@ def check(e: Evidence) -> Iterator[Finding]:
     kept = e.report.ledger_at_peak[Category.ACTIVATIONS]
     if not e.dominates(kept, SHARE):
         return
+    named = block_activations(e.card_ledger, model)
+    found = None if named is None else _of_named(e, model, named, kept)
+    if found is not None:
+        yield found
+    elif named is None:
+        yield from _of_repeated(e, model, kept)
+
+
+def _of_named(
+    e: Evidence, model: Mapping[str, Any], found: BlockActivations, kept: int
+) -> Finding | None:
+    """Return the tip for blocks whose activations have names, or None.
+
+    One block at a time is recomputed, and each keeps its input, which is at most as large as what
+    it saves first.
+    """
+    size = e.card_ledger.allocations.block
+    sums = [int(size[rows].sum()) for rows in found.blocks]
+    rest = np.setdiff1d(found.rows, found.first)
+    high = e.report.peak.allocated - e.peak_without(found.rows)
+    low = e.report.peak.allocated - e.peak_without(rest) - max(sums)
+    if low <= 0 or not e.worth(low):
+        return None
+    own = "" if not found.path else f".{found.path}"
+    return Finding(
+        rule=RULE.name,
+        title=f"Checkpoint the blocks of `{e.model_name()}{own}`: {fmt_range(low, high)} less",
+        evidence=f"Activations are {fmt(kept)} of the {fmt(e.report.peak.allocated)} allocated at "
+        f"the peak. A {found.kind} keeps up to {fmt(max(sums))}; checkpointed, it keeps its input "
+        f"(at most {fmt(int(size[found.first].max()))}), and one block at a time is recomputed.",
+        low=low,
+        high=high,
+        ground="estimated",
+        code=found.code,
+    )
+
+
+def _of_repeated(e: Evidence, model: Mapping[str, Any], kept: int) -> Iterator[Finding]:
+    """Yield the tip for a list of blocks whose kept bytes repeat as often as it is long."""
     sizes = _kept_sizes(e)
     best = None
     for block in model["blocks"]:
@@ -75,7 +120,8 @@ def check(e: Evidence) -> Iterator[Finding]:
         low=low,
         high=high,
         ground="estimated",
-        code=checkpoint_code(blocks_of(model, block["path"])),
+        code=checkpointing_call(model, block["path"])
+        or checkpoint_code(blocks_of(model, block["path"])),
     )
 
 

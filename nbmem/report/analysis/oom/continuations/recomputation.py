@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from nbmem.core.session.categories import Category
 from nbmem.core.units import format_bytes
+from nbmem.report.analysis.block_activations import block_activations
 from nbmem.report.analysis.oom.continuations.continuation import LIVE, NEVER
 from nbmem.report.analysis.program_names import blocks_of, checkpoint_code, largest_model
 from nbmem.report.model import Finding
@@ -14,6 +17,7 @@ from nbmem.report.model import Finding
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.analysis.block_activations import BlockActivations
     from nbmem.report.analysis.oom.continuations.continuation import Continuation, FutureBlock
     from nbmem.report.analysis.oom.trial import Outcome, Trial
 
@@ -27,7 +31,10 @@ def checkpointing(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
     rows = trial.new_rows(Category.ACTIVATIONS)
     if trial.phase != "forward" or (seen is not None and seen.evaluating) or len(rows) < FEWEST:
         return
-    length = math.ceil(math.sqrt(len(rows)))
+    model = largest_model(trial.case.card_ledger.session)
+    named = None if model is None else block_activations(trial.case.card_ledger, model)
+    code = checkpoint_code(_blocks(model)) if named is None else named.code
+    length = math.ceil(math.sqrt(len(rows))) if named is None else _length(named)
     then, freed = _recomputed(trial.then, rows.tolist(), length)
     size = int(trial.case.card_ledger.allocations.block[freed].sum())
     yield (
@@ -39,16 +46,21 @@ def checkpointing(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
             low=size,
             high=size,
             ground="estimated",
-            code=checkpoint_code(_blocks(largest_model(trial.case.card_ledger.session))),
+            code=code,
         ),
         trial.now(freed=freed, then=then),
     )
 
 
+def _length(named: BlockActivations) -> int:
+    """Return how many activations a block has, at least two."""
+    return max(2, math.ceil(np.median([len(rows) for rows in named.blocks])))
+
+
 def _recomputed(then: Continuation, rows: list[int], length: int) -> tuple[Continuation, list[int]]:
     """Return what follows with checkpoints, and what is free already.
 
-    Of n activations of a step, blocks of sqrt(n) keep their first one. The others are freed two
+    Of the activations of a step, blocks of some length keep their first one. The others are freed two
     activations later, and allocated again when the backward comes to their block.
 
     Args:
