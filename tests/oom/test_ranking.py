@@ -1,6 +1,7 @@
 """One list of remedies, whose first one lets the program run on."""
 
 import json
+
 import re
 
 import pytest
@@ -53,18 +54,15 @@ def run(code, *, conf=None, fails=True):
     return trace
 
 
-def test_what_grows_comes_first_and_the_others_say_how_long_they_last():
-    trace = run(EVALUATION.format(kept=""))
-    report = trace.report()
-    first, second = report.ooms[0].remedies[:2]
+def test_what_grows_is_answered_by_what_lets_the_program_run_on_alone():
+    report = run(EVALUATION.format(kept="")).report()
+    (first,) = report.ooms[0].remedies
     each, ended_at = 32768 * 1000 * 4, report.ooms[0].at.step
     assert first.rule == "grows_each_step"
     assert first.title.startswith("`preds` grows by 126.0 MiB a call and holds ")
     assert first.high == ended_at * -(-each // (2 * MIB)) * 2 * MIB
-    assert second.rule == "fragmentation"
-    (more,) = re.findall(r"buys (\d+) more calls?$", second.title)
     later = run(EVALUATION.format(kept=""), conf="expandable_segments:True").report()
-    assert later.ooms[0].at.step == ended_at + int(more)
+    assert later.ooms[0].at.step > ended_at, "it would have bought some steps, and no more"
     run(EVALUATION.format(kept=".cpu()"), fails=False)
 
 

@@ -37,9 +37,9 @@ FAULTS = {
     ),
     "gradients_kept": (
         NET.format(layers=20, mode="")
-        + "lm(torch.zeros(8, 4096, device='cuda')).sum().backward()\n"
+        + "lm(torch.zeros(19_600, 4096, device='cuda')).sum().backward()\n"
         "adamw.step()",
-        "yhat = lm(torch.zeros(20_000, 4096, device='cuda'))",
+        "yhat = lm(torch.zeros(19_600, 4096, device='cuda'))",
     ),
     "no_grad": (
         NET.format(layers=20, mode=".eval()"),

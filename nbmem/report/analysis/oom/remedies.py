@@ -14,8 +14,14 @@ from nbmem.report.analysis.framework_advice import framework_finding, releasable
 from nbmem.report.analysis.oom.batch_estimate import batch
 from nbmem.report.analysis.oom.continuations.continuation import LIVE
 from nbmem.report.analysis.oom.continuations.recomputation import checkpointing
+from nbmem.report.analysis.oom.fused_attention import fused_attention
 from nbmem.report.analysis.oom.live_groups import OUT, TRACEBACK
 from nbmem.report.analysis.oom.smaller_weights import smaller_weights
+from nbmem.report.analysis.oom.trained_weights import adapters, eight_bit_state
+from nbmem.report.analysis.oom.trainer_evaluation import (
+    gathered_evaluation,
+    is_in_evaluation,
+)
 from nbmem.report.analysis.oom.trial import Trial, explained, kept_elsewhere
 from nbmem.report.analysis.oom.vocabulary import loss_parts
 from nbmem.report.analysis.program_names import (
@@ -48,9 +54,10 @@ def remedies(
 ) -> tuple[Finding, ...]:
     """Return at most three remedies that serve the request, the best first.
 
-    Those with which the program runs on come first, the least intrusive of them at the head. Then
-    come those with which it runs for some more steps, the most steps first. Those that are known to
-    serve this request alone come last.
+    They are those with which the program runs on, the least intrusive of them at the head. If there
+    are none, they are those with which it runs for some more steps, the most steps first. Where
+    nothing is known of what follows, they serve this request. One with which the simulator runs out
+    again before the next step ends is no remedy.
 
     Args:
         case: The failed request.
@@ -61,17 +68,19 @@ def remedies(
     found: list[tuple[tuple[int, int], Finding]] = []
     for attempt in REMEDIES:
         for finding, outcome in attempt(trial):
-            if outcome is not None:
+            if outcome is not None and not (trial.known and outcome.kind == "once"):
                 found.append((outcome.place, explained(finding, outcome, trial)))
         if sum(place == (0, 0) for place, _ in found) >= MOST:
             break
     found.sort(key=itemgetter(0))
+    if found and found[0][0] == (0, 0):
+        found = [one for one in found if one[0] == (0, 0)]
     return tuple(finding for _, finding in found[:MOST])
 
 
 def _growth(trial: Trial) -> Attempts:
     then = trial.then
-    if not then.slope:
+    if not then.slope or is_in_evaluation(trial):
         return
     grown = np.array(then.grown, np.int64)
     sizes = {
@@ -257,6 +266,7 @@ def _frameworks(trial: Trial) -> Attempts:
 
 
 REMEDIES: tuple[Callable[[Trial], Attempts], ...] = (
+    gathered_evaluation,
     _growth,
     _limit,
     _frameworks,
@@ -266,7 +276,10 @@ REMEDIES: tuple[Callable[[Trial], Attempts], ...] = (
     _expandable,
     _others,
     smaller_weights,
+    fused_attention,
     loss_parts,
     batch,
     checkpointing,
+    eight_bit_state,
+    adapters,
 )

@@ -45,11 +45,13 @@ class Outcome:
             known of this request `once`.
         steps: For `more`: how many steps end before it runs out again.
         loads: For `on`: whether that is known of loading the model, and of nothing behind it.
+        shown: For `on`: whether the first step of the recording has shown it, and not a simulation.
     """
 
     kind: Literal["on", "more", "once"]
     steps: int = 0
     loads: bool = False
+    shown: bool = False
 
     @property
     def place(self) -> tuple[int, int]:
@@ -196,6 +198,11 @@ def explained(found: Finding, outcome: Outcome, trial: Trial) -> Finding:
             found,
             title=f"{found.title}, for this request only",
             evidence=f"{found.evidence} {why}",
+        )
+    if outcome.shown:
+        return replace(
+            found,
+            evidence=f"{found.evidence} The first {noun} ran with nothing kept, as each then does.",
         )
     how = (
         "as estimated from its layers, since no earlier step was recorded"

@@ -49,6 +49,7 @@ class FutureBlock(NamedTuple):
         saved: Whether it is an activation, which a backward may need.
         of_batch: Whether its size is in proportion to the batch.
         step: Number of its step; 0 is the failing one.
+        kind: Its category, if that is known.
     """
 
     born: float
@@ -59,6 +60,7 @@ class FutureBlock(NamedTuple):
     saved: bool = False
     of_batch: bool = False
     step: int = 0
+    kind: Category | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,15 +100,16 @@ class _TrainingStep:
     # --- blocks
 
     def _put(self, key: int, block: FutureBlock) -> None:
-        self.blocks[key] = block
         if block.row >= 0:
             self.kinds[key] = Category(int(self.ledger.category[block.row]))
+        self.blocks[key] = block._replace(kind=self.kinds.get(key, block.kind))
 
     def _alloc(self, like: FutureBlock, kind: Category | None = None) -> int:
         self.at, self.count = self.at + 1, self.count + 1
         self._put(self.count, like._replace(born=float(self.at - 1), gone=NEVER, step=self.step))
         if kind is not None:
             self.kinds[self.count] = kind
+            self.blocks[self.count] = self.blocks[self.count]._replace(kind=kind)
         return self.count
 
     def _new(self, size: int, kind: Category, *, saved: bool = False) -> int:

@@ -197,7 +197,8 @@ def continued(case: FailedRequest, asked: Requests, place: SamePlace, since: int
 
     def block(row: int, born: float, size: int, step: int) -> FutureBlock:
         kept, scales = bool(saved[row]), bool(of_batch[row])
-        return FutureBlock(born, NEVER, size, int(a.stream[row]), row, kept, scales, step)
+        kind = Category(int(card_ledger.category[row])) if row < made else None
+        return FutureBlock(born, NEVER, size, int(a.stream[row]), row, kept, scales, step, kind)
 
     # By their numbers, in which the ages of frees count; what is made once has none.
     blocks = {

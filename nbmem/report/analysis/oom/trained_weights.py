@@ -1,0 +1,163 @@
+"""Try an 8-bit optimizer, and adapters in place of all weights, on a failed step."""
+
+from __future__ import annotations
+
+import math
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from nbmem.core.session.categories import Category
+from nbmem.core.units import format_bytes
+from nbmem.report.analysis.library_calls import library_model, name_of_library_model
+from nbmem.report.analysis.oom.continuations.continuation import LIVE, NEVER, FutureBlock
+from nbmem.report.analysis.optimizer_state import COPIES
+from nbmem.report.analysis.program_names import code_name, largest_model, largest_optimizer
+from nbmem.report.model import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.report.analysis.oom.trial import Outcome, Trial
+
+_TWO_COPIES = tuple(name for name, count in COPIES.items() if count == 2 and "delta" not in name)
+_BLOCK = 256
+"""Values of bitsandbytes' 8-bit state that share one scale of 4 bytes."""
+_LEAST_EIGHT_BIT = 4096
+"""Elements of a weight below which bitsandbytes keeps 32 bits."""
+_ADAPTERS = 0.02
+"""Part of the weights that adapters have at most, at the usual ranks."""
+_TRAINER = ("transformers", "trainer.py")
+_OF_TRAINED = (Category.GRADIENTS, Category.OPTIMIZER_STATE)
+_STEPS = ("forward", "backward", "optimizer")
+
+
+def eight_bit_state(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
+    """Yield an 8-bit optimizer, where an Adam of torch keeps or will make its state."""
+    optimizer = _adam(trial)
+    if optimizer is None:
+        return
+    live = trial.rows(Category.OPTIMIZER_STATE)
+    requested = trial.case.card_ledger.allocations.requested
+    width = _width(optimizer)
+    kept = sum(_in_eight_bits(int(requested[row]), width) for row in live.tolist())
+
+    def change(block: FutureBlock) -> FutureBlock | None:
+        if block.born == LIVE:
+            return None if block.kind is Category.OPTIMIZER_STATE else block
+        if block.kind is Category.OPTIMIZER_STATE:
+            return block._replace(size=_in_eight_bits(block.size, width))
+        # Its kernel writes no copy of the weights, as those of torch's foreach step.
+        return block._replace(size=1) if _is_of_step(block) else block
+
+    then = trial.then.changed(change)
+    extra = FutureBlock(-0.5, NEVER, max(kept, 1), trial.case.stream, -1)
+    whole = 2 * sum(optimizer["parameters"])
+    saved = whole - sum(2 * _in_eight_bits(size, width) for size in optimizer["parameters"])
+    yield (
+        Finding(
+            rule="optimizer_state",
+            title=f"Keep {optimizer['class']}'s state in 8 bits: about {format_bytes(saved)} less",
+            evidence=f"It keeps two numbers for each weight, {format_bytes(whole)} in all. They are "
+            "rounded in blocks of 256, so try it on a short run first.",
+            low=saved,
+            high=saved,
+            ground="estimated",
+            code=_eight_bit_code(trial, optimizer),
+        ),
+        trial.now(freed=live.tolist(), then=then.changed_to((*then.blocks, extra))),
+    )
+
+
+def adapters(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
+    """Yield LoRA, where all weights of a transformers model are trained."""
+    optimizer = _adam(trial)
+    model = largest_model(trial.case.card_ledger.session)
+    inner = library_model(model)
+    if optimizer is None or model is None or inner is None or model.get("peft"):
+        return
+    weights = sum(optimizer["parameters"])
+    if inner["library"] != "transformers" or 2 * weights < int(model["bytes"]):
+        return
+    live = trial.rows(*_OF_TRAINED)
+
+    def change(block: FutureBlock) -> FutureBlock | None:
+        if block.born == LIVE:
+            return None if block.kind in _OF_TRAINED else block
+        if block.kind in _OF_TRAINED or _is_of_step(block):
+            return block._replace(size=max(1, int(block.size * _ADAPTERS)))
+        return block
+
+    then = trial.then.changed(change)
+    size = max(int(4 * weights * _ADAPTERS), 1)
+    saved = 3 * weights - size
+    extra = FutureBlock(-0.5, NEVER, size, trial.case.stream, -1)
+    name = name_of_library_model(model, inner)
+    yield (
+        Finding(
+            rule="adapters",
+            title=f"Train adapters (LoRA) in place of all weights: about {format_bytes(saved)} less",
+            evidence=f"Gradients and {optimizer['class']}'s state are {format_bytes(3 * weights)} "
+            "for all weights; adapters are at most 2% of these. It is another training: it learns "
+            "less, and is often enough.",
+            low=saved,
+            high=saved,
+            ground="estimated",
+            code=None
+            if name is None
+            else "from peft import LoraConfig, get_peft_model\n\n"
+            f'{name} = get_peft_model({name}, LoraConfig(r=16, target_modules="all-linear"))'
+            "   # before its optimizer or Trainer is made",
+        ),
+        trial.now(freed=live.tolist(), then=then.changed_to((*then.blocks, extra))),
+    )
+
+
+def is_in_trainer(trial: Trial) -> bool:
+    """Return whether the request failed in transformers' Trainer."""
+    refusal = trial.case.refusal
+    return refusal is not None and any(
+        PurePath(frame.file).parts[-2:] == _TRAINER for frame in refusal.stack
+    )
+
+
+def _adam(trial: Trial) -> dict[str, Any] | None:
+    """Return the largest optimizer if it is an Adam of torch in a training step."""
+    seen = trial.case.refusal
+    if trial.phase not in _STEPS or (seen is not None and seen.evaluating):
+        return None
+    found = largest_optimizer(trial.case.card_ledger.session)
+    if found is None or not found["torch"] or found["class"] not in _TWO_COPIES:
+        return None
+    return found if found["parameters"] else None
+
+
+def _width(optimizer: dict[str, Any]) -> int:
+    """Return the bytes of one number of the optimizer's weights."""
+    elements = sum(math.prod(shape) for shape in optimizer["shapes"])
+    return max(1, round(sum(optimizer["parameters"]) / max(elements, 1)))
+
+
+def _in_eight_bits(size: int, width: int) -> int:
+    """Return the bytes of one state tensor in 8 bits, with its scales."""
+    elements = size // width
+    if elements < _LEAST_EIGHT_BIT:
+        return max(size, 1)
+    return elements + 4 * math.ceil(elements / _BLOCK)
+
+
+def _is_of_step(block: FutureBlock) -> bool:
+    """Return whether a block is expected as a temporary of an optimizer's step."""
+    return block.row < 0 and block.kind is Category.WORKSPACE
+
+
+def _eight_bit_code(trial: Trial, optimizer: dict[str, Any]) -> str | None:
+    if is_in_trainer(trial):
+        return 'optim = "adamw_8bit"   # in TrainingArguments; pip install bitsandbytes'
+    name = code_name(optimizer)
+    if name is None:
+        return None
+    return (
+        "import bitsandbytes as bnb   # pip install bitsandbytes\n\n"
+        f'groups = [{{"params": g["params"], "lr": g["lr"]}} for g in {name}.param_groups]\n'
+        f"{name} = bnb.optim.AdamW8bit(groups)   # before the first step: its state begins anew"
+    )

@@ -1,0 +1,55 @@
+"""Eager attention keeps a score for each pair of positions: let torch fuse it.
+
+What it sees
+    A model of transformers whose attention is `eager` and whose class can use torch's fused one,
+    and matrices of positions x positions that are a quarter of the peak, or 5% of the card.
+What it costs
+    batch x heads x positions x positions numbers for each layer, two or three times: they grow with
+    the square of the sequence.
+Do instead
+    `model.set_attn_implementation("sdpa")`, or `attn_implementation="sdpa"` where the model is
+    made. It computes the same without these matrices, and faster.
+When to ignore it
+    You read the attention's weights (`output_attentions=True`), which only eager attention has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.report.analysis.eager_attention import eager_attention
+from nbmem.report.model import Finding
+from nbmem.report.tips.rule import Rule, fmt, fmt_range
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.report.tips.evidence import Evidence
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """Compare the peak with that without the matrices."""
+    found = eager_attention(e.card_ledger)
+    if found is None:
+        return
+    a, top = e.card_ledger.allocations, e.report.peak.at.event
+    rows = found.rows
+    held = int(a.requested[rows[(a.allocated_at[rows] < top) & (a.freed[rows] >= top)]].sum())
+    high = e.report.peak.allocated - e.peak_without(rows)
+    low = high - found.mask_bytes
+    if low <= 0 or not e.is_large_part(low):
+        return
+    yield Finding(
+        rule=RULE.name,
+        title=f"Fused attention in place of eager: {fmt_range(low, high)} less",
+        evidence=f"Scores of {found.positions:,} x {found.positions:,} positions hold {fmt(held)} "
+        f"of the {fmt(e.report.peak.allocated)} allocated at the peak. A mask may still take "
+        f"{fmt(found.mask_bytes)}.",
+        low=low,
+        high=high,
+        ground="simulated",
+        code=found.code,
+    )
+
+
+RULE = Rule(name="eager_attention", text=__doc__, check=check)
