@@ -14,6 +14,7 @@ from nbmem.estimates.remedies.activations import (
 from nbmem.estimates.remedies.batches import Expandable, FourMicroBatches, MicroBatches
 from nbmem.estimates.remedies.blocks import Checkpoint, SelectiveCheckpoint
 from nbmem.estimates.remedies.compiled import ActivationBudget, Compile, CompileGraphs
+from nbmem.estimates.remedies.language_models import FusedAttention, LossInParts
 from nbmem.estimates.remedies.optimizers import EightBit, Fused, NoForeach, PlainSGD
 from nbmem.estimates.remedies.paging import Unified
 from nbmem.estimates.remedies.parallel import DataParallel, ZeroOptimizer
@@ -36,6 +37,8 @@ REMEDIES: tuple[type[Remedy], ...] = (
     Fused,
     ChannelsLast,
     InPlace,
+    FusedAttention,
+    LossInParts,
     Autocast,
     NoForeach,
     EightBit,

@@ -83,23 +83,25 @@ _IN_PARTS = """import torch
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_outputs import CausalLMOutput
 
-whole = {model}   # before the Trainer is made
-body, head, own = whole.base_model, whole.get_output_embeddings(), whole.forward
+def compute_loss_in_parts(model, size={part}):
+    body, head, whole = model.base_model, model.get_output_embeddings(), model.forward
 
-def part(hidden, target):
-    return torch.nn.functional.cross_entropy(head(hidden).float(), target, reduction="sum")
+    def part(hidden, target):
+        return torch.nn.functional.cross_entropy(head(hidden).float(), target, reduction="sum")
 
-def forward(input_ids=None, attention_mask=None, labels=None, num_items_in_batch=None, **more):
-    if labels is None or not whole.training:
-        return own(input_ids=input_ids, attention_mask=attention_mask, labels=labels, **more)
-    hidden = body(input_ids=input_ids, attention_mask=attention_mask, **more)[0][:, :-1].flatten(0, 1)
-    target = labels[:, 1:].flatten()
-    parts = zip(hidden.split({part}), target.split({part}))
-    total = sum(checkpoint(part, h, t, use_reentrant=False) for h, t in parts)
-    count = (target != -100).sum() if num_items_in_batch is None else num_items_in_batch
-    return CausalLMOutput(loss=total / count)
+    def forward(input_ids=None, attention_mask=None, labels=None, num_items_in_batch=None, **more):
+        if labels is None or not model.training:
+            return whole(input_ids=input_ids, attention_mask=attention_mask, labels=labels, **more)
+        hidden = body(input_ids=input_ids, attention_mask=attention_mask, **more)[0]
+        hidden, target = hidden[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+        parts = zip(hidden.split(size), target.split(size))
+        total = sum(checkpoint(part, h, t, use_reentrant=False) for h, t in parts)
+        count = (target != -100).sum() if num_items_in_batch is None else num_items_in_batch
+        return CausalLMOutput(loss=total / count)
 
-whole.forward = forward"""
+    model.forward = forward
+
+compute_loss_in_parts({model})   # before its Trainer is made"""
 
 
 def _is_inside(path: str, outer: str) -> bool:
