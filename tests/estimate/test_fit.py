@@ -194,6 +194,7 @@ def test_a_variable_without_effect_from_some_value_on_is_said(here):
     assert found.sentences[0].startswith(
         "It fits on a Tesla T4 for every batch: from 64 on nothing changes ("
     )
+    assert found.sentences[0].endswith("): the data has 64 rows.")
 
 
 def test_the_views_show_the_same_figures(found):

@@ -9,6 +9,7 @@ from tests.oom import test_explained
 from tests.tips import (
     test_commands,
     test_gradient_cycles,
+    test_language_models,
     test_large_result,
     test_large_temporaries,
     test_predictions,
@@ -126,6 +127,14 @@ del node
     "data_parallel": NearMiss(
         code=loop(rows=16384).replace("net()", "nn.DataParallel(net())"), card="2xT4"
     ),
+    "logits": NearMiss(
+        code=test_language_models.PLAIN.format(words=32000, rows=2, length=512),
+    ),
+    "eager_attention": NearMiss(
+        code="attention = nn.MultiheadAttention(256, 4, batch_first=True).cuda()\n"
+        "x = torch.zeros(2, 2048, 256, device='cuda')\n"
+        "attention(x, x, x)[0].sum().backward()",
+    ),
     "checkpointing": NearMiss(
         code=loop(rows=8192).replace(
             "model(batch(8192))",
@@ -215,6 +224,8 @@ SPOKEN = {
     "large_temporaries": (
         test_large_temporaries.test_an_expression_is_told_with_its_line_and_its_bytes
     ),
+    "logits": test_language_models.test_the_pasted_code_saves_what_the_tip_promises,
+    "eager_attention": test_language_models.test_the_pasted_code_saves_what_the_tip_promises,
     "batch_size": test_explained.test_a_smaller_batch_is_estimated_and_fits,
     "spilled_memory": (
         test_predictions.test_what_windows_put_into_the_hosts_memory_is_told_with_its_bytes

@@ -196,7 +196,7 @@ def _verdict(name: str, search: Search, probes: Sequence[Probe], card: CardFigur
             f"{search.limit} fails for another reason than memory."
         )
     if search.flat:
-        return _level(name, search, min(fitting), top, card)
+        return _level(name, search, [p for p in probes if p.fits], top, card)
     if search.limit is None:
         return (
             f"It fits on {with_article(card.name)} for every value of {name} up to {best}: {held}."
@@ -212,8 +212,20 @@ def _verdict(name: str, search: Search, probes: Sequence[Probe], card: CardFigur
     )
 
 
-def _level(name: str, search: Search, least: int, top: Probe, card: CardFigures) -> str:
+def _level(
+    name: str, search: Search, fitting: Sequence[Probe], top: Probe, card: CardFigures
+) -> str:
     """Say that a variable changes nothing, or nothing from some value on."""
+    values = {p.value or 0: p.allocated for p in fitting}
+    least = min(values)
+    other = [value for value, allocated in values.items() if allocated != top.allocated]
+    if search.flat_from is None and other:
+        first = min(value for value in values if value > max(other))
+        return (
+            f"It fits on {with_article(card.name)} for every {name}: from at most {first:,} on "
+            f"nothing changes ({format_bytes(top.process)} of "
+            f"{format_bytes(card.total)})."
+        )
     if search.flat_from is None or search.flat_from <= least:
         return (
             f"{name} changes nothing: from {least} to {top.value} the program takes the same "
@@ -223,8 +235,7 @@ def _level(name: str, search: Search, least: int, top: Probe, card: CardFigures)
     rows = f"{search.flat_from:,}"
     return (
         f"It fits on {with_article(card.name)} for every {name}: from {rows} on nothing changes "
-        f"({format_bytes(top.process)} of {format_bytes(card.total)}), as when the data has {rows} "
-        "rows."
+        f"({format_bytes(top.process)} of {format_bytes(card.total)}): the data has {rows} rows."
     )
 
 

@@ -33,6 +33,8 @@ _FORM = re.compile(r" \(([\d, ]+)\) (\w+)$")
 _WIDTHS = (2, 4)
 _LEAST = 256
 """Positions below which the matrices are small."""
+_PRODUCT = " (bmm) "
+"""Operator in the names of what a product of matrices has saved."""
 _KINDS = (Category.ACTIVATIONS, Category.TEMPORARIES, Category.OUTPUT_GRADIENTS)
 _DIMENSIONS = 3
 
@@ -44,12 +46,15 @@ class EagerAttention:
     Attributes:
         model: The facts of the module that made them.
         rows: The allocations.
+        copies: What the products with these matrices save beside them, which fused attention may
+            save, too.
         positions: Positions of a sequence, at most.
         mask_bytes: Bytes of a mask for one head, which fused attention may still take.
     """
 
     model: Mapping[str, Any]
     rows: Ints
+    copies: Ints
     positions: int
     mask_bytes: int
 
@@ -102,6 +107,9 @@ def eager_attention(card_ledger: CardLedger) -> EagerAttention | None:
     return EagerAttention(
         model=model,
         rows=np.array(sorted(rows), np.int64),
+        copies=np.array(
+            [row for row in inside if _PRODUCT in (card_ledger.name(row) or "")], np.int64
+        ),
         positions=positions,
         mask_bytes=max(batches) * positions**2 * _WIDTHS[-1],
     )

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from nbmem.report.analysis.eager_attention import eager_attention
 from nbmem.report.model import Finding
 from nbmem.report.tips.rule import Rule, fmt, fmt_range
@@ -35,8 +37,8 @@ def check(e: Evidence) -> Iterator[Finding]:
     a, top = e.card_ledger.allocations, e.report.peak.at.event
     rows = found.rows
     held = int(a.requested[rows[(a.allocated_at[rows] < top) & (a.freed[rows] >= top)]].sum())
-    high = e.report.peak.allocated - e.peak_without(rows)
-    low = high - found.mask_bytes
+    low = e.report.peak.allocated - e.peak_without(rows) - found.mask_bytes
+    high = e.report.peak.allocated - e.peak_without(np.concatenate([rows, found.copies]))
     if low <= 0 or not e.is_large_part(low):
         return
     yield Finding(

@@ -1,0 +1,117 @@
+"""Remedies for language models let the program run on where they are pasted."""
+
+from importlib.util import find_spec
+
+import pytest
+
+import nbmem
+from nbmem import virtual
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+of_transformers = pytest.mark.skipif(
+    find_spec("transformers") is None, reason="the models are those of transformers"
+)
+
+MODEL = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+config = LlamaConfig(
+    vocab_size={words}, hidden_size={width}, intermediate_size=512, num_hidden_layers={layers},
+    num_attention_heads=4, attn_implementation="{attention}",
+)
+with torch.device("cuda"):
+    lm = LlamaForCausalLM(config)
+"""
+STEPS = """
+adam = torch.optim.AdamW(lm.parameters())
+for _ in range(2):
+    ids = torch.zeros({rows}, {length}, dtype=torch.int64, device="cuda")
+    lm(input_ids=ids, labels=ids).loss.backward()
+    adam.step()
+    adam.zero_grad()
+"""
+FAULTS = {
+    "logits": {"words": 128256, "width": 128, "layers": 2, "rows": 16, "length": 512},
+    "eager_attention": {"words": 500, "width": 128, "layers": 6, "rows": 32, "length": 2048},
+    "checkpointing": {"words": 500, "width": 512, "layers": 12, "rows": 96, "length": 1024},
+}
+"""Of each remedy, a program that it lets run on, and that runs out of memory without it."""
+LONG = ("logits", "checkpointing")
+GATHERED = """
+import torch
+model = torch.nn.Linear(256, 32000).cuda().eval()
+
+def evaluation_loop():
+    all_preds = None
+    for _ in range(50):
+        with torch.no_grad():
+            logits = model(torch.zeros(8192, 256, device="cuda"))
+        all_preds = logits if all_preds is None else torch.cat([all_preds, logits])
+
+evaluation_loop()
+"""
+HALF = """
+import torch
+from torch import nn
+net = nn.Sequential(*(nn.Linear(8192, 8192, bias=False, device="cuda") for _ in range({layers})))
+adam = torch.optim.AdamW(net.parameters())
+for _ in range(2):
+    net(torch.zeros(8, 8192, device="cuda")).sum().backward()
+    adam.step()
+    adam.zero_grad()
+"""
+
+
+def remedies(code, file="cell.py"):
+    """Run a program on a new virtual T4 until it runs out; return the remedies."""
+    names = {"__name__": "__main__"}
+    trace = nbmem.trace("cell", namespace=names)
+    with (
+        virtual.activated("T4"),
+        pytest.raises(torch.OutOfMemoryError),
+        trace,
+    ):
+        torch.cuda.init()
+        exec(compile(code, file, "exec"), names)
+    return trace.report().ooms[0].remedies
+
+
+@of_transformers
+@pytest.mark.parametrize(
+    "rule", ["eager_attention", *(pytest.param(one, marks=pytest.mark.long) for one in LONG)]
+)
+def test_the_program_runs_on_with_the_first_remedy_pasted(rule):
+    attention = "eager" if rule == "eager_attention" else "sdpa"
+    values = {**FAULTS[rule], "attention": attention}
+    found = {one.rule: one for one in remedies((MODEL + STEPS).format(**values))}
+    assert found[rule].evidence.endswith("the program runs on.")
+    code = f"{MODEL.format(**values)}\n{found[rule].code}\n{STEPS.format(**values)}"
+    with virtual.activated("T4"):
+        exec(compile(code, "cell.py", "exec"), {"__name__": "__main__"})
+
+
+def test_an_evaluation_that_gathers_is_told_the_trainers_own_setting():
+    found = remedies(GATHERED, "/site-packages/transformers/trainer.py")
+    assert [one.rule for one in found] == ["eval_accumulation"]
+    assert found[0].title.startswith("Set `eval_accumulation_steps=1` in TrainingArguments: ")
+    assert found[0].high % (8192 * 32000 * 4) == 0
+
+
+def test_the_same_loop_elsewhere_is_not_the_trainers():
+    assert "eval_accumulation" not in {one.rule for one in remedies(GATHERED)}
+
+
+def test_eight_bits_are_offered_where_they_are_enough():
+    found = {one.rule: one for one in remedies(HALF.format(layers=14))}
+    weights = 14 * 8192 * 8192
+    each = weights + 4 * weights // 256
+    assert found["optimizer_state"].low == 2 * (4 * weights - each)
+    assert "AdamW8bit" in found["optimizer_state"].code
+    assert "adapters" not in found, "it is no model of transformers"
+    assert "optimizer_state" not in {one.rule for one in remedies(HALF.format(layers=24))}
+
+
+def test_what_runs_out_again_is_no_remedy():
+    for one in remedies(HALF.format(layers=24)):
+        assert "this request only" not in one.title
