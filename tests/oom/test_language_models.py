@@ -67,13 +67,10 @@ def remedies(code, file="cell.py"):
     """Run a program on a new virtual T4 until it runs out; return the remedies."""
     names = {"__name__": "__main__"}
     trace = nbmem.trace("cell", namespace=names)
-    with (
-        virtual.activated("T4"),
-        pytest.raises(torch.OutOfMemoryError),
-        trace,
-    ):
+    with virtual.activated("T4"):
         torch.cuda.init()
-        exec(compile(code, file, "exec"), names)
+        with pytest.raises(torch.OutOfMemoryError), trace:
+            exec(compile(code, file, "exec"), names)
     return trace.report().ooms[0].remedies
 
 

@@ -1,7 +1,6 @@
 """One list of remedies, whose first one lets the program run on."""
 
 import json
-
 import re
 
 import pytest

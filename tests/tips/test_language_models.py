@@ -62,7 +62,10 @@ def record(values, change="", code=MODEL + TRAINING):
     with virtual.activated("T4"):
         torch.cuda.init()
         with trace:
-            exec(compile(code.format(**values, cuda=".cuda()", change=change), "cell.py", "exec"), names)
+            exec(
+                compile(code.format(**values, cuda=".cuda()", change=change), "cell.py", "exec"),
+                names,
+            )
     return trace
 
 

@@ -119,7 +119,7 @@ def _attention(config: object) -> str | None:
 
 def _has_plain_scores(config: object) -> bool:
     own = attributes_of(config) or {}
-    return not any(name in own and own[name] not in {None, 1, 1.0} for name in _SCALES)
+    return not any(name in own and own[name] not in {None, 1} for name in _SCALES)
 
 
 def is_adapted(tree: ModuleTree) -> bool:

@@ -95,9 +95,11 @@ class LossInParts(_ModelChange):
     @classmethod
     def takes(cls, model: Any) -> bool:
         """Return whether a model's loss is that of its last layer's scores."""
-        code = getattr(getattr(type(model).forward, "__wrapped__", type(model).forward), "__code__", None)
+        code = getattr(
+            getattr(type(model).forward, "__wrapped__", type(model).forward), "__code__", None
+        )
         keeps = code is not None and "logits_to_keep" in code.co_varnames
-        scaled = any(getattr(model.config, name, None) not in {None, 1, 1.0} for name in _SCALES)
+        scaled = any(getattr(model.config, name, None) not in {None, 1} for name in _SCALES)
         return keeps and not scaled and model.get_output_embeddings() is not None
 
     def change(self, model: Any, name: str, *, peft: bool) -> None:

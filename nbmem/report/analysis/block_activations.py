@@ -59,9 +59,7 @@ class BlockActivations:
         return np.array([rows[0] for rows in self.blocks], np.int64)
 
 
-def block_activations(
-    card_ledger: CardLedger, model: Mapping[str, Any]
-) -> BlockActivations | None:
+def block_activations(card_ledger: CardLedger, model: Mapping[str, Any]) -> BlockActivations | None:
     """Find what the blocks keep that checkpointing would recompute, or None.
 
     With a library's own call these are the blocks of all lists, else those of the list that keeps
@@ -91,7 +89,10 @@ def block_activations(
         blocks = [rows for _, rows_of in found for rows in rows_of]
     code = own or checkpoint_code(blocks_of(model, path))
     return BlockActivations(
-        path="" if own is not None else path, kind=str(largest["class"]), blocks=tuple(blocks), code=code
+        path="" if own is not None else path,
+        kind=str(largest["class"]),
+        blocks=tuple(blocks),
+        code=code,
     )
 
 
@@ -128,4 +129,6 @@ def _blocks(card_ledger: CardLedger, places: Mapping[str, list[int]], path: str)
         for row in rows if match else ():
             found[int(card_ledger.born_in[row]), int(match[1]) if match else 0].append(row)
     order = card_ledger.allocations.allocated_at
-    return [np.array(sorted(rows, key=lambda r: int(order[r])), np.int64) for rows in found.values()]
+    return [
+        np.array(sorted(rows, key=lambda r: int(order[r])), np.int64) for rows in found.values()
+    ]

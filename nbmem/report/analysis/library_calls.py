@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 PART = 1024
 """Positions of one part of a loss that is computed in parts."""
 _CALLS = {
-    "transformers": 'gradient_checkpointing_enable(\n    gradient_checkpointing_kwargs='
+    "transformers": "gradient_checkpointing_enable(\n    gradient_checkpointing_kwargs="
     '{"use_reentrant": False})',
     "diffusers": "enable_gradient_checkpointing()",
 }

@@ -14,6 +14,7 @@ from nbmem.report.analysis.oom.continuations.continuation import (
     WITH_BATCH,
     grows_with_batch,
 )
+from nbmem.report.analysis.oom.trained_weights import is_in_trainer
 from nbmem.report.analysis.program_names import batch_size_code
 from nbmem.report.model import Finding
 
@@ -54,7 +55,7 @@ def batch(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
         return
     share, outcome = best
     size = round(share * rows) if rows else math.floor(share * _SHARES)
-    if size < 1:
+    if size < 1 or (rows and size >= rows):
         return
     smaller = (
         f"a batch of about {size} (lower bound), not {rows}"
@@ -71,10 +72,19 @@ def batch(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
             low=saved,
             high=saved,
             ground="estimated",
-            code=batch_size_code(trial.case.card_ledger.session, rows, size) if rows else None,
+            code=_code(trial, rows, size) if rows else None,
         ),
         outcome,
     )
+
+
+def _code(trial: Trial, rows: int, size: int) -> str:
+    if is_in_trainer(trial):
+        return (
+            f"per_device_train_batch_size = {size}   # in TrainingArguments; as many samples in a "
+            "step with gradient_accumulation_steps"
+        )
+    return batch_size_code(trial.case.card_ledger.session, rows, size)
 
 
 def _try(trial: Trial, share: float) -> Outcome | None:

@@ -57,7 +57,7 @@ def eight_bit_state(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
         Finding(
             rule="optimizer_state",
             title=f"Keep {optimizer['class']}'s state in 8 bits: about {format_bytes(saved)} less",
-            evidence=f"It keeps two numbers for each weight, {format_bytes(whole)} in all. They are "
+            evidence=f"It keeps two numbers for each weight: {format_bytes(whole)}. They are "
             "rounded in blocks of 256, so try it on a short run first.",
             low=saved,
             high=saved,
@@ -95,10 +95,11 @@ def adapters(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
     yield (
         Finding(
             rule="adapters",
-            title=f"Train adapters (LoRA) in place of all weights: about {format_bytes(saved)} less",
+            title="Train adapters (LoRA) in place of all weights: about "
+            f"{format_bytes(saved)} less",
             evidence=f"Gradients and {optimizer['class']}'s state are {format_bytes(3 * weights)} "
-            "for all weights; adapters are at most 2% of these. It is another training: it learns "
-            "less, and is often enough.",
+            "for all weights; adapters are at most 2% of these. It trains fewer weights, so "
+            "compare it on a short run.",
             low=saved,
             high=saved,
             ground="estimated",
@@ -133,8 +134,9 @@ def _adam(trial: Trial) -> dict[str, Any] | None:
 
 def _width(optimizer: dict[str, Any]) -> int:
     """Return the bytes of one number of the optimizer's weights."""
-    elements = sum(math.prod(shape) for shape in optimizer["shapes"])
-    return max(1, round(sum(optimizer["parameters"]) / max(elements, 1)))
+    elements: int = sum(math.prod(shape) for shape in optimizer["shapes"])
+    whole: int = sum(optimizer["parameters"])
+    return max(1, whole // max(elements, 1))
 
 
 def _in_eight_bits(size: int, width: int) -> int:

@@ -35,7 +35,7 @@ def loss_parts(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
     if trial.phase not in ("forward", "backward") or (seen is not None and seen.evaluating):
         return
     found = logits_of(trial.case.card_ledger) or _to_come(trial)
-    if found is None or found.parts < 2:  # noqa: PLR2004 - one part is the whole
+    if found is None or found.parts < 2:
         return
     live = np.intersect1d(found.rows, trial.rows(*Category))
     saved = trial.bytes_of(live)
@@ -72,7 +72,9 @@ def _to_come(trial: Trial) -> Logits | None:
 def _tokens(trial: Trial) -> int:
     """Return the positions of the step's largest input of integers."""
     names = (trial.case.card_ledger.name(row) or "" for row in trial.new_rows(Category.INPUTS))
-    shapes = (match[1].replace(",", " ").split() for name in names if (match := _TOKENS.search(name)))
+    shapes = (
+        match[1].replace(",", " ").split() for name in names if (match := _TOKENS.search(name))
+    )
     return max((math.prod(map(int, shape)) for shape in shapes), default=0)
 
 

@@ -58,16 +58,14 @@ def check(e: Evidence) -> Iterator[Finding]:
     if not e.dominates(kept, SHARE):
         return
     named = block_activations(e.card_ledger, model)
-    found = None if named is None else _of_named(e, model, named, kept)
+    found = None if named is None else _of_named(e, named, kept)
     if found is not None:
         yield found
     elif named is None:
         yield from _of_repeated(e, model, kept)
 
 
-def _of_named(
-    e: Evidence, model: Mapping[str, Any], found: BlockActivations, kept: int
-) -> Finding | None:
+def _of_named(e: Evidence, found: BlockActivations, kept: int) -> Finding | None:
     """Return the tip for blocks whose activations have names, or None.
 
     One block at a time is recomputed, and each keeps its input, which is at most as large as what

@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 
     from nbmem.report.tips.evidence import Evidence
 
+
 def check(e: Evidence) -> Iterator[Finding]:
     """Compare the peak with that without the scores."""
     found = logits_of(e.card_ledger)
-    if found is None or found.parts < 2:  # noqa: PLR2004 - one part is the whole
+    if found is None or found.parts < 2:
         return
     phases = e.card_ledger.phases
     training = phases.named(e.card_ledger.born_in[found.rows], "forward", "backward")

@@ -54,13 +54,13 @@ def checkpointing(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
 
 def _length(named: BlockActivations) -> int:
     """Return how many activations a block has, at least two."""
-    return max(2, math.ceil(np.median([len(rows) for rows in named.blocks])))
+    return max(2, math.ceil(float(np.median([len(rows) for rows in named.blocks]))))
 
 
 def _recomputed(then: Continuation, rows: list[int], length: int) -> tuple[Continuation, list[int]]:
     """Return what follows with checkpoints, and what is free already.
 
-    Of the activations of a step, blocks of some length keep their first one. The others are freed two
+    Of a step's activations, blocks of some length keep their first one. The others are freed two
     activations later, and allocated again when the backward comes to their block.
 
     Args:
