@@ -31,6 +31,7 @@ FULLER = {
     "nbmem/capture/tensors": "one source of tensors and their names in each",
     "nbmem/core/files": "the parts of three formats, which share their checks and limits",
     "nbmem/core/session": "one noun of the field in each, which capture writes and reports read",
+    "nbmem/estimates/remedies": "one family of remedies in each",
     "nbmem/frontends/cli": "one subcommand in each",
     "nbmem/frontends/notebook": "what a notebook and nbmem exchange, one in each",
     "nbmem/frontends/notebook/commands": "one subcommand in each",

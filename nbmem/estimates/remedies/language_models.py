@@ -19,7 +19,7 @@ _SCALES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 
 
 class _ModelChange(Remedy):
-    """A change of a transformers model, made before it is moved or first called."""
+    """A change of a transformers model before it is moved or called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class FusedAttention(_ModelChange):
 
 
 def _models(module: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the outermost models of transformers in a module, with their paths."""
+    """Yield the outermost models of transformers in a module, by path."""
     library = sys.modules.get("transformers.modeling_utils")
     if library is None:
         return

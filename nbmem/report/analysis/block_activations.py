@@ -34,7 +34,7 @@ _BACKEND_LISTS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockActivations:
-    """What the blocks of one call for checkpointing keep.
+    """Activations of the blocks that one call would checkpoint.
 
     Attributes:
         path: The path of the list of blocks in the model that keeps most; empty for all blocks.
@@ -55,7 +55,7 @@ class BlockActivations:
 
     @property
     def first(self) -> Ints:
-        """The first allocation of each block, which is as large as its input or larger."""
+        """The first allocation of each block, at least as large as its input."""
         return np.array([rows[0] for rows in self.blocks], np.int64)
 
 

@@ -1,8 +1,8 @@
-"""Find the matrices of a transformer's eager attention: a score for each pair of positions.
+"""Find the matrices of a transformer's eager attention.
 
-The model's configuration names its attention, and the names of saved tensors have their shapes:
-their last two dimensions are equal. Temporaries of the same modules count that have as many
-elements.
+They have a score for each pair of positions. The model's configuration names its attention, and the
+names of saved tensors have their shapes: their last two dimensions are equal. Temporaries of the
+same modules count that have as many elements.
 """
 
 from __future__ import annotations

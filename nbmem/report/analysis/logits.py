@@ -97,7 +97,7 @@ def logits_of(card_ledger: CardLedger) -> Logits | None:
 
 
 def _candidates(card_ledger: CardLedger, head: Mapping[str, Any]) -> list[int]:
-    """Return the rows with as many bytes as scores of more positions than a part has."""
+    """Return the rows with the bytes of scores of more than one part."""
     a, words = card_ledger.allocations, int(head["words"])
     large = (a.requested % (_HALF * words) == 0) & (a.requested > _HALF * words * PART)
     kinds = np.isin(card_ledger.category, _KINDS)

@@ -14,7 +14,7 @@ from nbmem.report.analysis.oom.continuations.continuation import (
     WITH_BATCH,
     grows_with_batch,
 )
-from nbmem.report.analysis.oom.trained_weights import is_in_trainer
+from nbmem.report.analysis.oom.program_changes.trained_weights import is_in_trainer
 from nbmem.report.analysis.program_names import batch_size_code
 from nbmem.report.model import Finding
 

@@ -14,16 +14,16 @@ from nbmem.report.analysis.framework_advice import framework_finding, releasable
 from nbmem.report.analysis.oom.batch_estimate import batch
 from nbmem.report.analysis.oom.continuations.continuation import LIVE
 from nbmem.report.analysis.oom.continuations.recomputation import checkpointing
-from nbmem.report.analysis.oom.fused_attention import fused_attention
 from nbmem.report.analysis.oom.live_groups import OUT, TRACEBACK
+from nbmem.report.analysis.oom.program_changes.fused_attention import fused_attention
+from nbmem.report.analysis.oom.program_changes.loss_parts import loss_parts
 from nbmem.report.analysis.oom.smaller_weights import smaller_weights
-from nbmem.report.analysis.oom.trained_weights import adapters, eight_bit_state
-from nbmem.report.analysis.oom.trainer_evaluation import (
+from nbmem.report.analysis.oom.program_changes.trained_weights import adapters, eight_bit_state
+from nbmem.report.analysis.oom.program_changes.trainer_evaluation import (
     gathered_evaluation,
     is_in_evaluation,
 )
 from nbmem.report.analysis.oom.trial import Trial, explained, kept_elsewhere
-from nbmem.report.analysis.oom.vocabulary import loss_parts
 from nbmem.report.analysis.program_names import (
     code_name,
     largest_model,

@@ -93,7 +93,7 @@ def _of_named(e: Evidence, found: BlockActivations, kept: int) -> Finding | None
 
 
 def _of_repeated(e: Evidence, model: Mapping[str, Any], kept: int) -> Iterator[Finding]:
-    """Yield the tip for a list of blocks whose kept bytes repeat as often as it is long."""
+    """Yield the tip for blocks whose kept bytes repeat in the events."""
     sizes = _kept_sizes(e)
     best = None
     for block in model["blocks"]:

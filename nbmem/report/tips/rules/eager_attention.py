@@ -1,4 +1,4 @@
-"""Eager attention keeps a score for each pair of positions: let torch fuse it.
+"""Eager attention keeps a score for each pair of positions: fuse it.
 
 What it sees
     A model of transformers whose attention is `eager` and whose class can use torch's fused one,

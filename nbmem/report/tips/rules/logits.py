@@ -1,4 +1,4 @@
-"""The scores of a vocabulary's words make the peak: compute the loss in parts.
+"""Logits make the peak of a language model: compute the loss in parts.
 
 What it sees
     A language model's layer that scores words, and tensors of its scores that are a quarter of the

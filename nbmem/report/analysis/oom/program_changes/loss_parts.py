@@ -81,7 +81,7 @@ def _tokens(trial: Trial) -> int:
 def _in_parts(
     then: Continuation, found: Logits, live: list[int], stream: int
 ) -> tuple[Continuation, int]:
-    """Return what follows with one part's scores at a time, and the bytes it saves at once.
+    """Return what follows with one part at a time, and the bytes saved.
 
     Args:
         then: What follows now.

@@ -1,4 +1,4 @@
-"""Recognize an evaluation of transformers' Trainer that gathers on the card.
+"""Try the Trainer's setting by which an evaluation gathers on the host.
 
 Its `evaluation_loop` keeps what the model returned for every batch, joined to what it kept before,
 until the last batch. `eval_accumulation_steps=1` moves it to the host after each batch. Then each

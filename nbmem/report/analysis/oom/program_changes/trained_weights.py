@@ -1,4 +1,4 @@
-"""Try an 8-bit optimizer, and adapters in place of all weights, on a failed step."""
+"""Try an 8-bit optimizer, or adapters, on a failed step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _STEPS = ("forward", "backward", "optimizer")
 
 
 def eight_bit_state(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
-    """Yield an 8-bit optimizer, where an Adam of torch keeps or will make its state."""
+    """Yield an 8-bit optimizer in place of an Adam of torch."""
     optimizer = _adam(trial)
     if optimizer is None:
         return
@@ -122,7 +122,7 @@ def is_in_trainer(trial: Trial) -> bool:
 
 
 def _adam(trial: Trial) -> dict[str, Any] | None:
-    """Return the largest optimizer if it is an Adam of torch in a training step."""
+    """Return the largest optimizer if an Adam of torch trains, or None."""
     seen = trial.case.refusal
     if trial.phase not in _STEPS or (seen is not None and seen.evaluating):
         return None
@@ -148,7 +148,7 @@ def _in_eight_bits(size: int, width: int) -> int:
 
 
 def _is_of_step(block: FutureBlock) -> bool:
-    """Return whether a block is expected as a temporary of an optimizer's step."""
+    """Return whether a block is expected of an optimizer's step alone."""
     return block.row < 0 and block.kind is Category.WORKSPACE
 
 
