@@ -17,7 +17,7 @@ from nbmem.report.analysis.oom.continuations.recomputation import checkpointing
 from nbmem.report.analysis.oom.live_groups import OUT, TRACEBACK
 from nbmem.report.analysis.oom.program_changes.fused_attention import fused_attention
 from nbmem.report.analysis.oom.program_changes.loss_parts import loss_parts
-from nbmem.report.analysis.oom.smaller_weights import smaller_weights
+from nbmem.report.analysis.oom.program_changes.smaller_weights import smaller_weights
 from nbmem.report.analysis.oom.program_changes.trained_weights import adapters, eight_bit_state
 from nbmem.report.analysis.oom.program_changes.trainer_evaluation import (
     gathered_evaluation,
