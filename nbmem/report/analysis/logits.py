@@ -1,8 +1,8 @@
 """Find the scores of a vocabulary's words among a card's allocations.
 
 They are what the model's one layer with a row for each word returns, what a loss makes of that, and
-the gradients of both. An allocation counts if its name leads to that layer and its bytes are a
-multiple of the number of words.
+the gradients of both. An allocation counts if its last dimension is the number of words. Without a
+shape in its name, the name leads to that layer, and its bytes are a multiple of that number.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ def logits_of(card_ledger: CardLedger) -> Logits | None:
     if model is None or not head:
         return None
     place = f"{model['name']}.{head['path']}"
-    rows = [row for row in _candidates(card_ledger, head) if _is_of(card_ledger, row, place)]
+    words = int(head["words"])
+    candidates = _candidates(card_ledger, head)
+    rows = [row for row in candidates if _is_of(card_ledger, row, place, words)]
     if not rows:
         return None
     found = np.array(rows, np.int64)
@@ -103,14 +105,22 @@ def _candidates(card_ledger: CardLedger, head: Mapping[str, Any]) -> list[int]:
     kinds = np.isin(card_ledger.category, _KINDS)
     backward = card_ledger.phases.named(card_ledger.born_in, "backward")
     # In backward, a temporary of the layer may be the gradient of its weight.
-    weight = backward & (card_ledger.category == Category.TEMPORARIES)
+    weights = [words * int(head["width"]) * width for width in (_HALF, _FLOAT32)]
+    temporary = card_ledger.category == Category.TEMPORARIES
+    weight = backward & temporary & np.isin(a.requested, weights)
     found: list[int] = np.flatnonzero(large & kinds & ~weight & (a.allocated_at >= 0)).tolist()
     return found
 
 
-def _is_of(card_ledger: CardLedger, row: int, place: str) -> bool:
+def _is_of(card_ledger: CardLedger, row: int, place: str, words: int) -> bool:
+    """Return whether a name has the shape of scores, or leads to the layer."""
     name = card_ledger.name(row)
-    return name is not None and module_in_any_name(name) == place
+    if name is None:
+        return False
+    shape = _FORM.search(name)
+    if shape is not None:
+        return int(shape[1].replace(",", " ").split()[-1]) == words
+    return module_in_any_name(name) == place
 
 
 def _positions(card_ledger: CardLedger, rows: Ints, head: Mapping[str, Any]) -> int:
