@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_names import is_graph_name
 from nbmem.core.units import format_bytes
 from nbmem.report.analysis.framework_advice import framework_finding, releasable_bytes
 from nbmem.report.analysis.oom.batch_estimate import batch
@@ -91,6 +92,8 @@ def _growth(trial: Trial) -> Attempts:
     rows = np.unique(np.concatenate([grown, *(trial.held[at].rows for at in whole)]))
     size, noun = trial.bytes_of(rows), trial.noun
     most = trial.held[max(sizes, key=sizes.__getitem__)].held
+    if is_graph_name(most.name):  # a step of several forwards: nothing that can be kept elsewhere
+        return
     name = f"`{most.name.removeprefix('local ')}`" if most.name else f"What {most.line} makes"
     yield (
         Finding(
