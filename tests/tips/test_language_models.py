@@ -6,7 +6,7 @@ import pytest
 
 import nbmem.api.tracing as nbmem
 from nbmem import virtual
-from nbmem.report.analysis.library_calls import loss_in_parts_of
+from nbmem.report.analysis.library_calls import checkpointing_call, loss_in_parts_of
 
 torch = pytest.importorskip("torch", reason="the programs are torch programs")
 of_transformers = pytest.mark.skipif(
@@ -133,3 +133,19 @@ def test_scores_that_a_model_scales_get_no_code():
 def test_a_models_own_classes_are_told_without_code():
     (tip,) = record({"words": 32000, "rows": 8, "length": 512}, code=PLAIN).report().findings
     assert (tip.rule, tip.code) == ("logits", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "path"), [("Module.net", ""), ("Module", "net")], ids=["called inside", "called"]
+)
+def test_a_model_that_only_an_object_has_is_named_in_its_class(name, path):
+    inner = {"path": path, "library": "transformers", "checkpoints": True}
+    model = {"name": name, "class": "Module", "typed": False, "libraries": [inner]}
+    code = checkpointing_call(model, path)
+    assert code.startswith("# in the class Module:\nself.net.gradient_checkpointing_enable(")
+
+
+def test_a_model_without_any_name_gets_no_code():
+    inner = {"path": "", "library": "diffusers", "checkpoints": True}
+    model = {"name": "UNet", "class": "UNet", "typed": False, "libraries": [inner]}
+    assert checkpointing_call(model, "") is None

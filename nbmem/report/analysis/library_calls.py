@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbmem.report.analysis.program_names import code_name
+from nbmem.report.analysis.program_names import code_name, is_expression
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +51,7 @@ def checkpointing_call(model: Thing | None, path: str) -> str | None:
     inner = library_model(model, path)
     if model is None or inner is None or not inner["checkpoints"]:
         return None
-    name = name_of_library_model(model, inner)
+    name = name_of_library_model(model, inner) or _name_in_class(model, inner)
     return None if name is None else f"{name}.{_CALLS[inner['library']]}"
 
 
@@ -102,6 +102,18 @@ def compute_loss_in_parts(model, size={part}):
     model.forward = forward
 
 compute_loss_in_parts({model})   # before its Trainer is made"""
+
+
+def _name_in_class(model: Thing, inner: Thing) -> str | None:
+    """Return the code for a model that only an object of a class has, or None.
+
+    Lightning makes such objects' models: `self.net`, to be written in the class.
+    """
+    if model.get("typed", True):
+        return None
+    owner, _, rest = str(model["name"]).partition(".")
+    path = ".".join(part for part in (rest, str(inner["path"])) if part)
+    return f"# in the class {owner}:\nself.{path}" if path and is_expression(path) else None
 
 
 def _is_inside(path: str, outer: str) -> bool:

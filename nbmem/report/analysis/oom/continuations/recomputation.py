@@ -10,6 +10,7 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.core.units import format_bytes
 from nbmem.report.analysis.block_activations import block_activations
+from nbmem.report.analysis.library_calls import checkpointing_call
 from nbmem.report.analysis.oom.continuations.continuation import LIVE, NEVER
 from nbmem.report.analysis.program_names import blocks_of, checkpoint_code, largest_model
 from nbmem.report.model import Finding
@@ -33,7 +34,7 @@ def checkpointing(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
         return
     model = largest_model(trial.case.card_ledger.session)
     named = None if model is None else block_activations(trial.case.card_ledger, model)
-    code = checkpoint_code(_blocks(model)) if named is None else named.code
+    code = _code(model) if named is None else named.code
     length = math.ceil(math.sqrt(len(rows))) if named is None else _length(named)
     then, freed = _recomputed(trial.then, rows.tolist(), length)
     size = int(trial.case.card_ledger.allocations.block[freed].sum())
@@ -97,8 +98,14 @@ def _recomputed(then: Continuation, rows: list[int], length: int) -> tuple[Conti
     return then.changed_to((*kept, *extra)), freed
 
 
-def _blocks(model: dict[str, Any] | None) -> str | None:
-    """Return the code for a model's longest list of equal blocks, or None."""
+def _code(model: dict[str, Any] | None) -> str | None:
+    """Return code that checkpoints a model's longest list of equal blocks.
+
+    None if it has no such list, or if the program has no name for it.
+    """
     lists = model["blocks"] if model is not None else []
     longest = max(lists, key=lambda block: int(block["count"]), default=None)
-    return None if longest is None else blocks_of(model, str(longest["path"]))
+    if longest is None:
+        return None
+    path = str(longest["path"])
+    return checkpointing_call(model, path) or checkpoint_code(blocks_of(model, path))
