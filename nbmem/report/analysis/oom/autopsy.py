@@ -23,8 +23,8 @@ from nbmem.report.analysis.oom.failed_request import (
     layout,
 )
 from nbmem.report.analysis.oom.live_groups import groups
-from nbmem.report.analysis.oom.remedies import remedies
 from nbmem.report.analysis.oom.program_changes.smaller_weights import too_large_note
+from nbmem.report.analysis.oom.remedies import remedies
 from nbmem.report.analysis.source_lines import users_line, users_stack
 from nbmem.report.model import Command, OomReport
 
