@@ -38,7 +38,34 @@ def test_a_list_that_has_ended_is_told_with_what_it_added_to_the_peak(run, what)
         ENDED[what].replace("net(batch())", "net(batch()).cpu()"), before=NET, card="T4"
     )
     saved = trace.report().peak.allocated - mended.report().peak.allocated
-    assert finding.low == finding.high == pytest.approx(saved, rel=0.01)
+    assert finding.low <= saved <= finding.high
+    assert finding.high - finding.low in (0, 4 * MIB), "a variable of the loop may keep one item"
+
+
+JOINED = """
+def embed():
+    parts = []
+    with torch.no_grad():
+        for _ in range(6):
+            part = net(batch(4096))
+            parts.append(part)
+    return torch.cat(parts)
+found = embed()
+"""
+
+
+def test_a_list_at_the_end_of_a_program_is_told_with_the_tensor_that_joins_it(run):
+    trace, _ = run(JOINED, before=NET, card="T4")
+    (finding,) = [f for f in trace.report().findings if f.rule in GROWTH]
+    assert finding.title.startswith("`parts` in embed() grows by 16.0 MiB with every step")
+    mended, _ = run(JOINED.replace("append(part)", "append(part.cpu())"), before=NET, card="T4")
+    saved = trace.report().peak.allocated - mended.report().peak.allocated
+    assert finding.low == saved > 9 * 16 * MIB
+
+
+def test_a_list_that_the_card_reads_later_is_not_told(run):
+    trace, _ = run(JOINED + "best = (found @ found[:64].T).topk(4)", before=NET, card="T4")
+    assert not [f for f in trace.report().findings if f.rule in GROWTH]
 
 
 @pytest.mark.parametrize("what", SILENT)

@@ -46,6 +46,13 @@ def chosen(logits, tokens):
 
 rewards = chosen(torch.ones(8192, 32000, device="cuda"), torch.zeros(8192, device="cuda").long())
 """
+ONE_HOT = """
+def loss(target, logits):
+    one_hot = F.one_hot(target, 32000).to(logits.dtype)
+    return (one_hot * logits).sum() + torch.zeros_like(logits).sum()
+
+total = loss(torch.zeros(8192, device="cuda").long(), torch.ones(8192, 32000, device="cuda"))
+"""
 SILENT = {
     "a function that makes its data": SCORES.format(call="0").replace(
         "def score(x):\n", "def score(x):\n    x = torch.zeros(1024, 262144, device='cuda')\n"
@@ -127,6 +134,15 @@ def test_what_only_looks_like_it_is_not_told(record, name):
     trace = record(SILENT[name])
     assert said(trace) == []
     assert trace.report().peak.allocated > 100 * MIB
+
+
+def test_a_conversion_to_another_type_is_no_data(record):
+    trace = record(ONE_HOT)
+    (found,) = said(trace)
+    assert "F.one_hot(target, 32000)" in found.title
+    mended = record(ONE_HOT.replace("    one_hot =", "    return logits.gather(1, target[:, None]).sum()\n    one_hot ="))
+    saved = trace.report().peak.allocated - mended.report().peak.allocated
+    assert found.low <= saved <= found.high + 2 * MIB  # the mended loss makes other small tensors
 
 
 def test_bytes_of_the_cache_are_told_behind_what_fills_it(record):

@@ -54,6 +54,9 @@ _NEVER = (Category.WORKSPACE, Category.COMMUNICATION)
 _STANDING = (Category.WEIGHTS, Category.OPTIMIZER_STATE)
 """Categories that a program needs as they are, however many layers a loop builds. But optimizers
 that were made one after another, each after the training of the one before, are no layers."""
+WHOLE = 4
+"""Times the largest item of a list from which a tensor that is freed with it is no item: it joins
+them."""
 _LOCAL = re.compile(r"local (.+?) of (?:(\S+\(\))|the (?:generator|coroutine) (.+))")
 _CLOSURE = re.compile(r"(.+) closed over by (.+)")
 _ITEM = re.compile(r"\[[^\[\]]*\]")
@@ -246,23 +249,54 @@ class _Groups:
         return same
 
     def _name_items(self) -> None:
-        """Move unnamed allocations to the list whose items are freed with them."""
-        lists: dict[str, _Key] = {}
-        a = self._card_ledger.allocations
-        for key, found in self._found.items():
-            if key[0] is not None and "[...]" in key[2] and not key[3] and key[4] is None:
-                for row in found:
-                    if a.freed[row] < self._card_ledger.events:
-                        lists[self._burst(row)] = key
+        """Move allocations to the list whose items are freed with them.
+
+        Such an item has no name, or that of the variable from which the loop appends it.
+        """
+        lists, requested = self._lists(), self._card_ledger.allocations.requested
+        sizes: dict[str, set[int]] = defaultdict(set)
         for form, key in lists.items():
-            unnamed = None, "", form, False, None
-            if unnamed in self._found:
-                self._found[key].update(dict.fromkeys(self._found.pop(unnamed), key[2]))
+            sizes[form].update(int(requested[row]) for row in self._found[key])
+        for key, found in list(self._found.items()):
+            root, where, _, by_graph, standing = key
+            if by_graph or standing is not None or key in lists.values():
+                continue
+            for row in list(found):
+                form, size = self._burst(row), int(requested[row])
+                of_list = lists.get(form)
+                if of_list is None:
+                    continue
+                is_alike = root is None or (where == of_list[1] and size in sizes[form])
+                if is_alike and size < WHOLE * max(sizes[form]):
+                    del found[row]
+                    self._found[of_list][row] = of_list[2]
+            if not found:
+                del self._found[key]
+
+    def _lists(self) -> dict[str, _Key]:
+        """Return the groups that are items of a list, by what their items have in common.
+
+        A list comes before a dictionary: a loop's `batch["x"]` may have the item, too.
+        """
+        found: dict[str, _Key] = {}
+        ended = self._card_ledger.events
+        freed = self._card_ledger.allocations.freed
+        for key, rows in sorted(
+            self._found.items(), key=lambda one: any(map(_is_item, one[1].values()))
+        ):
+            if key[0] is not None and "[...]" in key[2] and not key[3] and key[4] is None:
+                found.update((self._burst(row), key) for row in rows if freed[row] < ended)
+        return found
 
 
 def _root(holder: Holder, place: TensorPath) -> str:
     """Return the name of a root; for a failed function its variable."""
     return place.variable if holder.kind is HolderKind.TRACEBACK else holder.root
+
+
+def _is_item(path: str) -> bool:
+    """Return whether a path leads to an item of a list, not of a dictionary."""
+    return path.endswith("[...]")
 
 
 def _form(path: str) -> str:

@@ -29,15 +29,19 @@ from nbmem.report.analysis.growth_candidates import common_place
 from nbmem.report.analysis.program_names import is_expression, items_of
 from nbmem.report.ledger.allocation_facts import NO_NAME
 from nbmem.report.model import Finding
-from nbmem.report.tips.evidence import LEAST
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.evidence import LARGE_PART, LEAST
+from nbmem.report.tips.rule import Rule, fmt, fmt_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from nbmem.core.session.holders import HeldStorage
     from nbmem.report.analysis.growth import Growth
     from nbmem.report.tips.evidence import Evidence
+
+    Ints = NDArray[np.int64]
 
 KEEPERS = (HolderKind.NAME, HolderKind.CLOSURE, HolderKind.GENERATOR, HolderKind.MODULE)
 """Kinds of holders that may retain what grows; a running loop has it in a local and frees it at its
@@ -55,15 +59,35 @@ def check(e: Evidence) -> Iterator[Finding]:
             if _is_worth(e, growth, held) and not _fits_when_full(e, growth):
                 yield _finding(e, growth, held, kept)
     for growth in e.grown_at_peak:
-        saved = _saved(e, growth)
-        if e.matters(saved) and not _is_loaded_data(growth):  # its program may have room for it
-            yield _at_peak(growth, saved)
+        low, high = _saved(e, growth)
+        if _is_missed(e, growth, low) and not _is_loaded_data(growth):
+            yield _at_peak(growth, low, high)
 
 
 def _is_worth(e: Evidence, growth: Growth, held: int) -> bool:
     """Return whether growth is worth a tip, now or after many more steps."""
-    later = e.card_known and LATER * _slope(growth) >= OF_THE_CARD * e.trace.info.total_bytes
-    return e.worth(held) or (held >= LEAST and later)
+    return e.worth(held) or (held >= LEAST and _fills(e, growth, OF_THE_CARD))
+
+
+def _is_missed(e: Evidence, growth: Growth, saved: int) -> bool:
+    """Return whether a function's list took room that its program may have had.
+
+    A small one counts if it was a large part of the peak, more data makes it fill the card, and
+    nothing on the card reads it: the program ends with it.
+    """
+    if e.matters(saved):
+        return True
+    a, last = (
+        e.card_ledger.allocations,
+        int(np.median(e.card_ledger.allocations.freed[growth.rows])),
+    )
+    read = np.any((a.allocated_at > last) & (a.block >= LEAST))
+    return e.dominates(saved, LARGE_PART) and _fills(e, growth, 1) and not read
+
+
+def _fills(e: Evidence, growth: Growth, share: float) -> bool:
+    """Return whether many more steps fill a part of the card."""
+    return e.card_known and LATER * _slope(growth) >= share * e.trace.info.total_bytes
 
 
 def _fits_when_full(e: Evidence, growth: Growth) -> bool:
@@ -102,35 +126,37 @@ def _later(growth: Growth) -> str:
 
 def _finding(e: Evidence, growth: Growth, held: int, kept: list[HeldStorage]) -> Finding:
     name = growth.title or "What no name holds"
+    code = _code(e, growth, kept)
     return Finding(
         rule=RULE.name,
         title=f"{name} grows by {fmt(_slope(growth))} with every step and holds {fmt(held)}",
         evidence=f"More of it is left from step to step, {_later(growth)}",
-        low=held,
+        low=held if code else held - _slope(growth),  # a cure may keep what is in use
         high=held,
-        ground="exact",
-        code=_code(e, growth, kept),
+        ground="exact" if code else "estimated",
+        code=code,
     )
 
 
-def _at_peak(growth: Growth, saved: int) -> Finding:
+def _at_peak(growth: Growth, low: int, high: int) -> Finding:
     name, size = growth.title or "An unnamed list", fmt(growth.held)
     return Finding(
         rule=RULE.name,
         title=f"{name} grows by {fmt(_slope(growth))} with every step and held {size} "
         f"at the peak: keep it on the CPU",
         evidence=f"It was freed later, but until then it grew from step to step, "
-        f"{_later(growth)} Moved to the CPU at once, it leaves the peak {fmt(saved)} lower.",
-        low=saved,
-        high=saved,
+        f"{_later(growth)} Moved to the CPU at once, it leaves the peak {fmt_range(low, high)} lower.",
+        low=low,
+        high=high,
         ground="simulated",
     )
 
 
-def _saved(e: Evidence, growth: Growth) -> int:
-    """Return by how much the peak falls if the growth is on the CPU.
+def _saved(e: Evidence, growth: Growth) -> tuple[int, int]:
+    """Return by how much the peak falls at least and at most if the growth is on the CPU.
 
-    A function that is called again has the list again, and is mended with it.
+    At least: each item lives until the next one exists, since a variable of the loop has it. A
+    function that is called again has the list again, and is mended with it.
     """
     card_ledger, a = e.card_ledger, e.card_ledger.allocations
     names = np.unique(card_ledger.names[growth.rows])
@@ -141,8 +167,48 @@ def _saved(e: Evidence, growth: Growth) -> int:
     without = np.cumsum(change)[: card_ledger.events + 1] == 0
     first, last = a.allocated_at[growth.rows].min(), a.freed[growth.rows].max()
     without[first + 1 : last + 1] = True
-    curve = e.allocated_without(growth.rows, after=0 if growth.joined else 1)
-    return e.report.peak.allocated - int(curve[without].max())
+    curves = _without_joined(e, growth.rows) if growth.joined else _without_list(e, growth.rows)
+    low, high = (e.report.peak.allocated - int(curve[without].max()) for curve in curves)
+    return low, high
+
+
+def _without_joined(e: Evidence, rows: Ints) -> tuple[Ints, Ints]:
+    """Return the curve of allocated bytes if a tensor is joined on the CPU, twice."""
+    curve = e.allocated_without(rows, after=0)
+    return curve, curve
+
+
+def _without_list(e: Evidence, rows: Ints) -> tuple[Ints, Ints]:
+    """Return the curves of allocated bytes if a list and what joins it are on the CPU.
+
+    In the first, each item lives until the next one exists; in the second for one event.
+    """
+    a = e.card_ledger.allocations
+    rows, result = _list_and_result(e, rows)
+    of_result = e.card_ledger.allocated - e.allocated_without(result)
+    born = a.allocated_at[rows]
+    until_next = np.append(born[1:], born[-1:]) + 1
+    long, short = (e.allocated_without(rows, since=gone) for gone in (until_next, born + 1))
+    return long - of_result, short - of_result
+
+
+def _list_and_result(e: Evidence, rows: Ints) -> tuple[Ints, Ints]:
+    """Return the items of a list that was freed at once, and what `torch.cat` made of them.
+
+    Some of the items have other names: the first one's, the loop's variable.
+    """
+    a = e.card_ledger.allocations
+    ended = int(np.median(a.freed[rows]))
+    burst = np.searchsorted(np.sort(a.allocated_at), [ended, *a.freed])
+    together = (burst[1:] == burst[0]) & (a.allocated_at >= 0)
+    behind = (a.allocated_at > a.allocated_at[rows].max()) & (a.allocated_at < ended)
+    found = []
+    for size in np.unique(a.requested[rows]).tolist():
+        alike = np.flatnonzero(together & (a.requested == size))
+        rows = np.union1d(rows, alike)
+        if len(alike) > 1:
+            found.append(np.flatnonzero(behind & (a.requested == len(alike) * size)))
+    return rows, np.concatenate([rows[:0], *found])
 
 
 def _kept_alone(e: Evidence, growth: Growth) -> list[HeldStorage]:

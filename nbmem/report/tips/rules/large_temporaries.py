@@ -51,10 +51,11 @@ MOST_TEXT = 60
 """Characters of a line in a title."""
 _COMPREHENSIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
 _DATA = re.compile(
-    r"\btorch\.(?:rand|randn|randint|randperm|zeros|ones|empty|full|arange|eye|tensor|from_numpy)"
-    r"(?:_like)?\(|\.(?:to|cuda)\("
+    r"\btorch\.(?:rand|randn|randint|randperm|zeros|ones|empty|full|arange|eye|tensor|from_numpy)\("
+    r"|\.cuda\(|\.to\((?!dtype=|[\w.]*dtype\)|torch\.(?:b?float|int|uint|half|double|long|bool)\d*\))"
 )
-"""Calls that make or move data: a function with one does not only compute."""
+"""Calls that make or move data: a function with one does not only compute. A conversion to another
+type computes, and so does `torch.zeros_like(x)`."""
 _MATRIX_PRODUCT = re.compile(r"@|\b(?:matmul|bmm|einsum|baddbmm)\(")
 _SQUARED_DIFFERENCE = re.compile(
     r"\bpow\([^,]+ - [^,]+, *2\)|\([^()]+ - [^()]+\)(?: *\*\* *2|\.pow\(2\)|\.square\(\))"

@@ -23,7 +23,7 @@ class Replay:
         return [self.states[-1 - i] for i in range(min(8, len(self.states)))]
 
 
-replay = Replay(100_000)
+replay = Replay(100_000 if CURED else 1_000_000)
 frames = deque((torch.zeros(1, 84, 84, device="cuda") for _ in range(4)), maxlen=4)
 for episode in range(6):
     for _ in range(200):
@@ -33,4 +33,3 @@ for episode in range(6):
     q(batch).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
-# CURE

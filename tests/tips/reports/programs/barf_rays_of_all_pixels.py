@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 CURED = False
-height = width = 1200
-pose = nn.Parameter(torch.eye(3, device="cuda").repeat(8, 1, 1))
+height = width = 800
+pose = nn.Parameter(torch.eye(3, device="cuda").repeat(100, 1, 1))
 net = nn.Sequential(nn.Linear(3, 128), nn.ReLU(), nn.Linear(128, 3)).cuda()
 optimizer = torch.optim.Adam([pose, *net.parameters()])
 
@@ -37,4 +37,3 @@ for _ in range(4):
     render(pose, chosen).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
-# CURE

@@ -46,4 +46,3 @@ for step in range(6):
     algorithm.update(model)
     if step % 3 == 2:
         algorithm.evaluate(model, torch.randn(32, 2048, device="cuda"))
-# CURE

@@ -23,4 +23,3 @@ for _ in range(3):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-# CURE

@@ -45,4 +45,3 @@ class Pipeline:
 
 pipeline = Pipeline()
 video = pipeline(torch.randint(32000, (1, 128), device="cuda"))
-# CURE

@@ -29,9 +29,8 @@ net = nn.Sequential(
 ).to(device)
 optimizer = torch.optim.Adam(net.parameters(), lr=5e-4)
 for step in range(3):
-    batch = rays_rgb[step * 4096 : (step + 1) * 4096].to(device)
+    batch = rays_rgb[step * 6144 : (step + 1) * 6144].to(device)
     loss = (render(net, batch) - batch[:, 2]).square().mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-# CURE

@@ -27,6 +27,6 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
 batch_size = 1237 * 822
+# CURE
 cells = torch.randint(2**19, (batch_size, 32), device="cuda")
 image = validation_step(cells)
-# CURE

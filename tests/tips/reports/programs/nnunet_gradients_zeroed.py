@@ -5,13 +5,15 @@ from torch import nn
 
 CURED = False
 model = nn.Sequential(
-    nn.Conv3d(1, 64, 3, padding=1),
+    nn.Conv3d(1, 512, 3, padding=1, stride=8),
     nn.LeakyReLU(),
-    nn.Conv3d(64, 512, 3, padding=1, stride=4),
+    nn.Conv3d(512, 2048, 3, padding=1, stride=2),
     nn.LeakyReLU(),
-    nn.Conv3d(512, 2048, 3, padding=1, stride=4),
+    nn.Conv3d(2048, 32, 1),
+    nn.Upsample(scale_factor=16),
+    nn.Conv3d(32, 32, 3, padding=1),
     nn.LeakyReLU(),
-    nn.Conv3d(2048, 4, 1),
+    nn.Conv3d(32, 4, 1),
 ).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.99)
 
@@ -21,11 +23,11 @@ def train_step(data, target):
     loss = (model(data) - target).square().mean()
     loss.backward()
     optimizer.step()
+    # CURE
     return loss.item()
 
 
 for _ in range(5):
     train_step(
-        torch.randn(2, 1, 96, 96, 96, device="cuda"), torch.randn(2, 4, 6, 6, 6, device="cuda")
+        torch.randn(2, 1, 96, 96, 96, device="cuda"), torch.randn(2, 4, 96, 96, 96, device="cuda")
     )
-# CURE

@@ -52,4 +52,3 @@ with tempfile.TemporaryDirectory() as folder:
     app.load(path)
 for _ in range(3):
     step(app.model, app.optimizer)
-# CURE

@@ -19,7 +19,6 @@ for epoch in range(3):
     score = float(epoch + 1)
     if score > best:
         best = score
-        # CURE
         if CURED:
             best_model_state = {k: v.cpu() for k, v in model.state_dict().items()}
         else:

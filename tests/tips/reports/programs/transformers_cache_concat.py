@@ -42,4 +42,3 @@ with torch.no_grad():
     x, past = model(x, None)
     for _ in range(12):
         x, past = model(x[:, -1:], past)
-# CURE

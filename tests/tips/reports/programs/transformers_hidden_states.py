@@ -40,4 +40,3 @@ def evaluation_loop(model):
 
 model = Classifier(output_hidden_states=not CURED).cuda()
 predictions = evaluation_loop(model)
-# CURE
