@@ -140,7 +140,11 @@ def test_a_conversion_to_another_type_is_no_data(record):
     trace = record(ONE_HOT)
     (found,) = said(trace)
     assert "F.one_hot(target, 32000)" in found.title
-    mended = record(ONE_HOT.replace("    one_hot =", "    return logits.gather(1, target[:, None]).sum()\n    one_hot ="))
+    mended = record(
+        ONE_HOT.replace(
+            "    one_hot =", "    return logits.gather(1, target[:, None]).sum()\n    one_hot ="
+        )
+    )
     saved = trace.report().peak.allocated - mended.report().peak.allocated
     assert found.low <= saved <= found.high + 2 * MIB  # the mended loss makes other small tensors
 

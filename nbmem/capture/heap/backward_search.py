@@ -19,6 +19,7 @@ from nbmem.capture.heap.reachability import PIECE
 from nbmem.capture.interpreter.object_members import is_a, locals_of, module_namespace, name_of
 from nbmem.capture.interpreter.roots import isinstance_of_module
 from nbmem.core.session.holders import Holder, HolderKind
+from nbmem.core.session.tensor_names import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -279,7 +280,7 @@ class BackwardSearch:
 def _by_local(frame: FrameType, hits: set[int]) -> dict[int, Holder]:
     """Return the holders of what a frame refers to, by id."""
     root = f"{frame.f_code.co_name}()"
-    names = {id(value): f"local {name}" for name, value in locals_of(frame).items()}
+    names = {id(value): f"{LOCAL}{name}" for name, value in locals_of(frame).items()}
     return {
         key: Holder(HolderKind.FRAME, root, f"{names.get(key, 'a local')} of {root}")
         for key in hits

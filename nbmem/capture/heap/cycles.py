@@ -17,6 +17,7 @@ from typing import Any
 
 from nbmem.capture.interpreter.class_kinds import is_node
 from nbmem.capture.interpreter.object_members import Members, entries_of, is_a, locals_of, name_of
+from nbmem.core.session.tensor_names import LOCAL
 
 MOST = 2_000
 """Objects that are visited; a circle through more of them is not found."""
@@ -98,7 +99,7 @@ def _name_of_step(members: Members, owner: Any, after: list[Any]) -> tuple[bool,
     if kind is FrameType:
         named = locals_of(owner).items()
         name = next((name for name, value in named if value is after[0]), None)
-        return None if name is None else (True, f"local {name} of {owner.f_code.co_name}()")
+        return None if name is None else (True, f"{LOCAL}{name} of {owner.f_code.co_name}()")
     if id(kind) in _CONTAINERS or kind is CellType or kind is MethodType:
         return None
     own, slots = members.of(owner)

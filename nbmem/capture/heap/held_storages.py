@@ -5,13 +5,13 @@ Each storage is listed once.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.tensors.tensor_storages import storage_of
 from nbmem.core.session.holders import HeldStorage, Holder, HolderKind
 from nbmem.core.session.tensor_names import KEY_OF
+from nbmem.core.session.variable_paths import parse_path
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 MAX_STORAGES = 20_000
 """Number of the largest storages whose holders are named."""
-_LOCAL = re.compile(r"local \w+")
 
 
 class TensorStorages:
@@ -90,8 +89,8 @@ def _best_of_each_root(holders: Sequence[Holder]) -> tuple[Holder, ...]:
     """
     best: dict[tuple[str, str], Holder] = {}
     for holder in sorted(holders, key=_rank):
-        local = _LOCAL.match(holder.path) if holder.kind is HolderKind.FRAME else None
-        best.setdefault((holder.root, local[0] if local else ""), holder)
+        own = parse_path(holder.path) if holder.kind is HolderKind.FRAME else None
+        best.setdefault((holder.root, own.variable if own and own.function else ""), holder)
     return tuple(best.values())
 
 

@@ -37,6 +37,7 @@ from nbmem.core.session.tensor_names import (
     GRAPH_OF,
     IN_TRACEBACK,
     KEY_OF,
+    LOCAL,
     LRU_CACHE_OF,
     as_source,
 )
@@ -302,11 +303,11 @@ def _restart_at_capture(
     """
     if type(parent) is FrameType:
         end = end or f"{IN_TRACEBACK}{text}"
-        return f"local {name}", f"of {parent.f_code.co_name}() {end}", inner
+        return f"{LOCAL}{name}", f"of {parent.f_code.co_name}() {end}", inner
     if type(parent) is FunctionType:
         return name, f"closed over by {text} {end}".rstrip(), HolderKind.CLOSURE
     noun = _GENERATORS[id(type(parent))][1]
-    return f"local {name}", f"of the {noun} {text} {end}".rstrip(), HolderKind.GENERATOR
+    return f"{LOCAL}{name}", f"of the {noun} {text} {end}".rstrip(), HolderKind.GENERATOR
 
 
 def _attribute(name: object) -> str:

@@ -21,6 +21,7 @@ from nbmem.capture.interpreter.object_members import (
 from nbmem.capture.interpreter.plain_values import entries_with_tensors, leading_names
 from nbmem.core.session.holders import HolderKind
 from nbmem.core.session.source_files import is_library
+from nbmem.core.session.tensor_names import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -206,7 +207,7 @@ def _frames() -> Iterator[Place]:
                 function = f"{inner.f_code.co_name}()"
                 root = f"{function} {where}".rstrip()
                 for name, value in locals_of(inner).items():
-                    yield Place(kind, root, f"local {name}", f"of {root}", value)
+                    yield Place(kind, root, f"{LOCAL}{name}", f"of {root}", value)
             inner = inner.f_back
 
 

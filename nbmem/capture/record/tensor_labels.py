@@ -58,6 +58,7 @@ from nbmem.capture.torch_cuda import loaded_torch
 from nbmem.core.runtime.interrupts import reraise_if_from_signal
 from nbmem.core.session.categories import OF_TRAINING, Category
 from nbmem.core.session.tensor_names import common_path
+from nbmem.core.session.variable_paths import parse_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -507,9 +508,9 @@ class TensorLabelLog:
                 return
             known = get_tracked(self._modules, module)  # a policy whose methods call its layers
             self._learn_module(known, module, tree)
-        inner, _, where = way.removeprefix("local ").partition(" of ")
-        if where:
-            self._locals.set_name(inner, known, where)
+        place = parse_path(way)
+        if place.function:
+            self._locals.set_name(place.path, known, place.function)
         else:
             known.way = min(way, known.way or way, key=len)
 

@@ -17,6 +17,7 @@ from nbmem.capture.interpreter.main_thread import is_foreign
 from nbmem.capture.interpreter.object_members import is_optimized, locals_of
 from nbmem.capture.interpreter.roots import module_of
 from nbmem.capture.tensors.tensor_paths import Budget, reachable_tensors
+from nbmem.core.session.tensor_names import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -97,7 +98,7 @@ def report_modules(
     """
     shares = Budget().shares(len(functions))
     for (where, local), share in zip(functions, shares, strict=True):
-        named = [(f"local {name}", value) for name, value in local.items()]
+        named = [(f"{LOCAL}{name}", value) for name, value in local.items()]
         for _ in reachable_tensors(named, share, module=partial(with_place, told, where)):
             pass
 

@@ -28,7 +28,7 @@ from nbmem.capture.tensors.tensor_storages import form_of, locate_storage, parts
 from nbmem.capture.torch_cuda import loaded_torch
 from nbmem.core.runtime.interrupts import reraise_if_from_signal
 from nbmem.core.session.categories import Category
-from nbmem.core.session.tensor_names import VIEW, common_path, without_shape
+from nbmem.core.session.tensor_names import LOCAL, VIEW, common_path, without_shape
 from nbmem.core.session.tensor_parts import LOGITS, is_logits_path
 
 if TYPE_CHECKING:
@@ -343,7 +343,7 @@ def in_frames(
     found: list[list[ObservedStorage]] = []
     shares = Budget(MAX_OF_LOOP).shares(len(frames))
     for (where, variables), share in zip(frames, shares, strict=True):
-        before = "local " if where else ""
+        before = LOCAL if where else ""
         named = [(f"{before}{n}", v) for n, v in _user_entries(variables)]
         led = partial(with_place, names.module, where) if names.module is not None else None
         found.append(

@@ -39,6 +39,8 @@ KEY_OF = "a key of "
 """Prefix for an object with a tensor as a dictionary's key, such as an optimizer's state."""
 GRAPH_OF = "the graph of "
 """Prefix for what only the graph of a tensor keeps."""
+LOCAL = "local "
+"""Prefix of a variable of a function, a generator or a coroutine; variable_paths.py parses it."""
 LRU_CACHE_OF = "the lru_cache of "
 """Prefix for what functools.lru_cache keeps: the arguments of a function's calls."""
 IN_TRACEBACK = "in the traceback of "
@@ -52,7 +54,7 @@ _OF_GRAPH = (
 _SAVED = re.compile(rf"(?:{SAVED_BY}|{SAVED_AFTER})(\S+)(?: \([^()]+\))?$")
 _PLACE = rf"(?:{TEMPORARY}|{MADE})(?:of|by|near|before|after) "
 _ROOT = re.compile(
-    rf"(?:input |local |{SAVED_BY}|{GRADIENT_OF}|{_PLACE})?(?:Out\[\d+\]|[A-Za-z_]\w*)"
+    rf"(?:input |{LOCAL}|{SAVED_BY}|{GRADIENT_OF}|{_PLACE})?(?:Out\[\d+\]|[A-Za-z_]\w*)"
 )
 _INDEX = re.compile(r"\[\d+\]")
 _LAYER = re.compile(r"\.\d+(?=[.\s]|$)")

@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,13 +17,12 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.events import BEYOND
 from nbmem.core.session.holders import HolderKind, held_storages
 from nbmem.core.session.tensor_names import (
-    GRAPH_OF,
-    IN_TRACEBACK,
     in_traceback,
     is_graph_name,
     is_place,
     without_shape,
 )
+from nbmem.core.session.variable_paths import VariablePath, parse_path
 from nbmem.report.ledger.allocation_facts import NO_NAME
 
 if TYPE_CHECKING:
@@ -57,48 +56,12 @@ that were made one after another, each after the training of the one before, are
 WHOLE = 4
 """Times the largest item of a list from which a tensor that is freed with it is no item: it joins
 them."""
-_LOCAL = re.compile(r"local (.+?) of (?:(\S+\(\))|the (?:generator|coroutine) (.+))")
-_CLOSURE = re.compile(r"(.+) closed over by (.+)")
 _ITEM = re.compile(r"\[[^\[\]]*\]")
 _LAST = re.compile(r"\[\d+\]$")
 _LAST_ITEM = re.compile(r"(\[[^\[\]]*\])+$")
-_VARIABLE = re.compile(r"[^\W\d]\w*")
 
 
-class TensorPath(NamedTuple):
-    """A path to a tensor, taken apart.
-
-    Attributes:
-        path: The path as code: `preds[3]`.
-        where: The function that has the variable, as it follows the path in a sentence; empty for
-            a variable of the notebook.
-        by_graph: Whether only the graph of the tensor at that path leads there.
-    """
-
-    path: str
-    where: str
-    by_graph: bool
-
-    @property
-    def variable(self) -> str:
-        """The path's first name."""
-        found = _VARIABLE.match(self.path)
-        return found[0] if found else self.path
-
-
-def parse_path(path: str) -> TensorPath:
-    """Take a holder's path apart, or a tensor's name without its shape."""
-    text = path.removeprefix(GRAPH_OF).partition(f" {IN_TRACEBACK}")[0]
-    by_graph = path.startswith(GRAPH_OF)
-    if found := _LOCAL.fullmatch(text):
-        where = f" in {found[2]}" if found[2] else f" in the generator {found[3]}"
-        return TensorPath(found[1], where, by_graph)
-    if found := _CLOSURE.fullmatch(text):
-        return TensorPath(found[1], f" closed over by {found[2]}", by_graph)
-    return TensorPath(text, "", by_graph)
-
-
-def variable_of(card_ledger: CardLedger, row: int) -> TensorPath | None:
+def variable_of(card_ledger: CardLedger, row: int) -> VariablePath | None:
     """Return the variable that was read for an allocation, or None."""
     index = int(card_ledger.names[row])
     name = "" if index == NO_NAME else without_shape(card_ledger.texts[index])
@@ -112,7 +75,7 @@ class Candidate:
 
     Attributes:
         root: What one would delete or change; None if no name is known.
-        where: The function that has it (see `TensorPath.where`).
+        where: The function that has it (see `VariablePath.where`).
         by_graph: Whether graphs keep them.
         rows: The allocations, ascending.
         paths: Their paths as code, in that order; empty without a name.
@@ -289,7 +252,7 @@ class _Groups:
         return found
 
 
-def _root(holder: Holder, place: TensorPath) -> str:
+def _root(holder: Holder, place: VariablePath) -> str:
     """Return the name of a root; for a failed function its variable."""
     return place.variable if holder.kind is HolderKind.TRACEBACK else holder.root
 

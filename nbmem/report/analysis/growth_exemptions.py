@@ -8,7 +8,7 @@ import numpy as np
 
 from nbmem.core.session.events import BEYOND
 from nbmem.core.session.tensor_names import without_shape
-from nbmem.report.analysis.growth_candidates import parse_path
+from nbmem.core.session.variable_paths import parse_path
 from nbmem.report.ledger.allocation_facts import NO_NAME
 
 if TYPE_CHECKING:

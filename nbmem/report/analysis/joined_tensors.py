@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.report.analysis.growth_candidates import Candidate, TensorPath, variable_of
+from nbmem.report.analysis.growth_candidates import Candidate, variable_of
 from nbmem.report.ledger.grown_variables import find_chains
 
 if TYPE_CHECKING:
@@ -103,17 +103,14 @@ def _bytes(sizes: Counter[int]) -> int:
 
 def _named(card_ledger: CardLedger, rows: Ints, candidates: list[Candidate]) -> Candidate:
     """Return the rows with the variable that has the last of them."""
-    place, root = None, None
     for candidate in candidates:
         if candidate.root is not None and not candidate.by_graph and rows[-1] in candidate.rows:
             path = candidate.paths[candidate.rows.tolist().index(rows[-1])]
-            place, root = TensorPath(path, candidate.where, by_graph=False), candidate.root
-            break
-    else:
-        names = (variable_of(card_ledger, row) for row in reversed(rows.tolist()))
-        place = next((name for name in names if name is not None), None)
+            return replace(candidate, rows=rows, paths=(path,) * len(rows))
+    names = (variable_of(card_ledger, row) for row in reversed(rows.tolist()))
+    place = next((name for name in names if name is not None), None)
     return Candidate(
-        root=root or (place and place.variable),
+        root=place and place.variable,
         where=place.where if place else "",
         by_graph=False,
         rows=rows,

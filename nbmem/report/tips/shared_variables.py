@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.variable_paths import parse_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 SMALL = 0.05
 """Part of the largest variable's bytes from which an alias is named."""
-_PATH = re.compile(r"^(local )?([^\W\d]\w*)(?:\[.*\])?(?(1) of (.+))$")
+_KEYS = re.compile(r"[^\W\d]\w*(?:\[.*\])?")
 
 
 class Variable(NamedTuple):
@@ -76,8 +77,9 @@ def named_variable(path: str) -> Variable | None:
 
     For instance of `checkpoint['model']['0.weight']`, or of `local state_dict['bias'] of main()`.
     """
-    match = _PATH.match(path)
-    return match and Variable(match[2], match[3] if match[1] else "")
+    found = parse_path(path)
+    is_one = not found.by_graph and found.can_be_deleted and _KEYS.fullmatch(found.path)
+    return Variable(found.variable, found.function) if is_one else None
 
 
 def variables_of(held: HeldStorage) -> frozenset[Variable]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.core.session.holders import HolderKind, held_storages
-from nbmem.core.session.tensor_names import is_graph_name, is_place, root_of
+from nbmem.core.session.tensor_names import LOCAL, is_graph_name, is_place, root_of
 from nbmem.report.analysis.source_lines import users_line
 from nbmem.report.model import HeldGroup
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 TRACEBACK, OUT = "traceback", "out"
 """Names in `%nbmem free` for the traceback of a failed cell, and for IPython's results."""
-LOCAL = "local "
 _LOCALS = (HolderKind.FRAME, HolderKind.TRACEBACK)
 _FREE_AS = {
     HolderKind.TRACEBACK: TRACEBACK,

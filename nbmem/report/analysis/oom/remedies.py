@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.core.session.tensor_names import is_graph_name
+from nbmem.core.session.tensor_names import LOCAL, is_graph_name
 from nbmem.core.units import format_bytes
 from nbmem.report.analysis.framework_advice import framework_finding, releasable_bytes
 from nbmem.report.analysis.oom.batch_estimate import batch
@@ -170,9 +170,9 @@ def _names(trial: Trial) -> Attempts:
         outcome = trial.now(freed=rows[name].tolist())
         if outcome is not None:
             word = None if name in {group.held.name for group in named[name]} else name
-            size, what = sizes[name], _FREE_WORDS.get(word or "", name.removeprefix("local "))
+            size, what = sizes[name], _FREE_WORDS.get(word or "", name.removeprefix(LOCAL))
             as_code = what.isidentifier() and word not in _FREE_WORDS
-            own = name.startswith("local ") or (word is None and name in _FREE_WORDS)
+            own = name.startswith(LOCAL) or (word is None and name in _FREE_WORDS)
             found = Finding(
                 rule="held_by_name",
                 title=f"Free {what} before this line: {format_bytes(size)}",

@@ -4,11 +4,11 @@ What it sees
     Something of which more is left from step to step, over four or more of them, and that is not
     the graph of a loss (see graph_kept): a list that gets longer, a cache without a bound, a tensor
     to which each step joins another. A step is an iteration of any loop, also of one that does not
-    train. A list of a function that has ended counts if it was there at the peak and took a
-    twentieth of the card, or memory is short. A tensor that is larger because the whole batch is,
-    or that decoding makes longer, is none; nor is a buffer that is full, or data that is loaded
-    before the loop. It speaks of a fiftieth of the peak, or where a thousand such steps fill a
-    tenth of the card.
+    train. A list of a function that has ended counts if it was there at the peak, and took a
+    twentieth of the card, memory is short, or the program ends with it. A tensor that is larger
+    because the whole batch is, or that decoding makes longer, is none; nor is a buffer that is full,
+    or data that is loaded before the loop. It speaks of a fiftieth of the peak, or where a thousand
+    such steps fill a tenth of the card.
 What it costs
     The same bytes with every further step, until the card is full.
 Do instead
@@ -144,8 +144,8 @@ def _at_peak(growth: Growth, low: int, high: int) -> Finding:
         rule=RULE.name,
         title=f"{name} grows by {fmt(_slope(growth))} with every step and held {size} "
         f"at the peak: keep it on the CPU",
-        evidence=f"It was freed later, but until then it grew from step to step, "
-        f"{_later(growth)} Moved to the CPU at once, it leaves the peak {fmt_range(low, high)} lower.",
+        evidence=f"It was freed later, but until then it grew from step to step, {_later(growth)} "
+        f"Moved to the CPU at once, it leaves the peak {fmt_range(low, high)} lower.",
         low=low,
         high=high,
         ground="simulated",

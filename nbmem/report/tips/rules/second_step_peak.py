@@ -17,7 +17,6 @@ When to ignore it
 
 from __future__ import annotations
 
-import re
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import without_shape
+from nbmem.core.session.variable_paths import parse_path
 from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.analysis.what_if import MOST_EVENTS, try_again
 from nbmem.report.model import Finding
@@ -41,7 +41,6 @@ LEAST_OF_CARD = 0.01
 """Part of a card with room from which they are told."""
 LEAST_OF_ALL = 0.05
 """Part of all such bytes from which a variable is named."""
-_LOCAL = re.compile(r"local (.+) of \w+\(\)")
 SHARE = 0.05
 """Part of the recorded peak by which the second must be higher."""
 KEPT = (
@@ -96,9 +95,9 @@ def _held_over(e: Evidence) -> Iterator[Finding]:
 
 def _variable(name: str) -> str:
     """Return the variable that a tensor's name begins with, or ""."""
-    match = _LOCAL.match(name)
-    path = match[1] if match is not None else without_shape(name)
-    return re.split(r"[.\[]", path)[0] if is_expression(path) else ""
+    found = parse_path(without_shape(name))
+    can_be = found.can_be_deleted and not found.by_graph and is_expression(found.path)
+    return found.variable if can_be else ""
 
 
 def _with_state(e: Evidence) -> Iterator[Finding]:
