@@ -36,13 +36,16 @@ class PartialReport(NamedTuple):
     left_out: tuple[str, ...]
 
 
-def read(session: Session, device: int | None, *, everything: bool = False) -> PartialReport:
+def read(
+    session: Session, device: int | None, *, everything: bool = False, other_cards: bool = True
+) -> PartialReport:
     """Build a session's report with tips; skip and note what fails.
 
     Args:
         session: What was recorded.
         device: CUDA ordinal of the card; None for the one that held the most.
         everything: Also apply the rules that matter only where memory is short.
+        other_cards: Also try the common cards, for a view that shows them.
 
     Raises:
         UsageError: The session has no such card, or none at all.
@@ -59,12 +62,9 @@ def read(session: Session, device: int | None, *, everything: bool = False) -> P
     report, notes = faults.part(
         "The tips", lambda: _with_tips(card_ledger, plain, everything=everything), (plain, ())
     )
-    advised = report
-    report = faults.part(
-        "The other cards",
-        lambda: replace(advised, would_run_on=_would_run_on(card_ledger)),
-        advised,
-    )
+    if other_cards:
+        found = faults.part("The other cards", lambda: _would_run_on(card_ledger), None)
+        report = replace(report, would_run_on=found)
     missing = (*notes, *faults.notes)
     return PartialReport(replace(report, notes=(*report.notes, *missing)), missing)
 

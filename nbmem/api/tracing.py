@@ -237,7 +237,8 @@ class Trace:
         """
         from nbmem.api.render import read
 
-        return read(self._finished(), device, everything=True).report.findings
+        read_tips = read(self._finished(), device, everything=True, other_cards=False)
+        return read_tips.report.findings
 
     def would_run_on(self, device: int | None = None) -> tuple[CardFit, ...]:
         """Return whether the recorded requests fit on the common cards.

@@ -15,6 +15,7 @@ from nbmem.api.common_cards import COMMON, OF_AMD, card_size, common_cards
 from nbmem.core.session.categories import Category
 from nbmem.core.units import GIB, MIB
 from nbmem.report.analysis import card_ledger_of
+from nbmem.report.analysis.oom.failed_request import cases, request_that_ended
 from nbmem.report.analysis.would_run_on import would_run_on as answers
 from nbmem.report.estimate_results import MARGIN
 from tests.estimate.small_cards import small_card
@@ -222,3 +223,28 @@ def test_a_card_of_another_maker_is_compared_with_none():
     )
     found = common_cards(card_ledger_of(session))
     assert (found.cards, found.limits) == ((), (OF_AMD,))
+
+
+def test_all_tips_try_no_other_card(monkeypatch):
+    with virtual.activated("RTX 4090", defer=True):
+        with tracing.trace("kept", namespace={}) as trace:
+            held = torch.empty(GIB, dtype=torch.uint8, device="cuda")
+        del held
+    asked = []
+    monkeypatch.setattr("nbmem.api.common_cards.common_cards", asked.append)
+    trace.all_tips()
+    assert asked == []
+    assert trace.report().would_run_on is None
+    assert len(asked) == 1
+
+
+def test_the_request_that_ended_a_program_is_the_last_of_its_failed_ones():
+    card_ledger, error = record(kept, small_card(1000))
+    assert error is not None
+    last = cases(card_ledger)[-1]
+    found = request_that_ended(card_ledger)
+    assert (found.index, found.size, found.capacity) == (last.index, last.size, last.capacity)
+    assert not found.caught
+    assert not last.caught
+    served, _ = record(kept, ROOM)
+    assert request_that_ended(served) is None

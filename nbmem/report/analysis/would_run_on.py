@@ -19,7 +19,7 @@ from nbmem.core.session.oom import is_oom_text
 from nbmem.core.units import MIB, format_bytes
 from nbmem.report.analysis.cache_releases import releases_for_requests
 from nbmem.report.analysis.moments import phase_at
-from nbmem.report.analysis.oom.failed_request import cases
+from nbmem.report.analysis.oom.failed_request import request_that_ended
 from nbmem.report.analysis.oom.trial import Trial
 from nbmem.report.analysis.what_if import begin_replay, recorded_settings
 from nbmem.report.ledger.allocation_facts import NO_NAME
@@ -311,12 +311,10 @@ def _after_failure(question: _Question, cards: Sequence[CardSize]) -> WouldRunOn
     That is the rest of its step and one more, where they are known.
     """
     card_ledger = question.card_ledger
-    fatal = [case for case in cases(card_ledger) if not case.caught]
-    limits = tuple(_limits(card_ledger))
-    if not fatal:
+    case, limits = request_that_ended(card_ledger), tuple(_limits(card_ledger))
+    if case is None:
         why = "The request that failed is not in the recording, so no card can be tried."
         return WouldRunOn(limits=(why, *limits))
-    case = fatal[-1]
     trial = Trial(case, (), phase_at(card_ledger, case.index + 1).phase)
     found: list[CardFit] = []
     for card in cards:

@@ -68,7 +68,7 @@ def _tips_bundle(notebook: Notebook, *, everything: bool) -> dict[str, str]:
     others: tuple[Finding, ...] = ()
     left_out: tuple[str, ...] = ()
     if (everything or not findings) and trace.session is not None:
-        more, left_out = read(trace.session, None, everything=True)
+        more, left_out = read(trace.session, None, everything=True, other_cards=False)
         others = more.findings
     if everything:
         findings = others

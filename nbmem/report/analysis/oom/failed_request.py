@@ -85,22 +85,27 @@ class FailedRequest:
 
 def cases(card_ledger: CardLedger) -> list[FailedRequest]:
     """List every failed request that the program went without, in order."""
-    fatal = is_oom_text(card_ledger.session.error or "")
-    last = max(card_ledger.refused.seen, default=None)
+    ended = _index_of_end(card_ledger)
     return [
-        _case(
-            card_ledger,
-            index,
-            card_ledger.refused.seen[index],
-            caught=not (fatal and index == last),
-        )
-        for index in card_ledger.refused.failed
+        _case(card_ledger, index, caught=index != ended) for index in card_ledger.refused.failed
     ]
 
 
-def _case(
-    card_ledger: CardLedger, index: int, refusal: Refusal | None, *, caught: bool
-) -> FailedRequest:
+def request_that_ended(card_ledger: CardLedger) -> FailedRequest | None:
+    """Return the failed request that ended the program, or None."""
+    index = _index_of_end(card_ledger)
+    return None if index is None else _case(card_ledger, index, caught=False)
+
+
+def _index_of_end(card_ledger: CardLedger) -> int | None:
+    refused = card_ledger.refused
+    last = max(refused.seen, default=None)
+    fatal = is_oom_text(card_ledger.session.error or "") and last in refused.failed
+    return last if fatal else None
+
+
+def _case(card_ledger: CardLedger, index: int, *, caught: bool) -> FailedRequest:
+    refusal = card_ledger.refused.seen[index]
     events, settings = card_ledger.trace.events, recorded_settings(card_ledger.trace)
     size, free = int(events.size[index]), int(events.addr[index])
     reserved = int(card_ledger.reserved[index])

@@ -6,9 +6,9 @@ What it sees
     to which each step joins another. A step is an iteration of any loop, also of one that does not
     train. A list of a function that has ended counts if it was there at the peak, and took a
     twentieth of the card, memory is short, or the program ends with it. A tensor that is larger
-    because the whole batch is, or that decoding makes longer, is none; nor is a buffer that is full,
-    or data that is loaded before the loop. It speaks of a fiftieth of the peak, or where a thousand
-    such steps fill a tenth of the card.
+    because the whole batch is, or that decoding makes longer, is none; nor is a buffer that is
+    full, or data that is loaded before the loop. It speaks of a fiftieth of the peak, or where a
+    thousand such steps fill a tenth of the card.
 What it costs
     The same bytes with every further step, until the card is full.
 Do instead

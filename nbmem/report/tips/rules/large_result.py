@@ -28,7 +28,7 @@ import numpy as np
 
 from nbmem.core.session.source_files import with_slashes
 from nbmem.core.session.tensor_names import VIEW
-from nbmem.report.analysis.oom.failed_request import cases
+from nbmem.report.analysis.oom.failed_request import request_that_ended
 from nbmem.report.model import Finding
 from nbmem.report.tips.rule import Rule, fmt, fmt_range
 
@@ -60,10 +60,10 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _refused(e: Evidence) -> Iterator[Finding]:
-    chief = e.report.ooms[0] if e.report.ooms else None
-    if chief is None or chief.caught:
+    case = request_that_ended(e.card_ledger)
+    if case is None or not e.report.ooms:
         return
-    case = cases(e.card_ledger)[-1]
+    chief = e.report.ooms[0]
     if case.limited or case.size < case.capacity * (SHARE if not chief.remedies else 1):
         return
     room = case.capacity - (chief.allocated or 0)

@@ -23,7 +23,7 @@ import numpy as np
 
 from nbmem.core.session.holders import HolderKind
 from nbmem.report.analysis.collected_cycles import find_collected_cycles
-from nbmem.report.analysis.oom.failed_request import cases
+from nbmem.report.analysis.oom.failed_request import request_that_ended
 from nbmem.report.analysis.source_lines import users_line
 from nbmem.report.model import Finding
 from nbmem.report.tips.rule import Rule, fmt
@@ -92,10 +92,10 @@ def _after_failure(e: Evidence) -> Iterator[Finding]:
     No code of the program has run in between, and the error keeps its functions' variables. So
     nothing reached these tensors when the request failed.
     """
-    failed, collected, a = cases(e.card_ledger), e.trace.collected, e.card_ledger.allocations
-    if not failed or failed[-1].caught or collected is None:
+    failed, collected = request_that_ended(e.card_ledger), e.trace.collected
+    if failed is None or collected is None:
         return
-    at = failed[-1].index
+    a, at = e.card_ledger.allocations, failed.index
     late = collected.event[collected.event > at]
     rows = np.flatnonzero(np.isin(a.freed, late) & (a.allocated_at < at))
     freed = int(a.block[rows].sum())
@@ -105,7 +105,7 @@ def _after_failure(e: Evidence) -> Iterator[Finding]:
             title=f"The garbage collector freed {fmt(freed)} that reference cycles kept, "
             "but only after the request had failed",
             evidence=f"Nothing reached {len(rows)} tensors any more when the program asked for "
-            f"{fmt(failed[-1].size)}. Break the cycle, or call `gc.collect()` where they go out "
+            f"{fmt(failed.size)}. Break the cycle, or call `gc.collect()` where they go out "
             "of use.",
             low=freed,
             high=freed,
