@@ -2,6 +2,7 @@
 
 import pytest
 
+from nbmem.capture.graphs.saved_tensors import why_unreadable
 from tests.tips.programs import MODEL
 
 NET = MODEL + (
@@ -60,6 +61,57 @@ def test_an_output_that_lives_through_the_next_forward(run, loop):
     assert found == []
     assert tip.low == tip.high == peaks[0] - peaks[1]
     assert tip.code.startswith("del out ")
+
+
+ATTRIBUTE = """
+class Trainer:
+    out = None
+
+    def step(self, model, sgd):
+        out = model(batch(32768, 512))
+        out[0].backward()
+        sgd.step()
+        sgd.zero_grad()
+        {keep}
+
+model, trainer = Skips().cuda(), Trainer()
+sgd = torch.optim.SGD(model.parameters())
+for _ in range(4):
+    trainer.step(model, sgd)
+"""
+PATH = """
+class Solve(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.path = [x * 2 for _ in range(8)]   # not freed with the graph's saved tensors
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+"""
+
+
+def test_the_graph_of_an_attribute_that_lives_through_the_next_forward(run):
+    if reason := why_unreadable():
+        pytest.skip(reason)
+    before = NET.replace("return x.mean(), kept", "return (Solve.apply(x).mean(),)") + PATH
+    peaks = []
+    for keep in ("self.out = out[0]", "self.out = out[0].detach()"):
+        trace, _ = run(ATTRIBUTE.format(keep=keep), before=before, card="T4")
+        peaks.append(trace.report().peak.allocated)
+        found = said(trace)
+        if len(peaks) == 1:
+            (tip,) = found
+    assert found == []
+    assert tip.low == tip.high == peaks[0] - peaks[1] + 512, "the number itself stays"
+    assert tip.code.startswith("trainer.out = trainer.out.detach() ")
+
+
+def test_an_attribute_is_deleted_not_its_object(run):
+    trace, _ = run(ATTRIBUTE.format(keep="self.out = out"), before=NET, card="T4")
+    (tip,) = said(trace)
+    assert tip.code.startswith("del trainer.out ")
 
 
 @pytest.mark.parametrize("name", HEALTHY)

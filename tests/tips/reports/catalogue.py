@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from dataclasses import dataclass
@@ -65,9 +66,11 @@ class Report:
     def paste(self, rule: str, code: str) -> str | None:
         """Return the program with a tip's code at its marks, None without any.
 
-        A mark is a line `# CURE`, or `# CURE RULE` for the code of that tip only.
+        Code that is only a comment says what to change elsewhere, and is not pasted. A mark is a line `# CURE`, or `# CURE RULE` for the code of that tip only.
         """
         text = self.program
+        if not ast.parse(code).body:
+            return None
 
         def replace(mark: re.Match[str]) -> str:
             return indent(code, mark[1]) if mark[2] in (None, rule) else mark[0]

@@ -231,12 +231,11 @@ def _code(e: Evidence, growth: Growth, kept: list[HeldStorage]) -> str | None:
         return None
     if paths == [place]:
         return f"{place} = {place}.cpu()   # and join only x.detach().cpu() to it"
-    count = items_of(place, paths)
-    if count is None:
+    if items_of(place, paths) is None:
         return None
     return (
-        f"for i in range({count}):   # and append only {e.item_of(place) or 'x'}.detach().cpu()\n"
-        f"    {place}[i] = {place}[i].cpu()"
+        f"for i, item in enumerate({place}):   # and append only {e.item_of(place) or 'x'}.detach()"
+        f".cpu()\n    {place}[i] = item.cpu()"
     )
 
 

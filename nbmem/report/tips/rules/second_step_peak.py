@@ -3,13 +3,15 @@
 What it sees
     - A recording of one iteration whose optimizer made its state in it.
     - A training loop whose later iterations begin while variables still hold tensors that the
-      forward of the one before has made, if that is a tenth of the peak and 1% of the card.
+      forward of the one before has made, if that is a tenth of the peak and 1% of the card. Also
+      an attribute whose graph keeps them: `self.loss` of the last step.
 What it costs
     The forward and backward of every later iteration run beside that state, or beside those
     tensors: what one iteration shows is too little by their bytes.
 Do instead
     Trace two iterations before you choose a batch or a card. `del` such variables at the end of the
-    loop's body: a name keeps its tensors until it is assigned anew, after the next forward.
+    loop's body: a name keeps its tensors until it is assigned anew, after the next forward. Of an
+    attribute that is only logged keep `loss.detach()`.
 When to ignore it
     You train one step only, or you know. The next iteration reads what the variable holds (a hidden
     state).
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.core.session.tensor_names import without_shape
+from nbmem.core.session.tensor_names import GRAPH_OF, without_shape
 from nbmem.core.session.variable_paths import parse_path
 from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.analysis.what_if import MOST_EVENTS, try_again
@@ -31,8 +33,9 @@ from nbmem.report.model import Finding
 from nbmem.report.tips.rule import Rule, fmt, fmt_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from nbmem.report.ledger.allocation_facts import Ints
     from nbmem.report.tips.evidence import Evidence
 
 LEAST_HELD_OVER = 0.1
@@ -65,9 +68,9 @@ def _held_over(e: Evidence) -> Iterator[Finding]:
     card_ledger, a = e.card_ledger, e.card_ledger.allocations
     step = np.array([*card_ledger.phases.passes, -1], np.int64)[card_ledger.born_in]
     ends = e.step_ends
-    next_one = np.clip(step + 1, 0, len(ends) - 1)
+    over_next = np.append(_forwards(e, len(ends))[2:], [card_ledger.events] * 2)
     made = card_ledger.phases.named(card_ledger.born_in, "forward") & (step >= 0)
-    made &= (a.freed > ends[step]) & (a.freed <= ends[next_one])
+    made &= (a.freed > ends[step]) & (a.freed <= over_next[step])
     variables: dict[str, list[int]] = {}
     for row in np.flatnonzero(made & (step + 1 < len(ends))).tolist():
         variable = _variable(card_ledger.name(row) or "")
@@ -80,24 +83,49 @@ def _held_over(e: Evidence) -> Iterator[Finding]:
     sizes = {variable: int(a.block[mine].sum()) for variable, mine in variables.items()}
     names = [name for name in sizes if sizes[name] >= LEAST_OF_ALL * sum(sizes.values())]
     names.sort(key=sizes.__getitem__, reverse=True)
+    released = _released(names)
     yield Finding(
         rule=RULE.name,
-        title=f"`del {', '.join(names)}` at the end of the loop: {fmt(gain)} less at the peak",
+        title=f"`{released}` at the end of the loop: {fmt(gain)} less at the peak",
         evidence=f"{' and '.join(names)} hold{'s' * (len(names) == 1)} what the forward made until "
         "the next iteration assigns the name anew: its forward ran beside these tensors, which "
         "the first one's did not.",
         low=gain,
         high=gain,
         ground="exact",
-        code=f"del {', '.join(names)}   # at the end of the loop's body",
+        code=f"{released}   # at the end of the loop's body",
     )
 
 
+def _forwards(e: Evidence, steps: int) -> Ints:
+    """Return where the first forward of each step begins; its end where it has none."""
+    found, phases = e.step_ends.copy(), e.card_ledger.phases
+    for step, (_, span) in zip(phases.passes, phases.spans, strict=True):
+        if span.name == "forward" and 0 <= step < steps:
+            found[step] = min(found[step], e.card_ledger.bounds(span)[0])
+    return found
+
+
+def _released(names: Sequence[str]) -> str:
+    """Return code that lets go of variables, and of the graphs of an object's attributes."""
+    graphs = [name.removeprefix(GRAPH_OF) for name in names if name.startswith(GRAPH_OF)]
+    variables = [name for name in names if not name.startswith(GRAPH_OF)]
+    detached = [f"{name} = {name}.detach()" for name in graphs]
+    return "; ".join([*([f"del {', '.join(variables)}"] if variables else []), *detached])
+
+
 def _variable(name: str) -> str:
-    """Return the variable that a tensor's name begins with, or ""."""
+    """Return the variable or attribute that a tensor's name begins with, or "".
+
+    An attribute of which only the graph has the tensor is found with its graph: it is read later.
+    """
     found = parse_path(without_shape(name))
-    can_be = found.can_be_deleted and not found.by_graph and is_expression(found.path)
-    return found.variable if can_be else ""
+    place = found.path.partition("[")[0]
+    if not found.can_be_deleted or not is_expression(found.path):
+        return ""
+    if found.by_graph:
+        return f"{GRAPH_OF}{found.path}" if "." in found.path else ""
+    return place
 
 
 def _with_state(e: Evidence) -> Iterator[Finding]:

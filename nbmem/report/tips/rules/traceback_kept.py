@@ -91,7 +91,8 @@ def _named(e: Evidence) -> Iterator[Finding]:
                 low=freed,
                 high=freed,
                 ground="exact",
-                code=f"del {root}   # keep str(e), or e.with_traceback(None)",
+                code=f"import gc\n\ndel {root}   # keep str(e), or e.with_traceback(None)\n"
+                f"gc.collect()   # a frame of the exception may refer to {root}",
                 command=Command(name="free", arguments=(root,)),
             )
 

@@ -20,7 +20,6 @@ def read_frame(number):
 
 poses = []
 input_images = []
-# CURE
 for batch in range(8):
     if CURED:
         input_images = []
@@ -29,3 +28,4 @@ for batch in range(8):
     with torch.no_grad():
         heat = detector(torch.stack(input_images))
     poses.extend(heat[-16:].flatten(2).argmax(-1).cpu())
+# CURE
