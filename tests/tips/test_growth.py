@@ -68,6 +68,45 @@ def test_a_list_that_the_card_reads_later_is_not_told(run):
     assert not [f for f in trace.report().findings if f.rule in GROWTH]
 
 
+HOOKS = """
+class Extractor:
+    def __init__(self, module):
+        self.handle = module.register_forward_hook(self.keep)
+
+    def keep(self, module, inputs, output):
+        self.features = output * 2
+
+model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU()).cuda()
+for number in range({times}):
+    extractor = Extractor(model[{part}])
+    with torch.no_grad():
+        model(batch(1024))
+    {end}
+del extractor
+"""
+
+
+def test_hooks_that_are_left_behind_are_told(run):
+    trace, _ = run(HOOKS.format(times=6, part=0, end="pass"), before=NET, card="T4")
+    (finding,) = [f for f in trace.report().findings if f.rule in GROWTH]
+    assert finding.title.startswith("`model.0` has 6 hooks whose objects keep 24.0 MiB")
+    assert (finding.low, finding.high) == (20 * MIB, 24 * MIB)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        HOOKS.format(times=6, part=0, end="extractor.handle.remove()"),
+        HOOKS.format(times=2, part="number", end="pass"),
+        HOOKS.format(times=3, part=0, end="pass"),
+    ],
+    ids=["removed", "one for each layer", "three with a purpose"],
+)
+def test_hooks_in_use_are_not_told(run, code):
+    trace, _ = run(code, before=NET, card="T4")
+    assert not [f for f in trace.report().findings if f.rule in GROWTH]
+
+
 @pytest.mark.parametrize("what", SILENT)
 def test_what_only_looks_like_growth_is_not_told(run, what):
     trace, _ = run(SILENT[what], before=NET, card="T4")

@@ -66,7 +66,8 @@ class Report:
     def paste(self, rule: str, code: str) -> str | None:
         """Return the program with a tip's code at its marks, None without any.
 
-        Code that is only a comment says what to change elsewhere, and is not pasted. A mark is a line `# CURE`, or `# CURE RULE` for the code of that tip only.
+        Code that is only a comment says what to change elsewhere, and is not pasted. A mark is a
+        line `# CURE`, or `# CURE RULE` for the code of that tip only.
         """
         text = self.program
         if not ast.parse(code).body:

@@ -1,6 +1,7 @@
 """Count false tips in healthy programs: `python -m tests.tips.reports.healthy_runs [WORD ...]`.
 
-The programs under programs/healthy/ look suspicious and are as they should be: no tip is due. The
+The programs under programs/healthy/ look suspicious and are as they should be: no tip is due. So
+are those that train and evaluate models of transformers (healthy_models.py). The
 programs of the reports with their readers' cure count, too (`python -m tests.tips.reports`).
 """
 
@@ -10,9 +11,14 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.tips.reports.catalogue import FOLDER
+from tests.tips.reports.healthy_models import healthy_models
 from tests.tips.reports.run import BrokenError, run_program, tips_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 CARD = "T4"
 
@@ -24,21 +30,28 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the tips to this file")
     options = parser.parse_args()
     said = {}
-    for path in sorted(FOLDER.glob("programs/healthy/*.py")):
-        if options.words and not any(word in path.stem for word in options.words):
+    for name, text in programs():
+        if options.words and not any(word in name for word in options.words):
             continue
         try:
-            found = run_program(path.read_text(encoding="utf-8"), path.stem, CARD)
+            found = run_program(text, name, CARD)
         except BrokenError as err:
-            print(f"BROKEN  {path.stem}: {err}", flush=True)
+            print(f"BROKEN  {name}: {err}", flush=True)
             continue
-        said[path.stem] = [f"{tip['rule']}: {tip['title']}" for tip in tips_of(found)]
-        if said[path.stem]:
-            print(f"FALSE   {path.stem}", *said[path.stem], sep="\n        ", flush=True)
+        said[name] = [f"{tip['rule']}: {tip['title']}" for tip in tips_of(found)]
+        if said[name]:
+            print(f"FALSE   {name}", *said[name], sep="\n        ", flush=True)
     print(f"{sum(map(bool, said.values()))} of {len(said)} healthy programs got a tip.")
     if options.json:
         options.json.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
     return int(any(said.values()))
+
+
+def programs() -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of every healthy program."""
+    for path in sorted(FOLDER.glob("programs/healthy/*.py")):
+        yield path.stem, path.read_text(encoding="utf-8")
+    yield from healthy_models()
 
 
 if __name__ == "__main__":

@@ -4,11 +4,12 @@ What it sees
     Something of which more is left from step to step, over four or more of them, and that is not
     the graph of a loss (see graph_kept): a list that gets longer, a cache without a bound, a tensor
     to which each step joins another. A step is an iteration of any loop, also of one that does not
-    train. A list of a function that has ended counts if it was there at the peak, and took a
-    twentieth of the card, memory is short, or the program ends with it. A tensor that is larger
-    because the whole batch is, or that decoding makes longer, is none; nor is a buffer that is
-    full, or data that is loaded before the loop. It speaks of a fiftieth of the peak, or where a
-    thousand such steps fill a tenth of the card.
+    train. So are hooks of one module, four or more, whose objects keep equal tensors: each was
+    registered and not removed. A list of a function that has ended counts if it was there at the
+    peak, and took a twentieth of the card, memory is short, or the program ends with it. A tensor
+    that is larger because the whole batch is, or that decoding makes longer, is none; nor is a
+    buffer that is full, or data that is loaded before the loop. It speaks of a fiftieth of the
+    peak, or where a thousand such steps fill a tenth of the card.
 What it costs
     The same bytes with every further step, until the card is full.
 Do instead
@@ -30,6 +31,7 @@ from nbmem.report.analysis.program_names import is_expression, items_of
 from nbmem.report.ledger.allocation_facts import NO_NAME
 from nbmem.report.model import Finding
 from nbmem.report.tips.evidence import LARGE_PART, LEAST
+from nbmem.report.tips.left_hooks import left_hooks
 from nbmem.report.tips.rule import Rule, fmt, fmt_range
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ def check(e: Evidence) -> Iterator[Finding]:
             held = e.freed_bytes(kept) or growth.held - growth.graph_held
             if _is_worth(e, growth, held) and not _fits_when_full(e, growth):
                 yield _finding(e, growth, held, kept)
+    yield from _of_hooks(e)
     for growth in e.grown_at_peak:
         low, high = _saved(e, growth)
         if _is_missed(e, growth, low) and not _is_loaded_data(growth):
@@ -136,6 +139,23 @@ def _finding(e: Evidence, growth: Growth, held: int, kept: list[HeldStorage]) ->
         ground="exact" if code else "estimated",
         code=code,
     )
+
+
+def _of_hooks(e: Evidence) -> Iterator[Finding]:
+    """Find hooks that were registered again and again, and not removed."""
+    for left in left_hooks(e):
+        held, told = e.freed_bytes(left.storages), {one.root for one in e.growing}
+        if e.worth(held) and left.module.split(".")[0] not in told:
+            yield Finding(
+                rule=RULE.name,
+                title=f"`{left.module}` has {left.hooks} hooks whose objects keep {fmt(held)}: "
+                "`handle.remove()` when each is done",
+                evidence=f"{len(left.storages)} tensors are reached only through hooks of "
+                f"{left.module}. Each registered one adds its own, with every call.",
+                low=held - held // left.hooks,  # the last one may be in use
+                high=held,
+                ground="estimated",
+            )
 
 
 def _at_peak(growth: Growth, low: int, high: int) -> Finding:
