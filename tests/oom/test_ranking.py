@@ -65,6 +65,37 @@ def test_what_grows_is_answered_by_what_lets_the_program_run_on_alone():
     run(EVALUATION.format(kept=".cpu()"), fails=False)
 
 
+DECODE = """
+import torch
+from torch import nn
+decode = nn.Sequential(nn.Linear(64, 4096), nn.GELU(), nn.Linear(4096, 4096), nn.GELU()).cuda()
+batch_size = 500_000
+{change}
+with torch.no_grad():
+    out = decode(torch.zeros(batch_size, 64, device="cuda"))
+"""
+LONGER = """
+import torch
+from torch import nn
+net = nn.Sequential(nn.Linear(64, 2048), nn.GELU(), nn.Linear(2048, 1024)).cuda()
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for length in (40, 60, 50, 900, 55):
+    batch_size = 900
+    {change}
+    scores = net(torch.zeros(batch_size, length, 64, device="cuda"))
+    scores.log_softmax(-1).mean().backward()
+    opt.step()
+    opt.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("code", [DECODE, LONGER], ids=["a first forward", "a longer batch"])
+def test_the_batch_that_is_proposed_runs(code):
+    first = run(code.format(change="pass")).report().ooms[0].remedies[0]
+    assert first.rule == "batch_size"
+    run(code.format(change=first.code), fails=False)
+
+
 def test_gradients_that_are_freed_come_back_in_the_backward():
     program = {"optimizer": "SGD", "more": ", lr=0.1", "rows": 37_000, "steps": 3}
     trace = run(TRAINING.format(zero="", **program))

@@ -91,7 +91,7 @@ SEQUENCES = {
 _STAGES = "depths=[1, 1, 2, 1], num_labels=10"
 _PATCHES = f"num_labels=10, {_SMALL.partition(', ')[2]}"
 PICTURES = {
-    "vit": _PATCHES, "deit": _PATCHES, "beit": _PATCHES,
+    "vit": _PATCHES, "beit": _PATCHES,
     "dinov2": "hidden_size=256, num_hidden_layers=3, num_attention_heads=4, num_labels=10",
     "swin": "embed_dim=48, depths=[1, 1], num_heads=[2, 4], num_labels=10",
     "convnext": f"hidden_sizes=[32, 64, 96, 128], {_STAGES}",

@@ -11,7 +11,6 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.report.analysis.oom.continuations.continuation import (
     STEP_PHASES,
-    WITH_BATCH,
     grows_with_batch,
 )
 from nbmem.report.analysis.oom.program_changes.trained_weights import is_in_trainer
@@ -45,11 +44,13 @@ def batch(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
         if share <= (0 if best is None else best[0]) or share >= fails:
             break
         outcome = _try(trial, share)
-        if outcome is None or outcome.kind == "once":
+        if outcome is None or (trial.known and outcome.kind == "once"):
             fails = share
             share = share * _LESS if best is None else (best[0] + fails) / 2
         else:
             best = share, outcome
+            if not trial.known:  # what follows the request has to fit, too
+                break
             share = min(share * _MORE, (share + fails) / 2)
     if best is None:
         return
@@ -62,7 +63,10 @@ def batch(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
         if rows
         else f"{size}/{_SHARES} of the batch"
     )
-    saved = int(trial.bytes_of(trial.new_rows(*WITH_BATCH)) * (1 - share))
+    ledger = trial.case.card_ledger
+    live = ledger.live(trial.case.index)
+    mine = live[grows_with_batch(ledger)[live] & trial.case.of_this_step(live)]
+    saved = int((trial.bytes_of(mine) + trial.case.size) * (1 - share))
     yield (
         Finding(
             rule="batch_size",
@@ -117,6 +121,7 @@ def _first_share(trial: Trial) -> float:
     if not trial.known:
         live = ledger.live(trial.case.index)
         growing = int(ledger.allocations.block[live[of_batch[live]]].sum())
+        growing += trial.case.size  # what is computed of the request is as large again
         fixed = int(ledger.allocations.block[live[~of_batch[live]]].sum())
     for _, is_request, block in sorted(todo, key=lambda one: one[:2]):
         size = block.size if is_request else -block.size

@@ -59,7 +59,7 @@ def groups(case: FailedRequest) -> list[AllocationGroup]:
         if a.freed[row] == card_ledger.events and (holder := late.get(int(a.addr[row]))):
             if holder[2] is not None and root is not None and root.startswith(LOCAL):
                 root = holder[2]
-            root = (holder[0] or root) if is_graph_name(name) else (root or holder[0])
+            root = (holder[0] or root) if is_graph_name(name) else (root or holder[0] or holder[2])
             free = holder[1]
             if free == TRACEBACK and a.allocated_at[row] >= 0:
                 free = None  # held by this failure's own traceback, which has its own line

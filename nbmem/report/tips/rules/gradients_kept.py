@@ -3,8 +3,8 @@
 What it sees
     Gradients of the step before that still live at the highest moment of a forward, a backward or
     an evaluation: zero_grad(set_to_none=False), or zero_grad() at the head of the loop and an
-    evaluation behind it. It is shown if they are a tenth of the peak and a hundredth of the card,
-    or memory is short. Those of a CUDA graph have to stay where they are.
+    evaluation behind it. It is shown if they are 4% of the peak and 1% of the card, or memory is
+    short. Those of a CUDA graph have to stay where they are.
 What it costs
     As much as the weights that are trained, at the moment when activations need the room.
 Do instead
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nbmem.report.ledger.allocation_facts import Ints
     from nbmem.report.tips.evidence import Evidence
 
-SHARE = 0.1
+SHARE = 0.04
 """Least part of the peak for a tip, if the card has room."""
 OF_THE_CARD = 0.01
 """Least part of the card for a tip: less is not worth a search."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.interconnect import link_of
 from nbmem.core.session.categories import Category
+from nbmem.report.analysis.oom.failed_request import request_that_ended
 from nbmem.report.model import Finding
 from nbmem.report.tips.rule import Rule, fmt, fmt_range
 
@@ -37,6 +38,9 @@ card."""
 def check(e: Evidence) -> Iterator[Finding]:
     """Propose to offload the activations at the peak, with its cost."""
     kept = e.report.ledger_at_peak[Category.ACTIVATIONS]
+    went_on = e.ran_out and request_that_ended(e.card_ledger) is None
+    if went_on and not e.everything:  # the program caught the error, and took less
+        return
     if not e.dominates(kept, SHARE) or not e.phases("backward", "forward"):
         return
     yield Finding(

@@ -29,8 +29,8 @@ class Decoder(nn.Module):
 
 vae = Decoder().half().cuda().eval().requires_grad_(False)
 batch_size = 48
-latents = torch.randn(batch_size, 4, 64, 64, device="cuda", dtype=torch.float16)
 # CURE
+latents = torch.randn(batch_size, 4, 64, 64, device="cuda", dtype=torch.float16)
 with torch.no_grad():
     if CURED:
         images = torch.cat([vae(one) for one in latents.split(1)])

@@ -24,9 +24,9 @@ model = Model().cuda()
 optimizer = torch.optim.Adam(model.parameters())
 lengths = [40, 55, 63, 48, 71, 900, 52, 66]
 max_tokens = 6000
-# CURE
 for length in lengths:
     batch_size = max_tokens // length if CURED else 96
+    # CURE
     tokens = torch.randint(0, 32000, (batch_size, length), device="cuda")
     scores = model(tokens)
     nn.functional.cross_entropy(scores.flatten(0, 1), tokens.flatten()).backward()

@@ -117,11 +117,15 @@ class Continuation:
 def grows_with_batch(card_ledger: CardLedger) -> NDArray[np.bool_]:
     """Return a mask of the allocations that are in proportion to the batch.
 
-    A temporary that is as large as a weight is a gradient on its way.
+    A temporary that is as large as a weight is a gradient on its way. A variable's tensor counts if
+    a training's forward made it: the output.
     """
     category, a = card_ledger.category, card_ledger.allocations
     of_step = card_ledger.phases.named(card_ledger.born_in, *STEP_PHASES)
     weights = a.requested[category == Category.WEIGHTS]
     temporary = (category == Category.TEMPORARIES) & ~np.isin(a.requested, weights)
-    found: NDArray[np.bool_] = of_step & (np.isin(category, WITH_BATCH) | temporary)
+    output = (category == Category.USER_TENSORS) & card_ledger.phases.named(
+        card_ledger.born_in, "forward"
+    )
+    found: NDArray[np.bool_] = of_step & (np.isin(category, WITH_BATCH) | temporary | output)
     return found
