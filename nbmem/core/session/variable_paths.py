@@ -1,4 +1,4 @@
-"""Take the path to a tensor apart: its variable, and the function that has it.
+"""Take a path to a tensor apart: its variable and its function.
 
 parse_path("local preds[3] of evaluate()")    # preds[3], evaluate()
 parse_path("x closed over by step")           # x, closed over by step
@@ -48,7 +48,7 @@ class VariablePath(NamedTuple):
 
     @property
     def can_be_deleted(self) -> bool:
-        """Whether a `del` in the notebook or in a function removes the variable."""
+        """True if a `del` in the notebook or in a function removes the variable."""
         return not self.closed_over_by and (not self.function or self.function.endswith("()"))
 
 

@@ -237,7 +237,9 @@ class _Groups:
                 del self._found[key]
 
     def _lists(self) -> dict[str, _Key]:
-        """Return the groups that are items of a list, by what their items have in common.
+        """Return the groups that are items of a list.
+
+        The key is what their items have in common.
 
         A list comes before a dictionary: a loop's `batch["x"]` may have the item, too.
         """

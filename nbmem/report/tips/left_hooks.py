@@ -1,4 +1,4 @@
-"""Find objects that only the hooks of a module keep, one for each time a hook was registered."""
+"""Find objects that hooks keep which were registered again and again."""
 
 from __future__ import annotations
 
@@ -51,6 +51,6 @@ def left_hooks(e: Evidence) -> Iterator[LeftHooks]:
 
 
 def _hook_of(path: str) -> tuple[str, str]:
-    """Return the module and the number of the hook that a path leads through, or no texts."""
+    """Return the module and the number of the hook in a path, or no texts."""
     match = _HOOKS.match(parse_path(path).path)
     return (match[1], match[2]) if match else ("", "")

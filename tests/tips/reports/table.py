@@ -24,6 +24,7 @@ Each is a program after a public report about GPU memory, in our own words, on a
 
 The 20 reports of `reports_more.toml` were written down before nbmem first ran their programs.
 That first run named the true cause of 6, and kept 3 of its 6 promises; mending came after it.
+Three of them, whose cure saved nothing on this torch, gave their places to other reports since.
 The figures below are those of today, so they flatter the tips on reports that nobody has seen.
 
 """

@@ -73,7 +73,7 @@ def _is_worth(e: Evidence, growth: Growth, held: int) -> bool:
 
 
 def _is_missed(e: Evidence, growth: Growth, saved: int) -> bool:
-    """Return whether a function's list took room that its program may have had.
+    """Return whether the room that a function's list took was missed.
 
     A small one counts if it was a large part of the peak, more data makes it fill the card, and
     nothing on the card reads it: the program ends with it.
@@ -199,9 +199,9 @@ def _without_joined(e: Evidence, rows: Ints) -> tuple[Ints, Ints]:
 
 
 def _without_list(e: Evidence, rows: Ints) -> tuple[Ints, Ints]:
-    """Return the curves of allocated bytes if a list and what joins it are on the CPU.
+    """Return the curves of allocated bytes with a list on the CPU.
 
-    In the first, each item lives until the next one exists; in the second for one event.
+    So is what joins it. In the first, each item lives until the next one exists; in the second for one event.
     """
     a = e.card_ledger.allocations
     rows, result = _list_and_result(e, rows)
@@ -213,9 +213,9 @@ def _without_list(e: Evidence, rows: Ints) -> tuple[Ints, Ints]:
 
 
 def _list_and_result(e: Evidence, rows: Ints) -> tuple[Ints, Ints]:
-    """Return the items of a list that was freed at once, and what `torch.cat` made of them.
+    """Return the items of a list, and what `torch.cat` made of them.
 
-    Some of the items have other names: the first one's, the loop's variable.
+    The list was freed at once. Some of its items have other names: the first one's, the loop's variable.
     """
     a = e.card_ledger.allocations
     ended = int(np.median(a.freed[rows]))

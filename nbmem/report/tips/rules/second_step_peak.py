@@ -98,7 +98,7 @@ def _held_over(e: Evidence) -> Iterator[Finding]:
 
 
 def _forwards(e: Evidence, steps: int) -> Ints:
-    """Return where the first forward of each step begins; its end where it has none."""
+    """Return where each step's first forward begins, or where it ends."""
     found, phases = e.step_ends.copy(), e.card_ledger.phases
     for step, (_, span) in zip(phases.passes, phases.spans, strict=True):
         if span.name == "forward" and 0 <= step < steps:
@@ -107,7 +107,7 @@ def _forwards(e: Evidence, steps: int) -> Ints:
 
 
 def _released(names: Sequence[str]) -> str:
-    """Return code that lets go of variables, and of the graphs of an object's attributes."""
+    """Return code that releases variables, and graphs of attributes."""
     graphs = [name.removeprefix(GRAPH_OF) for name in names if name.startswith(GRAPH_OF)]
     variables = [name for name in names if not name.startswith(GRAPH_OF)]
     detached = [f"{name} = {name}.detach()" for name in graphs]
@@ -115,7 +115,7 @@ def _released(names: Sequence[str]) -> str:
 
 
 def _variable(name: str) -> str:
-    """Return the variable or attribute that a tensor's name begins with, or "".
+    """Return the variable or attribute in a tensor's name, or "".
 
     An attribute of which only the graph has the tensor is found with its graph: it is read later.
     """
