@@ -173,10 +173,11 @@ def _at_peak(growth: Growth, low: int, high: int) -> Finding:
 
 
 def _saved(e: Evidence, growth: Growth) -> tuple[int, int]:
-    """Return by how much the peak falls at least and at most if the growth is on the CPU.
+    """Return by how much the peak falls at least and at most.
 
-    At least: each item lives until the next one exists, since a variable of the loop has it. A
-    function that is called again has the list again, and is mended with it.
+    The growth is on the CPU then. At least: each item lives until the next one exists, since a
+    variable of the loop has it. A function that is called again has the list again, and is mended
+    with it.
     """
     card_ledger, a = e.card_ledger, e.card_ledger.allocations
     names = np.unique(card_ledger.names[growth.rows])
@@ -193,7 +194,7 @@ def _saved(e: Evidence, growth: Growth) -> tuple[int, int]:
 
 
 def _without_joined(e: Evidence, rows: Ints) -> tuple[Ints, Ints]:
-    """Return the curve of allocated bytes if a tensor is joined on the CPU, twice."""
+    """Return the curve of allocated bytes with a tensor on the CPU, twice."""
     curve = e.allocated_without(rows, after=0)
     return curve, curve
 
@@ -201,7 +202,8 @@ def _without_joined(e: Evidence, rows: Ints) -> tuple[Ints, Ints]:
 def _without_list(e: Evidence, rows: Ints) -> tuple[Ints, Ints]:
     """Return the curves of allocated bytes with a list on the CPU.
 
-    So is what joins it. In the first, each item lives until the next one exists; in the second for one event.
+    So is what joins it. In the first, each item lives until the next one exists; in the second
+    for one event.
     """
     a = e.card_ledger.allocations
     rows, result = _list_and_result(e, rows)
@@ -215,7 +217,7 @@ def _without_list(e: Evidence, rows: Ints) -> tuple[Ints, Ints]:
 def _list_and_result(e: Evidence, rows: Ints) -> tuple[Ints, Ints]:
     """Return the items of a list, and what `torch.cat` made of them.
 
-    The list was freed at once. Some of its items have other names: the first one's, the loop's variable.
+    The list was freed at once. Some of its items have other names: the loop's variable.
     """
     a = e.card_ledger.allocations
     ended = int(np.median(a.freed[rows]))
@@ -254,8 +256,8 @@ def _code(e: Evidence, growth: Growth, kept: list[HeldStorage]) -> str | None:
     if items_of(place, paths) is None:
         return None
     return (
-        f"for i, item in enumerate({place}):   # and append only {e.item_of(place) or 'x'}.detach()"
-        f".cpu()\n    {place}[i] = item.cpu()"
+        f"for i in range(len({place})):   # and append only {e.item_of(place) or 'x'}.detach()"
+        f".cpu()\n    {place}[i] = {place}[i].cpu()"
     )
 
 

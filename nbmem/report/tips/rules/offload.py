@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.interconnect import link_of
 from nbmem.core.session.categories import Category
-from nbmem.report.analysis.oom.failed_request import request_that_ended
 from nbmem.report.model import Finding
 from nbmem.report.tips.rule import Rule, fmt, fmt_range
 
@@ -38,8 +37,7 @@ card."""
 def check(e: Evidence) -> Iterator[Finding]:
     """Propose to offload the activations at the peak, with its cost."""
     kept = e.report.ledger_at_peak[Category.ACTIVATIONS]
-    went_on = e.ran_out and request_that_ended(e.card_ledger) is None
-    if went_on and not e.everything:  # the program caught the error, and took less
+    if _trained_on(e) and not e.everything:  # it caught the error, and took less
         return
     if not e.dominates(kept, SHARE) or not e.phases("backward", "forward"):
         return
@@ -55,6 +53,14 @@ def check(e: Evidence) -> Iterator[Finding]:
         ground="estimated",
         code=_code(e.model_code()),
     )
+
+
+def _trained_on(e: Evidence) -> bool:
+    """Return whether a backward ran after the last request that failed."""
+    card_ledger = e.card_ledger
+    last = max(card_ledger.refused.failed, default=None)
+    begins = (card_ledger.bounds(s)[0] for _, s in card_ledger.phases.spans if s.name == "backward")
+    return last is not None and any(begin > last for begin in begins)
 
 
 def _way(e: Evidence, count: int) -> str:
