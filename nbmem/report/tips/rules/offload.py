@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.5
+ROOM = 0.5
+"""Part of the card below which a training that went on after an error has room."""
 LEAST_PART = 0.5
 """Part of the activations that is saved at least: an operator's current tensors stay on the
 card."""
@@ -37,7 +39,7 @@ card."""
 def check(e: Evidence) -> Iterator[Finding]:
     """Propose to offload the activations at the peak, with its cost."""
     kept = e.report.ledger_at_peak[Category.ACTIVATIONS]
-    if _trained_on(e) and not e.everything:  # it caught the error, and took less
+    if _has_room_since(e) and not e.everything:
         return
     if not e.dominates(kept, SHARE) or not e.phases("backward", "forward"):
         return
@@ -55,12 +57,18 @@ def check(e: Evidence) -> Iterator[Finding]:
     )
 
 
-def _trained_on(e: Evidence) -> bool:
-    """Return whether a backward ran after the last request that failed."""
+def _has_room_since(e: Evidence) -> bool:
+    """Return whether training took half of the card after it had failed.
+
+    A search for the largest batch goes on with a smaller one.
+    """
     card_ledger = e.card_ledger
     last = max(card_ledger.refused.failed, default=None)
+    if last is None:
+        return False
     begins = (card_ledger.bounds(s)[0] for _, s in card_ledger.phases.spans if s.name == "backward")
-    return last is not None and any(begin > last for begin in begins)
+    most = int(card_ledger.allocated[last + 1 :].max(initial=0))
+    return any(begin > last for begin in begins) and most < ROOM * e.trace.info.total_bytes
 
 
 def _way(e: Evidence, count: int) -> str:
