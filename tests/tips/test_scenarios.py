@@ -20,7 +20,7 @@ EXPECTED = {
     "reserved_unused": ["cached_memory"],
     "fragmentation": ["cached_memory"],
     "variable_lengths": ["fragmentation"],
-    "oom": ["offload"],
+    "oom": [],
     "retry": ["fragmentation"],
     "train_resnet50": [],
     "train_gpt2_amp": [],

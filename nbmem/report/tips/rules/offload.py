@@ -63,12 +63,12 @@ def _has_room_since(e: Evidence) -> bool:
     A search for the largest batch goes on with a smaller one.
     """
     card_ledger = e.card_ledger
-    last = max(card_ledger.refused.failed, default=None)
-    if last is None:
+    last = max(card_ledger.refused.failed, default=card_ledger.events)
+    begins = {card_ledger.bounds(s)[0]: s.name for _, s in card_ledger.phases.spans}
+    later = sorted(begin for begin in begins if begin > last)
+    if "backward" not in map(begins.get, later):
         return False
-    begins = (card_ledger.bounds(s)[0] for _, s in card_ledger.phases.spans if s.name == "backward")
-    most = int(card_ledger.allocated[last + 1 :].max(initial=0))
-    return any(begin > last for begin in begins) and most < ROOM * e.trace.info.total_bytes
+    return int(card_ledger.allocated[later[0] :].max()) < ROOM * e.trace.info.total_bytes
 
 
 def _way(e: Evidence, count: int) -> str:
