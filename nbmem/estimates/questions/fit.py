@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
 from nbmem.estimates.card_choice import figures_of
-from nbmem.estimates.questions import fit_sentences, memory_growth, predicted_savings
+from nbmem.estimates.questions import fit_sentences, predicted_savings
+from nbmem.estimates.questions.search import memory_growth
 from nbmem.estimates.questions.search.fit_band import LOOSE, Band, BandSearch
 from nbmem.estimates.questions.search.prober import Prober
 from nbmem.estimates.questions.search.value_search import Search
