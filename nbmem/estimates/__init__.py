@@ -18,12 +18,12 @@ from nbmem.estimates.answers import (
     WorldsAnswer,
     to_displayed,
 )
-from nbmem.estimates.card_choice import card_for
+from nbmem.estimates.card_choice import card_for, is_all
 from nbmem.estimates.programs import programs
-from nbmem.estimates.questions import card_table, single_remedy, world_sizes
 from nbmem.estimates.questions import fit as fitting
 from nbmem.estimates.questions import layers as by_layer
 from nbmem.estimates.questions import plan as planning
+from nbmem.estimates.questions import single_remedy, world_sizes
 from nbmem.estimates.runs.probe_run import Request, probe, record
 from nbmem.estimates.runs.subprocess_client import EstimateProcess
 from nbmem.report.estimate_results import MARGIN
@@ -176,7 +176,7 @@ def plan(  # noqa: PLR0913 - the question's parts
     Raises:
         NbmemError: The program cannot be copied or does not run, or there is no such card.
     """
-    if card_table.is_all(gpu):
+    if is_all(gpu):
         return cards(program, margin=margin, options=(ranks, batch, target, every), tell=tell)
     card, world = ranked.world_for(gpu, ranks)
     variable = None
@@ -222,6 +222,8 @@ def cards(
     Raises:
         NbmemError: The program cannot be copied or does not run, or an option was given.
     """
+    from nbmem.estimates.questions import card_table  # imports numpy
+
     if any(options):
         raise UsageError(
             "With --gpu all a program runs as it is: leave out --ranks, --batch, --target and "

@@ -9,6 +9,14 @@ from nbmem.report.estimate_results import CardFigures
 from nbmem.virtual.card_names import find_card, find_cards
 from nbmem.virtual.cards import Card
 
+ALL = "all"
+"""The name that stands for every card of the table."""
+
+
+def is_all(gpu: str | Card | None) -> bool:
+    """Return whether a name stands for every card."""
+    return isinstance(gpu, str) and gpu.lower() == ALL
+
 
 def card_for(gpu: str | Card | None) -> Card:
     """Return a card by its name.

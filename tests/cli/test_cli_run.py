@@ -65,6 +65,7 @@ def test_the_json_has_exactly_the_documented_keys_and_balances(nbmem, script, tr
         "findings",
         "out_of_memory",
         "lines",
+        "growth",
         "would_run_on",
         "would_run_on_limits",
     ]

@@ -9,7 +9,7 @@ from nbmem.api.common_cards import COMMON
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_parts import ADAPTERS
 from nbmem.core.units import format_bytes
-from nbmem.estimates.card_choice import card_for, figures_of
+from nbmem.estimates.card_choice import card_for, figures_of, is_all
 from nbmem.estimates.language_models.measurement import (
     Measured,
     ModelStep,
@@ -21,7 +21,7 @@ from nbmem.estimates.language_models.models import find_model
 from nbmem.estimates.language_models.program import write_program
 from nbmem.estimates.language_models.settings import check_length, for_card
 from nbmem.estimates.programs.programs import Program
-from nbmem.estimates.questions.card_table import decided_by_run, is_all
+from nbmem.estimates.questions.card_table import decided_by_run
 from nbmem.estimates.runs.probe_run import Request
 from nbmem.estimates.runs.subprocess_client import EstimateProcess
 from nbmem.report.language_results import ModelEstimate

@@ -31,17 +31,10 @@ if TYPE_CHECKING:
     from nbmem.report.model import CardFit
     from nbmem.virtual.cards import Card
 
-ALL = "all"
-"""The name that stands for every card of the table."""
 MEASURED = "H100 80GB"
 """The card whose run decides the others."""
 MOST_EVENTS = 3_000_000
 """Events that the replays of a recording may have: less time than the runs that they spare."""
-
-
-def is_all(gpu: str | Card | None) -> bool:
-    """Return whether a name stands for every card."""
-    return isinstance(gpu, str) and gpu.lower() == ALL
 
 
 def endless(card: Card) -> Card:

@@ -6,7 +6,6 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from nbmem.estimates.remedies.base import Remedy, SavingsModel
-from nbmem.report.analysis.library_calls import PART, loss_in_parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -87,7 +86,7 @@ class LossInParts(_ModelChange):
     """A language model's loss, computed for a part of the positions at a time."""
 
     key = "loss_in_parts"
-    title = f"loss in parts of {PART:,} positions"
+    title = "loss in parts"
     price = "computes the layer that scores words twice: 1 to 3% more time for large models"
     nothing = "It trains no causal language model of transformers."
     acts = SavingsModel(passing=0.5, waiting=0.2)
@@ -104,6 +103,8 @@ class LossInParts(_ModelChange):
 
     def change(self, model: Any, name: str, *, peft: bool) -> None:
         """Run the very lines that are to be pasted."""
+        from nbmem.report.analysis.library_calls import loss_in_parts_of  # imports numpy
+
         self._lines = loss_in_parts_of(name, peft=peft)
         lines = loss_in_parts_of("model", peft=peft)
         exec(lines, {"model": model})  # noqa: S102 - nbmem's own lines, as they are shown

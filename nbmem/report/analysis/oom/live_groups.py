@@ -59,7 +59,9 @@ def groups(case: FailedRequest) -> list[AllocationGroup]:
         if a.freed[row] == card_ledger.events and (holder := late.get(int(a.addr[row]))):
             if holder[2] is not None and root is not None and root.startswith(LOCAL):
                 root = holder[2]
-            root = (holder[0] or root) if is_graph_name(name) else (root or holder[0] or holder[2])
+            # A local of a layer that failed says less of its activation than the line of its birth.
+            local = None if category is Category.ACTIVATIONS else holder[2]
+            root = (holder[0] or root) if is_graph_name(name) else (root or holder[0] or local)
             free = holder[1]
             if free == TRACEBACK and a.allocated_at[row] >= 0:
                 free = None  # held by this failure's own traceback, which has its own line
