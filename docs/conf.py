@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 import nbmem  # noqa: E402 - this checkout's, not an installed one
 from nbmem.views.explorer import MIME  # noqa: E402
 from nbmem.views.exports.interactive_page import SCRIPTS, interactive_report  # noqa: E402
+from nbmem.views.mime_types import OOM_MIME  # noqa: E402
 
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 _URLS = _PROJECT["urls"]
@@ -83,16 +84,18 @@ def _stage_notebooks() -> None:
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         executed = ROOT / "out" / "notebooks" / path.name
         book = json.loads((executed if executed.exists() else path).read_text(encoding="utf-8"))
-        for data in _reports(book):
-            data["text/html"] = interactive_report("".join(data["text/html"]), data.pop(MIME))
+        for mime in (MIME, OOM_MIME):
+            for data in _outputs(book, mime):
+                html = "".join(data["text/html"])
+                data["text/html"] = interactive_report(html, data.pop(mime), mime)
         (staged / path.name).write_text(json.dumps(book), encoding="utf-8")
 
 
-def _reports(book: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the outputs of a notebook that an explorer can draw."""
+def _outputs(book: dict[str, Any], mime: str) -> Iterator[dict[str, Any]]:
+    """Yield the outputs of a notebook that the explorer's script can draw."""
     for cell in book["cells"]:
         for output in cell.get("outputs", ()):
-            if MIME in output.get("data", ()):
+            if mime in output.get("data", ()):
                 yield output["data"]
 
 
@@ -107,7 +110,7 @@ class LiveReport(SphinxDirective):
         executed = ROOT / "out" / "notebooks" / f"{self.arguments[0]}.ipynb"
         if executed.exists():
             book = json.loads(executed.read_text(encoding="utf-8"))
-            for data in _reports(book):
+            for data in _outputs(book, MIME):
                 report = interactive_report("".join(data["text/html"]), data[MIME])
                 return [nodes.raw("", f'<div class="live">{report}</div>', format="html")]
         return self.parse_content_to_nodes()

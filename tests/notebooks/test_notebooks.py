@@ -106,7 +106,7 @@ def test_an_out_of_memory_error_is_explained_freed_and_fixed(executed):
     said = displayed(executed)
     for words in (
         "Ran out of memory: 1.95 GiB asked for, 859.0 MiB free, at In [2], line 31 in train",
-        "1. Compute the loss in parts of 1,024 positions: about 3.54 GiB less (estimated, then tried",
+        "1. Compute the loss in parts of 1,024 positions: about 3.54 GiB less (estimated, then",
         "2. Take a batch of about 16 (lower bound), not 32 (estimated, then tried in the simulator",
         "The failure keeps 12.42 GiB alive: %nbmem free traceback gives it back.",
         "the traceback: 12.42 GiB freed.",
