@@ -29,6 +29,14 @@ for i in range({steps}):
     graph.replay()
     outs.append(y.clone(){kept})
 """
+RECURRENT = """
+import torch
+w = torch.randn(4096, 4096, device="cuda", requires_grad=True)
+h = torch.zeros(8192, 4096, device="cuda")
+for t in range({steps}):
+    h = torch.tanh(h @ w)
+    {cure}
+"""
 BUILDING = """
 import torch
 from torch import nn
@@ -91,6 +99,15 @@ def test_the_list_that_grows_is_told_and_keeping_it_on_the_host_runs_on(code, ea
     assert "the program runs on" in first.evidence
     after, length, _ = first_oom(code.format(steps=held + 8, kept=".shape"), fails=False)
     assert (after, length) == (None, held + 8)
+
+
+def test_a_graph_that_gets_longer_is_to_be_detached():
+    oom, *_ = first_oom(RECURRENT.format(steps=500, cure=""))
+    first = oom.remedies[0]
+    assert first.rule == "graph_kept"
+    assert first.title.startswith("The graph of `h` grows by 128.0 MiB an iteration and holds 14.")
+    assert first.code == "h = h.detach()"
+    assert first_oom(RECURRENT.format(steps=500, cure=first.code), fails=False)[0] is None
 
 
 @pytest.mark.parametrize("code", [BUILDING, BACKWARD], ids=["layers", "backward"])

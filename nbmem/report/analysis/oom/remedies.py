@@ -27,6 +27,7 @@ from nbmem.report.analysis.oom.program_changes.trainer_evaluation import (
 from nbmem.report.analysis.oom.trial import Trial, explained, kept_elsewhere
 from nbmem.report.analysis.program_names import (
     code_name,
+    is_expression,
     largest_model,
     largest_optimizer,
     no_grad_code,
@@ -95,6 +96,13 @@ def _growth(trial: Trial) -> Attempts:
     if is_graph_name(most.name):  # a step of several forwards: nothing that can be kept elsewhere
         return
     name = f"`{most.name.removeprefix('local ')}`" if most.name else f"What {most.line} makes"
+    names = (trial.case.card_ledger.name(row) for row in grown.tolist())
+    if then.loop and most.name and any(map(is_graph_name, names)):
+        yield (
+            _growing_graph(most.name, trial, size),
+            trial.now(freed=rows.tolist(), then=kept_elsewhere(then, requested)),
+        )
+        return
     yield (
         Finding(
             rule="grows_each_step",
@@ -106,6 +114,21 @@ def _growth(trial: Trial) -> Attempts:
             ground="simulated",
         ),
         trial.now(freed=rows.tolist(), then=kept_elsewhere(then, requested)),
+    )
+
+
+def _growing_graph(name: str, trial: Trial, size: int) -> Finding:
+    """Name a variable whose graph gets longer with every iteration of a loop."""
+    each = f"{format_bytes(trial.then.slope)} {_article(trial.noun)}"
+    return Finding(
+        rule="graph_kept",
+        title=f"The graph of `{name}` grows by {each} and holds {format_bytes(size)}: detach it "
+        "where no backward goes back so far",
+        evidence=f"With every {trial.noun} the graph keeps more tensors on the card.",
+        low=size,
+        high=size,
+        ground="simulated",
+        code=f"{name} = {name}.detach()" if is_expression(name) else None,
     )
 
 
