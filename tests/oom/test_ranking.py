@@ -183,3 +183,20 @@ for layer in net:
     report = run(code).report()
     for one in report.ooms[0].remedies:
         assert one.title.endswith("for this request only")
+
+
+STEP = """
+import torch
+net = torch.nn.Sequential(*(torch.nn.Linear(4096, 4096) for _ in range(51))).cuda()
+optimizer = torch.optim.Adam(net.parameters())
+{cure}
+for _ in range(3):
+    net(torch.zeros(64, 4096, device="cuda")).sum().backward()
+    optimizer.step(); optimizer.zero_grad()
+"""
+
+
+def test_a_step_that_fails_for_its_temporaries_is_to_be_fused():
+    (first, *_) = run(STEP.format(cure="")).report().ooms[0].remedies
+    assert first.title == "`fused=True` in Adam: its step has no temporaries"
+    run(STEP.format(cure=first.code), fails=False)

@@ -10,8 +10,27 @@ COPIES = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adadelta"
 
 https://github.com/pytorch/pytorch/tree/v2.13.0/torch/optim, `_init_group` of each
 """
+FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+"""Optimizers of torch.optim with an implementation in one kernel, which has no temporaries."""
 STEP_BYTES = 4
 """The step counter of a fused or capturable optimizer is on the card; others are on the CPU."""
+
+
+def can_be_fused(optimizer: dict[str, Any]) -> bool:
+    """Return whether an optimizer steps otherwise than it could."""
+    switches = optimizer["switches"]
+    known = optimizer["torch"] and optimizer["class"] in FUSED
+    return bool(known and not switches.get("fused") and not switches.get("differentiable"))
+
+
+def fused_code(name: str, optimizer: dict[str, Any]) -> str:
+    """Return the code that makes an optimizer anew, with fused=True."""
+    return (
+        "import torch\n\n"
+        f'groups = [{{**g, "fused": True, "foreach": False}} for g in {name}.param_groups]\n'
+        f"{name} = torch.optim.{optimizer['class']}(groups, fused=True)"
+        "   # before the first step: its state begins anew"
+    )
 
 
 def state_sizes(optimizer: dict[str, Any], *, every: bool = False) -> list[int]:

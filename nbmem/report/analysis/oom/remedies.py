@@ -19,7 +19,11 @@ from nbmem.report.analysis.oom.live_groups import OUT, TRACEBACK
 from nbmem.report.analysis.oom.program_changes.fused_attention import fused_attention
 from nbmem.report.analysis.oom.program_changes.loss_parts import loss_parts
 from nbmem.report.analysis.oom.program_changes.smaller_weights import smaller_weights
-from nbmem.report.analysis.oom.program_changes.trained_weights import adapters, eight_bit_state
+from nbmem.report.analysis.oom.program_changes.trained_weights import (
+    adapters,
+    eight_bit_state,
+    fused_step,
+)
 from nbmem.report.analysis.oom.program_changes.trainer_evaluation import (
     gathered_evaluation,
     is_in_evaluation,
@@ -189,25 +193,32 @@ def _names(trial: Trial) -> Attempts:
             named.setdefault(group.free, []).append(group)
     rows = {name: np.concatenate([group.rows for group in mine]) for name, mine in named.items()}
     sizes = {name: trial.bytes_of(mine) for name, mine in rows.items()}
+    outcomes: dict[str, Outcome] = {}
     for name in sorted(named, key=sizes.__getitem__):
         outcome = trial.now(freed=rows[name].tolist())
         if outcome is not None:
-            word = None if name in {group.held.name for group in named[name]} else name
-            size, what = sizes[name], _FREE_WORDS.get(word or "", name.removeprefix(LOCAL))
-            as_code = what.isidentifier() and word not in _FREE_WORDS
-            own = name.startswith(LOCAL) or (word is None and name in _FREE_WORDS)
-            found = Finding(
-                rule="held_by_name",
-                title=f"Free {what} before this line: {format_bytes(size)}",
-                evidence="With its blocks free at that moment, the request is served.",
-                low=size,
-                high=size,
-                ground="simulated",
-                code=f"del {what}" if as_code else None,
-                command=None if own else Command(name="free", arguments=(name,)),
-            )
-            yield found, outcome
-            return
+            outcomes[name] = outcome
+            if outcome.kind == "on":
+                break
+    if not outcomes:
+        return
+    # The least with which the program runs on, else the least that serves the request.
+    name = min(outcomes, key=lambda one: outcomes[one].place)
+    word = None if name in {group.held.name for group in named[name]} else name
+    size, what = sizes[name], _FREE_WORDS.get(word or "", name.removeprefix(LOCAL))
+    as_code = what.isidentifier() and word not in _FREE_WORDS
+    own = name.startswith(LOCAL) or (word is None and name in _FREE_WORDS)
+    found = Finding(
+        rule="held_by_name",
+        title=f"Free {what} before this line: {format_bytes(size)}",
+        evidence="With its blocks free at that moment, the request is served.",
+        low=size,
+        high=size,
+        ground="simulated",
+        code=f"del {what}" if as_code else None,
+        command=None if own else Command(name="free", arguments=(name,)),
+    )
+    yield found, outcomes[name]
 
 
 def _gradients(trial: Trial) -> Attempts:
@@ -302,6 +313,7 @@ REMEDIES: tuple[Callable[[Trial], Attempts], ...] = (
     _expandable,
     _others,
     smaller_weights,
+    fused_step,
     fused_attention,
     loss_parts,
     batch,

@@ -1,9 +1,10 @@
 """Logits make the peak of a language model: compute the loss in parts.
 
 What it sees
-    A language model's layer that scores words, and tensors of its scores that are a quarter of the
-    peak, or 5% of the card: logits, their float32 copy, what the loss saves, and the gradients of
-    these. In inference: logits of all positions.
+    A language model's layer that scores words, and tensors of its scores: logits, their float32
+    copy, what the loss saves, and the gradients of these. In a training they are half of the peak
+    and a quarter of the card, or memory is short and they are a quarter of the peak. In inference:
+    logits of all positions, from a quarter of the peak on.
 What it costs
     Each is positions x words x 2 or 4 bytes: for 8 x 1,024 positions and 128,256 words 2 or 4 GiB.
     Three or four of them live at once.
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
     from nbmem.report.tips.evidence import Evidence
 
+OF_THE_PEAK, OF_THE_CARD = 0.5, 0.25
+"""Parts from which the scores of a training are told on a card with room."""
+
 
 def check(e: Evidence) -> Iterator[Finding]:
     """Compare the peak with that without the scores."""
@@ -51,7 +55,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 def _trained(e: Evidence, found: Logits) -> Iterator[Finding]:
     high = e.report.peak.allocated - e.peak_without(found.rows)
     kept = found.part_bytes + found.weight_bytes
-    if not e.is_large_part(high) or kept >= high:
+    if kept >= high or not _is_told(e, high):
         return
     size = _at_peak(e, found)
     yield Finding(
@@ -67,6 +71,17 @@ def _trained(e: Evidence, found: Logits) -> Iterator[Finding]:
         ground="simulated",
         code=loss_in_parts(found.model),
     )
+
+
+def _is_told(e: Evidence, high: int) -> bool:
+    """Return whether so many bytes are worth another loss.
+
+    With room on the card they must be half of the peak and a quarter of the card: each training of
+    a language model has scores.
+    """
+    if e.everything or e.short is not None:
+        return e.is_large_part(high)
+    return e.dominates(high, OF_THE_PEAK) and e.matters(high, OF_THE_CARD)
 
 
 def _inferred(e: Evidence, found: Logits) -> Iterator[Finding]:

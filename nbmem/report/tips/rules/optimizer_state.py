@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbmem.core.session.categories import Category
+from nbmem.report.analysis.optimizer_state import can_be_fused, fused_code
 from nbmem.report.model import Finding
 from nbmem.report.tips.rule import Rule, fmt, fmt_range
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.3
-FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
-"""Optimizers of torch that have a fused implementation on CUDA."""
 TWO_COPIES = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
 
 
@@ -80,9 +79,7 @@ def _fused(e: Evidence, optimizer: dict[str, Any]) -> Iterator[Finding]:
     phase = int(card_ledger.phases.of(np.array([top - 1], np.int64))[0])
     if phase < 0 or card_ledger.phases.spans[phase][1].name != "optimizer":
         return
-    switches = optimizer["switches"]
-    has_fused = optimizer["torch"] and optimizer["class"] in FUSED
-    if not has_fused or switches.get("fused") or switches.get("differentiable"):
+    if not can_be_fused(optimizer):
         return
     mine = np.isin(card_ledger.born_in, np.flatnonzero(card_ledger.phases.names == "optimizer"))
     rows = np.flatnonzero(mine & (card_ledger.category == Category.TEMPORARIES))
@@ -93,16 +90,11 @@ def _fused(e: Evidence, optimizer: dict[str, Any]) -> Iterator[Finding]:
             rule=RULE.name,
             title=f"`fused=True` in {optimizer['class']}: {fmt(saves)} less at the peak",
             evidence="The peak lies inside optimizer.step(), and temporaries of "
-            f"{_implementation(switches)} make it; the fused one has none.",
+            f"{_implementation(optimizer['switches'])} make it; the fused one has none.",
             low=saves,
             high=saves,
             ground="simulated",
-            code=None
-            if name is None
-            else "import torch\n\n"
-            f'groups = [{{**g, "fused": True, "foreach": False}} for g in {name}.param_groups]\n'
-            f"{name} = torch.optim.{optimizer['class']}(groups, fused=True)"
-            "   # before the first step: its state begins anew",
+            code=None if name is None else fused_code(name, optimizer),
         )
 
 

@@ -1,4 +1,4 @@
-"""Try an 8-bit optimizer, or adapters, on a failed step."""
+"""Try a fused step, an 8-bit optimizer, or adapters, on a failed step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nbmem.core.session.categories import Category
 from nbmem.core.units import format_bytes
 from nbmem.report.analysis.library_calls import library_model, name_of_library_model
 from nbmem.report.analysis.oom.continuations.continuation import LIVE, NEVER, FutureBlock
-from nbmem.report.analysis.optimizer_state import COPIES
+from nbmem.report.analysis.optimizer_state import COPIES, can_be_fused, fused_code
 from nbmem.report.analysis.program_names import code_name, largest_model, largest_optimizer
 from nbmem.report.model import Finding
 
@@ -29,6 +29,28 @@ _ADAPTERS = 0.02
 _TRAINER = ("transformers", "trainer.py")
 _OF_TRAINED = (Category.GRADIENTS, Category.OPTIMIZER_STATE)
 _STEPS = ("forward", "backward", "optimizer")
+
+
+def fused_step(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
+    """Yield the fused implementation where another one's step failed."""
+    optimizer = largest_optimizer(trial.case.card_ledger.session)
+    if trial.phase != "optimizer" or optimizer is None or not can_be_fused(optimizer):
+        return
+    live = trial.rows(Category.TEMPORARIES)
+    then = trial.then.changed(lambda block: block._replace(size=1) if _is_of_step(block) else block)
+    name, size = code_name(optimizer), trial.bytes_of(live)
+    yield (
+        Finding(
+            rule="optimizer_state",
+            title=f"`fused=True` in {optimizer['class']}: its step has no temporaries",
+            evidence=f"They held {format_bytes(size)} when memory ran out.",
+            low=size,
+            high=size,
+            ground="simulated",
+            code=None if name is None else fused_code(name, optimizer),
+        ),
+        trial.now(freed=live.tolist(), then=then),
+    )
 
 
 def eight_bit_state(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
