@@ -55,7 +55,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 def _trained(e: Evidence, found: Logits) -> Iterator[Finding]:
     high = e.report.peak.allocated - e.peak_without(found.rows)
     kept = found.part_bytes + found.weight_bytes
-    if kept >= high or not _is_told(e, high):
+    if kept >= high or not _is_worth_it(e, high):
         return
     size = _at_peak(e, found)
     yield Finding(
@@ -73,7 +73,7 @@ def _trained(e: Evidence, found: Logits) -> Iterator[Finding]:
     )
 
 
-def _is_told(e: Evidence, high: int) -> bool:
+def _is_worth_it(e: Evidence, high: int) -> bool:
     """Return whether so many bytes are worth another loss.
 
     With room on the card they must be half of the peak and a quarter of the card: each training of
