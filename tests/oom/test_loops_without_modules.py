@@ -2,8 +2,7 @@
 
 import pytest
 
-import nbmem
-from nbmem import virtual
+from tests.oom import programs
 
 pytestmark = pytest.mark.torch
 MIB = 1 << 20
@@ -63,25 +62,20 @@ def first_oom(code, *, fails=True):
 
     Return its out-of-memory error or None, the length of `outs`, and what is free in private pools.
     """
-    import torch
-
-    virtual.deactivate()
-    names = {"__name__": "__main__"}
-    with virtual.activated("T4", defer=True):
-        trace = nbmem.trace("cell", namespace=names)
-        if fails:
-            with pytest.raises(torch.OutOfMemoryError), trace:
-                exec(compile(code, "cell.py", "exec"), names)
-        else:
-            with trace:
-                exec(compile(code, "cell.py", "exec"), names)
-        held = len(names.get("outs", ()))
-        pools = [
-            s["blocks"] for s in torch.cuda.memory_snapshot() if s["segment_pool_id"] != (0, 0)
-        ]
-        free = sum(b["size"] for blocks in pools for b in blocks if b["state"] == "inactive")
+    trace, (held, free) = programs.run(
+        code, fails=fails, defer=True, look=lambda names: (len(names.get("outs", ())), _pooled())
+    )
     ooms = trace.report().ooms
     return (ooms[0], held, free) if ooms else (None, held, free)
+
+
+def _pooled():
+    """Return the free bytes in private pools, as torch's snapshot has them."""
+    import torch
+
+    segments = [s for s in torch.cuda.memory_snapshot() if s["segment_pool_id"] != (0, 0)]
+    blocks = [block for segment in segments for block in segment["blocks"]]
+    return sum(block["size"] for block in blocks if block["state"] == "inactive")
 
 
 @pytest.mark.parametrize(

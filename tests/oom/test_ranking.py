@@ -6,13 +6,13 @@ import re
 import pytest
 
 import nbmem
-from nbmem import virtual
 from nbmem.frontends.sidebar.report_summary import summary
 from nbmem.views.exports.report import report_json
 from nbmem.views.html import render_html
 from nbmem.views.oom import without_ooms
 from nbmem.views.text import render_text
 from tests.fake_cudnn import FakeCudnn
+from tests.oom import programs
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("card")]
 MIB, GIB = 1 << 20, 1 << 30
@@ -38,19 +38,7 @@ for _ in range({steps}):
 
 def run(code, *, conf=None, fails=True):
     """Run a program on a new card; return its trace."""
-    import torch
-
-    virtual.deactivate()
-    names = {"__name__": "__main__"}
-    with virtual.activated("T4", conf=conf):
-        trace = nbmem.trace("cell", namespace=names)
-        if fails:
-            with pytest.raises(torch.OutOfMemoryError), trace:
-                exec(compile(code, "cell.py", "exec"), names)
-        else:
-            with trace:
-                exec(compile(code, "cell.py", "exec"), names)
-    return trace
+    return programs.run(code, conf=conf, fails=fails)[0]
 
 
 def test_what_grows_is_answered_by_what_lets_the_program_run_on_alone():

@@ -2,8 +2,7 @@
 
 import pytest
 
-import nbmem
-from nbmem import virtual
+from tests.oom import programs
 
 pytestmark = pytest.mark.torch
 MIB, GIB = 1 << 20, 1 << 30
@@ -17,20 +16,12 @@ net = nn.Sequential(*(nn.Linear(8192, 8192, bias=False) for _ in range({layers})
 
 
 def run(code, *, fails):
-    """Run a program on a new T4; return its first out-of-memory error and what is allocated."""
+    """Run a program on a new card; return its out-of-memory error and what is allocated."""
     import torch
 
-    virtual.deactivate()
-    names = {"__name__": "__main__"}
-    with virtual.activated("T4", defer=True):
-        trace = nbmem.trace("cell", namespace=names)
-        if fails:
-            with pytest.raises(torch.OutOfMemoryError), trace:
-                exec(compile(code, "cell.py", "exec"), names)
-        else:
-            with trace:
-                exec(compile(code, "cell.py", "exec"), names)
-        allocated = torch.cuda.memory_allocated()
+    trace, allocated = programs.run(
+        code, fails=fails, defer=True, look=lambda _names: torch.cuda.memory_allocated()
+    )
     ooms = trace.report().ooms
     return ooms[0] if ooms else None, allocated
 

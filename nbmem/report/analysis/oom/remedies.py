@@ -100,12 +100,10 @@ def _growth(trial: Trial) -> Attempts:
     if is_graph_name(most.name):  # a step of several forwards: nothing that can be kept elsewhere
         return
     name = f"`{most.name.removeprefix('local ')}`" if most.name else f"What {most.line} makes"
+    outcome = trial.now(freed=rows.tolist(), then=kept_elsewhere(then, requested))
     names = (trial.case.card_ledger.name(row) for row in grown.tolist())
     if then.loop and most.name and any(map(is_graph_name, names)):
-        yield (
-            _growing_graph(most.name, trial, size),
-            trial.now(freed=rows.tolist(), then=kept_elsewhere(then, requested)),
-        )
+        yield _growing_graph(most.name, trial, size), outcome
         return
     yield (
         Finding(
@@ -117,7 +115,7 @@ def _growth(trial: Trial) -> Attempts:
             high=size,
             ground="simulated",
         ),
-        trial.now(freed=rows.tolist(), then=kept_elsewhere(then, requested)),
+        outcome,
     )
 
 
