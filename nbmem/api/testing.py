@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from nbmem.api.tracing import Trace, open, running_recorder  # noqa: A004 - nbmem's own
@@ -203,10 +204,16 @@ def diff(
     """
     from nbmem.report.analysis.compare import compare, summarize_side
 
+    traces = [one if isinstance(one, Trace) else open(one, max_size=max_size) for one in (a, b)]
+    names = [trace.name for trace in traces]
+    if names[0] == names[1] and a != b:  # one script, recorded twice
+        names = [
+            name if isinstance(one, Trace) else PurePath(one).name
+            for name, one in zip(names, (a, b), strict=True)
+        ]
     sides = []
-    for at, given in enumerate((a, b)):
-        trace = given if isinstance(given, Trace) else open(given, max_size=max_size)
+    for at, (trace, name) in enumerate(zip(traces, names, strict=True)):
         step = None if steps is None else steps[at]
-        label = trace.name if step is None else f"{trace.name}, step {step}"
+        label = name if step is None else f"{name}, step {step}"
         sides.append(summarize_side(trace._finished(), label=label, step=step))  # noqa: SLF001 - nbmem's own
     return Diff(compare(*sides))

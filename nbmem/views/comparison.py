@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nbmem.core.session.categories import ACTIVE
 from nbmem.core.units import format_bytes
 from nbmem.views import style
+from nbmem.views.charts.overlay import overlay
 from nbmem.views.grid import in_columns
+from nbmem.views.html import page
 from nbmem.views.markup import Markup, clipped, element, one_line
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ _KINDS = (
     ("holder", "Holders at the peak"),
     ("line", "Lines that allocated what lived at the peak"),
 )
+_ALLOCATED = {category.label for category in ACTIVE}
 _SAME = "Both sides hold the same at their peaks."
 
 
@@ -37,11 +41,15 @@ def render_comparison(comparison: Comparison, *, width: int = 100) -> str:
     if not comparison.changes:
         blocks.append(_SAME)
     notes = [f"- {note}" for note in comparison.notes]
-    return "\n\n".join([f"A = {a}\nB = {b}", *blocks, *(["\n".join(notes)] if notes else [])])
+    return "\n\n".join(
+        [_verdict(comparison), f"A = {a}\nB = {b}", *blocks, *(["\n".join(notes)] if notes else [])]
+    )
 
 
 def render_comparison_html(comparison: Comparison) -> str:
-    """Draw a comparison for a notebook's output."""
+    """Draw a comparison for a notebook's output: both courses, then what changed."""
+    drawn = overlay(comparison)
+    picture = [drawn.image(style.PICTURE)] if drawn else []
     a, b = one_line(comparison.a.label), one_line(comparison.b.label)
     tables = [
         _html_table(f"{a} against {b}", [("", a, b, "change"), *_figures(comparison)]),
@@ -53,7 +61,14 @@ def render_comparison_html(comparison: Comparison) -> str:
     said = [element("div", note, style=style.ABOUT) for note in comparison.notes]
     if not comparison.changes:
         said.insert(0, element("div", _SAME))
-    return element("div", *tables, *said, style=style.BOX)
+    first = element("div", _verdict(comparison), style=style.VERDICT)
+    return element("div", first, *picture, *tables, *said, style=style.BOX)
+
+
+def render_comparison_page(comparison: Comparison) -> str:
+    """Draw a comparison as a page of its own."""
+    title = f"{one_line(comparison.a.label)} against {one_line(comparison.b.label)}"
+    return page(title, render_comparison_html(comparison))
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
@@ -75,6 +90,30 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         for c in comparison.changes
     ]
     return {**sides, "changes": changes, "notes": list(comparison.notes)}
+
+
+def _verdict(comparison: Comparison) -> str:
+    """Say in one sentence which side peaks higher, and by what most of all."""
+    a, b = comparison.a.allocated, comparison.b.allocated
+    if a == b:
+        return f"Both sides peak at {format_bytes(a)} allocated."
+    way = "higher" if b > a else "lower"
+    said = (
+        f"B peaks {format_bytes(abs(b - a))} {way} than A: {format_bytes(b)}, not {format_bytes(a)}"
+    )
+    most = next(
+        (
+            change
+            for change in comparison.changes
+            if change.kind == "category"
+            and change.name in _ALLOCATED
+            and (change.change > 0) == (b > a)
+        ),
+        None,
+    )
+    if most is None:
+        return f"{said}."
+    return f"{said}. Largest difference: {most.name}, {_signed(most.change)}."
 
 
 def _figures(comparison: Comparison) -> list[tuple[str, ...]]:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.arguments import add_max_size
 from nbmem.core.errors import UsageError
-from nbmem.core.files.atomic_write import write_json
-from nbmem.frontends.cli.subcommand import EXIT_OK, Subcommand, writable, write_out
+from nbmem.core.files.atomic_write import write_json, write_text
+from nbmem.frontends.cli.subcommand import EXIT_OK, Subcommand, targets, write_out
 
 if TYPE_CHECKING:
     import argparse
@@ -26,21 +26,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", metavar="FILE", help="write the comparison as JSON (a stable form)"
     )
+    parser.add_argument(
+        "--html", metavar="FILE", help="write it as a page, with both timelines in one picture"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Compare, and print what changed."""
     from nbmem.api.testing import diff
+    from nbmem.views.comparison import render_comparison_page
 
     steps = None if options.steps is None else _steps(options.steps)
     if options.b is None and steps is None:
         raise UsageError(
             "nbmem diff needs a second file, or --steps M,N to compare two steps of A."
         )
-    target = None if options.json is None else writable(options.json, "--json")
+    files = targets(options)
     found = diff(options.a, options.b or options.a, steps=steps, max_size=options.max_size)
-    if target is not None:
-        write_json(target, found.to_json())
+    if "json" in files:
+        write_json(files["json"], found.to_json())
+    if "html" in files:
+        write_text(files["html"], render_comparison_page(found.comparison))
     write_out(str(found))
     return EXIT_OK
 

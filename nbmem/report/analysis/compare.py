@@ -10,6 +10,7 @@ from nbmem.core.errors import UsageError
 from nbmem.core.session.cards import fullest
 from nbmem.core.session.categories import BESIDE, RESERVED
 from nbmem.core.session.tensor_names import root_of
+from nbmem.report.analysis.aligned_courses import Course, course
 from nbmem.report.analysis.totals_by_name import bytes_by_account
 from nbmem.report.ledger.card_ledger import CardLedger
 
@@ -63,6 +64,7 @@ class Side:
         left: Allocated bytes at its end.
         held: Bytes at the peak by kind and name.
         lines: Whether stacks were taken.
+        course: Memory after each event.
     """
 
     label: str
@@ -72,6 +74,7 @@ class Side:
     left: int
     held: Mapping[tuple[Kind, str], int]
     lines: bool
+    course: Course
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +148,7 @@ def summarize_side(session: Session, *, label: str | None = None, step: int | No
         left=int(card_ledger.allocated[last]),
         held=held,
         lines=bool(session.stacks),
+        course=course(card_ledger, first, last),
     )
 
 

@@ -82,14 +82,14 @@ def areas(held: Ints, reserved: Ints, shown: Sequence[Category], field: Field) -
     parts = [
         element(
             "path",
-            d=_stairs(reserved, field, closed=True),
+            d=stairs(reserved, field, closed=True),
             fill=fill(Category.CACHED_RELEASABLE),
             opacity="0.45",
         )
     ]
     tops = np.cumsum(held[:, list(shown)], axis=1) if shown else held[:, :0]
     for i in reversed(range(len(shown))):
-        path = _stairs(tops[:, i], field, closed=True)
+        path = stairs(tops[:, i], field, closed=True)
         parts.append(element("path", d=path, fill=fill(shown[i])))
     return parts
 
@@ -98,7 +98,7 @@ def dashed(values: Ints, field: Field) -> Markup:
     """Draw the dashed line of the reserved bytes."""
     return element(
         "path",
-        d=_stairs(values, field, closed=False),
+        d=stairs(values, field, closed=False),
         fill="none",
         stroke=INK,
         stroke_width="1.5",
@@ -106,10 +106,10 @@ def dashed(values: Ints, field: Field) -> Markup:
     )
 
 
-def _stairs(values: NDArray[np.float64] | Ints, field: Field, *, closed: bool) -> str:
+def stairs(values: NDArray[np.float64] | Ints, field: Field, *, closed: bool) -> str:
     """Return a stepped path over all columns.
 
-    It has whole pixels and relative steps, to be short.
+    It has whole pixels and relative steps, to be short. `closed` adds the edges of an area.
     """
     left, bottom = field.left, field.bottom
     heights = np.rint(field.height * np.asarray(values) / field.most).astype(np.int64)
