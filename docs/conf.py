@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 import nbmem  # noqa: E402 - this checkout's, not an installed one
 from nbmem.views.explorer import MIME  # noqa: E402
 from nbmem.views.exports.interactive_page import SCRIPTS, interactive_report  # noqa: E402
-from nbmem.views.mime_types import OOM_MIME  # noqa: E402
+from nbmem.views.mime_types import DRAWN  # noqa: E402
 
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 _URLS = _PROJECT["urls"]
@@ -84,7 +84,7 @@ def _stage_notebooks() -> None:
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         executed = ROOT / "out" / "notebooks" / path.name
         book = json.loads((executed if executed.exists() else path).read_text(encoding="utf-8"))
-        for mime in (MIME, OOM_MIME):
+        for mime in DRAWN:
             for data in _outputs(book, mime):
                 html = "".join(data["text/html"])
                 data["text/html"] = interactive_report(html, data.pop(mime), mime)

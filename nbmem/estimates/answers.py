@@ -36,8 +36,8 @@ class _DisplayedAnswer:
         text: str = self._view.render_text(self)
         return text
 
-    def _repr_mimebundle_(self, **_options: Any) -> dict[str, str]:
-        bundle: dict[str, str] = self._view.mimebundle(self)
+    def _repr_mimebundle_(self, **_options: Any) -> dict[str, Any]:
+        bundle: dict[str, Any] = self._view.mimebundle(self)
         return bundle
 
     def to_json(self) -> dict[str, Any]:

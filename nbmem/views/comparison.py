@@ -47,7 +47,7 @@ def render_comparison(comparison: Comparison, *, width: int = 100) -> str:
 
 
 def render_comparison_html(comparison: Comparison) -> str:
-    """Draw a comparison for a notebook's output: both courses, then what changed."""
+    """Draw a comparison for a notebook: both timelines, then what changed."""
     drawn = overlay(comparison)
     picture = [drawn.image(style.PICTURE)] if drawn else []
     a, b = one_line(comparison.a.label), one_line(comparison.b.label)

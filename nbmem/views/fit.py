@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from nbmem.core.units import format_bytes
 from nbmem.views import style
 from nbmem.views.charts.growth import growth
+from nbmem.views.exports.interactive_page import explorer_script, interactive_report
+from nbmem.views.fit_data import fit_data
 from nbmem.views.grid import Grid, TableCell, cells
 from nbmem.views.html import page
 from nbmem.views.markup import Markup, clipped, element
+from nbmem.views.mime_types import FIT_MIME
 from nbmem.views.notes_html import listed
 
 if TYPE_CHECKING:
@@ -57,13 +61,28 @@ def render_html(fit: Fit) -> str:
 
 
 def render_page(fit: Fit) -> str:
-    """Render the result as a whole HTML document."""
-    return page(f"fit {fit.variable} of {fit.title}", render_html(fit))
+    """Render the result as a whole HTML document.
+
+    The value can be dragged on its chart.
+    """
+    still = render_html(fit)
+    data = _chart_data(fit)
+    if data is not None:
+        still = interactive_report(still, data, FIT_MIME) + explorer_script()
+    return page(f"fit {fit.variable} of {fit.title}", still)
 
 
-def mimebundle(fit: Fit) -> dict[str, str]:
-    """Return text and HTML as a MIME bundle."""
-    return {"text/plain": render_text(fit), "text/html": render_html(fit)}
+def mimebundle(fit: Fit) -> dict[str, Any]:
+    """Return text, HTML and the data of the chart as a MIME bundle."""
+    bundle: dict[str, Any] = {"text/plain": render_text(fit), "text/html": render_html(fit)}
+    data = _chart_data(fit)
+    return bundle if data is None else bundle | {FIT_MIME: data}
+
+
+def _chart_data(fit: Fit) -> dict[str, Any] | None:
+    runs = _probes(fit, bars=True)
+    tables = ((runs.title, replace(runs, title="").text()), ("Formula", formula(fit)))
+    return fit_data(fit, tables)
 
 
 def formula(fit: Fit) -> str:

@@ -11,12 +11,15 @@ import pytest
 
 from nbmem.api import tracing
 from nbmem.core.files.session import save_session
+from nbmem.views.charts.growth import LEFT, RIGHT, WIDTH, right_edge
 from nbmem.views.exports.page import explorer_page
 from nbmem.views.exports.viewer import viewer_page
+from nbmem.views.fit import render_page
 from nbmem.views.mime_bundle import mimebundle
 from tests.browser.pages import expect, picture
 from tests.ranks.test_world_views import alternating
 from tests.views import sample_reports as sample
+from tests.views.test_fit_data import FIT
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "snapshots"
 DROP = """([name, data]) => {
@@ -63,6 +66,29 @@ def test_the_address_keeps_the_chosen_moment(offline, page, tmp_path):
     assert "#event=" in offline.url
     page.goto(offline.url)
     expect(page.get_by_test_id("nbx-where")).to_have_text(said, use_inner_text=True)
+
+
+def test_the_value_of_a_fit_is_dragged_on_its_chart(offline, tmp_path):
+    path = tmp_path / "fit.html"
+    path.write_text(render_page(FIT), encoding="utf-8")
+    offline.goto(path.as_uri())
+    said = offline.get_by_test_id("nbx-fit-said")
+    expect(said).to_have_text("batch = 10 fits: every value below this answer that was tried does")
+    slider = offline.get_by_test_id("nbx-fit-slider")
+    slider.focus()
+    for _ in range(2):
+        offline.keyboard.press("ArrowLeft")
+    expect(said).to_have_text("batch = 8 fits: the process takes 8.00 GiB")
+    expect(offline.locator(".nbx-Fit-table caption")).to_have_text("At the peak, as it ran")
+    box = offline.locator(".nbx-Fit-picture").bounding_box()
+    axis = LEFT + (RIGHT - LEFT) * 12 / right_edge(FIT)
+    middle = (box["x"] + box["width"] * axis / WIDTH, box["y"] + box["height"] / 2)
+    offline.mouse.move(box["x"] + 100, middle[1])
+    offline.mouse.down()
+    offline.mouse.move(*middle)
+    offline.mouse.up()
+    expect(said).to_contain_text("batch = 12 by luck")
+    expect(offline.locator(".nbx-Fit-table tr").first).to_contain_text("12.00 GiB")
 
 
 def test_a_page_of_a_world_has_each_ranks_explorer_when_it_is_unfolded(offline, tmp_path):

@@ -6,6 +6,8 @@ import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 
 import { CommandIDs } from '../sidebar/commands.js';
 import { goToLine, insert } from '../sidebar/document.js';
+import { FIT_MIME } from './fitchart.js';
+import { FitRenderer } from './fitrenderer.js';
 import { OOM_MIME } from './oomcard.js';
 import { OomRenderer } from './oomrenderer.js';
 import { MIME, ReportRenderer } from './renderer.js';
@@ -33,6 +35,12 @@ export const explorer: JupyterFrontEndPlugin<void> = {
       mimeTypes: [OOM_MIME],
       defaultRank: 40,
       createRenderer: options => new OomRenderer(options.mimeType, actionsOf(app, tracker))
+    });
+    rendermime.addFactory({
+      safe: true, // texts and a picture, in which nothing runs
+      mimeTypes: [FIT_MIME],
+      defaultRank: 40,
+      createRenderer: options => new FitRenderer(options.mimeType)
     });
   }
 };

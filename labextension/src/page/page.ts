@@ -7,6 +7,7 @@ import { Choice } from '../explorer/choice.js';
 import { unpack } from '../explorer/data.js';
 import { h } from '../explorer/dom.js';
 import type { IBokeh } from '../explorer/figures.js';
+import { FIT_MIME, fitChart, fitOf } from '../explorer/fitchart.js';
 import { OOM_MIME, oomCard, oomOf, tracebackBefore } from '../explorer/oomcard.js';
 import { NO_ACTIONS } from '../explorer/tips.js';
 import { eventIn, keepInAddress, momentAt } from './address.js';
@@ -16,6 +17,7 @@ import { Viewer } from './viewer.js';
 /** Written by nbmem/views/exports/interactive_page.py: a picture with tables, then the data in a script. */
 const DATA = 'script[type="application/vnd.nbmem.report+json"]';
 const CARD = `script[type="${OOM_MIME}"]`;
+const FIT = `script[type="${FIT_MIME}"]`;
 
 function bokeh(): Promise<IBokeh> {
   const { default: inner } = bundled as { default?: IBokeh };
@@ -40,16 +42,15 @@ async function enliven(script: Element, index: number): Promise<void> {
   }
 }
 
-/** Put an error's card where its explanation stands; what cannot be read leaves that there. */
-function explain(script: Element): void {
+/** Put a card or a chart where its HTML stands; what cannot be read leaves that there. */
+function replaceStill(script: Element, make: (data: unknown) => HTMLElement): void {
   const still = script.previousElementSibling as HTMLElement | null;
   try {
-    const oom = oomOf(JSON.parse(script.textContent ?? ''));
-    const card = oomCard(oom, NO_ACTIONS, tracebackBefore(script));
-    script.after(h('div', { class: 'nbx-Report' }, card));
+    const made = make(JSON.parse(script.textContent ?? ''));
+    script.after(h('div', { class: 'nbx-Report' }, made));
     still?.remove();
   } catch {
-    // The explanation is whole without the card.
+    // The HTML is whole without it.
   }
 }
 
@@ -74,7 +75,12 @@ function begin(script: Element, index: number): void {
   }
 }
 
-document.querySelectorAll(CARD).forEach(explain);
+for (const script of document.querySelectorAll(CARD)) {
+  replaceStill(script, data => oomCard(oomOf(data), NO_ACTIONS, tracebackBefore(script)));
+}
+for (const script of document.querySelectorAll(FIT)) {
+  replaceStill(script, data => fitChart(fitOf(data)));
+}
 document.querySelectorAll(DATA).forEach(begin);
 
 /** Written by nbmem/views/exports/viewer.py: a page for any file. */

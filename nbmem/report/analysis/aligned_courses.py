@@ -1,4 +1,4 @@
-"""Put two recordings' events on one axis, so that equal phases lie above each other."""
+"""Put two recordings' events on one axis, by the phases of both."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _common_bounds(a: Course, b: Course) -> Iterator[tuple[int, int]]:
 def _keyed(
     phases: Sequence[tuple[int, int, str, int | None]],
 ) -> Iterator[tuple[Key, tuple[int, int]]]:
-    """Yield each phase with its step, its name, and how many such came before it."""
+    """Yield the events of each phase, by step, name and count of such phases."""
     seen: dict[tuple[int, str], int] = {}
     for first, last, name, step in phases:
         kind = (-1 if step is None else step, name)

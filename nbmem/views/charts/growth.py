@@ -39,8 +39,7 @@ def growth(fit: Fit) -> Picture | None:
     ran = [p for p in fit.probes if p.ran and p.value is not None]
     if len(ran) < 2:
         return None
-    edge = fit.limit or fit.best or fit.probes[-1].value or 1
-    right = max(min(edge * _BEYOND, max(p.value or 0 for p in ran) * 1.05), 1)
+    right = right_edge(fit)
     shown = [p for p in ran if (p.value or 0) <= right]
     top = max(fit.card.total, *(p.need for p in shown)) * 1.08
 
@@ -74,6 +73,12 @@ def growth(fit: Fit) -> Picture | None:
     return picture(parts, bottom=BOTTOM + 74, alt=_alt(fit), width=WIDTH)
 
 
+def right_edge(fit: Fit) -> float:
+    """Return the value at the right edge of the picture; the left edge is 0."""
+    edge = fit.limit or fit.best or fit.probes[-1].value or 1
+    return max(min(edge * _BEYOND, max(p.value or 0 for p in fit.probes if p.ran) * 1.05), 1)
+
+
 def _band(fit: Fit, x: Callable[[float], float]) -> list[Markup]:
     """Draw the values that fit by luck; nothing where there are none."""
     if fit.best is None or fit.safe == fit.best:
@@ -104,7 +109,7 @@ def _legend(fit: Fit) -> list[Markup]:
     at, base = LEFT, BOTTOM + 62
     marks = [
         (_dot(at + 5, base - 5, None), "process: fits", 122),
-        (_dot(at + 127, base - 5, None, fits=False), "does not fit, on an endless card", 230),
+        (_dot(at + 127, base - 5, None, fits=False), "does not fit, on an endless card", 244),
     ]
     parts: list[Markup] = []
     for mark, text, width in marks:

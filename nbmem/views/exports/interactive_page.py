@@ -53,7 +53,7 @@ def interactive_report(still: str, output: Mapping[str, Any], mime: str = MIME) 
         still: Its static form, HTML.
         output: The data under `mime` in a notebook's output. They are not trusted: as JSON without
             a `<` they cannot end their script element.
-        mime: `MIME` for a report, `OOM_MIME` for the card of an error.
+        mime: One of `DRAWN`.
     """
     data = json.dumps(output, separators=(",", ":")).replace("<", "\\u003c")
     return Markup(

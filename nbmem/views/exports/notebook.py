@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from nbconvert.exporters import HTMLExporter
 
-from nbmem.views.explorer import MIME
 from nbmem.views.exports.interactive_page import explorer_script, interactive_report
-from nbmem.views.mime_types import OOM_MIME
+from nbmem.views.mime_types import DRAWN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +37,7 @@ class MemoryHTMLExporter(HTMLExporter):  # type: ignore[misc]  # mypy has no typ
     ) -> tuple[str, dict[str, Any]]:
         """Convert a notebook without changing it."""
         nb = copy.deepcopy(nb)
-        drawn = [(data, mime) for data in _outputs(nb) for mime in (MIME, OOM_MIME) if mime in data]
+        drawn = [(data, mime) for data in _outputs(nb) for mime in DRAWN if mime in data]
         for data, mime in drawn:
             data[HTML] = interactive_report(_text(data.get(HTML, "")), data.pop(mime), mime)
         page, resources = super().from_notebook_node(nb, resources, **options)

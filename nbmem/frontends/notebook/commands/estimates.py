@@ -89,7 +89,7 @@ class EstimateProgress:
         """Replace the progress with the result."""
         self._put(answer._repr_mimebundle_())
 
-    def _put(self, bundle: dict[str, str]) -> None:
+    def _put(self, bundle: dict[str, Any]) -> None:
         if self._handle is None:
             show_bundle(bundle)
         else:
@@ -105,10 +105,12 @@ class EstimateProgress:
         return text_bundle("\n".join([head, *(f"  {text}" for text in self._lines[-LINES:])]))
 
 
-def _with_head(head: str, bundle: dict[str, str]) -> dict[str, str]:
-    """Put a line of progress above a result's MIME bundle."""
-    line = text_bundle(head)
-    return {kind: "\n".join([line[kind], text]) for kind, text in bundle.items()}
+def _with_head(head: str, bundle: dict[str, Any]) -> dict[str, str]:
+    """Put a line of progress above a result's text and HTML.
+
+    Data for a renderer have no place for it, and are left out.
+    """
+    return {kind: "\n".join([line, bundle[kind]]) for kind, line in text_bundle(head).items()}
 
 
 class CellSource(NamedTuple):
