@@ -286,6 +286,8 @@ export interface ILastReport {
   phases_left_out: number;
   /** Advice, the largest saving first. */
   findings: IFinding[];
+  /** Rules whose first finding `%nbmem try` can apply to the cell. */
+  tries: string[];
   /** One sentence each. */
   notes: string[];
   /** The exception that ended it. */
@@ -721,6 +723,7 @@ const isLastReport = record([
   ['phases', list(isPhase)],
   ['phases_left_out', integer],
   ['findings', list(isFinding)],
+  ['tries', list(text)],
   ['notes', list(text)],
   ['error', nullable(text)]
 ]);

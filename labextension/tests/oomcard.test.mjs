@@ -24,8 +24,8 @@ for (const output of [
 }
 
 test('what tries a tip is one command, whatever a saved notebook holds', () => {
-  assert.equal(tryLine({ try: 'grows_each_step' }), '%nbmem try grows_each_step');
+  assert.equal(tryLine('grows_each_step'), '%nbmem try grows_each_step');
   for (const hostile of ['x\nimport os', '!rm', '', 'A'.repeat(99), 3, null, undefined]) {
-    assert.equal(tryLine({ try: hostile }), null);
+    assert.equal(tryLine(hostile), null);
   }
 });

@@ -18,10 +18,10 @@ model(torch.zeros(256, 1024, device="cuda")).sum().backward()"""
 KEPT = 4 * (1024 * 1024 + 1024) * 4
 
 
-def finding(**fields):
-    """The shared message's finding, with these fields."""
+def finding(tries=(), **fields):
+    """The shared message's finding, with these fields, and the rules that can be tried."""
     report = golden("last_report")
-    return report | {"findings": [report["findings"][0] | fields]}
+    return report | {"findings": [report["findings"][0] | fields], "tries": list(tries)}
 
 
 @pytest.mark.cells(LOAD, KEEP, KEEP, "%nbmem tips", "%nbmem unmute checkpoint_kept", KEEP)
@@ -80,3 +80,18 @@ def test_a_hostile_report_can_have_nothing_done(notebook, page):
     page.get_by_test_id("nbmem-said").get_by_text("not what a finding of the last").wait_for()
     notebook.run(2)
     assert int(notebook.printed(2)) == 2**24, "it is there"
+
+
+@pytest.mark.cells(LOAD, "kept = torch.zeros(2**22, device='cuda')", "")
+def test_a_tip_is_tried_in_a_cell_of_its_own(notebook, page):
+    notebook.run(0)
+    notebook.run(1)
+    tries = page.get_by_role("button", name="Try it")
+    for rule, known in (("x\nimport os", ["x\nimport os"]), ("grows_each_step", [])):
+        notebook.push(finding(known, rule=rule, title=repr(rule)))
+        page.get_by_test_id("nbmem-tips").get_by_text(repr(rule)).wait_for()
+        expect(tries).to_have_count(0)
+    notebook.push(finding(["grows_each_step"], rule="grows_each_step"))
+    tries.click()
+    page.locator(".jp-OutputArea").get_by_text("There is no report yet").wait_for()
+    assert "%nbmem try grows_each_step" in notebook.sources()

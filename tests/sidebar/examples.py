@@ -140,6 +140,7 @@ REPORT = m.LastReport(
             command=Command(name="free", arguments=("cache",)),
         ),
     ),
+    tries=("cache_held",),
     notes=("The names are <script>alert(1)</script>.",),
     error=None,
 )

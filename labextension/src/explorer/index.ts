@@ -1,11 +1,11 @@
 /** The renderer of nbmem's own output: what a traced cell leaves in the notebook. */
 
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { INotebookTracker, NotebookActions } from '@jupyterlab/notebook';
+import { INotebookTracker } from '@jupyterlab/notebook';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 
 import { CommandIDs } from '../sidebar/commands.js';
-import { goToLine, insert } from '../sidebar/document.js';
+import { goToLine, insert, insertAndRun } from '../sidebar/document.js';
 import { FIT_MIME } from './fitchart.js';
 import { FitRenderer } from './fitrenderer.js';
 import { OOM_MIME } from './oomcard.js';
@@ -60,8 +60,7 @@ function actionsOf(app: JupyterFrontEnd, tracker: INotebookTracker | null): IAct
     run: line => {
       const panel = tracker.currentWidget;
       if (panel !== null) {
-        insert(panel, line);
-        void NotebookActions.run(panel.content, panel.sessionContext);
+        insertAndRun(panel, line);
       }
     },
     goTo: line => void goToLine(tracker.currentWidget, line),

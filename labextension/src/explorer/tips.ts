@@ -36,7 +36,7 @@ export function tipsOf(data: IData, actions: IActions): HTMLElement {
 }
 
 /** The line that tries a tip; null where it cannot be tried. A saved notebook may hold anything. */
-export function tryLine({ try: rule }: Pick<ITip, 'try'>): string | null {
+export function tryLine(rule: unknown): string | null {
   return typeof rule === 'string' && /^[a-z][a-z0-9_]{0,39}$/.test(rule)
     ? `%nbmem try ${rule}`
     : null;
@@ -48,7 +48,7 @@ export function buttonsOf(tip: ITip, actions: IActions): HTMLElement {
   const { code } = tip;
   const said = h('span', { class: 'nbx-mod-quiet', role: 'status' });
   const { run } = actions;
-  const line = tryLine(tip);
+  const line = tryLine(tip.try);
   if (run !== null && line !== null) {
     buttons.append(
       button(

@@ -65,6 +65,12 @@ export function insert(host: Host, code: string): void {
   void notebook.scrollToItem(notebook.activeCellIndex, 'smart');
 }
 
+/** Put a line in a cell below the active one and run it; the line must change nothing. */
+export function insertAndRun(panel: NotebookPanel, line: string): void {
+  insert(panel, line);
+  void NotebookActions.run(panel.content, panel.sessionContext);
+}
+
 /** Whether the active cell is one that can be traced. */
 export function canTrace(host: Host | null): host is NotebookPanel {
   const model = host instanceof NotebookPanel ? host.content.activeCell?.model : null;

@@ -15,7 +15,7 @@ import { hostOf } from '../status.js';
 import { whyNothing } from '../why.js';
 import { Cells } from './cells.js';
 import { CommandIDs } from './commands.js';
-import { findCell, goTo, insert } from './document.js';
+import { findCell, goTo, insert, insertAndRun } from './document.js';
 import type { Front, IFollowed } from './front.js';
 import { memoryIcon } from './icons.js';
 import { Kernels } from './kernels.js';
@@ -250,10 +250,12 @@ function Body(props: {
       {state.ranks === null ? null : <Ranks ranks={state.ranks} />}
       <Tips
         findings={state.report?.findings ?? []}
+        tries={state.report?.tries ?? []}
         muted={state.muted}
         busy={state.cell !== null}
         actions={{
           insert: code => insert(host, code),
+          runLine: 'console' in host ? null : line => insertAndRun(host, line),
           run: command => said(model.run(command)),
           mute: (rule, muted) => said(model.request({ kind: 'mute_rule', rule, muted }))
         }}

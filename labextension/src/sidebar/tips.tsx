@@ -3,6 +3,7 @@
 import * as React from 'react';
 
 import { isAllowed } from '../actions.js';
+import { tryLine } from '../explorer/tips.js';
 import { clipped, formatBytes } from '../format.js';
 import type { ICommand, IFinding } from '../messages.js';
 import { savingOf } from './report.js';
@@ -13,12 +14,15 @@ const MOST_CODE = 5000;
 
 export interface ITipActions {
   insert: (code: string) => void;
+  /** Put a line in a cell below the active one and run it; null where there are no cells. */
+  runLine: ((line: string) => void) | null;
   run: (command: ICommand) => void;
   mute: (rule: string, muted: boolean) => void;
 }
 
 export function Tips(props: {
   findings: IFinding[];
+  tries: string[];
   muted: string[];
   busy: boolean;
   actions: ITipActions;
@@ -26,6 +30,8 @@ export function Tips(props: {
   const trans = React.useContext(Trans);
   const isMuted = (finding: IFinding): boolean => props.muted.includes(finding.rule);
   const shown = props.findings.filter(finding => !isMuted(finding)).slice(0, MOST_TIPS);
+  const firstOf = (finding: IFinding): boolean =>
+    props.findings.find(other => other.rule === finding.rule) === finding;
   const muted = new Set(props.findings.filter(isMuted).map(finding => finding.rule));
   if (props.findings.length === 0) {
     return null;
@@ -34,7 +40,14 @@ export function Tips(props: {
     <Section title={trans.__('Tips')} testId="nbmem-tips" note={String(shown.length)}>
       <ul className="nbmem-Tips">
         {shown.map((finding, i) => (
-          <Tip key={`${finding.rule}-${i}`} {...props} finding={finding} />
+          <Tip
+            key={`${finding.rule}-${i}`}
+            {...props}
+            finding={finding}
+            line={
+              firstOf(finding) && props.tries.includes(finding.rule) ? tryLine(finding.rule) : null
+            }
+          />
         ))}
       </ul>
       {[...muted].slice(0, MOST_TIPS).map(rule => (
@@ -53,9 +66,16 @@ export function Tips(props: {
   );
 }
 
-function Tip(props: { finding: IFinding; busy: boolean; actions: ITipActions }): React.JSX.Element {
+function Tip(props: {
+  finding: IFinding;
+  /** The line that tries it; null where it cannot be tried. */
+  line: string | null;
+  busy: boolean;
+  actions: ITipActions;
+}): React.JSX.Element {
   const trans = React.useContext(Trans);
-  const { finding, actions } = props;
+  const { finding, line, actions } = props;
+  const { runLine } = actions;
   const { code, command } = finding;
   const whileBusy = props.busy ? trans.__('Not while a cell runs') : undefined;
   const grounds = {
@@ -95,6 +115,22 @@ function Tip(props: { finding: IFinding; busy: boolean; actions: ITipActions }):
               : trans.__('Free %1 now', savingOf(finding.low, finding.high, trans))}
           </button>
         ) : null}
+        {line === null || runLine === null ? null : (
+          <button
+            className="nbmem-Button"
+            disabled={props.busy}
+            title={
+              whileBusy ??
+              trans.__(
+                '%1: the cell with this change, on a virtual card; nothing here changes',
+                line
+              )
+            }
+            onClick={() => runLine(line)}
+          >
+            {trans.__('Try it')}
+          </button>
+        )}
         {code === null ? null : (
           <button className="nbmem-Button" onClick={() => actions.insert(code.slice(0, MOST_CODE))}>
             {trans.__('Add as a cell')}

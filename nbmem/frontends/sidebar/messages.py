@@ -223,6 +223,7 @@ class LastReport:
         phases: In order of their start, the first MOST_PHASES.
         phases_left_out: How many more there were.
         findings: Advice, the largest saving first.
+        tries: Rules whose first finding `%nbmem try` can apply to the cell.
         notes: One sentence each.
         error: The exception that ended it.
     """
@@ -240,6 +241,7 @@ class LastReport:
     phases: tuple[Phase, ...]
     phases_left_out: int
     findings: tuple[Finding, ...]
+    tries: tuple[str, ...]
     notes: tuple[str, ...]
     error: str | None
 

@@ -8,6 +8,7 @@ from nbmem.core.session.categories import Category
 from nbmem.frontends.sidebar.loop_categories import parts_of
 from nbmem.frontends.sidebar.messages import MOST_PHASES, CardInfo, LastReport, Phase
 from nbmem.report.analysis.oom.ranking import ended_by_oom
+from nbmem.report.tips.applicable import can_be_tried
 from nbmem.views import oom, report_sentences
 from nbmem.views.verdict import verdict
 
@@ -58,6 +59,7 @@ def summary(report: Report, cell: Cell | None, t_ms: float) -> LastReport:
         phases=phases,
         phases_left_out=len(report.phases) - len(phases),
         findings=report.findings,
+        tries=tuple(dict.fromkeys(f.rule for f in report.findings if can_be_tried(f))),
         notes=report.notes,
         error=oom.title(report.ooms[0]) if ended_by_oom(report) else report.error,
     )
