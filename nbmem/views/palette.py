@@ -1,9 +1,9 @@
 """Define one colour for each category, distinct for the colour-blind.
 
 A category has one colour in all views. The hues are from Paul Tol's and Okabe and Ito's qualitative
-sets. They were moved where two of the twelve live categories came too close in simulated protanopia
-or deuteranopia. Memory outside the program's arrays is grey; hatching tells those greys apart. A
-test measures these distances.
+sets. They were moved where two of the twelve live categories came too close in simulated
+protanopia, deuteranopia or tritanopia. Memory outside the program's arrays is grey; hatching tells
+those greys apart. A test measures these distances.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ COLOURS: dict[Category, str] = {
     Category.OUTPUT_GRADIENTS: "#882255",
     Category.TEMPORARIES: "#E8D9A0",
     Category.WORKSPACE: "#EE8866",
-    Category.COMMUNICATION: "#239BEB",
-    Category.USER_TENSORS: "#CC526A",
+    Category.COMMUNICATION: "#7E9DE6",
+    Category.USER_TENSORS: "#BD4F6A",
     Category.UNKNOWN: "#594A0D",
     Category.ROUNDING: "#D0D0D0",
     Category.PENDING: "#8C7FB8",
     Category.CACHED_RELEASABLE: "#BCC3CA",
     Category.CACHED_STUCK: "#8A939C",
-    Category.FRAMEWORKS: "#7A8B3C",
+    Category.FRAMEWORKS: "#7C7D31",
     Category.FRAMEWORKS_CACHED: "#C6CF9E",
     Category.CONTEXT: "#5F6B76",
     Category.OTHER_PROCESSES: "#A59C92",
@@ -39,7 +39,7 @@ HATCHES: dict[Category, str] = {
     Category.ROUNDING: "#9A9A9A",
     Category.CACHED_RELEASABLE: "#8A939C",
     Category.CACHED_STUCK: "#5F6B76",
-    Category.FRAMEWORKS_CACHED: "#7A8B3C",
+    Category.FRAMEWORKS_CACHED: "#7C7D31",
     Category.OTHER_PROCESSES: "#7C746B",
     Category.DRIVER: "#A59C92",
 }

@@ -216,3 +216,19 @@ def picture(page: Page, folder: Path | None, name: str, locator: Locator | None 
     if folder is not None:
         page.mouse.move(0, 0)
         (locator or page).screenshot(path=folder / f"{name}.png", animations="disabled")
+
+
+REPAINTED = """root => [...root.querySelectorAll('[style*="background"]')]
+  .filter(node => node.checkVisibility() && node.style.backgroundColor.startsWith('rgb('))
+  .filter(node => getComputedStyle(node).backgroundColor !== node.style.backgroundColor)
+  .map(node => node.className)"""
+
+
+def expect_own_colours(page, root):
+    """Check that a forced palette leaves what a colour tells, like a category, as it is."""
+    page.emulate_media(forced_colors="active")
+    assert page.evaluate("matchMedia('(forced-colors: active)').matches")
+    assert root.locator('[style*="background"]').count() > 3
+    repainted = root.evaluate(REPAINTED)
+    assert not repainted, repainted
+    page.emulate_media(forced_colors="none")

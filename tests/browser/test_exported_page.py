@@ -16,7 +16,7 @@ from nbmem.views.exports.page import explorer_page
 from nbmem.views.exports.viewer import viewer_page
 from nbmem.views.fit import render_page
 from nbmem.views.mime_bundle import mimebundle
-from tests.browser.pages import expect, picture
+from tests.browser.pages import expect, expect_own_colours, picture
 from tests.ranks.test_world_views import alternating
 from tests.views import sample_reports as sample
 from tests.views.test_fit_data import FIT
@@ -64,6 +64,7 @@ def test_the_address_keeps_the_chosen_moment(offline, page, tmp_path):
     expect_moment_after_click(reports(offline, path, 1).first)
     said = offline.get_by_test_id("nbx-where").inner_text()
     assert "#event=" in offline.url
+    expect_own_colours(offline, offline.get_by_test_id("nbx-report"))
     page.goto(offline.url)
     expect(page.get_by_test_id("nbx-where")).to_have_text(said, use_inner_text=True)
 

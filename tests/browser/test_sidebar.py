@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.browser.pages import LOAD, PANEL, expect, golden, picture
+from tests.browser.pages import LOAD, PANEL, expect, expect_own_colours, golden, picture
 
 TRAIN = """\
 %%memtrace
@@ -69,6 +69,7 @@ def test_a_narrow_panel_shows_all_of_it(notebook, page, pictures):
     page.get_by_test_id("nbmem-others").wait_for()
     notebook.drag_sidebar(200)
     panel = page.locator("#nbmem-sidebar")
+    expect_own_colours(page, panel)
     node = f"{PANEL}.node"
     assert page.evaluate(f"() => {node}.scrollWidth <= {node}.clientWidth")
     page.set_viewport_size({"width": 1344, "height": 1500})

@@ -103,7 +103,7 @@ class Run:
         known = [found.process for found in ledgers if found.process is not None]
         peak = Peak(
             at=Moment(
-                event=top,
+                event=top * 7,
                 t_ns=t_ns,
                 phase=row and row.name,
                 step=row and row.step,
