@@ -4,8 +4,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the recorder watches torch")
 
+import nbmem
 from nbmem import virtual
 from nbmem.core.session.categories import Category
+from nbmem.report.ledger.card_ledger import CardLedger
 from tests.capture.named_tensors import (
     C_OF_A_MODEL,
     MIB,
@@ -266,3 +268,35 @@ def test_a_gradient_as_large_as_a_workspace_is_told_from_it():
     assert {"gradient of model.2.0 (4160, 512) float32"} <= names
     assert all("backward of" not in name for name in names)
     assert found[-1]["cuBLAS workspace", C.WORKSPACE] == 2 * 8519680
+
+
+def test_a_list_names_its_layers_and_the_loops_variable_names_none():
+    names = {"nn": nn, "x": rows()}
+    with nbmem.trace("cell", namespace=names) as trace:
+        exec(LAYERS_IN_A_LIST, names)
+    kept = live_bytes(ledger := CardLedger(trace.session), ledger.events)
+    for i in range(3):
+        name = f"layers[{i}].weight"
+        assert kept[f"{name} (512, 512) float32", C.WEIGHTS] == MIB
+        assert kept[f"{name}.grad (512, 512) float32", C.GRADIENTS] == MIB
+
+
+LAYERS_IN_A_LIST = """
+layers = [nn.Linear(512, 512, device="cuda") for _ in range(3)]
+h = x
+for layer in layers:
+    h = layer(h)
+h.sum().backward()
+"""
+
+
+def test_a_parameter_of_no_module_is_a_weight():
+    names = {"own": [nn.Parameter(rows())], "leaf": rows().requires_grad_()}
+
+    def cell():
+        names["own"][0].mul(names["leaf"]).sum().backward()
+
+    kept = at_end(card_ledger_of(cell, **names))
+    assert kept["own[0] (256, 512) float32", C.WEIGHTS] == MIB // 2
+    assert kept["leaf (256, 512) float32", C.USER_TENSORS] == MIB // 2
+    assert kept["own[0].grad (256, 512) float32", C.GRADIENTS] == MIB // 2

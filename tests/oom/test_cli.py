@@ -68,7 +68,7 @@ def test_two_recordings_are_compared(nbmem, tmp_path):
         assert done.returncode == 0, done.stderr
     done = nbmem("diff", "1000.nbmem", "3000.nbmem", "--json", "diff.json")
     assert done.returncode == 0
-    assert done.stdout.startswith("A = train.py\nB = train.py\n")
+    assert "\nA = 1000.nbmem\nB = 3000.nbmem\n" in done.stdout
     changes = json.loads((tmp_path / "diff.json").read_text())["changes"]
     inputs = next(c for c in changes if (c["kind"], c["name"]) == ("category", "inputs"))
     assert inputs["change"] == 2000 * 4096 * 4

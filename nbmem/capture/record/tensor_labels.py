@@ -31,6 +31,7 @@ from nbmem.capture.record.time_budget import TimeBudget
 from nbmem.capture.record.tracked_objects import (
     Footprint,
     LocalNames,
+    NotebookPaths,
     OptimizerParameter,
     Parameter,
     SearchedModules,
@@ -107,6 +108,7 @@ class TensorLabelLog:
         self._modules: dict[int, TrackedObject] = {}
         self._optimizers: dict[int, TrackedObject] = {}
         self._locals = LocalNames()
+        self._paths = NotebookPaths()
         self._searched_modules = SearchedModules()
         self._parameters: dict[int, Parameter] = {}  # those that were looked up
         self._trees: dict[int, tuple[TrackedObject, ModuleTree]] = {}  # of named modules
@@ -512,7 +514,7 @@ class TensorLabelLog:
         if place.function:
             self._locals.set_name(place.path, known, place.function)
         else:
-            known.way = min(way, known.way or way, key=len)
+            self._paths.set_way(way, known)
 
     def _set_variable(self, name: str, tensor: Any) -> None:
         """Register the variable that holds a parameter that no module has.
@@ -668,7 +670,9 @@ class TensorLabelLog:
         told: set[int] = set()
         for name, module in tensors.modules_in(namespace):
             known = get_tracked(self._modules, module)
-            if id(module) not in told:
+            if self._paths.has_better(name, known):
+                self._learn_tree(known, module)
+            elif id(module) not in told:
                 told.add(id(module))
                 known.set_name(name)
                 self._learn_tree(known, module)
@@ -710,7 +714,8 @@ class TensorLabelLog:
         names = tensors.NameCallbacks(
             caches.also(others.add_candidate), self._member, self._set_variable, self._set_path
         )
-        yield from self._add_in_steps(mark, tensors.in_namespace(namespace, names), None)
+        lasting = self._without_loop_variables(namespace)
+        yield from self._add_in_steps(mark, tensors.in_namespace(lasting, names), None)
         legacy = self._caches.like_given(namespace)
         self.caches(mark, [*caches.pop(), *legacy])
         del legacy
@@ -728,6 +733,11 @@ class TensorLabelLog:
                 mark, iter(weights_and_buffers(module, known.tree)), known
             )
         self.gradients(mark, loop, {}, at_end=True)
+
+    def _without_loop_variables(self, namespace: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Leave out names that led to several modules: their list names them."""
+        shared = {n for n, _ in tensors.modules_in(namespace) if self._paths.is_shared(n)}
+        return {n: v for n, v in namespace.items() if n not in shared} if shared else namespace
 
     def _add_in_steps(
         self, mark: int, seen: Iterator[tensors.ObservedStorage], owner: TrackedObject | None

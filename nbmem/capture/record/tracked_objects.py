@@ -101,6 +101,41 @@ class TrackedObject:
             one = None if one.inside is None else one.inside[0]
 
 
+class NotebookPaths:
+    """Paths from the notebook's names to modules.
+
+    A path that has led to several living modules is a loop variable: one that led to a single
+    module is the better name (`layers[0]`, not `layer`).
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[str, TrackedObject] = {}
+        self._shared: set[str] = set()
+
+    def set_way(self, way: str, known: TrackedObject) -> None:
+        """Register a path to a module; the best and shortest one is used."""
+        first = self._of.setdefault(way, known)
+        if first is not known:
+            self._of[way] = known
+            if first.ref() is not None:
+                self._shared.add(way)
+        if known.way is None or self._worth(way) < self._worth(known.way):
+            known.way = way
+        if known.called is not None and self.has_better(known.called, known):
+            known.called = None
+
+    def has_better(self, name: str, known: TrackedObject) -> bool:
+        """Return whether a module has a path that is better than this name."""
+        return name in self._shared and known.way is not None and known.way not in self._shared
+
+    def is_shared(self, way: str) -> bool:
+        """Return whether a path has led to several living modules."""
+        return way in self._shared
+
+    def _worth(self, way: str) -> tuple[bool, int]:
+        return way in self._shared, len(way)
+
+
 class LocalNames:
     """Names that running functions give to modules and optimizers.
 
