@@ -37,8 +37,8 @@ _BROWSERS = ["-n", "3"]
 """Their tests wait a third of the time, for a kernel to start or a page to be drawn."""
 _GROUPS = ("torch", "run", "lint", "test", "frameworks")
 _OTHER_PYTHONS = ("3.11", "3.13")
-_ONCE = [f"--ignore=tests/{name}" for name in ("faults", "fuzz", "repository")]
-"""Long, and of the code more than of the Python that runs it."""
+_ONCE = [f"--ignore=tests/{name}" for name in ("allocator", "faults", "fuzz", "repository", "tips")]
+"""Long, and of the code more than of the Python that runs it; other tests import what they test."""
 _WARNED = ("tests/core", "tests/host_safety/test_warnings.py", "tests/notebook/test_kernel.py")
 """With every warning an error: a notebook, a script in a process of its own, kernels."""
 
