@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from nbmem.core.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from nbmem import virtual
     from nbmem.api.freeing import free
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from nbmem.estimates.language_models.api import estimate_model, fit_context
     from nbmem.frontends.notebook.extension import load_ipython_extension, unload_ipython_extension
 
-__version__ = "0.1.0"
 
 __all__ = [
     "assert_peak",

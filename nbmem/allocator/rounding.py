@@ -11,8 +11,6 @@ from nbmem.core.units import MIB
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nbmem.allocator.settings import AllocatorSettings
-
     Ints = NDArray[np.int64]
 
 # The constants below are those of
@@ -81,15 +79,20 @@ def round_sizes(sizes: Ints, divisions: tuple[int, ...] = NO_DIVISIONS) -> Ints:
     return rounded
 
 
-def split_thresholds(rounded: Ints, settings: AllocatorSettings) -> Ints:
+def split_thresholds(rounded: Ints, max_split_size: int | None, *, expandable: bool) -> Ints:
     """Return the least remainder at which a free piece is split.
 
     There is one value for each rounded request. Expandable segments split at once, as the small
     pool does. A pool that never splits is not distinguished.
+
+    Args:
+        rounded: Rounded requests in bytes, shape (n,).
+        max_split_size: As in `AllocatorSettings`.
+        expandable: Whether segments are expandable.
     """
-    if settings.expandable_segments:
+    if expandable:
         return np.full(len(rounded), MIN_BLOCK, np.int64)
     least = np.where(rounded <= SMALL_LIMIT, MIN_BLOCK, SMALL_LIMIT + 1)
-    if settings.max_split_size is not None:
-        least[rounded >= settings.max_split_size] = TOO_LARGE
+    if max_split_size is not None:
+        least[rounded >= max_split_size] = TOO_LARGE
     return least

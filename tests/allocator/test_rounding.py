@@ -86,8 +86,15 @@ def test_a_column_is_rounded_as_single_sizes_are():
 def test_oversize_requests_do_not_split_a_block():
     rounded = np.array([512, 2 * MIB, 200 * MIB])
     settings = AllocatorSettings.parse("max_split_size_mb:128")
-    assert split_thresholds(rounded, settings)[:2].tolist() == [512, MIB + 1]
-    assert split_thresholds(rounded, settings)[2] > 1 << 50
+    assert split_thresholds(
+        rounded, settings.max_split_size, expandable=settings.expandable_segments
+    )[:2].tolist() == [512, MIB + 1]
+    assert (
+        split_thresholds(rounded, settings.max_split_size, expandable=settings.expandable_segments)[
+            2
+        ]
+        > 1 << 50
+    )
 
 
 def test_the_large_segment_size_can_be_chosen():

@@ -12,9 +12,8 @@ import numpy as np
 from nbmem.allocator.caching import CachingAllocator
 from nbmem.core.files.session import open_session, save_session
 from nbmem.core.session.categories import Category
-from nbmem.core.session.events import Events, Layout
+from nbmem.core.session.events import NOT_KNOWN, Events, Layout
 from nbmem.core.session.session import (
-    NOT_KNOWN,
     CardSamples,
     CounterSamples,
     DeviceInfo,

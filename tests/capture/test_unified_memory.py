@@ -22,7 +22,8 @@ from nbmem.capture.torch_cuda import Counters
 from nbmem.core.errors import FileFormatError, ProbeUnavailableError, UsageError
 from nbmem.core.files.session import open_session, save_session
 from nbmem.core.session.categories import Category
-from nbmem.core.session.session import NOT_KNOWN, CardSamples, DeviceInfo
+from nbmem.core.session.events import NOT_KNOWN
+from nbmem.core.session.session import CardSamples, DeviceInfo
 from nbmem.core.units import GIB, MIB
 from nbmem.estimates.card_choice import card_for
 from nbmem.frontends.sidebar.card_reader import CardReader

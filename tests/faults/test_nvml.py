@@ -24,7 +24,8 @@ from nbmem.capture.record.card_sampler import Sampler
 from nbmem.capture.torch_cuda import Counters
 from nbmem.core.errors import ProbeUnavailableError
 from nbmem.core.session.categories import Category
-from nbmem.core.session.session import NOT_KNOWN, CardSamples
+from nbmem.core.session.events import NOT_KNOWN
+from nbmem.core.session.session import CardSamples
 from nbmem.core.units import MIB
 from nbmem.frontends.sidebar.card_reader import CardReader
 from nbmem.report.ledger.card_ledger import CardLedger

@@ -19,8 +19,8 @@ from nbmem.capture.record.framework_log import STRIKES, FrameworkLog
 from nbmem.core.errors import FileFormatError
 from nbmem.core.files.session import open_session, save_session
 from nbmem.core.session.categories import Category
+from nbmem.core.session.events import NOT_KNOWN
 from nbmem.core.session.frameworks import FrameworkReadings, Share
-from nbmem.core.session.session import NOT_KNOWN
 from nbmem.report.ledger.card_ledger import CardLedger
 from nbmem.views.explorer.data import explorer_data
 from nbmem.views.exports.report import report_json

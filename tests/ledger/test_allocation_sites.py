@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.core.session.session import NOT_KNOWN, Calls
+from nbmem.core.session.events import NOT_KNOWN
+from nbmem.core.session.session import Calls
 from nbmem.core.session.tensor_names import as_source
 from nbmem.report.ledger.allocation_sites import AllocationSites, step_temporaries
 from nbmem.report.ledger.observations import NO_NAME

@@ -209,7 +209,9 @@ def _run(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one pass, all name
     rounded = events.size
     if settings.rounds:
         rounded = round_sizes(events.size, settings.roundup_power2_divisions)
-    least = split_thresholds(rounded, settings)
+    least = split_thresholds(
+        rounded, settings.max_split_size, expandable=settings.expandable_segments
+    )
     rows = zip(
         range(count),
         events.action.tolist(),

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import FrameType
 
-    from nbmem.capture.patches.method_patches import Ended, Lost
+    from nbmem.capture.patches.compilations import Lost
+    from nbmem.capture.patches.method_patches import Ended
 
     Reader = Callable[[Any, Mapping[str, Any]], Iterable[CollectiveTensor]]
     """Finds the held tensors, given the object whose method is called and the caller's

@@ -20,7 +20,7 @@ from nbmem.core.runtime.entry_points import entry
 if TYPE_CHECKING:
     from types import FrameType
 
-    from nbmem.capture.patches.method_patches import Lost
+    from nbmem.capture.patches.compilations import Lost
 
 _DYNAMO = "torch._dynamo.variables.tensor"
 _counts: dict[int, tuple[weakref.ref[Any], int]] = {}

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import FrameType
 
-    from nbmem.capture.patches.method_patches import Lost
+    from nbmem.capture.patches.compilations import Lost
     from nbmem.core.session.events import Stack
 
     Tell = Callable[[Refusal], None]

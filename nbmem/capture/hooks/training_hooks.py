@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import FrameType
 
-    from nbmem.capture.patches.method_patches import Lost
+    from nbmem.capture.patches.compilations import Lost
     from nbmem.capture.tensors.running_modules import ModuleCalls
 
     Part = MethodPatch | AttributePatch | NamePatch | DataPatch

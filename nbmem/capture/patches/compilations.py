@@ -17,7 +17,7 @@ from nbmem.core.runtime.entry_points import entry
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbmem.capture.patches.method_patches import Lost
+    Lost = Callable[[str, Exception], None]
 
 _CALLBACKS = "torch._dynamo.callback"
 

@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import CodeType, FrameType
 
+    from nbmem.capture.patches.compilations import Lost
+
     Ended = Callable[[], None]
     Begins = Callable[[Any, FrameType], Ended | None]
-    Lost = Callable[[str, Exception], None]
 
 
 class ObservedCall(functools.partial):  # type: ignore[type-arg]

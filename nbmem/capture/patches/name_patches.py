@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import FrameType
 
-    from nbmem.capture.patches.method_patches import Ended, Lost
+    from nbmem.capture.patches.compilations import Lost
+    from nbmem.capture.patches.method_patches import Ended
 
 
 class NamePatch:

@@ -24,7 +24,8 @@ from nbmem.core.errors import ProbeUnavailableError
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.runtime.fault_isolation import error_of
 from nbmem.core.runtime.warning_filter import suppress_warnings
-from nbmem.core.session.session import NOT_KNOWN, CardSamples
+from nbmem.core.session.events import NOT_KNOWN
+from nbmem.core.session.session import CardSamples
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.capture.frameworks.readings import FrameworkQueries
+from nbmem.core.session.events import NOT_KNOWN
 from nbmem.core.session.frameworks import FrameworkReadings, Share
-from nbmem.core.session.session import NOT_KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

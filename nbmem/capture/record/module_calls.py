@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.core.session.session import NOT_KNOWN, Calls
+from nbmem.core.session.events import NOT_KNOWN
+from nbmem.core.session.session import Calls
 from nbmem.core.session.tensor_names import STEP
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.capture.torch_cuda import device_info
-from nbmem.core.session.session import NOT_KNOWN
+from nbmem.core.session.events import NOT_KNOWN
 
 if TYPE_CHECKING:
     from nbmem.capture.record.recorder import Recorder

@@ -15,9 +15,18 @@ import numpy as np
 
 from nbmem.capture.record.holder_columns import columns
 from nbmem.capture.tensors.storage_registry import ALIVE
-from nbmem.core.session.events import BEYOND, Action, Blocks, BlockState, Events, Layout, Segments
+from nbmem.core.session.events import (
+    BEYOND,
+    NOT_KNOWN,
+    Action,
+    Blocks,
+    BlockState,
+    Events,
+    Layout,
+    Segments,
+)
 from nbmem.core.session.host_memory import MachineReadings
-from nbmem.core.session.session import NOT_KNOWN, CardSamples, CounterSamples, DeviceTrace
+from nbmem.core.session.session import CardSamples, CounterSamples, DeviceTrace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -21,7 +21,7 @@ from nbmem.capture.tensors.tensors import address_of
 from nbmem.capture.torch_cuda import loaded_torch, torch_with_memory
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.runtime.interrupts import reraise_if_from_signal
-from nbmem.core.session.session import NOT_KNOWN
+from nbmem.core.session.events import NOT_KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nbmem.capture.patches.method_patches import Lost
+    from nbmem.capture.patches.compilations import Lost
     from nbmem.core.session.session import DeviceInfo
 
     Ints = NDArray[np.int64]

@@ -17,7 +17,7 @@ from nbmem.core.runtime.entry_points import entry
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbmem.capture.patches.method_patches import Lost
+    from nbmem.capture.patches.compilations import Lost
 
 
 FIRST_ENTRIES = 4_000

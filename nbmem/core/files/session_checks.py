@@ -12,9 +12,8 @@ import numpy as np
 from nbmem.core.errors import FileFormatError
 from nbmem.core.files.size_limits import MOST_CARDS, MOST_FRAMES
 from nbmem.core.session.categories import Category
-from nbmem.core.session.events import Action, BlockState
+from nbmem.core.session.events import NOT_KNOWN, Action, BlockState
 from nbmem.core.session.holders import HolderKind
-from nbmem.core.session.session import NOT_KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

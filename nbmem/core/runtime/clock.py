@@ -27,3 +27,8 @@ class Clock(NamedTuple):
 
 CLOCK = Clock()
 """The functions as they were when nbmem was imported."""
+
+
+def now_ms() -> float:
+    """Return milliseconds since the epoch."""
+    return CLOCK.time_ns() / 1e6

@@ -42,6 +42,15 @@ GIVES_BACK = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 """Actions by which torch returns memory to the driver."""
 
 
+NOT_KNOWN = -1
+"""Columns hold no None; this value replaces it, and `none_if_unknown()` converts it back."""
+
+
+def none_if_unknown(value: int) -> int | None:
+    """Return a column's value, or None where it is NOT_KNOWN."""
+    return None if value == NOT_KNOWN else int(value)
+
+
 class BlockState(IntEnum):
     """State of a block in a layout."""
 

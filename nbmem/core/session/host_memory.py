@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from nbmem.core.session.events import Columns
-from nbmem.core.session.session import none_if_unknown
+from nbmem.core.session.events import Columns, none_if_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

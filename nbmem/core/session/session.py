@@ -26,15 +26,8 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Codes = NDArray[np.uint8]
 
-NOT_KNOWN = -1
-"""Columns hold no None; this value replaces it, and `none_if_unknown()` converts it back."""
 MOST_LINES = 5_000
 """Limit of the recorded code's lines that a session contains, from the first line."""
-
-
-def none_if_unknown(value: int) -> int | None:
-    """Return a column's value, or None where it is NOT_KNOWN."""
-    return None if value == NOT_KNOWN else int(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,11 +16,11 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import nbmem
-from nbmem.core.runtime.clock import CLOCK
+from nbmem.core.runtime.clock import CLOCK, now_ms
 from nbmem.core.runtime.entry_points import entry
 from nbmem.core.runtime.fault_isolation import error_of
 from nbmem.core.runtime.warning_filter import suppress_warnings
+from nbmem.core.version import __version__
 from nbmem.frontends.sidebar.hub_state import HubState
 from nbmem.frontends.sidebar.message_codec import encode
 from nbmem.frontends.sidebar.messages import (
@@ -34,7 +34,7 @@ from nbmem.frontends.sidebar.messages import (
     Unloaded,
 )
 from nbmem.frontends.sidebar.requests import MOST_CELLS
-from nbmem.frontends.sidebar.sample_reader import Readings, has_figures, now_ms
+from nbmem.frontends.sidebar.sample_reader import Readings, has_figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +93,7 @@ class Hub:
 
     def open(self) -> None:
         """Announce that nbmem is loaded."""
-        self._talk(lambda: self._push(Loaded(t_ms=now_ms(), package=nbmem.__version__)))
+        self._talk(lambda: self._push(Loaded(t_ms=now_ms(), package=__version__)))
 
     def cell_begun(
         self, cell: Cell, folders: Folders = tuple, meter: PeakMeter | None = None

@@ -17,12 +17,11 @@ from nbmem.core.files.rank_folder import SESSION_SUFFIX, journal_file
 from nbmem.core.files.rank_journal import SUFFIX
 from nbmem.core.files.rank_journal_reader import JournalTail
 from nbmem.core.files.session import read_rank
-from nbmem.core.runtime.clock import CLOCK
+from nbmem.core.runtime.clock import CLOCK, now_ms
 from nbmem.core.session.categories import OF_TRAINING
 from nbmem.core.session.ranks import as_one_world
 from nbmem.frontends.sidebar.loop_categories import REST, stack_categories
 from nbmem.frontends.sidebar.rank_messages import MOST_RANKS, RankNow, RanksNow
-from nbmem.frontends.sidebar.sample_reader import now_ms
 from nbmem.report.analysis.world.rank_rows import fullest_of, state_of
 from nbmem.views.world_sentences import place_text
 

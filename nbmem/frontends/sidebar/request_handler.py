@@ -9,8 +9,9 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
-import nbmem
 from nbmem.core.errors import NbmemError, UsageError
+from nbmem.core.runtime.clock import now_ms
+from nbmem.core.version import __version__
 from nbmem.frontends.sidebar.message_codec import decode_request, encode
 from nbmem.frontends.sidebar.messages import LEAST_HZ, MOST_HZ, CardInfo
 from nbmem.frontends.sidebar.requests import (
@@ -27,7 +28,6 @@ from nbmem.frontends.sidebar.requests import (
     State,
     TraceNext,
 )
-from nbmem.frontends.sidebar.sample_reader import now_ms
 from nbmem.report.model import Command
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class RequestHandler:
         return State(
             id=name,
             t_ms=now_ms(),
-            package=nbmem.__version__,
+            package=__version__,
             torch=None if torch is None else str(getattr(torch, "__version__", "")) or None,
             cards=tuple(
                 CardInfo(

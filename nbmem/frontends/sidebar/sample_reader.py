@@ -15,7 +15,7 @@ from nbmem.capture.devices.host import Host, total_bytes
 from nbmem.capture.devices.resident_memory import highest_resident_bytes
 from nbmem.capture.frameworks.framework import is_whole
 from nbmem.capture.torch_cuda import device_count
-from nbmem.core.runtime.clock import CLOCK
+from nbmem.core.runtime.clock import CLOCK, now_ms
 from nbmem.core.session.host_memory import MachineParts
 from nbmem.frontends.sidebar.loop_categories import by_category, parts_of
 from nbmem.frontends.sidebar.messages import HostSample, Sample
@@ -202,8 +202,3 @@ class Readings:
 def has_figures(sample: Sample) -> bool:
     """Return whether a sample has anything that a page could show."""
     return bool(sample.cards) or sample.host is not None
-
-
-def now_ms() -> float:
-    """Return milliseconds since the epoch."""
-    return CLOCK.time_ns() / 1e6

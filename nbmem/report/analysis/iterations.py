@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.core.session.events import BEYOND
-from nbmem.core.session.session import NOT_KNOWN
+from nbmem.core.session.events import BEYOND, NOT_KNOWN
 from nbmem.core.session.tensor_names import STEP
 
 if TYPE_CHECKING:

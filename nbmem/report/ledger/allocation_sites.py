@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.core.session.session import NOT_KNOWN
+from nbmem.core.session.events import NOT_KNOWN
 from nbmem.core.session.tensor_names import (
     MADE,
     STEP,

@@ -13,11 +13,12 @@ from nbmem.core.errors import LedgerImbalanceError
 from nbmem.core.session.categories import LIVE, OUTSIDE, Category
 from nbmem.core.session.host_memory import MachineParts
 from nbmem.core.session.tensor_parts import CategoryPart, parts_by_name
-from nbmem.report.ledger.allocation_facts import NO_NAME, facts_of
+from nbmem.report.ledger.allocation_facts import NO_NAME
 from nbmem.report.ledger.allocation_sites import AllocationSites
 from nbmem.report.ledger.attribution import attribute
 from nbmem.report.ledger.balance import Ledger
 from nbmem.report.ledger.failed_requests import refused_of
+from nbmem.report.ledger.gathered_facts import facts_of
 from nbmem.report.ledger.outside_torch import NonTorchUsage, parts_at
 from nbmem.report.ledger.phase_map import PhaseMap
 

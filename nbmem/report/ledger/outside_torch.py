@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import ACTIVE, PROCESS, Category
+from nbmem.core.session.events import NOT_KNOWN
 from nbmem.core.session.frameworks import Share
-from nbmem.core.session.session import NOT_KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

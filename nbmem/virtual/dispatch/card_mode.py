@@ -30,7 +30,7 @@ from nbmem.virtual.dispatch.tracing import run_in_tracing_mode, run_without_jit_
 from nbmem.virtual.frames import leave_operator
 from nbmem.virtual.hardware.deferred_free import defer_interrupt
 from nbmem.virtual.operator_model import autograd_formulas
-from nbmem.virtual.operator_model.autograd_differences import RunningNode
+from nbmem.virtual.operator_model.running_node import RunningNode
 from nbmem.virtual.operator_model.value_checks import cpu_shape_error, refuse_in_fork
 from nbmem.virtual.operator_model.view_writes import WrittenViews
 from nbmem.virtual.operators import quantized, sparse, table

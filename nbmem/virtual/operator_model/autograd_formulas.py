@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.operator_model import householder
-from nbmem.virtual.operator_model.autograd_differences import in_backward, register_node_names, runs
+from nbmem.virtual.operator_model.autograd_differences import in_backward, runs
+from nbmem.virtual.operator_model.running_node import register_node_names
 from nbmem.virtual.operator_model.shape_only import (
     follow_shape_only,
     is_shape_only,

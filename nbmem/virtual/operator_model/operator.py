@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nbmem.virtual.hardware.cudnn.client import CudnnClient
     from nbmem.virtual.hardware.cudnn.problem import Kernels
     from nbmem.virtual.hardware.gpu import VirtualGPU
-    from nbmem.virtual.operator_model.autograd_differences import RunningNode
+    from nbmem.virtual.operator_model.running_node import RunningNode
     from nbmem.virtual.tensors.host.lazy_tensors import LazyTensors
     from nbmem.virtual.tensors.host.pinned import Pinned
     from nbmem.virtual.tensors.operator_call import OperatorCall

@@ -16,7 +16,7 @@ from torch import _C
 
 from nbmem.virtual.devices import CPU, CUDA, LAZY, is_virtual, true_device
 from nbmem.virtual.tensors.shapes import ArgumentResult, Shares, TensorSpec
-from nbmem.virtual.tensors.stand_ins.value_signs import POSITIVE, SignAndSeed
+from nbmem.virtual.tensors.stand_ins.sign_and_seed import POSITIVE, SignAndSeed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,6 @@ from nbmem.frontends.notebook.commands import (
     free,
     gpu,
     gpus,
-    help,  # noqa: A004
     history,
     layers,
     mute,
@@ -31,6 +30,7 @@ from nbmem.frontends.notebook.commands import (
     top,
     try_tip,
 )
+from nbmem.frontends.notebook.commands.help import make_help
 from nbmem.frontends.notebook.options import asks_for_help
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ COMMANDS: tuple[MagicCommand, ...] = (
     open.COMMAND,
     on_off.ON,
     on_off.OFF,
-    help.COMMAND,
+    make_help(lambda: COMMANDS, lambda name: find_command(name)),  # noqa: PLW0108 - made below
 )
 
 

@@ -10,7 +10,7 @@ from nbmem.frontends.notebook.display import show_bundle, text_bundle
 from nbmem.frontends.notebook.options import HELP, OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from nbmem.core.arguments import CommandOption
     from nbmem.frontends.notebook.commands.base import CompletionRequest, Notebook
@@ -24,11 +24,35 @@ _MEMTRACE = (
 )
 
 
-def help_text() -> str:
-    """Return the table of all subcommands and magics."""
-    from nbmem.frontends.notebook.commands import COMMANDS
+def make_help(
+    offered: Callable[[], Iterable[MagicCommand]], find: Callable[[str], MagicCommand]
+) -> MagicCommand:
+    """Make the subcommand `help`.
 
-    rows = [(_typed(command), command.help) for command in COMMANDS]
+    Args:
+        offered: Returns all subcommands, this one among them.
+        find: Returns a subcommand by its name.
+    """
+
+    def run(_notebook: Notebook, argument: str) -> None:
+        name = argument.lstrip("%").removeprefix("nbmem ")
+        if not name:
+            text = help_text(offered())
+        elif name == "memtrace":
+            text = memtrace_help()
+        else:
+            text = command_help(find(name))
+        show_bundle(text_bundle(text))
+
+    def names(_asked: CompletionRequest) -> Iterable[str]:
+        return [*(command.name for command in offered()), "memtrace"]
+
+    return MagicCommand("help", "[NAME]", "this table; one of them in full", run, offers=names)
+
+
+def help_text(commands: Iterable[MagicCommand]) -> str:
+    """Return the table of all subcommands and magics."""
+    rows = [(_typed(command), command.help) for command in commands]
     rows += [
         ("%%memtrace [NAME] [OPTIONS]", "trace the cell below and show its report"),
         ("%memtrace [OPTIONS] STATEMENT", "the same for one statement"),
@@ -82,25 +106,3 @@ def _paragraph(text: str, indent: str = "") -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def _run(_notebook: Notebook, argument: str) -> None:
-    from nbmem.frontends.notebook.commands import find_command
-
-    name = argument.lstrip("%").removeprefix("nbmem ")
-    if not name:
-        text = help_text()
-    elif name == "memtrace":
-        text = memtrace_help()
-    else:
-        text = command_help(find_command(name))
-    show_bundle(text_bundle(text))
-
-
-def _names(_asked: CompletionRequest) -> Iterable[str]:
-    from nbmem.frontends.notebook.commands import COMMANDS
-
-    return [*(command.name for command in COMMANDS), "memtrace"]
-
-
-COMMAND = MagicCommand("help", "[NAME]", "this table; one of them in full", _run, offers=_names)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbmem.core.runtime.clock import CLOCK
+from nbmem.core.runtime.clock import CLOCK, now_ms
 from nbmem.core.runtime.entry_points import entry
 from nbmem.core.units import format_bytes, format_peak
 from nbmem.frontends.notebook.commands import estimates
@@ -19,7 +19,6 @@ from nbmem.frontends.notebook.sidebar.output import CellOutput, can_replace_outp
 from nbmem.frontends.sidebar.hub import Hub
 from nbmem.frontends.sidebar.messages import Cell
 from nbmem.frontends.sidebar.request_handler import RequestHandler
-from nbmem.frontends.sidebar.sample_reader import now_ms
 from nbmem.views.markup import element
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.virtual.tensors.stand_ins.sign_and_seed import SignAndSeed
 from nbmem.virtual.tensors.stand_ins.value_signs import (
-    SignAndSeed,
     as_arguments,
     as_factors,
     copied,

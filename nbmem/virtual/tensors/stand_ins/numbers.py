@@ -24,7 +24,7 @@ from nbmem.virtual.tensors.shapes import dense
 
 if TYPE_CHECKING:
     from nbmem.virtual.tensors.host.recipes import View
-    from nbmem.virtual.tensors.stand_ins.value_signs import SignAndSeed
+    from nbmem.virtual.tensors.stand_ins.sign_and_seed import SignAndSeed
     from nbmem.virtual.tensors.storages import CardMemory
 
 LEAST = 1 / 16

@@ -6,13 +6,14 @@ them at the first read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import _C
 
 from nbmem.virtual.devices import CPU, is_virtual, true_device
 from nbmem.virtual.tensors.stand_ins.numbers import VARIED, fill
+from nbmem.virtual.tensors.stand_ins.sign_and_seed import POSITIVE, SIGNED, SignAndSeed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,26 +21,10 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.operator_call import OperatorCall
     from nbmem.virtual.tensors.values import Values
 
-    LookRule = Callable[[Values, OperatorCall], "SignAndSeed"]
+    LookRule = Callable[[Values, OperatorCall], SignAndSeed]
 
 SAMPLED = 64
 """Elements of the first row of a CPU tensor that are tested for negative numbers."""
-
-
-class SignAndSeed(NamedTuple):
-    """Sign and seed of a storage's unknown floats.
-
-    Attributes:
-        seed: The seed that makes them differ from those of other storages.
-        signed: Whether some are negative.
-    """
-
-    seed: int
-    signed: bool
-
-
-POSITIVE = SignAndSeed(0, signed=False)
-SIGNED = SignAndSeed(0, signed=True)
 
 
 def show_as(values: Values, tensor: torch.Tensor, look: SignAndSeed) -> None:
