@@ -1,6 +1,7 @@
 """Compilers, tracers and transforms in a traced block see torch alone."""
 
 import copy
+import gc
 import re
 import subprocess
 import sys
@@ -118,6 +119,22 @@ def test_a_compiled_training_step_breaks_as_often(backend, optimizer):
         compiled = torch.compile(step, backend=backend)
         losses = [compiled(torch.ones(2, 4)).item() for _ in range(3)]
         return losses, numbers(plain)
+
+    assert_alike(program)
+
+
+def test_a_collection_inside_a_compiled_function_compiles_nothing_of_nbmems():
+    def program():
+        plain = model()
+        gc.collect()  # or what others left would be finalized inside
+
+        def step(x):
+            out = plain(x)
+            torch._dynamo.graph_break()
+            gc.collect()  # Dynamo calls it as it is, and so what Python calls from there
+            return out.sum()
+
+        return torch.compile(step, backend="eager")(torch.ones(2, 4)).item()
 
     assert_alike(program)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.capture.patches.compilations import skip_in_dynamo
 from nbmem.capture.record.time_budget import TimeBudget
 from nbmem.capture.torch_cuda import read_counters
 from nbmem.core.runtime.clock import CLOCK
@@ -55,6 +56,7 @@ class CollectionLog:
         Args:
             lost: Called with a fault.
         """
+        skip_in_dynamo(CollectionLog._reported)  # a collection may begin inside a compiled function
         self._end = report_collections(self._reported, lost)
 
     def stop(self) -> None:
