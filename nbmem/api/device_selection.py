@@ -16,10 +16,11 @@ from nbmem.core.errors import ProbeUnavailableError, UsageError
 from nbmem.core.units import MIB, format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from nbmem.capture.devices.nvml_readings import NvmlCard
     from nbmem.virtual.cards import Card
+    from nbmem.virtual.hardware.gpu import VirtualGPU
 
 DEFAULT = "H100 80GB"
 """The virtual card that is used if none was named."""
@@ -58,10 +59,13 @@ def use(name: str, *, defer: bool = False, names: Mapping[str, Any] | None = Non
             virtual card has live tensors, which would be lost.
     """
     from nbmem import virtual
+    from nbmem.engine import process
     from nbmem.virtual import card_names
 
     if import_torch() is None:
         raise ProbeUnavailableError(NO_TORCH)
+    if process.active():
+        return _on_stand_in(name)
     if name.lower() != AUTO:
         wanted = virtual.find_cards(name)
         if wanted == tuple(gpu.card for gpu in virtual.gpus()):
@@ -78,6 +82,31 @@ def use(name: str, *, defer: bool = False, names: Mapping[str, Any] | None = Non
     return Choice(
         virtual=True,
         sentence=f"There is no GPU here, so {_in_use(' stands in')}",
+    )
+
+
+def _on_stand_in(name: str) -> Choice:
+    """Answer a choice of cards in a process whose cards are the engine's.
+
+    Raises:
+        UsageError: Other cards are wanted.
+    """
+    from nbmem.engine import process
+    from nbmem.virtual import card_names
+
+    here = card_names.find_cards(",".join(process.cards()))
+    if name.lower() != AUTO and card_names.find_cards(name) != here:
+        raise UsageError(
+            f"This process is on {card_names.described(here)} by the engine torch, which is "
+            "chosen before Python starts. Start another: `nbmem run --engine torch --gpu NAME "
+            "SCRIPT`, or a kernel that `nbmem kernel install --engine torch --gpu NAME` adds."
+        )
+    return Choice(
+        virtual=True,
+        sentence=(
+            f"Running on {card_names.described(here)}: its memory is accounted for by torch's own "
+            "code (engine torch), and no values are computed."
+        ),
     )
 
 
@@ -100,12 +129,15 @@ def use_world(
     """
     from nbmem import virtual
     from nbmem.core.session.ranks import require_inside
+    from nbmem.engine import process
 
     if import_torch() is None:
         raise ProbeUnavailableError(NO_TORCH)
     from nbmem.virtual import virtual_worlds
     from nbmem.virtual.patches.distributed.spawn import enter_rank
 
+    if process.active():
+        raise UsageError("The engine torch has no worlds of ranks. Use a kernel without it.")
     place = virtual_worlds.layout(name, ranks)
     require_inside(rank, place.world)
     require_no_live_tensors(names)
@@ -140,8 +172,11 @@ def stop_virtual(names: Mapping[str, Any] | None = None) -> str:
         names: As for `use`.
     """
     from nbmem import virtual
+    from nbmem.engine import process
 
     cards = virtual.gpus()
+    if not cards and process.active():
+        return "The card is the engine torch's, and stays until this process ends."
     if not cards:
         return "No virtual card is in use; nothing has changed."
     lost = _live_tensors_text(names)
@@ -238,14 +273,16 @@ def cards_here() -> tuple[CardHere, ...]:
         return tuple(
             CardHere(gpu.index, gpu.name, gpu.card.nvml_total, virtual=True) for gpu in standing
         )
-    nvml = NvmlProbe()
+    from nbmem.engine import process
+
+    nvml, stands_in = NvmlProbe(), process.active()
     try:
         cards = nvml.cards()
     except ProbeUnavailableError:
         return ()
     nvml.close()
     return tuple(
-        CardHere(card.index, card.name, card.total, virtual=False, shared=card.shared)
+        CardHere(card.index, card.name, card.total, virtual=stands_in, shared=card.shared)
         for card in cards
     )
 
@@ -255,22 +292,27 @@ def choices() -> tuple[Card, ...]:
 
     Empty if a real card is in use already.
     """
+    from nbmem.engine import process
     from nbmem.virtual import active
     from nbmem.virtual.cards import CARDS
 
-    return CARDS if active() is not None or initialized_torch() is None else ()
+    free = not process.active() and initialized_torch() is None
+    return CARDS if active() is not None or free else ()
 
 
 def table() -> str:
     """Format a table of every card that can be used here."""
     from nbmem import virtual
+    from nbmem.engine import process
     from nbmem.virtual.cards import CARDS
 
-    active = virtual.gpus()
+    active: Sequence[CardHere | VirtualGPU] = virtual.gpus()
+    if process.active():
+        active = cards_here()
     width, long = max(len(card.key) for card in CARDS), max(len(card.name) for card in CARDS)
     lines = ["Real cards", *_real_lines(hidden=bool(active)), "", "Virtual cards"]
     for card in CARDS:
-        here = [f"cuda:{gpu.index}" for gpu in active if gpu.name == card.name]
+        here = [f"cuda:{at}" for at, gpu in enumerate(active) if gpu.name == card.name]
         use = f"  in use as {', '.join(here)}" if len(active) > 1 else "  in use"
         total, context = format_bytes(card.nvml_total), _context(card)
         row = f"  {card.key:<{width}}  {card.name:<{long}}  {total:>10}  context {context:<10}"

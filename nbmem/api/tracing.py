@@ -14,6 +14,7 @@ from nbmem.core.runtime.fault_isolation import error_of
 from nbmem.core.runtime.garbage_collector import without_collector
 from nbmem.core.runtime.interrupts import hold_signals
 from nbmem.core.session.cell_delta import CellPeak
+from nbmem.core.session.engines import RULES, TORCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -332,12 +333,13 @@ class Trace:
         main = vars(sys.modules["__main__"])
         names = self._namespace if self._namespace is not None else main
         card = virtual_card()
+        engine = _engine(card)
         if card is not None and card.eager_estimate is not None:
             card.eager_estimate.begin()
         return Recorder(
             namespace=names,
-            virtual=card is not None,
-            chosen=card is not None and card.chosen,
+            engine=engine,
+            chosen=engine == TORCH or (card is not None and card.chosen),
             limits=_limits_of_virtual_card,
             **self._options,
         )
@@ -495,6 +497,18 @@ def virtual_card() -> VirtualGPU | None:
     virtual = sys.modules.get("nbmem.virtual")
     card: VirtualGPU | None = virtual.active() if virtual is not None else None
     return card
+
+
+def _engine(card: VirtualGPU | None) -> str:
+    """Return what makes the figures of the virtual cards in use.
+
+    Empty on real cards.
+    """
+    from nbmem.engine import process
+
+    if card is not None:
+        return RULES
+    return TORCH if process.active() else ""
 
 
 def _limits_of_virtual_card() -> list[str]:

@@ -92,14 +92,14 @@ def device_count() -> int:
 
 
 def device_info(
-    index: int, by_nvml: tuple[int, int] | None, *, virtual: bool, wddm: bool = False
+    index: int, by_nvml: tuple[int, int] | None, *, engine: str = "", wddm: bool = False
 ) -> DeviceInfo:
     """Describe a GPU that torch has initialized.
 
     Args:
         index: CUDA ordinal.
         by_nvml: The GPU's bytes, and those that the driver reserves; None to use torch's figure.
-        virtual: Whether this is a virtual GPU.
+        engine: What a virtual GPU's figures come from; empty for a real one.
         wddm: Whether Windows manages the card's memory.
     """
     torch: Any = initialized_torch()
@@ -112,7 +112,8 @@ def device_info(
         name=str(properties.name),
         total_bytes=total,
         driver_bytes=driver,
-        virtual=virtual,
+        virtual=bool(engine),
+        engine=engine,
         torch=str(torch.__version__),
         capability=(int(properties.major), int(properties.minor)),
         shared=is_integrated(index),

@@ -82,9 +82,15 @@ def card(device: DeviceInfo) -> str:
 
     It includes whether the card is not the first one, is virtual, or shares the host's memory.
     """
-    facts = [f"{device.kind}:{device.index}"] * bool(device.index) + ["virtual"] * device.virtual
+    facts = [f"{device.kind}:{device.index}"] * bool(device.index)
+    facts += [virtual(device)] * device.virtual
     facts += ["memory shared with the host"] * device.shared
     return one_line(device.name) + (f" ({', '.join(facts)})" if facts else "")
+
+
+def virtual(device: DeviceInfo) -> str:
+    """Say that a card is virtual, with the engine of its figures if known."""
+    return f"virtual, engine {one_line(device.engine)}" if device.engine else "virtual"
 
 
 def whole(device: DeviceInfo) -> str:

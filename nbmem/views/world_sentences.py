@@ -91,7 +91,12 @@ def about(world: WorldReport) -> str:
     """Return what ran, on which cards and hosts, and how the ranks ended."""
     names = {one_line(row.device.name): row for row in world.rows if row.device}
     cards = " and ".join(names) or "no card"
-    virtual = " (virtual)" if any(r.device and r.device.virtual for r in world.rows) else ""
+    kinds = {
+        report_sentences.virtual(row.device): row
+        for row in world.rows
+        if row.device and row.device.virtual
+    }
+    virtual = f" ({'; '.join(kinds)})" if kinds else ""
     hosts = {row.rank.host for row in world.rows}
     states = [STATES[row.state] for row in world.rows]
     told = [f"{states.count(state)} {state}" for state in STATES.values() if state in states]

@@ -439,7 +439,7 @@ def test_a_full_ring_is_counted_and_said():
     from nbmem.report.analysis import build_report
 
     model = network().cuda()
-    recorder = Recorder(namespace={"model": model}, max_events=100, virtual=True, chosen=True)
+    recorder = Recorder(namespace={"model": model}, max_events=100, engine="rules", chosen=True)
     recorder.start()
     for _ in range(5):
         model(batch()[0]).sum().backward()

@@ -112,7 +112,7 @@ def session_with(found):
     session = session_of(load("cudagraph_mlp_b512_sgd"))
     (trace,) = session.devices
     by_nvml, samples = found.card_bytes(0), found.samples(0)
-    info = torch_cuda.device_info(0, by_nvml, virtual=False, wddm=found.is_wddm(0))
+    info = torch_cuda.device_info(0, by_nvml, wddm=found.is_wddm(0))
     t_ns = np.full(len(samples), trace.events.t_ns[0])
     trace = replace(trace, info=info, samples=replace(samples, t_ns=t_ns))
     return balanced(replace(session, devices=(trace,)))

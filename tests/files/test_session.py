@@ -281,6 +281,7 @@ def test_the_keys_are_the_formats_whatever_attributes_are_called(tmp_path):
         "shared": False,
         "wddm": False,
         "spilled_bytes": 0,
+        "engine": "",
     }
 
 

@@ -112,7 +112,12 @@ def test_a_frame_of_another_origin_needs_nothing_of_the_page(shown):
 def test_the_html_says_what_the_text_says(shown):
     outputs, _ = shown
     report = outputs[1][0].data
-    for words in (": 8.0 MiB allocated", "Tesla T4 (virtual)", "user tensors", "temporaries"):
+    for words in (
+        ": 8.0 MiB allocated",
+        "Tesla T4 (virtual, engine rules)",
+        "user tensors",
+        "temporaries",
+    ):
         assert words in report["text/plain"]
         assert words in " ".join(Reader(report["text/html"]).words)
     assert "free, at line 1 of the cell" in outputs[2][1].data["text/html"]

@@ -75,7 +75,7 @@ class OtherAllocator:
     def info(self, _torch: Any, index: int) -> DeviceInfo:
         """Return the name, bytes and allocator backend of a GPU."""
         return replace(
-            torch_cuda.device_info(index, None, virtual=False),
+            torch_cuda.device_info(index, None),
             allocator=torch_cuda.allocator_backend(),
         )
 

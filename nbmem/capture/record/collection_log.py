@@ -96,7 +96,7 @@ class CollectionLog:
         return {index: counters.actions for index, counters in read if counters is not None}
 
     def place(
-        self, device: int, events: Events, entries_before: int | None, *, virtual: bool
+        self, device: int, events: Events, entries_before: int | None, *, imitated: bool
     ) -> CollectedFrees | None:
         """Find the frees that collections requested.
 
@@ -104,7 +104,7 @@ class CollectionLog:
             device: CUDA ordinal.
             events: The card's events.
             entries_before: The history's length just before event 0; None if it is not known.
-            virtual: Whether the card is virtual. It defers a free that comes while its allocator
+            imitated: Whether the allocator is nbmem's own. It defers a free that comes while it
                 works, so its frees are found by their times as well, which are exact.
 
         Returns:
@@ -115,7 +115,7 @@ class CollectionLog:
         frees = np.flatnonzero(events.action == Action.FREE_REQUESTED)
         rows = np.array(self._read.get(device, ()), np.int64).reshape(-1, _WIDTH)
         found = _range_of(frees, rows[:, 2] - entries_before, rows[:, 3] - entries_before)
-        if virtual:
+        if imitated:
             t_ns = events.t_ns[frees]  # of whole microseconds
             by_time = _range_of(t_ns, rows[:, 0] // 1000 * 1000, rows[:, 1] + 1)
             found = np.maximum(found, by_time)

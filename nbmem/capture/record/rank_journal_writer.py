@@ -154,7 +154,7 @@ class JournalWriter:
     def _introduce(self, file: JournalFile, index: int) -> None:
         """Write a card's description before its first figures."""
         size = self._recorder.sampler.card_bytes(index)
-        info = device_info(index, size, virtual=self._recorder.virtual)
+        info = device_info(index, size, engine=self._recorder.engine)
         if self._cards.get(index) != info:
             self._cards[index] = info
             file.add_card(info)

@@ -40,6 +40,7 @@ from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.runtime.entry_points import clear_handled_tracebacks, fault_note
 from nbmem.core.runtime.interrupts import hold_signals, reraise_if_from_signal
 from nbmem.core.runtime.self_test import losses
+from nbmem.core.session.engines import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -69,7 +70,8 @@ class Recorder:
         stacks: Take a Python stack at each allocation.
         namespace: The notebook's names (`names`), read only at the start and the end; None for
             none.
-        virtual: Whether a virtual GPU is active (for the session's device info).
+        engine: What a virtual GPU's figures come from (for the session's device info); empty on a
+            real one.
         chosen: Whether the user selected the virtual GPU. Then the host's memory is not recorded,
             even if the card is not used.
         limits: Called at the end; returns sentences on what the card could not do as a real one
@@ -77,7 +79,8 @@ class Recorder:
         max_events: Size of the history's ring buffer.
 
     Attributes:
-        chosen: The argument of that name.
+        engine, chosen: The arguments of that name.
+        imitated: Whether nbmem's own allocator and history stand in for torch's.
         to_release: Installed parts that must still be removed, each with its release function.
         began_ns, ended_ns: The user's time, without nbmem's own at the start and the end; None
             before.
@@ -90,13 +93,14 @@ class Recorder:
         device: int | None = None,
         stacks: bool = False,
         namespace: Mapping[str, Any] | None = None,
-        virtual: bool = False,
+        engine: str = "",
         chosen: bool = False,
         limits: Callable[[], Sequence[str]] = tuple,
         max_events: int = MAX_EVENTS,
     ) -> None:
         self.notes: list[str] = []
-        self.virtual = virtual
+        self.engine = engine
+        self.imitated = engine == RULES
         self.interrupted = False
         self.began_ns: int | None = None
         self.ended_ns: int | None = None
@@ -239,11 +243,11 @@ class Recorder:
     def _card_read(self) -> None:
         """Do what the sampler's thread does with each reading.
 
-        A loop without modules takes no counter samples. A virtual card's history must not change
-        while another thread adds to it.
+        A loop without modules takes no counter samples. The history of nbmem's own allocator must
+        not change while another thread adds to it.
         """
         self.storage_log.read()
-        if self.history.takes_first_stacks and not self.virtual:
+        if self.history.takes_first_stacks and not self.imitated:
             read = (read_counters(card) for card in self.marks.cards())
             now = max((one.actions for one in read if one is not None), default=0)
             if (

@@ -137,7 +137,7 @@ def _device(
         owners=recorder.sampler.framework_readings(index, names),
         kept_pools=tuple(sorted(recorder.pools)),
         collected=recorder.collections.place(
-            index, events, entries_before, virtual=recorder.virtual
+            index, events, entries_before, imitated=recorder.imitated
         ),
         identities=recorder.identities.rows.place(index, marks, names),
         other_processes=recorder.sampler.other_processes(index),

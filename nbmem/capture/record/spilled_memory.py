@@ -30,7 +30,7 @@ def card_of(recorder: Recorder, index: int, most_reserved: int) -> DeviceInfo:
     """
     sampler = recorder.sampler
     by_nvml, wddm = sampler.card_bytes(index), sampler.is_wddm(index)
-    info = device_info(index, by_nvml, virtual=recorder.virtual, wddm=wddm)
+    info = device_info(index, by_nvml, engine=recorder.engine, wddm=wddm)
     return with_spilled(info, most_reserved, sampler.samples(index))
 
 

@@ -183,6 +183,7 @@ def info_of(raw: Any) -> DeviceInfo:
         shared=info.maybe(info.flag, "shared") or False,
         wddm=info.maybe(info.flag, "wddm") or False,
         spilled_bytes=spilled,
+        engine=info.maybe(info.text, "engine") or "",
     )
 
 
@@ -201,4 +202,5 @@ def info_json(info: DeviceInfo) -> dict[str, Any]:
         "shared": info.shared,
         "wddm": info.wddm,
         "spilled_bytes": info.spilled_bytes,
+        "engine": info.engine,
     }

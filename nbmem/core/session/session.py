@@ -40,6 +40,8 @@ class DeviceInfo:
         total_bytes: The card's bytes from NVML, or else from cudaMemGetInfo. The host's bytes if
             the card shares its memory. Includes `spilled_bytes`.
         virtual: Whether this is nbmem's virtual GPU.
+        engine: What a virtual GPU's figures come from: `rules` (nbmem.virtual) or `torch` (torch's
+            own CUDA build); empty for a real one, and in files of versions before it.
         torch: Version of torch that used it.
         capability: Compute capability (major, minor); None if unknown.
         driver_bytes: Bytes of these that the driver reserves, from NVML; 0 if unknown.
@@ -63,6 +65,7 @@ class DeviceInfo:
     shared: bool = False
     wddm: bool = False
     spilled_bytes: int = 0
+    engine: str = ""
 
     @property
     def is_amd(self) -> bool:

@@ -83,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = _read(given)
         options.script_arguments = script_arguments
+        options.command_line = _command_line(argv)
         code: int = options.run(options)
     except BrokenPipeError:  # `nbmem report x | head`: the reader has closed the pipe
         sys.stdout = None
@@ -109,6 +110,11 @@ def _fault(err: BaseException) -> str:
         f"nbmem could not go on ({what}). It is a fault of nbmem's: please report it with this "
         "line, and with the file if you may hand it on."
     )
+
+
+def _command_line(argv: Sequence[str] | None) -> list[str]:
+    """Return Python's arguments that start this command again."""
+    return sys.orig_argv[1:] if argv is None else ["-m", "nbmem", *argv]
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:

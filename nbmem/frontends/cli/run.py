@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from nbmem.core.arguments import refuse_private
 from nbmem.core.errors import UsageError
 from nbmem.core.files.untrusted_input import is_folder
+from nbmem.engine import TORCH, process
+from nbmem.engine.choice import add_engine, choose
 from nbmem.frontends.cli.outputs import add_outputs, write_report
 from nbmem.frontends.cli.rank_run import RankRun
 from nbmem.frontends.cli.script import Script, conclude
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.usage = (
-        "nbmem run SCRIPT [--gpu NAME] [--ranks N] [--json FILE] [--html FILE] [--save FILE] "
-        "[--private] [--stacks] [--quiet] [-- ARGUMENTS OF THE SCRIPT]"
+        "nbmem run SCRIPT [--gpu NAME] [--engine NAME] [--ranks N] [--json FILE] [--html FILE] "
+        "[--save FILE] [--private] [--stacks] [--quiet] [-- ARGUMENTS OF THE SCRIPT]"
     )
     parser.add_argument("script", metavar="SCRIPT", help="the Python file to run")
     parser.add_argument(
@@ -34,6 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="run on this virtual card (`nbmem gpus` lists them; 2xT4 is two); the default is a "
         "real card, or where there is none a virtual H100 80GB",
     )
+    add_engine(parser)
     add_ranks(parser)
     add_outputs(parser)
     parser.add_argument(
@@ -51,6 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the script and write its report."""
     script = Script(options.script, options.script_arguments)
+    _change_engine(options)
     if options.private and (options.ranks or is_folder(options.save or "")):
         raise refuse_private("what many ranks hold")
     if options.ranks is not None:
@@ -59,6 +63,23 @@ def run(options: argparse.Namespace) -> int:
         if getattr(options, name) is not None:
             raise UsageError(f"--{name} is about a world of virtual cards: give --ranks N, too.")
     return trace_script(script, options)
+
+
+def _change_engine(options: argparse.Namespace) -> None:
+    """Start again under the engine torch if that is the one to use.
+
+    Raises:
+        NbmemError: There is no such engine, or it cannot run here.
+    """
+    from nbmem.api import device_selection
+
+    cannot = "it has no worlds of ranks" if options.ranks is not None else None
+    if choose(options.engine, cannot) != TORCH or process.active():
+        return
+    from nbmem.engine import launch
+
+    card = device_selection.DEFAULT if options.gpu == device_selection.AUTO else options.gpu
+    launch.relaunch(card, options.command_line)
 
 
 def trace_script(script: Script, options: argparse.Namespace) -> int:

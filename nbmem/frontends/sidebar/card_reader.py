@@ -16,6 +16,7 @@ from nbmem.capture.devices.unified_memory import memory_without_nvml
 from nbmem.capture.frameworks.readings import FrameworkQueries
 from nbmem.core.errors import ProbeUnavailableError
 from nbmem.core.session.categories import Category
+from nbmem.engine import process
 from nbmem.frontends.sidebar.loop_categories import by_category
 from nbmem.frontends.sidebar.messages import CardSample, Process
 
@@ -103,12 +104,12 @@ class CardReader:
     def read_unused(self) -> tuple[CardSample, ...]:
         """Describe the virtual cards before anything is put on them."""
         self._follow_virtual_card()
-        if self._answering is None:
+        if self._answering is None and not process.active():
             return ()
         self._name(0)  # reads the names of all
         found = []
         for index in sorted(self._names or ()):
-            total, free, process, driver, shared = self._driver(index)
+            total, free, taken, driver, shared = self._driver(index)
             found.append(
                 CardSample(
                     index=index,
@@ -117,7 +118,7 @@ class CardReader:
                     total=total,
                     allocated=0,
                     reserved=0,
-                    process=process,
+                    process=taken,
                     free=free,
                     driver=driver,
                     peak=0,
@@ -173,21 +174,21 @@ class CardReader:
             return None
         for _ in range(RETRIES):
             before = counters.reserved
-            total, free, process, driver, shared = self._driver(index)
+            total, free, taken, driver, shared = self._driver(index)
             counters = torch_cuda.read_counters(index) or counters
             if counters.reserved == before:
                 break
         else:  # the cell takes memory too fast now: use its counters alone
-            free = process = None
+            free = taken = None
         peak, exact = self._peak(index, counters.allocated)
         return CardSample(
             index=index,
             name=self._name(index),
-            virtual=self._answering is not None,
+            virtual=self._answering is not None or process.active(),
             total=total,
             allocated=counters.allocated,
             reserved=counters.reserved,
-            process=process,
+            process=taken,
             free=free,
             driver=driver,
             shared=shared,
@@ -195,7 +196,7 @@ class CardReader:
             peak_exact=exact,
             by_category=self._by_category(index, counters.allocated),
             frameworks=self._frameworks.read(
-                index, None if process is None else max(0, process - counters.reserved)
+                index, None if taken is None else max(0, taken - counters.reserved)
             ),
         )
 

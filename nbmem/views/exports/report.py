@@ -1,7 +1,7 @@
 """Export a report as JSON: a documented, stable form for scripts and CI.
 
 `verdict`, the report's first sentence; `device` {name, kind, allocator, total_bytes, virtual,
-torch, shared, spilled_bytes}; `peak` {allocated, reserved, active, requested, process};
+engine, torch, shared, spilled_bytes}; `peak` {allocated, reserved, active, requested, process};
 `ledger_at_peak` and `ledger_at_end` {category: bytes}; `parts_at_peak` and `parts_at_end`
 {category: {part: bytes}}, where a category's parts add up to it; `phases`, a list in order of
 {name, step, allocated, reserved, peak_allocated, peak_reserved, ledger_at_peak, ledger_at_end};
@@ -64,6 +64,7 @@ def report_json(report: Report) -> dict[str, Any]:
             "allocator": device.allocator,
             "total_bytes": report.ledger_at_peak.total_bytes,
             "virtual": device.virtual,
+            "engine": device.engine or None,
             "torch": device.torch,
             "shared": device.shared,
             "spilled_bytes": device.spilled_bytes,

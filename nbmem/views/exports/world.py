@@ -106,6 +106,7 @@ def _rank(row: RankRow) -> dict[str, Any]:
             "name": device.name,
             "total_bytes": device.total_bytes,
             "virtual": device.virtual,
+            "engine": device.engine or None,
             "torch": device.torch,
         },
         "peak": {"allocated": row.allocated, "reserved": row.reserved, "process": row.process},

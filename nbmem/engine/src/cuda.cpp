@@ -51,13 +51,15 @@ std::vector<Card> table() {
   std::vector<Card> out;
   for (std::string line; std::getline(in, line);) {
     auto f = split(line, '\t');
-    if (f.size() < 13) continue;
+    if (f.size() < 16) continue;
     Card c{};
     c.key = f[0], c.name = f[1];
     c.total = std::stoul(f[2]), c.nvml_total = std::stoul(f[3]), c.context = std::stoul(f[4]), c.l2 = std::stoul(f[5]);
     c.processors = std::stoi(f[6]), c.major = std::stoi(f[7]), c.minor = std::stoi(f[8]);
     c.sm_threads = std::stoi(f[9]), c.sm_blocks = std::stoi(f[10]);
     c.sm_shared = std::stoi(f[11]), c.block_shared = std::stoi(f[12]);
+    for (int i = 0; i < 3; ++i) c.handles[i] = std::stoul(f[size_t(13 + i)]);
+    if (auto total = std::stoul(env("STANDIN_TOTAL", "0"))) c.total = c.nvml_total = total;
     out.push_back(c);
   }
   return out;
@@ -161,7 +163,8 @@ Slot& mine() {
 }
 
 size_t used_by_all(int physical) {
-  long sum = 0;
+  static const long others = std::stol(env("STANDIN_OTHERS", "0"));
+  long sum = others;
   for (int i = 0; i < MOST_PROCESSES; ++i)
     if (slots()[i].pid && alive(slots()[i].pid)) sum += slots()[i].used[physical];
   return size_t(sum);
@@ -190,6 +193,7 @@ class Addresses {
       return rest(at, room, size);
     }
     size_t room = (size + CHUNK - 1) / CHUNK * CHUNK;
+    if (room > SPACE - CHUNK) return 0;  // on a card without a limit
     if (lowest_ - room < floor_) reserve();
     lowest_ -= room;
     return rest(lowest_, room, size);
@@ -272,6 +276,7 @@ void* take(int d, size_t bytes) {
   std::lock_guard<std::mutex> hold(mutex_);
   if (!charge(d, long(room))) return nullptr;
   uintptr_t at = addresses[physical(d)].take(room);
+  if (!at) return charge(d, -long(room)), nullptr;
   ranges[at] = {at, bytes, Kind::device, d};
   return reinterpret_cast<void*>(at);
 }
@@ -387,8 +392,10 @@ int processes(int p, int* pids, size_t* used, int room) {
 
 }  // namespace standin
 
-extern "C" void standin_handle(long mebibytes) {
-  if (standin::cards()) standin::charge(standin::current(), mebibytes * long(standin::MiB));
+extern "C" void standin_handle(int library, int change) {
+  if (!standin::cards()) return;
+  const standin::Card& c = standin::card(standin::physical(standin::current()));
+  standin::charge(standin::current(), change * long(c.handles[library]));
 }
 
 // ---- the driver API

@@ -1,0 +1,47 @@
+"""Choose between the engines `torch` and `rules`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbmem.core.errors import UsageError
+from nbmem.engine import AUTO, ENGINES, RULES, TORCH, process
+from nbmem.engine.availability import is_ready, require
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """Declare the option --engine."""
+    parser.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default=AUTO,
+        help="what stands in for a card: torch (torch's own CUDA build without a driver), rules "
+        "(any build of torch), or auto: torch where it was used before, else rules",
+    )
+
+
+def choose(engine: str, cannot: str | None = None) -> str:
+    """Return the engine to use for an option's value.
+
+    `auto` is torch where that runs and is compiled already, else rules. So the first use of torch
+    is asked for by name, and a compiler never starts unasked.
+
+    Args:
+        engine: `auto`, `rules` or `torch`.
+        cannot: What torch cannot do of the question, as a clause; None if it can do all of it.
+
+    Raises:
+        UsageError: There is no such engine, or it cannot run here.
+    """
+    if engine not in ENGINES:
+        raise UsageError(f"There is no engine {engine!r}. Choose one of {', '.join(ENGINES)}.")
+    if engine == AUTO:
+        return TORCH if cannot is None and is_ready() else RULES
+    if engine == TORCH and cannot is not None:
+        raise UsageError(f"Cannot use the engine torch: {cannot}. Use --engine rules.")
+    if engine == TORCH and not process.active():
+        require()
+    return engine

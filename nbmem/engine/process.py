@@ -1,0 +1,59 @@
+"""Find out whether this process runs on the stand-in."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from pathlib import Path
+
+ENGINE = "NBMEM_ENGINE"
+"""Set by a launch, so that nbmem knows that the card is none. Without it the stand-in passes for a
+card: the tests ask it what nbmem would see on one."""
+GPU = "STANDIN_GPU"
+VARIABLES = (
+    *(
+        ENGINE,
+        GPU,
+        "STANDIN_COUNT",
+        "STANDIN_SITE",
+        "STANDIN_STATE",
+        "STANDIN_VALUES",
+        "STANDIN_TOTAL",
+    ),
+    *("STANDIN_OTHERS", "TRITON_LIBCUDA_PATH"),
+)
+"""What the launch sets beside the two lists of libraries."""
+PRELOADED, SEARCHED = "LD_PRELOAD", "LD_LIBRARY_PATH"
+
+
+@cache
+def _is_loaded() -> bool:
+    """Return whether the stand-in's driver is loaded in this process."""
+    return hasattr(ctypes.CDLL(None), "standin_handle")
+
+
+def active() -> bool:
+    """Return whether this process runs on the stand-in."""
+    return ENGINE in os.environ and os.name == "posix" and _is_loaded()
+
+
+def cards() -> tuple[str, ...]:
+    """Return the keys of the cards that this process is on; empty off it."""
+    return tuple(os.environ[GPU].split(",")) if active() else ()
+
+
+def without(environment: dict[str, str], built: Path) -> dict[str, str]:
+    """Return an environment without what a launch has put into it.
+
+    Args:
+        environment: That of a process on the stand-in, or of any other.
+        built: The folder of compiled stand-ins.
+    """
+    found = {name: value for name, value in environment.items() if name not in VARIABLES}
+    for name in (PRELOADED, SEARCHED):
+        parts = [one for one in found.get(name, "").split(":") if one]
+        kept = [one for one in parts if not Path(one).is_relative_to(built)]
+        if len(kept) < len(parts):
+            found[name] = ":".join(kept)
+    return {k: v for k, v in found.items() if v or k not in (PRELOADED, SEARCHED)}
