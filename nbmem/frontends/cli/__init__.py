@@ -22,6 +22,7 @@ from nbmem.frontends.cli import (
     export,
     fit,
     gpus,
+    kernel,
     layers,
     plan,
     replay,
@@ -51,6 +52,7 @@ COMMANDS: tuple[Subcommand, ...] = (
     plan.COMMAND,
     layers.COMMAND,
     gpus.COMMAND,
+    kernel.COMMAND,
     demo.COMMAND,
 )
 

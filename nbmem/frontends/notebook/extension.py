@@ -108,6 +108,12 @@ class Extension:
         return [manager.cleanup_transforms, getattr(manager, "line_transforms", [])]
 
 
+def loaded_tracer(shell: Any) -> Tracer | None:
+    """Return the tracer of the extension in a shell, or None without it."""
+    extension = _LOADED.get(shell)
+    return None if extension is None else extension.tracer
+
+
 def _forget_trees() -> None:
     """Drop the module trees that traces have remembered, if any."""
     trees: Any = sys.modules.get("nbmem.capture.tensors.module_tree")
