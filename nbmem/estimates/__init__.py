@@ -8,6 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
+from nbmem.engine import AUTO
+from nbmem.engine.choice import NO_TABLE, choose
+from nbmem.estimates import engine_choice
 from nbmem.estimates import world_choice as ranked
 from nbmem.estimates.answers import (
     Answer,
@@ -44,7 +47,11 @@ def silent(_text: str) -> None:
 
 
 def estimate(
-    function: Callable[[], Any], gpu: str | Card | None = None, *, ranks: int | None = None
+    function: Callable[[], Any],
+    gpu: str | Card | None = None,
+    *,
+    ranks: int | None = None,
+    engine: str = AUTO,
 ) -> Trace:
     """Run a function on a virtual card and return the recording.
 
@@ -56,16 +63,18 @@ def estimate(
         gpu: Name of a card; None for the one in use, else a virtual H100.
         ranks: Run it as rank 0 of so many, which has the largest shards, as torchrun would: it
             makes its own process group. None for a program of one process.
+        engine: What makes the figures: `rules`, `torch` (torch's own CUDA build without a card), or
+            `auto`: torch where it was used before.
 
     Raises:
-        NbmemError: The function cannot be copied, or there is no such card.
+        NbmemError: The function cannot be copied, or there is no such card or engine.
     """
     from nbmem.api import tracing
 
     card, world = ranked.world_for(gpu, ranks)
     program = ranked.of_world(programs.call(function), world)
     trace = tracing.trace(program.title)
-    with EstimateProcess(program) as apart:
+    with EstimateProcess(program, engine_choice.engine_of(engine, world), card) as apart:
         trace.session = apart.call(record, Request(card=card, compiled=True))
     return trace
 
@@ -80,6 +89,7 @@ def fit(  # noqa: PLR0913 - the question's parts
     step: int = 1,
     margin: float = MARGIN,
     remedies: tuple[str, ...] = (),
+    engine: str = AUTO,
     tell: Callable[[str], None] = silent,
     show: Callable[[FitAnswer, str], None] | None = None,
 ) -> FitAnswer:
@@ -96,6 +106,7 @@ def fit(  # noqa: PLR0913 - the question's parts
         step: Distance of the values that are searched.
         margin: Part of the card to keep free.
         remedies: Keys of remedies (`nbmem.estimates.remedies`) under which it runs.
+        engine: What makes the figures, as for `estimate`.
         tell: Called with a line of text after every run.
         show: Called after each run with the answer so far, and with the work that is left.
 
@@ -103,13 +114,14 @@ def fit(  # noqa: PLR0913 - the question's parts
         NbmemError: The program cannot be copied or does not run, or there is no such card.
     """
     card, world = ranked.world_for(gpu, ranks)
+    engine = engine_choice.engine_of(engine, world, many=True)
     variable = None
     if not isinstance(program, programs.Program):
         first = between[0] if between else start
         variable = _parameter(program)
         program = programs.call(program, start=max(start, first))
     program = ranked.of_world(program, world)
-    with EstimateProcess(program) as apart:
+    with EstimateProcess(program, engine, card) as apart:
         answer = fitting.fit(
             program,
             fitting.cached_query(apart.call),
@@ -122,7 +134,7 @@ def fit(  # noqa: PLR0913 - the question's parts
             tell=tell,
             show=_partial(FitAnswer, show),
         )
-    return to_displayed(FitAnswer, answer)
+    return to_displayed(FitAnswer, engine_choice.named(answer, engine))
 
 
 def _partial(
@@ -151,6 +163,7 @@ def plan(  # noqa: PLR0913 - the question's parts
     target: int | None = None,
     margin: float = MARGIN,
     every: bool = False,
+    engine: str = AUTO,
     tell: Callable[[str], None] = silent,
     show: Callable[[PlanAnswer, str], None] | None = None,
 ) -> PlanAnswer | WorldsAnswer | CardsAnswer:
@@ -164,12 +177,12 @@ def plan(  # noqa: PLR0913 - the question's parts
         program: A function (called with the batch size if one is given, else with nothing), or
             what `nbmem.estimates.programs` makes.
         gpu: Name of a card; None for the one in use, else a virtual H100; `all` as for `cards`.
-        ranks: Run it as rank 0 of so many, which has the largest shards, as torchrun would: it
-            makes its own process group. None for a program of one process.
+        ranks: Run it as rank 0 of so many, as for `fit`.
         batch: The batch size of a function; None if it takes none.
         target: Bytes of the process that are wanted; None for the card less the margin.
         margin: Part of the card to keep free.
         every: Run it under every remedy, and under pairs of the best, whatever they can change.
+        engine: What makes the figures, as for `estimate`.
         tell: Called with a line of text after every run.
         show: Called after each run with the answer so far, and with the work that is left.
 
@@ -177,14 +190,13 @@ def plan(  # noqa: PLR0913 - the question's parts
         NbmemError: The program cannot be copied or does not run, or there is no such card.
     """
     if is_all(gpu):
+        choose(engine, NO_TABLE)
         return cards(program, margin=margin, options=(ranks, batch, target, every), tell=tell)
     card, world = ranked.world_for(gpu, ranks)
-    variable = None
-    if not isinstance(program, programs.Program):
-        variable = None if batch is None else _parameter(program)
-        program = programs.call(program, start=batch)
-    alone, program = program, ranked.of_world(program, world)
-    with EstimateProcess(program) as apart:
+    engine = engine_choice.engine_of(engine, world, many=True)
+    alone, variable = _called_with(program, batch)
+    program = ranked.of_world(alone, world)
+    with EstimateProcess(program, engine, card) as apart:
         ask = fitting.cached_query(apart.call)
         if world is not None and batch is None and target is None and not every:
             first = ask(planning.baseline_request(program, card, margin)).probe
@@ -201,7 +213,17 @@ def plan(  # noqa: PLR0913 - the question's parts
             tell=tell,
             show=_partial(PlanAnswer, show),
         )
-    return to_displayed(PlanAnswer, answer)
+    return to_displayed(PlanAnswer, engine_choice.named(answer, engine))
+
+
+def _called_with(
+    program: Callable[..., Any] | Program, batch: int | None
+) -> tuple[Program, str | None]:
+    """Return a function as a program, and the name of its batch size."""
+    if isinstance(program, programs.Program):
+        return program, None
+    variable = None if batch is None else _parameter(program)
+    return programs.call(program, start=batch), variable
 
 
 def cards(
@@ -314,6 +336,7 @@ def layers(  # noqa: PLR0913 - the question's parts
     optimizer: Any = None,
     gpu: str | Card | None = None,
     title: str = "",
+    engine: str = AUTO,
 ) -> LayersAnswer:
     """Measure a model layer by layer, in bytes and FLOPs.
 
@@ -326,6 +349,7 @@ def layers(  # noqa: PLR0913 - the question's parts
         optimizer: The model's; None for AdamW.
         gpu: Name of a card; None for the one in use, else a virtual H100.
         title: What the model is called; empty for its class.
+        engine: What makes the figures, as for `estimate`.
 
     Raises:
         NbmemError: It cannot be copied, or does not run on the input.
@@ -335,9 +359,10 @@ def layers(  # noqa: PLR0913 - the question's parts
     program = programs.objects(
         {by_layer.MODEL: model, by_layer.INPUT: batch, by_layer.OPTIMIZER: optimizer}, title
     )
-    with EstimateProcess(program) as apart:
-        answer = apart.call(by_layer.measure, card_for(gpu), title, shape)
-    return to_displayed(LayersAnswer, answer)
+    card, engine = card_for(gpu), engine_choice.engine_of(engine)
+    with EstimateProcess(program, engine, card) as apart:
+        answer = apart.call(by_layer.measure, card, title, shape)
+    return to_displayed(LayersAnswer, engine_choice.named(answer, engine))
 
 
 def layers_of(
@@ -346,12 +371,14 @@ def layers_of(
     shape: tuple[int, ...] | None = None,
     *,
     gpu: str | Card | None = None,
+    engine: str = AUTO,
 ) -> LayersAnswer:
     """Run a script and measure its model layer by layer, as `layers` does.
 
     Raises:
         NbmemError: The script does not run, or makes no such model.
     """
-    with EstimateProcess(program) as apart:
-        answer = apart.call(by_layer.measure_script, card_for(gpu), name, shape)
-    return to_displayed(LayersAnswer, answer)
+    card, engine = card_for(gpu), engine_choice.engine_of(engine)
+    with EstimateProcess(program, engine, card) as apart:
+        answer = apart.call(by_layer.measure_script, card, name, shape)
+    return to_displayed(LayersAnswer, engine_choice.named(answer, engine))

@@ -117,6 +117,7 @@ def search(options: argparse.Namespace) -> dict[str, Any]:
         "margin": margin(options),
         "between": None if options.between is None else tuple(options.between),
         "step": options.step,
+        "engine": options.engine,
     }
 
 
@@ -129,6 +130,7 @@ def planned(options: argparse.Namespace) -> dict[str, Any]:
         "margin": margin(options),
         "target": target,
         "every": options.every,
+        "engine": options.engine,
     }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from nbmem.core.session.engines import RULES
 from nbmem.core.units import format_bytes
 
 if TYPE_CHECKING:
@@ -29,12 +30,14 @@ class CardFigures:
         total: Bytes that CUDA can allocate.
         margin: Bytes left free for the error of the estimate.
         driver: Bytes that the driver reserves; included in nvidia-smi's total.
+        engine: What makes the figures: `rules` or `torch`.
     """
 
     name: str
     total: int
     margin: int
     driver: int
+    engine: str = RULES
 
     @property
     def kept(self) -> str:
@@ -285,6 +288,7 @@ class Layers:
         optimizer: The optimizer of the state, in words.
         shape: Shape of the input, in words; None if none was given.
         sentences: What to know about it.
+        engine: What makes the figures: `rules` or `torch`.
     """
 
     title: str
@@ -292,6 +296,7 @@ class Layers:
     optimizer: str
     shape: str | None
     sentences: tuple[str, ...]
+    engine: str = RULES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

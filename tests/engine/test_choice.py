@@ -52,6 +52,12 @@ def test_auto_is_torch_once_it_is_compiled_and_never_compiles(machine):
     assert choice.choose("rules") == RULES
 
 
+def test_a_search_of_many_runs_is_left_to_rules_unless_torch_is_named(machine):
+    pretend_built(machine)
+    assert choice.choose("auto", many=True) == RULES
+    assert choice.choose("torch", many=True) == TORCH
+
+
 def test_auto_takes_rules_for_what_torch_cannot_do(machine):
     pretend_built(machine)
     assert choice.choose("auto", cannot="it has no worlds of ranks") == RULES

@@ -15,7 +15,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from nbmem.core.errors import UsageError
 from nbmem.frontends.cli import main
-from nbmem.frontends.kernel import first_cell, specs
+from nbmem.frontends.kernel import launcher, specs
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +84,7 @@ def test_a_wrong_line_is_a_sentence(line, sentence, capsys):
 def test_a_kernel_without_its_card_says_so_once_in_the_first_cell(capsys):
     shell = InteractiveShell.instance()
     try:
-        first_cell.prepare(shell, "T4", problem="Cannot use the engine torch: it is gone.")
+        launcher.prepare(shell, "T4", problem="Cannot use the engine torch: it is gone.")
         capsys.readouterr()
         shell.run_cell("1")
         sentence = (

@@ -52,7 +52,13 @@ RAN_JSON = {
     "notes": ["n"],
     "sent": {},
 }
-CARD_JSON = {"name": "L4", "total": 24 << 30, "margin": 1 << 29, "driver": 1 << 28}
+CARD_JSON = {
+    "name": "L4",
+    "total": 24 << 30,
+    "margin": 1 << 29,
+    "driver": 1 << 28,
+    "engine": "rules",
+}
 LINE_JSON = {"name": "allocated", "fixed": 1.0, "each": 2.0, "square": 0.0, "residual": 0.5}
 
 
@@ -196,5 +202,6 @@ def test_layers():
             "optimizer": "Adam",
             "shape": None,
             "sentences": [],
+            "engine": "rules",
         }
     )

@@ -17,6 +17,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from nbmem.engine import process
+
 _NAMED = {
     "backends.cuda.flash_sdp_enabled": "backends.cuda.enable_flash_sdp",
     "backends.cuda.mem_efficient_sdp_enabled": "backends.cuda.enable_mem_efficient_sdp",
@@ -141,6 +143,8 @@ def restore_state() -> None:
     """
     for begin in _standing:
         begin.put()
+        if process.active():  # its cards are no real ones
+            continue
         os.putenv(VISIBLE, NO_CARD)  # os.environ is what it reads
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
 from nbmem.estimates.questions.layer_hooks import LayerWatch, on_card, shape_of, tensors, train
+from nbmem.estimates.runs.run_card import RunOptions, in_use, run_forked
 from nbmem.report.estimate_results import LayerRow, Layers
 
 if TYPE_CHECKING:
@@ -31,13 +32,15 @@ def measure(program: Program, card: Card, title: str, shape: tuple[int, ...] | N
     Raises:
         UsageError: The model does not run on the input.
     """
-    from nbmem import virtual
 
-    with virtual.activated(card, defer=True, eager=True):
-        names = vars(program.prepare())
-        return _measure(
-            names[MODEL], title, shape, given=names.get(INPUT), optimizer=names.get(OPTIMIZER)
-        )
+    def work() -> Layers:
+        with in_use(RunOptions((card,))):
+            names = vars(program.prepare())
+            return _measure(
+                names[MODEL], title, shape, given=names.get(INPUT), optimizer=names.get(OPTIMIZER)
+            )
+
+    return run_forked(work)
 
 
 def measure_script(
@@ -50,21 +53,23 @@ def measure_script(
     Raises:
         UsageError: The script fails, or makes no such model.
     """
-    from nbmem import virtual
 
-    with virtual.activated(card, defer=True, eager=True):
-        module = program.prepare()
-        try:
-            program.run(module, None)
-        except Exception as err:  # noqa: BLE001 - whatever the user's script raises
-            raise UsageError(f"The script fails: {type(err).__name__}: {err}") from None
-        model = getattr(module, name, None)
-        if not hasattr(model, "named_modules"):
-            raise UsageError(f"The script makes no model of the name {name}.")
-        kind = type(model).__name__
-        return _measure(
-            model, f"{name}: {kind}", shape, optimizer=optimizer_of(vars(module), model)
-        )
+    def work() -> Layers:
+        with in_use(RunOptions((card,))):
+            module = program.prepare()
+            try:
+                program.run(module, None)
+            except Exception as err:  # noqa: BLE001 - whatever the user's script raises
+                raise UsageError(f"The script fails: {type(err).__name__}: {err}") from None
+            model = getattr(module, name, None)
+            if not hasattr(model, "named_modules"):
+                raise UsageError(f"The script makes no model of the name {name}.")
+            kind = type(model).__name__
+            return _measure(
+                model, f"{name}: {kind}", shape, optimizer=optimizer_of(vars(module), model)
+            )
+
+    return run_forked(work)
 
 
 def optimizer_of(names: Mapping[str, Any], model: Any) -> Any:

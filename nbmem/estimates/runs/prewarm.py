@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 
+from nbmem.engine import process
 from nbmem.estimates.programs.programs import CALL, Program
 from nbmem.estimates.runs.probe_run import Request, probe
 from nbmem.virtual import find_card
@@ -43,7 +44,12 @@ def load() -> None:
 
 
 def run() -> None:
-    """Run a small program once on a virtual card."""
+    """Run a small program once on a virtual card.
+
+    On the engine torch nothing is run: each run has a fork that has not used the card.
+    """
+    if process.active():
+        return
     from nbmem.estimates.programs.serialization import pack
 
     program = Program(title="warm-up", source=_SOURCE, file=CALL, names=pack({}, ()))

@@ -8,6 +8,7 @@ A program that does not finish there gets a sentence with the reason.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import gc
 import threading
@@ -18,11 +19,11 @@ from nbmem.core.errors import NbmemError, UsageError
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.session.categories import ACTIVE
 from nbmem.estimates.programs import variable_binding
-from nbmem.estimates.programs.environment import Plans
 from nbmem.estimates.programs.programs import CALL, EndedError
 from nbmem.estimates.programs.serialization import NotCopiedError
 from nbmem.estimates.programs.source_edits import Edit
 from nbmem.estimates.remedies import pages, slow
+from nbmem.estimates.runs import run_card
 from nbmem.estimates.world_choice import NO_GROUP, communicated_bytes
 from nbmem.report.estimate_results import Failure, Probe
 from nbmem.views.markup import clipped
@@ -30,14 +31,12 @@ from nbmem.views.markup import clipped
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from nbmem.allocator.recordings.request_recorder import RequestRecorder
     from nbmem.allocator.recordings.request_sequence import RequestSequence
     from nbmem.api.tracing import Trace
     from nbmem.core.session.session import Session
     from nbmem.estimates.programs.programs import Program
     from nbmem.estimates.remedies.base import Remedy
     from nbmem.virtual.cards import Card
-    from nbmem.virtual.hardware.gpu import VirtualGPU
 
 LONGEST = 160
 """Characters of an error's text that an answer shows."""
@@ -153,6 +152,12 @@ class _TracedRun:
     sent: Mapping[str, int]
     requests: tuple[RequestSequence, ...]
 
+    def without_trace(self) -> _TracedRun:
+        """Return a copy that can be pickled; the session goes beside it."""
+        copied = copy.copy(self)
+        del copied.trace
+        return copied
+
 
 def probe(program: Program, request: Request) -> Reply:
     """Run a program without a memory limit, then on the card if needed.
@@ -238,6 +243,26 @@ def record_requests(
 
 
 def _run(program: Program, request: Request, *, look: bool = True, room: int = 0) -> _TracedRun:
+    """Run a program once, traced, where it finds the card of the request.
+
+    Arguments as for `_run_here`.
+    """
+    from nbmem.api import tracing
+
+    def work() -> tuple[_TracedRun, Session | None]:
+        ran = _run_here(program, request, look=look, room=room)
+        return ran.without_trace(), ran.trace.session
+
+    if not run_card.is_forked():
+        return _run_here(program, request, look=look, room=room)
+    ran, session = run_card.run_forked(work)
+    ran.trace = tracing.trace(program.title)
+    assert session is not None  # noqa: S101 - no trace runs around ours
+    ran.trace.session = session
+    return ran
+
+
+def _run_here(program: Program, request: Request, *, look: bool, room: int) -> _TracedRun:
     """Run a program once, traced, on the card of the request.
 
     Args:
@@ -246,7 +271,6 @@ def _run(program: Program, request: Request, *, look: bool = True, room: int = 0
         look: Whether to find the holders of the peak's tensors, too.
         room: Bytes of the real card that the process may have.
     """
-    from nbmem import virtual
     from nbmem.api import tracing
     from nbmem.estimates.remedies import applied, conf_of, idle_in
     from nbmem.virtual.patches.distributed.spawn import RankState, playing
@@ -256,17 +280,10 @@ def _run(program: Program, request: Request, *, look: bool = True, room: int = 0
         warnings.simplefilter("ignore")
         conf = conf_of(request.remedies)
         cards = (request.card,) * (1 if program.world is None else program.world.local)
-        stack.enter_context(
-            virtual.activated(
-                cards,
-                conf=conf,
-                other_processes=request.margin,
-                defer=True,
-                eager=not (request.compiled or slow(request.remedies)),
-                keep=Plans.folder,
-            )
+        eager = not (request.compiled or slow(request.remedies))
+        card = stack.enter_context(
+            run_card.in_use(run_card.RunOptions(cards, request.margin, conf, eager))
         )
-        recorders = [_recorder(gpu) for gpu in virtual.gpus()]
         module = program.prepare()
         stack.enter_context(playing(program.world, request.rank))
         edit = Edit.of(program.source)
@@ -294,28 +311,15 @@ def _run(program: Program, request: Request, *, look: bool = True, room: int = 0
         price = "; ".join(r.price_of(request.card, steps) for r in watch.remedies)
         code = "\n".join(r.code_of(request.card) for r in watch.remedies)
         changed = _changed(edit, program, watch.remedies, request)
-        context = max(gpu.context_bytes for gpu in virtual.gpus())
-        found = [recorder.sequence() for recorder in recorders]
+        context, requests = card.context(), card.requests()
         notes = () if program.world is None or RankState.apart else (NO_GROUP,)
         idle = {} if request.remedies else idle_in(vars(module))
     failure = failure or next(iter(threads), None)
     sent = communicated_bytes(program, trace)
-    requests = tuple(sequence for sequence in found if sequence is not None)
     return _TracedRun(
         trace, failure, refused, called, fullest, price, code, context, idle, changed, notes, sent,
         requests,
     )  # fmt: skip
-
-
-def _recorder(gpu: VirtualGPU) -> RequestRecorder:
-    """Record a card's requests; without workspaces, cuDNN has other kernels."""
-    from nbmem.allocator.recordings.request_recorder import RequestRecorder  # imports numpy
-
-    return RequestRecorder(
-        gpu.allocator,
-        outside=lambda: gpu.context_bytes + gpu.library_bytes,
-        attempt=lambda: gpu.workspaces.kernels.trying,
-    )
 
 
 def _refused(remedies: Sequence[Remedy], failure: Failure | None) -> str | None:

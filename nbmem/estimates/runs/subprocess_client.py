@@ -13,11 +13,14 @@ name when it is used.
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import sys
 from typing import TYPE_CHECKING, Any, Self
 
+from nbmem.api.device_selection import DEFAULT
 from nbmem.core.errors import NbmemError
+from nbmem.engine import RULES, TORCH
 from nbmem.estimates.programs import environment
 from nbmem.estimates.runs import pipe_messages, worker_processes
 from nbmem.estimates.runs.worker import Job
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from nbmem.estimates.programs.programs import Program
+    from nbmem.virtual.cards import Card
 
 
 class EstimateError(NbmemError):
@@ -38,17 +42,33 @@ class EstimateProcess:
     """A subprocess that answers questions about a program.
 
     Use it as a context manager.
+
+    Args:
+        program: What the questions are about.
+        engine: What makes the figures: `rules` or `torch`.
+        card: With `torch`, a card that will be asked for.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, engine: str = RULES, card: Card | None = None) -> None:
         self._program = program
+        self._engine = engine
+        self._card = card
         self._process: subprocess.Popen[bytes] | None = None
         self._stays = False
 
     def __enter__(self) -> Self:
-        self._process = worker_processes.take()
+        state = environment.capture_state()
+        if self._engine == TORCH:
+            from nbmem.engine import launch
+
+            where = launch.environment(self._card or DEFAULT)
+            self._process = worker_processes.start_on(where)
+            state = dataclasses.replace(state, environment=where)
+        else:
+            self._process = worker_processes.take()
+            state = dataclasses.replace(state, environment=worker_processes.process_environment())
         try:
-            self._send(environment.capture_state())
+            self._send(state)
         except BaseException:  # Ctrl-C while it starts: no other code would end it
             self.__exit__(*sys.exc_info())
             raise
@@ -64,7 +84,7 @@ class EstimateProcess:
         if process is None:
             return
         answered = kind is None or issubclass(kind, NbmemError)
-        if answered and self._stays:
+        if answered and self._stays and self._engine == RULES:
             worker_processes.return_worker(process)
         else:  # after Ctrl-C what it computes is of no use to anybody
             worker_processes.end(process, worker_processes.PARTING if answered else 0.0)

@@ -17,14 +17,25 @@ import sys
 from functools import cache
 
 from nbmem.core.runtime.entry_points import entry
+from nbmem.engine import process
+from nbmem.engine.cache import root as cache_root
 from nbmem.estimates.programs import environment
 from nbmem.estimates.runs import pipe_messages
 
 PARTING = 2.0
 """Seconds in which a process may end by itself."""
 
+HIDDEN = {environment.VISIBLE: environment.NO_CARD}
+"""What hides the real cards from a process."""
+
 _waiting: list[tuple[int, subprocess.Popen[bytes]]] = []
 """The idle worker, with the process that started it: a fork of that process must not use it."""
+
+
+def process_environment() -> dict[str, str]:
+    """Return this process's environment, without the engine torch's."""
+    here = dict(os.environ)
+    return process.without(here, cache_root()) if process.active() else here
 
 
 def take() -> subprocess.Popen[bytes]:
@@ -48,9 +59,20 @@ def _is_there(owner: int, process: subprocess.Popen[bytes]) -> bool:
     return owner == os.getpid() and process.poll() is None
 
 
-def _started() -> subprocess.Popen[bytes]:
+def start_on(engine_environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Start a worker process on the cards of the engine torch.
+
+    Args:
+        engine_environment: That of `nbmem.engine.launch`.
+    """
+    return _started(engine_environment, {})
+
+
+def _started(
+    given: dict[str, str] | None = None, cards: dict[str, str] = HIDDEN
+) -> subprocess.Popen[bytes]:
     own = {
-        environment.VISIBLE: environment.NO_CARD,
+        **cards,
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
         # Else numpy starts threads when it is imported, and a process with threads cannot fork.
@@ -61,7 +83,7 @@ def _started() -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, **own},
+        env={**(process_environment() if given is None else given), **own},
         start_new_session=True,  # so that what the program starts can be ended with it
     )
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    from nbmem.engine.choice import add_engine
     from nbmem.estimates import options
     from nbmem.estimates.language_models.options import add_method
 
@@ -28,6 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--model, context",
     )
     options.add_card(parser)
+    add_engine(parser)
     options.add_world(parser)
     options.add_range(parser)
     options.add_files(parser)
@@ -57,12 +59,14 @@ def run(options: argparse.Namespace) -> int:
 
 def _fit_context(options: argparse.Namespace) -> int:
     """Search for the longest context of a language model."""
+    from nbmem.engine.choice import NO_MODELS, choose
     from nbmem.estimates.language_models import api
     from nbmem.estimates.language_models.options import batches_of, check_context, settings_from
     from nbmem.estimates.options import margin
 
     if options.script is not None:
         raise UsageError("Name a script or a --model, not both.")
+    choose(options.engine, NO_MODELS)
     files = targets(options)
     check_context(options.vary)
     settings, batches = settings_from(options), batches_of(options.batch)

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    from nbmem.engine.choice import add_engine
     from nbmem.estimates import options
 
     parser.add_argument("script", metavar="SCRIPT", help="the Python file that makes the model")
     parser.add_argument("model", metavar="MODEL", help="the model's name in it")
     options.add_layers(parser)
     parser.add_argument("--gpu", metavar="NAME", help="on which card (an H100 80GB)")
+    add_engine(parser)
     options.add_files(parser)
 
 
@@ -35,6 +37,7 @@ def run(options: argparse.Namespace) -> int:
         options.model,
         shape(options.input, options.batch),
         gpu=options.gpu,
+        engine=options.engine,
     )
     return finish(answer.sorted(options.sort), files)
 

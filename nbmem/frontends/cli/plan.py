@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    from nbmem.engine.choice import add_engine
     from nbmem.estimates import options
 
     parser.add_argument("script", metavar="SCRIPT", help="the Python file to run, many times")
     options.add_plan(parser)
     options.add_card(parser)
+    add_engine(parser)
     options.add_worlds(parser)
     options.add_files(parser)
 
@@ -26,6 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the script under the remedies that may help; print the table."""
     from nbmem import estimates
+    from nbmem.engine.choice import NO_RANKS, choose
     from nbmem.estimates.options import planned, with_batch, worlds
     from nbmem.estimates.programs import programs
 
@@ -33,6 +36,7 @@ def run(options: argparse.Namespace) -> int:
     asked = planned(options)
     script = programs.script(options.script, tuple(options.script_arguments))
     if ranks := worlds(options):
+        choose(options.engine, NO_RANKS)
         with progress(f"plan {Path(options.script).name}") as tell:
             found = estimates.worlds(script, options.gpu, ranks, margin=asked["margin"], tell=tell)
         return finish(found, files)

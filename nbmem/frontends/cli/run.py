@@ -9,7 +9,7 @@ from nbmem.core.arguments import refuse_private
 from nbmem.core.errors import UsageError
 from nbmem.core.files.untrusted_input import is_folder
 from nbmem.engine import TORCH, process
-from nbmem.engine.choice import add_engine, choose
+from nbmem.engine.choice import NO_RANKS, add_engine, choose
 from nbmem.frontends.cli.outputs import add_outputs, write_report
 from nbmem.frontends.cli.rank_run import RankRun
 from nbmem.frontends.cli.script import Script, conclude
@@ -73,7 +73,7 @@ def _change_engine(options: argparse.Namespace) -> None:
     """
     from nbmem.api import device_selection
 
-    cannot = "it has no worlds of ranks" if options.ranks is not None else None
+    cannot = None if options.ranks is None else NO_RANKS
     if choose(options.engine, cannot) != TORCH or process.active():
         return
     from nbmem.engine import launch

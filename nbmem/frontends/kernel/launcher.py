@@ -1,18 +1,24 @@
 """Start a Jupyter kernel with a virtual card.
 
 A kernelspec of `nbmem kernel install` runs it as a module, with `--gpu NAME --engine NAME -f FILE`.
-What it does not know is passed on to ipykernel. A card that cannot be had does not keep the kernel from
-starting: its first cell says why.
+What it does not know is passed on to ipykernel. A card that cannot be had does not keep the kernel
+from starting: its first cell says why.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import NbmemError
+from nbmem.core.runtime.fault_isolation import error_of
+from nbmem.core.runtime.warning_filter import suppress_warnings
 from nbmem.engine import RULES, TORCH, process
-from nbmem.frontends.kernel import first_cell
+from nbmem.frontends.notebook.error_boundary import notify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -35,8 +41,55 @@ def main(arguments: list[str] | None = None) -> None:
 
     app = IPKernelApp.instance()
     app.initialize(rest)
-    first_cell.prepare(app.shell, options.gpu, problem)
+    prepare(app.shell, options.gpu, problem)
     app.start()
+
+
+def prepare(shell: Any, gpu: str, problem: str | None = None) -> None:
+    """Load the extension into a shell and put a virtual card in.
+
+    Nothing is raised: what fails is told above the output of the first cell, as nobody reads what
+    is printed before.
+
+    Args:
+        shell: IPython's.
+        gpu: The cards by name.
+        problem: Why there is no card, if that is known; nothing is activated then.
+    """
+    try:
+        shell.extension_manager.load_extension("nbmem")
+        if problem is None:
+            with suppress_warnings():
+                shell.banner2 = _use(shell, gpu)
+    except NbmemError as err:
+        problem = str(err)
+    except Exception as err:  # noqa: BLE001 - a kernel without a card is better than none
+        problem = f"could not activate the virtual {gpu} ({error_of(err)})"
+    if problem is not None:
+        _notify_at_first_cell(shell, f"{problem.rstrip('.')}. This kernel has no virtual card.")
+
+
+def _use(shell: Any, gpu: str) -> str:
+    """Put the card in by the extension, which can take it out again."""
+    from nbmem.frontends.notebook.extension import loaded_tracer
+
+    tracer = loaded_tracer(shell)
+    if tracer is not None:
+        return tracer.use_card(gpu)
+    from nbmem.api import device_selection
+
+    return device_selection.use(gpu).sentence
+
+
+def _notify_at_first_cell(shell: Any, sentence: str) -> None:
+    """Tell a sentence once, when the first cell begins."""
+
+    def print_once(*_: Any) -> None:
+        shell.events.unregister("pre_run_cell", print_once)
+        notify(sentence)
+
+    callback: Callable[..., None] = print_once
+    shell.events.register("pre_run_cell", callback)
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 def fit_json(fit: Fit) -> dict[str, Any]:
     """Return the result of `nbmem.fit` as JSON.
 
-    `card` {name, total, margin, driver}; `best` (the largest that fits), `safe` (the largest below
-    which all fit) and `limit`, null where there is none; `total` and `parts`
+    `card` {name, total, margin, driver, engine}; `best` (the largest that fits), `safe` (the
+    largest below which all fit) and `limit`, null where there is none; `total` and `parts`
     {name, fixed, each, square, residual} in bytes and bytes for each unit; `probes` by value
     {value, fits, allocated, reserved, process, wanted, phase, held, failure {kind, text, line}}.
     """
@@ -110,6 +110,7 @@ def layers_json(layers: Layers) -> dict[str, Any]:
         "optimizer": layers.optimizer,
         "shape": layers.shape,
         "sentences": layers.sentences,
+        "engine": layers.engine,
     }
 
 
@@ -186,6 +187,7 @@ def _card(card: CardFigures) -> dict[str, Any]:
         "total": card.total,
         "margin": card.margin,
         "driver": card.driver,
+        "engine": card.engine,
     }
 
 

@@ -22,11 +22,13 @@ _USAGE = "%%nbmem fit"
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
+    from nbmem.engine.choice import add_engine
     from nbmem.estimates import options
     from nbmem.estimates.language_models.options import add_method
 
     parser.add_argument("variable", metavar="VARIABLE")
     options.add_card(parser)
+    add_engine(parser)
     options.add_world(parser)
     options.add_range(parser)
     options.add_files(parser)
@@ -56,10 +58,12 @@ def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
 
 def _answer_context(notebook: Notebook, options: argparse.Namespace) -> None:
     """Search for the longest context of a language model."""
+    from nbmem.engine.choice import NO_MODELS, choose
     from nbmem.estimates.language_models import api
     from nbmem.estimates.language_models.options import batches_of, check_context, settings_from
     from nbmem.estimates.options import margin
 
+    choose(options.engine, NO_MODELS)
     check_context(options.variable)
     settings, batches = settings_from(options), batches_of(options.batch)
     with asking.EstimateProgress(notebook.shell, f"fit {options.variable}") as progress:

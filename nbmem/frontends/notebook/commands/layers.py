@@ -19,11 +19,13 @@ _USAGE = "%nbmem layers"
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
+    from nbmem.engine.choice import add_engine
     from nbmem.estimates import options
 
     parser.add_argument("model", metavar="MODEL")
     options.add_layers(parser)
     parser.add_argument("--gpu", metavar="NAME", help="as if on this card")
+    add_engine(parser)
     options.add_files(parser)
 
 
@@ -44,6 +46,7 @@ def _run(notebook: Notebook, argument: str) -> None:
         batch=given,
         optimizer=optimizer_of(dict(names), model),
         gpu=options.gpu,
+        engine=options.engine,
         title=options.model,
     ).sorted(options.sort)
     show_bundle(answer._repr_mimebundle_())

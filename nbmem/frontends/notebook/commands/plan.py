@@ -20,10 +20,12 @@ _USAGE = "%%nbmem plan"
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
+    from nbmem.engine.choice import add_engine
     from nbmem.estimates import options
 
     options.add_plan(parser)
     options.add_card(parser)
+    add_engine(parser)
     options.add_worlds(parser)
     options.add_files(parser)
 
@@ -39,6 +41,7 @@ def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
 def _answer(notebook: Notebook, argument: str, cell: asking.CellSource) -> None:
     options = parser_of(_USAGE, _add).read(argument)
     from nbmem import estimates
+    from nbmem.engine.choice import NO_RANKS, choose
     from nbmem.estimates.options import planned, with_batch, worlds
     from nbmem.estimates.programs import programs
 
@@ -51,6 +54,7 @@ def _answer(notebook: Notebook, argument: str, cell: asking.CellSource) -> None:
     with asking.EstimateProgress(shell, "plan") as progress:
         answer: Any
         if ranks:
+            choose(options.engine, NO_RANKS)
             kept, tell = asked["margin"], progress.add_line
             answer = estimates.worlds(program, options.gpu, ranks, margin=kept, tell=tell)
         else:
