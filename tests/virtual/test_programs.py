@@ -17,6 +17,7 @@ from torch.utils import dlpack
 from nbmem import virtual
 from nbmem.core.errors import UsageError
 from nbmem.virtual.cards import CARDS
+from nbmem.virtual.tensors.unsupported import OTHER_ENGINE
 from nbmem.virtual.warnings import SPAWN, NbmemWarning
 
 
@@ -199,8 +200,9 @@ def test_a_trace_has_its_convolutions(gpu):
     ],
 )
 def test_tensors_that_a_virtual_card_has_not_are_refused_in_a_sentence(gpu, make):
-    with pytest.raises(UsageError, match="The virtual GPU has no tensors"):
+    with pytest.raises(UsageError, match="The virtual GPU has no tensors") as refused:
         make()
+    assert str(refused.value).endswith(OTHER_ENGINE)
     del gpu
 
 
