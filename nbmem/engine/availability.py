@@ -100,7 +100,7 @@ def missing_tools() -> str | None:
     if not missing:
         return None
     return (
-        f"it is compiled at its first use, and {' and '.join(missing)} cannot be found. Install a "
+        f"it is compiled at its first use, and {', '.join(missing)} cannot be found. Install a "
         "C++ compiler with binutils (Debian, Ubuntu: apt-get install g++ binutils)"
     )
 

@@ -1,4 +1,7 @@
-"""Run one workload on the virtual H100 and print its counters as JSON."""
+"""Run one workload on the virtual H100 and print its counters as JSON.
+
+With --here it is run on the card that the process has.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +45,15 @@ def on_card(value: Any, opts: dict[str, Any]) -> Any:
     return value
 
 
+def process_bytes() -> int:
+    """Return what the process holds; on an own card, what everybody does."""
+    gpu = virtual.active()
+    if gpu is not None:
+        return gpu.process_bytes
+    free, total = torch.cuda.mem_get_info()
+    return total - free
+
+
 class Run:
     """The training loop of the recordings, with counters by phase."""
 
@@ -59,7 +71,7 @@ class Run:
                 "reserved": cuda.memory_reserved(),
                 "peak_allocated": cuda.max_memory_allocated(),
                 "peak_reserved": cuda.max_memory_reserved(),
-                "process": virtual.active().process_bytes,
+                "process": process_bytes(),
             }
         )
         cuda.reset_peak_memory_stats()
@@ -121,10 +133,15 @@ def main() -> None:
     parser.add_argument("name", choices=sorted(CFG))
     parser.add_argument("--release", default="2.11.0")
     parser.add_argument("--events", help="write the allocator's events to this file")
+    parser.add_argument("--here", action="store_true", help="on the card that is here")
     options = parser.parse_args()
     run = Run(options.name)
     conf = "expandable_segments:True" if run.opts.get("expandable") else ""
-    gpu = virtual.activate("H100 80GB", release=options.release, conf=conf)
+    notes = []
+    if not options.here:
+        notes = virtual.activate("H100 80GB", release=options.release, conf=conf).notes
+    elif conf:
+        torch.cuda.memory._set_allocator_settings(conf)
     stacks = None
     if options.events:
         stacks = "all"
@@ -135,7 +152,7 @@ def main() -> None:
     if options.events:
         events = torch.cuda.memory._snapshot()["device_traces"][0]
         Path(options.events).write_text(json.dumps(events), encoding="utf-8")
-    json.dump({"bounds": run.bounds, "seconds": seconds, "notes": gpu.notes}, sys.stdout)
+    json.dump({"bounds": run.bounds, "seconds": seconds, "notes": notes}, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ python -m tests.oracle --models [PART OF A NAME ...]      training steps of many
 python -m tests.oracle --compiled [PART OF A NAME ...]    compiled steps of training
 python -m tests.oracle --everyday                         calls and mistakes of everyday
 python -m tests.oracle --errors                           what torch's databases list as errors
+python -m tests.oracle --engines [NAME or SCRIPT ...]     both engines beside recordings
 python -m tests.oracle --run script.py ...      any program on the oracle
 python -m tests.oracle --probes [TEST ...]      nbmem's tests of capture with the oracle as the card
 python -m tests.oracle --real [--workers N] --probes [TEST ...]      on the machine's own card
@@ -22,7 +23,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from tests.oracle import compare, compiled, errors, everyday, models, probes
+from tests.oracle import compare, compiled, engines, errors, everyday, models, probes
 from tests.oracle.launch import OUT, environment, release_folder
 from tests.oracle.record import results
 
@@ -96,6 +97,7 @@ def main() -> None:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="operators, or models (all)")
     parser.add_argument("--models", action="store_true", help="models instead of operators")
+    parser.add_argument("--engines", action="store_true", help="programs by both engines")
     parser.add_argument("--compiled", action="store_true", help="compiled steps of training")
     parser.add_argument("--everyday", action="store_true", help="calls and mistakes of everyday")
     parser.add_argument("--errors", action="store_true", help="what torch lists as errors")
@@ -118,6 +120,9 @@ def main() -> None:
     if options.probes is not None:
         how = {"real": options.real, "workers": options.workers}
         raise SystemExit(probes.run(options.probes, **how))
+    if options.engines:
+        engines.run(options.names, (options.card or CARDS)[0])
+        return
     if options.compiled:
         compiled.run(options.names, (options.card or CARDS)[0], options.virtual_python)
         return
