@@ -94,6 +94,7 @@ def _on_stand_in(name: str) -> Choice:
     from nbmem.engine import process
     from nbmem.virtual import card_names
 
+    process.follow_values()
     here = card_names.find_cards(",".join(process.cards()))
     if name.lower() != AUTO and card_names.find_cards(name) != here:
         raise UsageError(

@@ -125,7 +125,6 @@ def compiled(source: Path, work: Path, site: Path, standard: str = "c++17") -> P
 
 def values(site: Path, out: Path) -> None:
     """Compile the library that computes values beside torch's kernels."""
-    (out / "generated").mkdir(exist_ok=True)
     made = compiled(SOURCES / "values.cpp", out / "generated", site, "c++20")
     torchs = (f"-L{site}/torch/lib", "-ltorch_cpu", "-lc10", "-lc10_cuda")
     run("g++", "-shared", "-o", out / VALUES, made, *torchs, f"-L{out}", "-l:libcuda.so.1")
@@ -256,8 +255,11 @@ def build(site: Path, out: Path, tell: Callable[[str], None]) -> None:
         return library(soname, needs[soname], place, under)
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        follower = pool.submit(values, site, out)  # the longest
         for line in pool.map(rest, order[len(ranks) :]):
             tell(line)
+    if (error := follower.exception()) is not None:  # another torch: its card has no values
+        tell(str(error))
     (out / "cards.tsv").write_text(cards())
     (out / PRELOAD).write_text("\n".join(order))
     shutil.rmtree(work)

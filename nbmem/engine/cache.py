@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import sys
 import tempfile
 from functools import cache
@@ -83,7 +82,6 @@ def ensure(
     site: Path,
     architectures: tuple[int, ...],
     *,
-    values: bool = False,
     tell: Callable[[str], None] = print_progress,
 ) -> Path:
     """Return the folder of the stand-in; compile what is missing of it.
@@ -93,7 +91,6 @@ def ensure(
     Args:
         site: The folder of packages that torch is in.
         architectures: Whose tables of kernels are needed.
-        values: Whether the library that computes values is needed, too.
         tell: Called with lines on the progress.
 
     Raises:
@@ -107,9 +104,6 @@ def ensure(
         for one in architectures:
             if not (out / build.table_of(one)).exists():
                 build.kernels(site, out, one)
-        if values and not (out / build.VALUES).exists():
-            build.values(site, out)
-            shutil.rmtree(out / "generated", ignore_errors=True)
     except OSError as err:
         raise NotWrittenError(
             f"Cannot compile the engine torch into {out} ({err.strerror}). Make room or rights "
@@ -120,7 +114,9 @@ def ensure(
 
 def _compile(site: Path, out: Path, tell: Callable[[str], None]) -> None:
     begun = CLOCK.perf_counter()
-    tell(f"compiling the engine torch for {release(site)}, once, into {out} (10 to 20 s)")
+    tell(
+        f"compiling the engine torch for {release(site)}, once, into {out} (20 s of the processor)"
+    )
     out.parent.mkdir(PRIVATE, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix="compiling-") as work:
         made = Path(work, "made")

@@ -62,7 +62,7 @@ def _is_alive(pid: int) -> bool:
 def environment(
     gpu: str | Card | tuple[Card, ...],
     *,
-    values: bool = False,
+    values: bool = True,
     tell: Callable[[str], None] = print_progress,
 ) -> dict[str, str]:
     """Return the environment of a process on these cards.
@@ -71,7 +71,8 @@ def environment(
 
     Args:
         gpu: Cards as `virtual.find_cards` takes them.
-        values: Whether the process computes on the CPU what kernels would write.
+        values: Whether the process can compute on the CPU what kernels would write to small
+            tensors (`process.follow_values`).
         tell: Called with lines on the progress of a compilation.
 
     Raises:
@@ -80,9 +81,10 @@ def environment(
     cards = find_cards(gpu)
     site = require()
     needed = {build.architecture(card.capability) for card in cards}
-    built = cache.ensure(site, tuple(sorted(needed)), values=values, tell=tell)
+    built = cache.ensure(site, tuple(sorted(needed)), tell=tell)
     before = process.without(dict(os.environ), cache.root())
     before.pop(VISIBLE, None)  # it is about the real cards
+    follower = built / build.VALUES
     names = (built / build.PRELOAD).read_text().split()
     return before | {
         process.PRELOADED: _before(before.get(process.PRELOADED), *(built / one for one in names)),
@@ -91,7 +93,7 @@ def environment(
         process.GPU: ",".join(card.key for card in cards),
         "STANDIN_SITE": str(site),
         STATE: str(state_file(cache.root() / "processes")),
-        "STANDIN_VALUES": str(built / build.VALUES) if values else "",
+        process.VALUES: str(follower) if values and follower.exists() else "",
         "TRITON_LIBCUDA_PATH": str(built),
     }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 ENGINE = "NBMEM_ENGINE"
 """Set by a launch, so that nbmem knows that the card is none. Without it the stand-in passes for a
 card: the tests ask it what nbmem would see on one."""
-GPU = "STANDIN_GPU"
+GPU, VALUES = "STANDIN_GPU", "STANDIN_VALUES"
 VARIABLES = (
     *(
         ENGINE,
@@ -18,7 +18,7 @@ VARIABLES = (
         "STANDIN_COUNT",
         "STANDIN_SITE",
         "STANDIN_STATE",
-        "STANDIN_VALUES",
+        VALUES,
         "STANDIN_TOTAL",
     ),
     *("STANDIN_OTHERS", "TRITON_LIBCUDA_PATH"),
@@ -36,6 +36,18 @@ def _is_loaded() -> bool:
 def active() -> bool:
     """Return whether this process runs on the stand-in."""
     return ENGINE in os.environ and os.name == "posix" and _is_loaded()
+
+
+@cache
+def follow_values() -> None:
+    """Compute on the CPU what torch's kernels would write (values.cpp).
+
+    It is done where tensors are small. torch must be imported before. Nothing happens in a process
+    that was not started for it.
+    """
+    path = os.environ.get(VALUES)
+    if path and active():
+        ctypes.CDLL(path).standin_follow()
 
 
 def cards() -> tuple[str, ...]:

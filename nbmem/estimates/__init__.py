@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from nbmem.core.errors import UsageError
 from nbmem.engine import AUTO
 from nbmem.engine.choice import NO_TABLE, choose
-from nbmem.estimates import engine_choice
 from nbmem.estimates import world_choice as ranked
 from nbmem.estimates.answers import (
     Answer,
@@ -19,6 +18,7 @@ from nbmem.estimates.answers import (
     LayersAnswer,
     PlanAnswer,
     WorldsAnswer,
+    named,
     to_displayed,
 )
 from nbmem.estimates.card_choice import card_for, is_all
@@ -74,7 +74,7 @@ def estimate(
     card, world = ranked.world_for(gpu, ranks)
     program = ranked.of_world(programs.call(function), world)
     trace = tracing.trace(program.title)
-    with EstimateProcess(program, engine_choice.engine_of(engine, world), card) as apart:
+    with EstimateProcess(program, ranked.engine_of(engine, world), card) as apart:
         trace.session = apart.call(record, Request(card=card, compiled=True))
     return trace
 
@@ -114,7 +114,7 @@ def fit(  # noqa: PLR0913 - the question's parts
         NbmemError: The program cannot be copied or does not run, or there is no such card.
     """
     card, world = ranked.world_for(gpu, ranks)
-    engine = engine_choice.engine_of(engine, world, many=True)
+    engine = ranked.engine_of(engine, world, many=True)
     variable = None
     if not isinstance(program, programs.Program):
         first = between[0] if between else start
@@ -134,7 +134,7 @@ def fit(  # noqa: PLR0913 - the question's parts
             tell=tell,
             show=_partial(FitAnswer, show),
         )
-    return to_displayed(FitAnswer, engine_choice.named(answer, engine))
+    return to_displayed(FitAnswer, named(answer, engine))
 
 
 def _partial(
@@ -193,7 +193,7 @@ def plan(  # noqa: PLR0913 - the question's parts
         choose(engine, NO_TABLE)
         return cards(program, margin=margin, options=(ranks, batch, target, every), tell=tell)
     card, world = ranked.world_for(gpu, ranks)
-    engine = engine_choice.engine_of(engine, world, many=True)
+    engine = ranked.engine_of(engine, world, many=True)
     alone, variable = _called_with(program, batch)
     program = ranked.of_world(alone, world)
     with EstimateProcess(program, engine, card) as apart:
@@ -213,7 +213,7 @@ def plan(  # noqa: PLR0913 - the question's parts
             tell=tell,
             show=_partial(PlanAnswer, show),
         )
-    return to_displayed(PlanAnswer, engine_choice.named(answer, engine))
+    return to_displayed(PlanAnswer, named(answer, engine))
 
 
 def _called_with(
@@ -359,10 +359,10 @@ def layers(  # noqa: PLR0913 - the question's parts
     program = programs.objects(
         {by_layer.MODEL: model, by_layer.INPUT: batch, by_layer.OPTIMIZER: optimizer}, title
     )
-    card, engine = card_for(gpu), engine_choice.engine_of(engine)
+    card, engine = card_for(gpu), ranked.engine_of(engine)
     with EstimateProcess(program, engine, card) as apart:
         answer = apart.call(by_layer.measure, card, title, shape)
-    return to_displayed(LayersAnswer, engine_choice.named(answer, engine))
+    return to_displayed(LayersAnswer, named(answer, engine))
 
 
 def layers_of(
@@ -378,7 +378,7 @@ def layers_of(
     Raises:
         NbmemError: The script does not run, or makes no such model.
     """
-    card, engine = card_for(gpu), engine_choice.engine_of(engine)
+    card, engine = card_for(gpu), ranked.engine_of(engine)
     with EstimateProcess(program, engine, card) as apart:
         answer = apart.call(by_layer.measure_script, card, name, shape)
-    return to_displayed(LayersAnswer, engine_choice.named(answer, engine))
+    return to_displayed(LayersAnswer, named(answer, engine))

@@ -7,6 +7,7 @@ import shutil
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbmem.core.errors import UsageError
+from nbmem.engine import RULES
 from nbmem.report.card_choice import SuitableCards
 from nbmem.report.estimate_results import Fit, Layers, Plan, Worlds
 from nbmem.report.language_results import ContextFit, ModelEstimate
@@ -234,3 +235,17 @@ def to_displayed(
 ) -> Answer:
     """Copy an answer into a class that displays itself."""
     return kind(**{f.name: getattr(answer, f.name) for f in dataclasses.fields(answer)})
+
+
+BY_TORCH = "The engine torch made these figures: torch's own CUDA code, without a card."
+
+
+def named(answer: Any, engine: str) -> Any:
+    """Return an answer that names its engine, if it is not the usual one."""
+    if engine == RULES:
+        return answer
+    sentences = (*answer.sentences, BY_TORCH)
+    if isinstance(answer, Layers):
+        return dataclasses.replace(answer, engine=engine, sentences=sentences)
+    card = dataclasses.replace(answer.card, engine=engine)
+    return dataclasses.replace(answer, card=card, sentences=sentences)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.api import device_selection
 from nbmem.core.errors import UsageError
+from nbmem.engine.choice import NO_RANKS, choose
 from nbmem.estimates.card_choice import card_for
 from nbmem.virtual import virtual_worlds
 from nbmem.virtual.card_names import find_cards
@@ -47,6 +48,20 @@ def world_for(
     card = cards[0] if cards else card_for(gpu)
     name = str(gpu) if len(cards) > 1 else card.key
     return card, virtual_worlds.layout(name, ranks, nodes)
+
+
+def engine_of(wanted: str, world: VirtualWorld | None = None, *, many: bool = False) -> str:
+    """Return the engine to use.
+
+    Args:
+        wanted: `auto`, `rules` or `torch`.
+        world: The program's world; None for one process.
+        many: Whether the question takes many runs.
+
+    Raises:
+        UsageError: There is no such engine, or it cannot answer.
+    """
+    return choose(wanted, None if world is None else NO_RANKS, many=many)
 
 
 def of_world(program: Program, world: VirtualWorld | None) -> Program:

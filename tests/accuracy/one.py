@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from nbmem import virtual
+from nbmem.engine import process
 from tests.accuracy.workloads import CFG
 
 ITERATIONS = 3
@@ -140,8 +141,9 @@ def main() -> None:
     notes = []
     if not options.here:
         notes = virtual.activate("H100 80GB", release=options.release, conf=conf).notes
-    elif conf:
-        torch.cuda.memory._set_allocator_settings(conf)
+    else:
+        process.follow_values()
+        torch.cuda.memory._set_allocator_settings(conf or "expandable_segments:False")
     stacks = None
     if options.events:
         stacks = "all"

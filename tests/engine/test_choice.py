@@ -35,6 +35,7 @@ def pretend_built(site):
     folder.mkdir(parents=True)
     (folder / build.PRELOAD).write_text("libcuda.so.1\nlibcudart.so.13")
     (folder / build.table_of(75)).write_text("")
+    (folder / build.VALUES).write_text("")
     return folder
 
 

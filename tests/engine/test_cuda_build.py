@@ -67,6 +67,16 @@ def test_a_script_ends_as_it_would_by_itself(nbmem, tmp_path):
     assert nbmem("run", "train.py", "--engine", "torch", "--gpu", "L4").returncode == 7
 
 
+def test_small_values_are_computed_and_masks_are_what_they_are(nbmem, tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import torch\n"
+        "x = torch.arange(6.0).cuda()\n"
+        "print((x * 2 - 1).tolist(), torch.nonzero(x > 2).size(), bool((x >= 0).all()))"
+    )
+    done = nbmem("run", "train.py", "--engine", "torch", "--gpu", "L4", "--quiet")
+    assert done.stdout == "[-1.0, 1.0, 3.0, 5.0, 7.0, 9.0] torch.Size([3, 1]) True\n"
+
+
 def test_both_engines_find_the_same_largest_batch(nbmem, tmp_path):
     best = {}
     for engine in ("rules", "torch"):

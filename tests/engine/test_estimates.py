@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="estimates run programs of torch")
 import nbmem
 from nbmem.core.errors import NbmemError, UsageError
 from nbmem.engine import RULES, TORCH, choice, process
-from nbmem.estimates import engine_choice
+from nbmem.estimates import answers
 from nbmem.estimates.runs import run_card, worker_processes
 from nbmem.report.estimate_results import CardFigures, Fit
 from nbmem.views.exports.estimates import fit_json
@@ -36,11 +36,11 @@ def test_an_answer_names_the_engine_that_made_it():
         title="cell", variable="batch", card=card, best=8, safe=8, limit=9, low=1, high=None,
         step=1, probes=(), total=None, parts=(), sentences=("It fits.",),
     )  # fmt: skip
-    assert engine_choice.named(fit, RULES) is fit
+    assert answers.named(fit, RULES) is fit
     assert fit_json(fit)["card"]["engine"] == "rules"
-    named = fit_json(engine_choice.named(fit, TORCH))
+    named = fit_json(answers.named(fit, TORCH))
     assert named["card"]["engine"] == "torch"
-    assert named["sentences"] == ("It fits.", engine_choice.BY_TORCH)
+    assert named["sentences"] == ("It fits.", answers.BY_TORCH)
 
 
 @pytest.fixture

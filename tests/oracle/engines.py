@@ -1,8 +1,8 @@
 """Run programs by both engines: `python -m tests.oracle --engines [NAME or SCRIPT ...]`.
 
 A name is a workload that a real H100 was recorded with (tests/accuracy), and the record stands
-beside both answers. A script is run by `nbmem run`. Each run has a process of its own: its seconds
-and its highest memory on the host are those of the whole process, imports included.
+beside both answers. A script is run by `nbmem run`. Each run has a process of its own: its
+seconds of the processor and its highest memory on the host are of the whole process, with imports.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from nbmem.core.units import MIB
 from nbmem.engine.availability import torch_version
+from nbmem.engine.launch import environment
 from tests.accuracy.__main__ import TRACES, recorded
-from tests.oracle.launch import OUT, environment
+from tests.oracle.launch import OUT
 
 ENGINES = ("rules", "torch")
 CARD = "H100 80GB"
 """The card of the recordings."""
+SETTINGS = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29561"}
 HEAD = (
     "| program | allocated, MiB | rules | torch | reserved, MiB | rules | torch | seconds, rules | "
     "torch | host MiB, rules | torch |\n"
@@ -33,7 +34,7 @@ HEAD = (
 
 
 class Answer(NamedTuple):
-    """What one engine answered; bytes, seconds and MiB of the host.
+    """What one engine answered; bytes, seconds of the processor and MiB of the host.
 
     Attributes:
         error: Why there is no answer; empty with one.
@@ -47,8 +48,11 @@ class Answer(NamedTuple):
 
 
 def measured(command: list[str], env: dict[str, str], out: Path) -> tuple[float, int, str]:
-    """Run a command into a file; return seconds, host MiB and its last line of errors."""
-    begun = time.monotonic()
+    """Run a command into a file.
+
+    Returns:
+        Seconds of the processor, MiB of the host, and the last line of its errors.
+    """
     with out.open("w") as stream, out.with_suffix(".err").open("w") as errors:
         process = subprocess.Popen(command, env=env, stdout=stream, stderr=errors)
         _, status, usage = os.wait4(process.pid, 0)
@@ -57,14 +61,14 @@ def measured(command: list[str], env: dict[str, str], out: Path) -> tuple[float,
     if process.returncode:
         lines = out.with_suffix(".err").read_text().strip().splitlines()
         error = lines[-1][:100] if lines else f"ended with {process.returncode}"
-    return time.monotonic() - begun, usage.ru_maxrss // 1024, error
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss // 1024, error
 
 
 def answer(name: str, engine: str, card: str) -> Answer:
     """Return what an engine answers of a workload or a script."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "out")
-        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        env = {**os.environ, **SETTINGS}
         if name.endswith(".py"):
             report = Path(folder, "report.json")
             options = ("--engine", engine, "--gpu", card, "--quiet", "--json", str(report))
@@ -78,7 +82,7 @@ def answer(name: str, engine: str, card: str) -> Answer:
         command += ["--release", torch_version().partition("+")[0]]
         if engine == "torch":
             command.append("--here")
-            env = environment(card) | {"OMP_NUM_THREADS": "1"}
+            env = environment(card) | SETTINGS
         seconds, host, error = measured(command, env, out)
         if error:
             return Answer(0, 0, seconds, host, error)

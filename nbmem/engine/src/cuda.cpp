@@ -357,12 +357,20 @@ bool counted(void* to, size_t n) {
 }  // namespace
 extern "C" void standin_count(int64_t count) { expected_ = count; }
 
+// With values, what is too large to be followed is zeros again, and takes none of the host's memory.
+static void drop(void* to, size_t n) {
+  constexpr uintptr_t PAGE = 4096;
+  uintptr_t begin = (reinterpret_cast<uintptr_t>(to) + PAGE - 1) / PAGE * PAGE, end = (reinterpret_cast<uintptr_t>(to) + n) / PAGE * PAGE;
+  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
 void launched() { ++launches; }
 void copy(void* to, const void* from, size_t n) {
   if (!n || to == from) return;
   bool to_card = find(to).kind == Kind::device, from_card = find(from).kind == Kind::device;
   if (!to_card && from_card && counted(to, n)) return;
-  if ((!to_card && !from_card) || (VALUES && n <= 64 * SMALL)) memmove(to, from, n);
+  if ((!to_card && !from_card) || (VALUES && n <= SMALL) || (VALUES && !to_card && n <= 64 * SMALL)) memmove(to, from, n);
+  else if (VALUES && to_card) drop(to, n);
   else if (to_card && n > SMALL) write(to, {}, n);
   else if (to_card) write(to, from_card ? read(from, n) : std::string(static_cast<const char*>(from), n), n);
   else if (n <= SMALL) memcpy(to, read(from, n).data(), n);
@@ -370,7 +378,8 @@ void copy(void* to, const void* from, size_t n) {
 }
 void fill(void* to, int value, size_t n) {
   if (!n) return;
-  if (find(to).kind != Kind::device || (VALUES && n <= 64 * SMALL)) memset(to, value, n);
+  if (find(to).kind != Kind::device || (VALUES && n <= SMALL)) memset(to, value, n);
+  else if (VALUES) drop(to, n);
   else write(to, n > SMALL ? std::string() : std::string(n, char(value)), n);
 }
 

@@ -126,6 +126,7 @@ def _begin(options: RunOptions) -> None:
     os.environ["STANDIN_STATE"] += f".{os.getpid()}"
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     ctypes.CDLL(None).standin_begin()  # it reads them once; the program's environment may differ
+    process.follow_values()
     os.unlink(os.environ["STANDIN_STATE"])  # noqa: PTH108 - it is mapped; no other process looks in
     if options.conf is not None:
         new = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # noqa: SLF001 - the old one warns
