@@ -518,7 +518,9 @@ def _limits_of_virtual_card() -> list[str]:
     """
     card = virtual_card()
     if card is None:
-        return []
+        from nbmem.engine import process
+
+        return process.limits()
     from nbmem.virtual.warnings import on_figures
 
     instead = [] if card.eager_estimate is None else card.eager_estimate.sentences()

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
 from nbmem.engine import AUTO, ENGINES, RULES, TORCH, process
-from nbmem.engine.availability import is_ready, require
 
 if TYPE_CHECKING:
     import argparse
@@ -43,6 +42,8 @@ def choose(engine: str, cannot: str | None = None, *, many: bool = False) -> str
     Raises:
         UsageError: There is no such engine, or it cannot run here.
     """
+    from nbmem.engine.availability import is_ready, require  # with the table of cards
+
     if engine not in ENGINES:
         raise UsageError(f"There is no engine {engine!r}. Choose one of {', '.join(ENGINES)}.")
     if engine == AUTO:

@@ -67,6 +67,16 @@ def test_a_script_ends_as_it_would_by_itself(nbmem, tmp_path):
     assert nbmem("run", "train.py", "--engine", "torch", "--gpu", "L4").returncode == 7
 
 
+def test_only_a_report_with_convolutions_says_what_is_not_known_of_them(nbmem, tmp_path):
+    code = "import torch\nx = torch.ones(2, 8, 9, 9).cuda()\n"
+    for more, notes in (("", 0), ("torch.nn.Conv2d(8, 8, 3).cuda()(x)\n", 1)):
+        (tmp_path / "train.py").write_text(code + more)
+        done = nbmem("run", "train.py", "--engine", "torch", "--json", "out.json")
+        assert done.returncode == 0, done.stderr
+        found = json.loads((tmp_path / "out.json").read_text())["notes"]
+        assert sum("Work areas of convolutions" in note for note in found) == notes
+
+
 def test_small_values_are_computed_and_masks_are_what_they_are(nbmem, tmp_path):
     (tmp_path / "train.py").write_text(
         "import torch\n"

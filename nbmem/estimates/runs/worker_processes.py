@@ -18,7 +18,6 @@ from functools import cache
 
 from nbmem.core.runtime.entry_points import entry
 from nbmem.engine import process
-from nbmem.engine.cache import root as cache_root
 from nbmem.estimates.programs import environment
 from nbmem.estimates.runs import pipe_messages
 
@@ -34,6 +33,8 @@ _waiting: list[tuple[int, subprocess.Popen[bytes]]] = []
 
 def process_environment() -> dict[str, str]:
     """Return this process's environment, without the engine torch's."""
+    from nbmem.engine.cache import root as cache_root  # with the table of cards
+
     here = dict(os.environ)
     return process.without(here, cache_root()) if process.active() else here
 
