@@ -43,6 +43,23 @@ def active() -> bool:
     return ENGINE in os.environ and os.name == "posix" and _is_loaded()
 
 
+def begin(card: str, total: int, others: int) -> None:
+    """Put one card into this process, which has used none yet.
+
+    The environment is read once, so that a program may change it afterwards.
+
+    Args:
+        card: Its key.
+        total: Another size of it, in bytes.
+        others: Bytes that others hold of it.
+    """
+    os.environ |= {GPU: card, "STANDIN_TOTAL": str(total), "STANDIN_OTHERS": str(others)}
+    os.environ["STANDIN_STATE"] += f".{os.getpid()}"
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # it is about the real cards
+    ctypes.CDLL(None).standin_begin()
+    Path(os.environ["STANDIN_STATE"]).unlink()  # it is mapped, and no other process looks in
+
+
 @cache
 def follow_values() -> None:
     """Compute on the CPU what torch's kernels would write (values.cpp).

@@ -7,7 +7,6 @@ process, which has not used the card.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import pickle
 import traceback
@@ -120,14 +119,8 @@ def _begin(options: RunOptions) -> None:
     import torch
 
     card = options.cards[0]
-    os.environ[process.GPU] = card.key
-    os.environ["STANDIN_TOTAL"] = str(min(card.total_bytes, MOST_BYTES))
-    os.environ["STANDIN_OTHERS"] = str(options.margin)
-    os.environ["STANDIN_STATE"] += f".{os.getpid()}"
-    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-    ctypes.CDLL(None).standin_begin()  # it reads them once; the program's environment may differ
+    process.begin(card.key, min(card.total_bytes, MOST_BYTES), options.margin)
     process.follow_values()
-    os.unlink(os.environ["STANDIN_STATE"])  # noqa: PTH108 - it is mapped; no other process looks in
     if options.conf is not None:
         new = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # noqa: SLF001 - the old one warns
         (new or torch.cuda.memory._set_allocator_settings)(options.conf)  # noqa: SLF001 - no other way
