@@ -7,7 +7,7 @@ instances and classes if a property could be the user's. No object of the user's
 from __future__ import annotations
 
 import os
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.capture.distributed.parallel_wrappers import units_of
@@ -26,7 +26,7 @@ from nbmem.capture.tensors.modules import (
     tensors_inside,
 )
 from nbmem.capture.tensors.tensor_storages import dispatches, locate_storage
-from nbmem.capture.tensors.tensors import gradient_of, requires_grad, without_torch_function
+from nbmem.capture.tensors.tensors import gradient_of, is_made, requires_grad, without_torch_function
 from nbmem.capture.torch_cuda import initialized_torch, loaded_torch
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ MOST_BLOCKS = 16
 FEWEST_BLOCKS = 2
 MOST_SIZES = 64
 """Sizes of weights on the host that are told apart, the largest ones."""
+MOST_GIVEN = 64
+"""Arguments of a call that are read for a graph."""
 _IN_PLACE = ("ReLU", "LeakyReLU", "ELU")
 """Modules whose backward needs their result and not their input."""
 _SWITCHES = (
@@ -62,12 +64,14 @@ class CallFacts(NamedTuple):
             one.
         autocast: The dtype that autocast uses; None if it was off.
         rows: Rows of the batch; None if unknown.
+        chained: Whether a tensor that it was given, or one in a tuple, has a graph.
     """
 
     training: bool
     grad: bool
     autocast: str | None
     rows: int | None
+    chained: bool
 
 
 def call_facts(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallFacts:
@@ -82,6 +86,7 @@ def call_facts(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
         grad=on and _wants_gradients(module, args, kwargs),
         autocast=_autocast(torch),
         rows=_rows(torch, args, kwargs),
+        chained=on and _is_chained(args, kwargs),
     )
 
 
@@ -200,6 +205,13 @@ def _wants_gradients(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, An
     """
     given = (value for value in (*args, *kwargs.values()) if is_tensor(value))
     return any(map(requires_grad, chain(tensors_inside(module), given)))
+
+
+def _is_chained(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a graph made a tensor of a call, or one in a tuple of it."""
+    given = (*args, *kwargs.values())
+    parts = chain.from_iterable(v if type(v) in (tuple, list) else (v,) for v in given)
+    return any(is_made(one) for one in islice(parts, MOST_GIVEN) if is_tensor(one))
 
 
 def _autocast(torch: Any) -> str | None:

@@ -30,6 +30,7 @@ _CALL: Kind = {
     "grad": "bool",
     "autocast": "str?",
     "rows": "int?",
+    "chained?": "bool",
     "count": "int",
 }
 _BLOCK: Kind = {"path": "str", "class": "str", "count": "int"}

@@ -42,6 +42,8 @@ OF_THE_CARD = 0.05
 """On a card with room, the share below which unused bytes are not mentioned."""
 LARGE_PART = 0.25
 """Part of the peak from which a remedy without a price is told on a card with room."""
+NEEDLESS, NEEDLESS_OF_CARD = 0.1, 0.01
+"""Parts of the peak and of the card from which memory that serves nothing is told."""
 MOSTLY = 0.5
 """Part of a variable's allocations that are freed before the end if the variable is."""
 
@@ -105,6 +107,14 @@ class Evidence:
         """
         part = self.matters(count, LEAST_SHARE) and self.dominates(count, LARGE_PART)
         return self.matters(count) or part
+
+    def is_needless(self, gain: int) -> bool:
+        """Return whether the peak falls enough to tell of what serves nothing.
+
+        A quarter of it, however small the program, or a tenth and 1% of the card.
+        """
+        small = self.dominates(gain, NEEDLESS) and self.matters(gain, NEEDLESS_OF_CARD)
+        return self.dominates(gain, LARGE_PART) or small
 
     # --- is memory short?
 

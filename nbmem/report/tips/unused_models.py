@@ -31,6 +31,8 @@ SUCCESSOR = 0.02
 """Part of a model's bytes that the one used after it has at least: a metric has fewer."""
 LEAST_OF_PEAK = 0.05
 """Part of the peak that a former model has at least."""
+MANY = 4
+"""Calls of the model that is used after another one was called once."""
 MOST = 100
 """Former models of a recording that are looked at, the first ones."""
 _ROOT = re.compile(r"[^\W\d]\w*")
@@ -45,8 +47,10 @@ class UnusedModel:
         name: Its name in the recorded calls.
         later: The name of the model that was used since.
         trained: Whether that one was trained.
-        roots: The variables that reach its weights, and no weights of a model in use.
-        storages: What only these variables keep: weights, gradients and optimizer state.
+        roots: The variables that reach its weights, and no weights of a model in use. Empty if it
+            is an attribute of an object that has a model in use: then `name` is code.
+        storages: What only these variables keep: weights, gradients and optimizer state. Of an
+            attribute it is what only the attribute keeps.
     """
 
     name: str
@@ -90,9 +94,12 @@ def unused_models(e: Evidence) -> Iterator[UnusedModel]:
     }
     for name, mine in held.items():
         roots = {way.root for h in mine for way in h.holders} - in_use
-        if not later[name] or not roots or not all(map(_may_be_deleted, roots)):
+        if not later[name] or not all(map(_may_be_deleted, roots or {name.rpartition(".")[2]})):
             continue
-        alone = [h for h in e.held if all(_is_variable(way, roots) for way in h.holders)]
+        if roots:
+            alone = [h for h in e.held if all(_is_variable(way, roots) for way in h.holders)]
+        else:
+            alone = [h for h in e.held if all(way.path.startswith(f"{name}.") for way in h.holders)]
         freed = {h.addr for h in alone}
         if 2 * sum(h.size for h in mine if h.addr in freed) >= sizes[name]:
             yield UnusedModel(
@@ -150,11 +157,13 @@ def _weights(e: Evidence) -> Iterator[tuple[HeldStorage, int]]:
 def _successor(name: str, calls: dict[str, Uses], sizes: dict[str, int], stepped: int) -> str:
     """Return a model that was trained after another's last call, or "".
 
-    It may also predict, if the two were called several times, each by itself.
+    It may also predict, if the two were called several times, each by itself, or if the first
+    prepared once what the other one takes many times: a text encoder before the denoising.
     """
     mine = calls[name]
     for other, its in calls.items():
-        trained, predicts = its.first < stepped, min(its.calls, mine.calls) > 1
+        trained = its.first < stepped
+        predicts = min(its.calls, mine.calls) > 1 or its.calls >= MANY
         large = sizes.get(other, 0) >= SUCCESSOR * sizes[name]
         if mine.last < its.first and large and (trained or predicts):
             return other

@@ -32,6 +32,7 @@ from nbmem.core.session.holders import HolderKind
 from nbmem.core.session.tensor_names import KEY_OF, LRU_CACHE_OF
 from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.model import Command, Finding
+from nbmem.report.tips.copied_models import built_again, copies
 from nbmem.report.tips.purpose_names import marks_intended_copy
 from nbmem.report.tips.rule import Rule, fmt
 from nbmem.report.tips.unused_models import replaced_models, unused_models
@@ -53,7 +54,9 @@ LARGE = 0.2
 def check(e: Evidence) -> Iterator[Finding]:
     """Find models that nothing uses any more."""
     yield from _replaced(e)
+    yield from _built_again(e)
     yield from _cached(e)
+    yield from _second_copies(e)
     unused = list(_unused(e))
     yield from unused
     told = {finding.code for finding in unused}
@@ -76,6 +79,38 @@ def _replaced(e: Evidence) -> Iterator[Finding]:
                 high=gain,
                 ground="exact",
                 code=f"del {roots}   # before the next model is built",
+            )
+
+
+def _built_again(e: Evidence) -> Iterator[Finding]:
+    """Find a model that a training built again beside the one that it trains."""
+    place, model, rows = built_again(e)
+    gain = e.report.peak.allocated - e.peak_without(rows)
+    if e.is_needless(gain):
+        yield Finding(
+            rule=RULE.name,
+            title=f"{place} has the weights of {model} again: {fmt(gain)} less at the peak if it "
+            f"uses {model} itself",
+            evidence=f"Weights with the names and shapes of {model}'s were made during the "
+            "training, and freed again.",
+            low=gain,
+            high=gain,
+            ground="exact",
+        )
+
+
+def _second_copies(e: Evidence) -> Iterator[Finding]:
+    for copy in copies(e):
+        freed = e.freed_bytes(copy.storages)
+        if e.is_needless(freed):
+            yield Finding(
+                rule=RULE.name,
+                title=f"{copy.title}: {fmt(freed)}; {copy.cure}",
+                evidence=copy.evidence,
+                low=freed,
+                high=freed,
+                ground="exact",
+                code=copy.code,
             )
 
 
@@ -112,21 +147,23 @@ def _is_weight(e: Evidence, held: HeldStorage) -> bool:
 def _unused(e: Evidence) -> Iterator[Finding]:
     """Find models that were not called since another one was trained."""
     for model in unused_models(e):
-        freed = e.freed_bytes(model.storages)
-        if not e.matters(freed) and not (model.trained and e.dominates(freed, LARGE)):
+        freed, names = e.freed_bytes(model.storages), model.roots or (model.name,)
+        large = model.trained and e.dominates(freed, LARGE)
+        large |= not model.roots and e.is_large_part(freed)
+        if not (e.matters(freed) or large):
             continue
-        roots = ", ".join(model.roots)
+        code = f"del {', '.join(names)}" if model.roots else f'{model.name}.to("cpu")'
         yield Finding(
             rule=RULE.name,
-            title=f"`del {roots}` gives back {fmt(freed)}: a model that is no longer used",
-            evidence=f"{' and '.join(model.roots)} alone keep{'s' * (len(model.roots) == 1)} "
+            title=f"`{code}` gives back {fmt(freed)}: a model that is no longer used",
+            evidence=f"{' and '.join(names)} alone keep{'s' * (len(names) == 1)} "
             f"{len(model.storages)} tensors of a model that was not called since {model.later} "
             f"{'began to train' if model.trained else 'was first called'}.",
             low=freed,
             high=freed,
             ground="exact",
-            code=f"del {roots}",
-            command=Command(name="free", arguments=model.roots),
+            code=code,
+            command=Command(name="free", arguments=names) if model.roots else None,
         )
 
 

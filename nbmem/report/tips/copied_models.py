@@ -1,0 +1,191 @@
+"""Find copies of the model's weights, and of what it has beside them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.tensor_names import VIEW
+from nbmem.report.analysis.program_names import is_expression
+from nbmem.report.tips.purpose_names import marks_intended_copy
+from nbmem.report.tips.weight_names import split_name, weight_forms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from nbmem.core.session.holders import HeldStorage
+    from nbmem.report.tips.evidence import Evidence
+
+    Ints = NDArray[np.int64]
+
+ALIKE = 0.9
+"""Part of the model's weights that a copy has at least."""
+
+
+class Copy(NamedTuple):
+    """A second copy of a model's tensors.
+
+    Attributes:
+        place: What has the copy, as code.
+        title: What it is, before its bytes.
+        cure: What to do, behind them.
+        evidence: How that is known.
+        code: Lines that free it; None if its place is no code.
+        storages: The copy's storages.
+    """
+
+    place: str
+    title: str
+    cure: str
+    evidence: str
+    code: str | None
+    storages: list[HeldStorage]
+
+
+def copies(e: Evidence) -> Iterator[Copy]:
+    """Yield all copies that live at the end."""
+    yield from _frozen_twice(e)
+    yield from _with_data(e)
+    yield from _uncalled(e)
+
+
+def _uncalled(e: Evidence) -> Iterator[Copy]:
+    """Yield attributes that alone hold a copy of the called model's weights."""
+    model = e.model_code()
+    own = {} if model is None else _weights_of(e, model)
+    called = _called(e)
+    found: dict[str, list[HeldStorage]] = {}
+    for held in e.held if own else ():
+        path = held.holders[0].path
+        rest = next((rest for rest in _rests(path) if own.get(rest) == held.form), None)
+        place = "" if rest is None else path.removesuffix(f".{rest}")
+        if "." in place and all(way.path.startswith(f"{place}.") for way in held.holders):
+            found.setdefault(place, []).append(held)
+    for place, mine in found.items():
+        used = any(f"{place}.".startswith(f"{name}.") for name in called)
+        if len(mine) >= ALIKE * len(own) and not used and not marks_intended_copy(place):
+            yield Copy(
+                place=place,
+                title=f"`{place}` is a second copy of {model} that is not called",
+                cure="keep it on the CPU, or delete it",
+                evidence=f"It alone holds {len(mine)} tensors with the names and shapes of "
+                f"{model}'s weights.",
+                code=f'{place}.to("cpu")' if is_expression(place) else None,
+                storages=mine,
+            )
+
+
+def _with_data(e: Evidence) -> Iterator[Copy]:
+    """Yield copies of a called module that have its other tensors, too.
+
+    A deep copy has them: the data that hangs on a module that is averaged.
+    """
+    chief, model = e.model(), e.model_code()
+    if chief is None or model is None:
+        return
+    own = {way.path: held.form for held in e.held for way in held.holders}
+    weights = _weights_of(e, model)
+    for place in (m["name"] for m in e.modules if m["class"] == chief["class"]):
+        mine: dict[str, HeldStorage] = {}
+        for held in e.held_only_by(HolderKind.NAME, root=place):
+            path = held.name_in(place).removeprefix(f"{place}.")
+            if path not in weights and own.get(f"{model}.{path}") == held.form:
+                mine[path] = held
+        if place != model and place not in _called(e):
+            yield Copy(
+                place=place,
+                title=f"`{place}` is a copy of `{model}` with its data",
+                cure="copy only the weights",
+                evidence=f"{model} has tensors that are no weights, and {place}, which is not "
+                f"called, has its own: {', '.join(sorted(mine))}.",
+                code="\n".join(f"{place}.{path} = None" for path in sorted(mine)),
+                storages=list(mine.values()),
+            )
+
+
+def _frozen_twice(e: Evidence) -> Iterator[Copy]:
+    """Yield modules that hold the frozen weights of a trained module again.
+
+    They are called without gradients only, and have weights of the same names and shapes.
+    """
+    with_grad = {call["module"] for call in e.calls if call["grad"]}
+    for model, names in _trained(e).items():
+        theirs = _weights_of(e, model)
+        for place in _called(e) - with_grad:
+            mine = _weights_of(e, place)
+            frozen = {p for p, form in theirs.items() if p not in names and mine.get(p) == form}
+            held = [h for h in e.held if h.holders[0].path.removeprefix(f"{place}.") in frozen]
+            if len(mine.items() & theirs.items()) >= ALIKE * len(theirs):
+                yield Copy(
+                    place=place,
+                    title=f"`{place}` has the frozen weights of `{model}` again",
+                    cure="share them",
+                    evidence=f"{len(frozen)} weights of {model} get no gradients, and {place}, "
+                    "which is called without gradients, has weights of the same names and shapes. "
+                    "If their values are equal, one set is enough.",
+                    code=f"own = dict({model}.named_parameters())\n"
+                    f"for name, weight in {place}.named_parameters():\n"
+                    "    if name in own and not own[name].requires_grad:\n"
+                    "        weight.data = own[name].data",
+                    storages=[h for h in held if all(way.root == place for way in h.holders)],
+                )
+
+
+def built_again(e: Evidence) -> tuple[str, str, Ints]:
+    """Return the weights of trained models that were built again, and are gone.
+
+    They were made after the first step of an optimizer. With the name of the copy and the model's,
+    those of the last one; no rows if there is none.
+    """
+    ledger, a = e.card_ledger, e.card_ledger.allocations
+    rows = np.flatnonzero((ledger.category == Category.WEIGHTS) & (a.freed < ledger.events))
+    rows = rows[[e.trains_before(at) for at in a.allocated_at[rows].tolist()]]
+    trained = {model: _weights_of(e, model) for model in (_trained(e) if len(rows) else ())}
+    found: dict[tuple[str, str], list[int]] = {}
+    for row in rows.tolist():
+        name, form = split_name(ledger.name(row) or "") or ("", "")
+        for model, own in trained.items():
+            rel = next((rest for rest in _rests(name) if own.get(rest) == form), None)
+            if rel is not None:
+                found.setdefault((name.removesuffix(f".{rel}"), model), []).append(row)
+    whole = {of: mine for of, mine in found.items() if len(mine) >= ALIKE * len(trained[of[1]])}
+    if not whole:
+        return "", "", rows[:0]
+    place, model = max(whole, key=lambda of: max(whole[of]))
+    return place, model, np.array(sorted({row for mine in whole.values() for row in mine}), np.int64)
+
+
+def _weights_of(e: Evidence, module: str) -> dict[str, str]:
+    """Return the shape and type of a module's weights, by their path in it."""
+    start = f"{module}."
+    forms = weight_forms(e).items()
+    return {n.removeprefix(start): f.removesuffix(VIEW) for n, f in forms if n.startswith(start)}
+
+
+def _trained(e: Evidence) -> dict[str, set[str]]:
+    """Return the weights that had gradients, by the called module that has them."""
+    seen = e.trace.identities
+    names = np.unique(seen.name[seen.category == Category.GRADIENTS]).tolist()
+    parts = [split_name(e.session.names[index]) for index in names]
+    found: dict[str, set[str]] = {}
+    for part in filter(None, parts):
+        path = part[0].removesuffix(".grad")
+        for module in _called(e):
+            if path.startswith(f"{module}."):
+                found.setdefault(module, set()).add(path.removeprefix(f"{module}."))
+    return found
+
+
+def _called(e: Evidence) -> set[str]:
+    return {m["name"] for m in e.modules if m.get("called")}
+
+
+def _rests(path: str) -> Iterator[str]:
+    """Yield what follows each dot of a path, the longest first."""
+    parts = path.split(".")
+    yield from (".".join(parts[at:]) for at in range(1, len(parts)))
