@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 
 SMALL = 0.05
 """Part of the largest variable's bytes from which an alias is named."""
-_KEYS = re.compile(r"[^\W\d]\w*(?:\[.*\])?")
+_KEYS = re.compile(r"[^\W\d]\w*(?:\[.*\])?|([^\W\d]\w*(?:\.[^\W\d]\w*)+)\[.*\]")
+"""A variable with keys behind it, or an attribute with keys: `trainer.state_dict['model']`."""
 
 
 class Variable(NamedTuple):
-    """A variable that one `del` removes.
+    """A variable or an attribute that one `del` removes.
 
     Attributes:
-        name: Its name, as code.
+        name: It, as code.
         function: `main()` for a local of a function that runs; "" for a global.
     """
 
@@ -61,7 +62,7 @@ class SharedTensors(NamedTuple):
 def variable_of(holder: Holder) -> Variable | None:
     """Return the variable that a holder's path begins with.
 
-    None for an attribute of an object, a graph, or anything that no `del` of a variable frees.
+    None for a tensor that is an attribute, a graph, or anything that no `del` frees.
     """
     if holder.kind in (HolderKind.NAME, HolderKind.FRAME):
         return named_variable(holder.path)
@@ -78,8 +79,10 @@ def named_variable(path: str) -> Variable | None:
     For instance of `checkpoint['model']['0.weight']`, or of `local state_dict['bias'] of main()`.
     """
     found = parse_path(path)
-    is_one = not found.by_graph and found.can_be_deleted and _KEYS.fullmatch(found.path)
-    return Variable(found.variable, found.function) if is_one else None
+    match = _KEYS.fullmatch(found.path)
+    if match is None or found.by_graph or not found.can_be_deleted:
+        return None
+    return Variable(match[1] or found.variable, found.function)
 
 
 def variables_of(held: HeldStorage) -> frozenset[Variable]:

@@ -68,7 +68,8 @@ def _named(e: Evidence) -> Iterator[Finding]:
 
     for copy in shared_tensors(e.held, has_weight_form):
         mine, listed = copy.storages, copy.listed
-        alike = [held for held in mine if has_weight_form(held)]
+        # what an optimizer has loaded, and replaced since, has the forms of weights, too
+        alike = [held for held in mine if held.form in weights.forms and _keys(held)]
         alike += _joined(e, mine)
         prefix = shared_prefix(key for s in alike for key in _keys(s))
         matched = sum(any(weights.match(key, s.form, prefix) for key in _keys(s)) for s in alike)
@@ -80,6 +81,7 @@ def _named(e: Evidence) -> Iterator[Finding]:
         is_global = copy.functions == [""]
         where = "" if is_global else f" in {copy.functions[-1]}"
         names = tuple(variable.name for variable in copy.variables)
+        can_free = is_global and all(map(str.isidentifier, names))
         yield Finding(
             rule=RULE.name,
             title=f"`{copy.code}`{where} gives back {fmt(freed)}",
@@ -90,7 +92,7 @@ def _named(e: Evidence) -> Iterator[Finding]:
             high=freed,
             ground="exact",
             code=f'{copy.code}   # once it is loaded; or load it with map_location="cpu"',
-            command=Command(name="free", arguments=names) if is_global else None,
+            command=Command(name="free", arguments=names) if can_free else None,
         )
 
 
