@@ -26,7 +26,12 @@ from nbmem.capture.tensors.modules import (
     tensors_inside,
 )
 from nbmem.capture.tensors.tensor_storages import dispatches, locate_storage
-from nbmem.capture.tensors.tensors import gradient_of, is_made, requires_grad, without_torch_function
+from nbmem.capture.tensors.tensors import (
+    gradient_of,
+    is_made,
+    requires_grad,
+    without_torch_function,
+)
 from nbmem.capture.torch_cuda import initialized_torch, loaded_torch
 
 if TYPE_CHECKING:

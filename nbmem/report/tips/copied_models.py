@@ -157,7 +157,11 @@ def built_again(e: Evidence) -> tuple[str, str, Ints]:
     if not whole:
         return "", "", rows[:0]
     place, model = max(whole, key=lambda of: max(whole[of]))
-    return place, model, np.array(sorted({row for mine in whole.values() for row in mine}), np.int64)
+    return (
+        place,
+        model,
+        np.array(sorted({row for mine in whole.values() for row in mine}), np.int64),
+    )
 
 
 def _weights_of(e: Evidence, module: str) -> dict[str, str]:

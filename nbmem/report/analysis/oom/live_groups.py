@@ -37,7 +37,8 @@ class AllocationGroup:
     Attributes:
         held: Its description for the views.
         rows: The allocations.
-        free: Argument of `%nbmem free` that releases them; None if it cannot.
+        free: Argument of `%nbmem free` that releases them; None if it cannot. Of several variables
+            their names, with `, ` between.
     """
 
     held: HeldGroup
@@ -105,6 +106,8 @@ def _held_at_the_end(
         best, free = held.holders[0], None
         if all(holder.root == best.root for holder in held.holders):
             free = _FREE_AS.get(best.kind, best.root if best.kind is HolderKind.NAME else None)
+        elif all(way.kind is HolderKind.NAME for way in held.holders):  # data, and a slice of it
+            free = ", ".join(dict.fromkeys(way.root for way in held.holders))
         local = best.kind in _LOCALS and best.path.startswith(LOCAL)
         unnamed = free == TRACEBACK or best.kind is HolderKind.UNSEEN
         name = None if unnamed else best.root

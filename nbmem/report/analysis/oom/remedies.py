@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +27,7 @@ from nbmem.report.analysis.oom.program_changes.trainer_evaluation import (
     gathered_evaluation,
     is_in_evaluation,
 )
-from nbmem.report.analysis.oom.trial import Trial, explained, kept_elsewhere
+from nbmem.report.analysis.oom.trial import Outcome, Trial, explained, kept_elsewhere
 from nbmem.report.analysis.program_names import (
     code_name,
     is_expression,
@@ -43,10 +42,11 @@ from nbmem.report.model import Command, Finding
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from numpy.typing import NDArray
+
     from nbmem.report.analysis.oom.continuations.continuation import Continuation, FutureBlock
     from nbmem.report.analysis.oom.failed_request import FailedRequest
     from nbmem.report.analysis.oom.live_groups import AllocationGroup
-    from nbmem.report.analysis.oom.trial import Outcome
 
     Attempts = Iterator[tuple[Finding, Outcome | None]]
 
@@ -78,10 +78,18 @@ def remedies(
                 found.append((outcome.place, explained(finding, outcome, trial)))
         if sum(place == (0, 0) for place, _ in found) >= MOST:
             break
-    found.sort(key=itemgetter(0))
+    found.sort(key=lambda one: (one[0], _is_only_joined(*one)))
     if found and found[0][0] == (0, 0):
         found = [one for one in found if one[0] == (0, 0)]
     return tuple(finding for _, finding in found[:MOST])
+
+
+def _is_only_joined(place: tuple[int, int], finding: Finding) -> bool:
+    """Return whether free pieces are joined for one request, and nothing is known of the next.
+
+    It comes last: what is computed of the request is often as large.
+    """
+    return finding.rule == "fragmentation" and place[0] == Outcome("once").place[0]
 
 
 def _growth(trial: Trial) -> Attempts:
@@ -193,7 +201,7 @@ def _names(trial: Trial) -> Attempts:
     sizes = {name: trial.bytes_of(mine) for name, mine in rows.items()}
     outcomes: dict[str, Outcome] = {}
     for name in sorted(named, key=sizes.__getitem__):
-        outcome = trial.now(freed=rows[name].tolist())
+        outcome = trial.now(freed=rows[name].tolist(), then=_without(trial, rows[name]))
         if outcome is not None:
             outcomes[name] = outcome
             if outcome.kind == "on":
@@ -204,19 +212,27 @@ def _names(trial: Trial) -> Attempts:
     name = min(outcomes, key=lambda one: outcomes[one].place)
     word = None if name in {group.held.name for group in named[name]} else name
     size, what = sizes[name], _FREE_WORDS.get(word or "", name.removeprefix(LOCAL))
-    as_code = what.isidentifier() and word not in _FREE_WORDS
+    variables = tuple(what.split(", "))
+    as_code = all(map(str.isidentifier, variables)) and word not in _FREE_WORDS
     own = name.startswith(LOCAL) or (word is None and name in _FREE_WORDS)
+    elsewhere = f", or keep {'it' if len(variables) == 1 else 'them'} on the CPU" if as_code else ""
     found = Finding(
         rule="held_by_name",
-        title=f"Free {what} before this line: {format_bytes(size)}",
-        evidence="With its blocks free at that moment, the request is served.",
+        title=f"Free {' and '.join(variables)} before this line{elsewhere}: {format_bytes(size)}",
+        evidence="With these blocks free at that moment, the request is served.",
         low=size,
         high=size,
         ground="simulated",
         code=f"del {what}" if as_code else None,
-        command=None if own else Command(name="free", arguments=(name,)),
+        command=None if own else Command(name="free", arguments=tuple(name.split(", "))),
     )
     yield found, outcomes[name]
+
+
+def _without(trial: Trial, rows: NDArray[np.int64]) -> Continuation:
+    """Return what follows if some allocations do not come to the card again."""
+    gone = {*rows.tolist()}
+    return trial.then.changed(lambda b: None if b.born != LIVE and b.row in gone else b)
 
 
 def _gradients(trial: Trial) -> Attempts:

@@ -86,7 +86,10 @@ def _needless(e: Evidence) -> Iterator[_Needless]:
         end = phases.bounds(phase)[1]
         made = passes.made_by_modules(phase, Category.GRADIENTS, Category.OUTPUT_GRADIENTS)
         there = gradients[(a.allocated_at[gradients] < end) & (a.freed[gradients] >= end)]
-        born = {m: a.allocated_at[made[passes.of[made] == m]] for m in np.unique(passes.of[made]).tolist()}
+        born = {
+            m: a.allocated_at[made[passes.of[made] == m]]
+            for m in np.unique(passes.of[made]).tolist()
+        }
         thrown = {m: _thrown(e, there[passes.of[there] == m], end, steps) for m in born}
         used = [int(born[m].max()) for m, vain in thrown.items() if vain is False]
         for module in (m for m, vain in thrown.items() if vain):
@@ -145,15 +148,23 @@ def _of(e: Evidence, passes: Passes, module: int, forwards: list[int], tail: Int
         first, last = e.card_ledger.phases.bounds(forward)
         saved = passes.made_by_modules(forward, Category.ACTIVATIONS)
         mine = passes.of[saved] == module
-        inside = [] if calls is None else [
-            at for at, index in zip(calls.last.tolist(), calls.name.tolist(), strict=True)
-            if first <= at <= last and e.session.names[index] == name
-        ]
+        inside = (
+            []
+            if calls is None
+            else [
+                at
+                for at, index in zip(calls.last.tolist(), calls.name.tolist(), strict=True)
+                if first <= at <= last and e.session.names[index] == name
+            ]
+        )
         returned = max(inside, default=last)
         rows.append(saved[mine])
         since.append(np.full(mine.sum(), returned))
         made = passes.made_in(forward)
-        names = [_variable(e.card_ledger.name(row)) for row in made[a.allocated_at[made] < returned].tolist()]
+        names = [
+            _variable(e.card_ledger.name(row))
+            for row in made[a.allocated_at[made] < returned].tolist()
+        ]
         result = next(filter(None, reversed(names)), result)
     return _Needless(name, result, np.concatenate(rows), np.concatenate(since))
 

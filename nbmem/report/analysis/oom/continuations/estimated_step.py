@@ -62,7 +62,9 @@ class _TrainingStep:
         a = self.ledger.allocations
         made = int(np.searchsorted(a.allocated_at, case.index))
         rows = np.arange(made)
-        self.new = rows[case.of_this_step(rows) & (a.allocated_at[:made] >= 0)].tolist()
+        loaded = self.ledger.phases.named(self.ledger.born_in[:made], "load")  # not again
+        new = case.of_this_step(rows) & (a.allocated_at[:made] >= 0) & ~loaded
+        self.new = rows[new].tolist()
         of_batch = grows_with_batch(self.ledger)
         live = rows[a.freed[:made] >= case.index].tolist()
         self.blocks: dict[int, FutureBlock] = {}

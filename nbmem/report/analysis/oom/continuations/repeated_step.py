@@ -156,6 +156,8 @@ def _place_before(asked: Requests, code: Ints, since: int) -> SamePlace | None:
     first = asked.step[last] == asked.step[asked.step >= 0][0]
     if not (first or enough.any()):  # before the next phase is known, it counts to the one before
         places = same[(asked.step[same] >= 0) & (asked.begun[same] != asked.begun[last])]
+        if asked.phase[last] == "inference":  # a first evaluation is no part of a training step
+            places = places[asked.phase[places] == "inference"]
         equal = _count_equal(np.where(asked.alloc, code, 0), places)
         off = np.zeros_like(places)
         enough = equal >= FEWEST_BETWEEN
