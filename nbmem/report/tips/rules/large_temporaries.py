@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 SHARE = 1 / 3
 """Part of the peak that one function's temporaries have at least."""
+SMALL = 0.01
+"""Part of the function's largest temporary from which another one counts."""
 PARTS = 8
 """Parts for which a saving is promised at least: one part's temporaries remain."""
 LISTED = 4
@@ -73,6 +75,10 @@ def check(e: Evidence) -> Iterator[Finding]:
     a, top = card_ledger.allocations, e.report.peak.at.event
     every = {key: np.array(rows, np.int64) for key, rows in functions.items()}
     there = {key: rows[_lives(e, rows, top)] for key, rows in every.items()}
+    there = {
+        key: rows[a.block[rows] >= SMALL * a.block[rows].max(initial=0)]
+        for key, rows in there.items()
+    }
     there = {key: rows for key, rows in there.items() if len(rows) and not _has_data(rows, lines)}
     if not there:
         return

@@ -64,11 +64,12 @@ def _has_room_since(e: Evidence) -> bool:
     """
     card_ledger = e.card_ledger
     last = max(card_ledger.refused.failed, default=card_ledger.events)
-    begins = {card_ledger.bounds(s)[0]: s.name for _, s in card_ledger.phases.spans}
-    later = sorted(begin for begin in begins if begin > last)
-    if "backward" not in map(begins.get, later):
+    spans = [span for _, span in card_ledger.phases.spans if card_ledger.bounds(span)[0] > last]
+    begins = [card_ledger.bounds(span)[0] for span in spans if span.name in ("input", "forward")]
+    if not begins or "backward" not in {span.name for span in spans}:
         return False
-    return int(card_ledger.allocated[later[0] :].max()) < ROOM * e.trace.info.total_bytes
+    # what the failed one held is freed by the time when the next batch comes
+    return int(card_ledger.allocated[begins[0] :].max()) < ROOM * e.trace.info.total_bytes
 
 
 def _way(e: Evidence, count: int) -> str:

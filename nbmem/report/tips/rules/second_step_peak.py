@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.core.session.tensor_names import GRAPH_OF, without_shape
+from nbmem.core.session.tensor_names import GRAPH_OF, STEP, without_shape
 from nbmem.core.session.variable_paths import parse_path
 from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.analysis.what_if import MOST_EVENTS, try_again
@@ -134,6 +134,8 @@ def _with_state(e: Evidence) -> Iterator[Finding]:
     names = card_ledger.phases.names.tolist()
     if e.ran_out or len(e.step_ends) != 1 or "backward" not in names or "optimizer" not in names:
         return
+    if _steps_again(e):
+        return  # a later iteration is there, with another optimizer of that name
     opens = next((i for i, n in enumerate(names) if n in ("input", "forward")), None)
     if opens is None or card_ledger.events > MOST_EVENTS:
         return
@@ -161,6 +163,14 @@ def _with_state(e: Evidence) -> Iterator[Finding]:
         high=high - peak,
         ground="simulated",
     )
+
+
+def _steps_again(e: Evidence) -> bool:
+    """Return whether optimizers of one name stepped twice."""
+    calls = e.trace.calls
+    names = [] if calls is None else [e.session.names[index] for index in calls.name.tolist()]
+    steps = [name for name in names if name.endswith(STEP)]
+    return len(set(steps)) < len(steps)
 
 
 def _again(e: Evidence, begins: int, ends: int, *, late: bool) -> int:
