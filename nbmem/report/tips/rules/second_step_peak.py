@@ -5,6 +5,8 @@ What it sees
     - A training loop whose later iterations begin while variables still hold tensors that the
       forward of the one before has made, if that is a tenth of the peak and 1% of the card. Also
       an attribute whose graph keeps them: `self.loss` of the last step.
+    - A list of an evaluation's results that lives through the training behind it, and is not used
+      there.
 What it costs
     The forward and backward of every later iteration run beside that state, or beside those
     tensors: what one iteration shows is too little by their bytes.
@@ -29,6 +31,7 @@ from nbmem.core.session.tensor_names import GRAPH_OF, STEP, without_shape
 from nbmem.core.session.variable_paths import parse_path
 from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.analysis.what_if import MOST_EVENTS, try_again
+from nbmem.report.ledger.observations import rows_at
 from nbmem.report.model import Finding
 from nbmem.report.tips.rule import Rule, fmt, fmt_range
 
@@ -44,6 +47,8 @@ LEAST_OF_CARD = 0.01
 """Part of a card with room from which they are told."""
 LEAST_OF_ALL = 0.05
 """Part of all such bytes from which a variable is named."""
+LISTED = 4
+"""Results of an evaluation from which a list of them is told."""
 SHARE = 0.05
 """Part of the recorded peak by which the second must be higher."""
 KEPT = (
@@ -59,6 +64,7 @@ KEPT = (
 def check(e: Evidence) -> Iterator[Finding]:
     """Find what only later iterations have beside their forward."""
     yield from _held_over(e) if len(e.step_ends) > 1 else _with_state(e)
+    yield from _of_evaluation(e)
 
 
 def _held_over(e: Evidence) -> Iterator[Finding]:
@@ -95,6 +101,43 @@ def _held_over(e: Evidence) -> Iterator[Finding]:
         ground="exact",
         code=f"{released}   # at the end of the loop's body",
     )
+
+
+def _of_evaluation(e: Evidence) -> Iterator[Finding]:
+    """Find an evaluation's results that lie beside the training behind it.
+
+    What a module is given, or a graph saves, is used: labels that a model has predicted.
+    """
+    ledger, a, seen = e.card_ledger, e.card_ledger.allocations, e.trace.identities
+    begins = [ledger.bounds(s)[0] for _, s in ledger.phases.spans if s.name == "forward"]
+    forwards = np.array([*begins, ledger.events], np.int64)
+    made = ledger.phases.named(ledger.born_in, "inference") & (a.allocated_at >= 0)
+    rows = np.flatnonzero(made & (ledger.category == Category.USER_TENSORS))
+    since = forwards[np.searchsorted(forwards, a.allocated_at[rows])]
+    given = np.isin(seen.category, (Category.INPUTS, Category.ACTIVATIONS))
+    used = {*rows_at(a, seen.addr[given], seen.position[given], ledger.events).tolist()}
+    variables: dict[str, list[int]] = {}
+    for at in np.flatnonzero((a.freed[rows] > since) & (since < ledger.events)).tolist():
+        name = ledger.name(int(rows[at])) or ""
+        if "[" in name and _variable(name):
+            variables.setdefault(_variable(name), []).append(at)
+    for name, mine in variables.items():
+        without = e.allocated_without(rows[mine], since[mine])
+        beside, peak = int((ledger.allocated - without).max()), int(without.max())
+        if len(mine) < LISTED or used & {*rows[mine].tolist()}:
+            continue
+        if not e.is_needless(beside) or not e.worth(e.report.peak.allocated - peak):
+            continue
+        yield Finding(
+            rule=RULE.name,
+            title=f"`{name}.clear()` behind the evaluation: {fmt(beside)} less in the training",
+            evidence=f"{name} keeps {len(mine)} results of evaluations through the training "
+            "behind them, which gives them to no module and saves them for no backward.",
+            low=beside,
+            high=beside,
+            ground="exact",
+            code=f"{name}.clear()   # once they are evaluated",
+        )
 
 
 def _forwards(e: Evidence, steps: int) -> Ints:
