@@ -176,7 +176,12 @@ class Evidence:
 
     @cached_property
     def grown_at_peak(self) -> tuple[Growth, ...]:
-        """The variables that had grown at the peak and were freed before the end."""
+        """The variables that had grown at the peak and were freed before the end.
+
+        Not by the garbage collector: a rule of its own tells of what it has freed.
+        """
+        collected = self.trace.collected
+        by_collector = () if collected is None else collected.event
         freed, events = self.card_ledger.allocations.freed, self.card_ledger.events
         peak = int(np.argmax(self.card_ledger.allocated))
         found, known = find_growth(self.card_ledger, peak), {one.title for one in self.growing}
@@ -184,7 +189,10 @@ class Evidence:
         return tuple(
             one
             for one, ends in zip(found, there, strict=True)
-            if len(ends) and (ends < events).mean() > MOSTLY and one.title not in known
+            if len(ends)
+            and (ends < events).mean() > MOSTLY
+            and one.title not in known
+            and not np.isin(ends, by_collector).any()
         )
 
     @cached_property

@@ -82,12 +82,18 @@ def check(e: Evidence) -> Iterator[Finding]:
         rule=RULE.name,
         title=f"`torch.cuda.empty_cache()` gives back {fmt(now)} that is cached and not used",
         evidence=evidence,
-        low=now,
+        low=max(0, now - _next_step(e)),
         high=now,
         ground="simulated",
         code="import torch; torch.cuda.empty_cache()",
         command=Command(name="free", arguments=("cache",)),
     )
+
+
+def _next_step(e: Evidence) -> int:
+    """Return the bytes that a step like the last one would take from the driver again."""
+    begins = e.step_ends[-2] if len(e.step_ends) > 1 else e.card_ledger.events
+    return int(e.card_ledger.allocated[begins:].max() - e.card_ledger.allocated[-1])
 
 
 def _later_steps(e: Evidence) -> int:

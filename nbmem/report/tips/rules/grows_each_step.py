@@ -234,10 +234,20 @@ def _list_and_result(e: Evidence, rows: Ints) -> tuple[Ints, Ints]:
 
 
 def _kept_alone(e: Evidence, growth: Growth) -> list[HeldStorage]:
-    """Return the storages that are freed with the variable."""
-    rows = set(growth.rows.tolist())
-    alone = [] if growth.root is None else e.held_only_by(*KEEPERS, root=growth.root)
-    return [held for held in alone if e.row_of(held) in rows]
+    """Return the storages that are freed with the variable.
+
+    Another name for the object that has the list (a loop's `layer` of a model) frees them as well.
+    """
+    if growth.root is None:
+        return []
+    return [held for held in e.held_in(growth.rows) if _is_kept_by(held, growth.root)]
+
+
+def _is_kept_by(held: HeldStorage, root: str) -> bool:
+    own = [way.path for way in held.holders if way.root == root]
+    rests = [way.path.removeprefix(way.root) for way in held.holders if way.root != root]
+    alone = all(rest and any(path.endswith(rest) for path in own) for rest in rests)
+    return bool(own) and alone and all(way.kind in KEEPERS for way in held.holders)
 
 
 def _code(e: Evidence, growth: Growth, kept: list[HeldStorage]) -> str | None:

@@ -33,3 +33,4 @@ for episode in range(6):
     q(batch).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
+# CURE

@@ -12,7 +12,7 @@ class GatherPreds:
 
     def after_batch(self, pred, target):
         self.preds.append(pred.argmax(1).cpu() if CURED else pred)
-        self.targets.append(target)
+        self.targets.append(target.cpu() if CURED else target)
 
 
 class Learner:

@@ -30,5 +30,5 @@ class Classifier:
 
 
 classifier = Classifier()
-# CURE
 logits = classifier.batch_image_classification(torch.randn(16, 3, 224, 224) for _ in range(12))
+# CURE
