@@ -12,6 +12,7 @@ from tests.tips import (
     test_language_models,
     test_large_result,
     test_large_temporaries,
+    test_needless_graphs,
     test_predictions,
     test_sharded,
     test_streams,
@@ -82,6 +83,11 @@ SILENT = {
         code=loop().replace("loss.backward()", "loss.backward(); curve.append(loss)")
         + "\nlast = model(batch(4096))",
         before=MODEL + "curve = []",
+    ),
+    "retained_graph": NearMiss(code=test_needless_graphs.SILENT["retained_graph: used again"]),
+    "summed_losses": NearMiss(code=test_needless_graphs.SILENT["summed_losses: a state goes on"]),
+    "unused_gradients": NearMiss(
+        code=test_needless_graphs.SILENT["unused_gradients: a critic's own"]
     ),
     "out_history": NearMiss(code="x = torch.zeros(8 << 20, device='cuda')\nOut = {1: x}"),
     "traceback_kept": NearMiss(
@@ -211,6 +217,10 @@ SPOKEN = {
     "out_history": test_commands.test_out_is_found_freed_and_recorded,
     "traceback_kept": test_commands.test_the_traceback_of_a_failed_cell_is_found_and_freed,
     "gradient_cycle": test_gradient_cycles.test_the_cure_leaves_as_much_less_as_was_promised,
+    **dict.fromkeys(
+        ("retained_graph", "summed_losses", "unused_gradients"),
+        test_needless_graphs.test_the_peak_falls_by_what_was_promised,
+    ),
     "first_step": test_predictions.test_the_first_step_adds_what_was_foreseen,
     "second_step_peak": test_predictions.test_the_second_iteration_peaks_where_it_was_foreseen,
     "ddp_buckets": test_predictions.test_buckets_of_ddp_are_as_large_as_the_gradients,

@@ -273,6 +273,16 @@ class Evidence:
         begins = np.maximum(a.allocated_at[rows], since) + after
         return self.card_ledger.allocated_without(rows, np.minimum(begins, a.freed[rows]))
 
+    def freed_with(self, rows: Ints) -> Mask:
+        """Return a mask of what is freed along with some allocations, these included.
+
+        No allocation is made in between.
+        """
+        a = self.card_ledger.allocations
+        burst = np.searchsorted(np.sort(a.allocated_at), a.freed)
+        mine: Mask = np.isin(burst, burst[rows])
+        return mine
+
     def sum_at(self, position: int, *categories: Category) -> int:
         """Sum the bytes of some categories at a position."""
         row = self.card_ledger.held(np.array([position], np.int64))[0]

@@ -48,9 +48,9 @@ def check(e: Evidence) -> Iterator[Finding]:
         left = _left(e, saved, end)
         if len(left) >= FEWEST and size[left].sum() >= WHOLE * size[saved].sum():
             rows, ends = np.append(rows, left), np.append(ends, np.full(len(left), end))
-    phases, peak = e.card_ledger.phases, e.report.peak.allocated
-    begins = np.array([phases.bounds(phase)[0] for phase in phases.of(ends - 1).tolist()], np.int64)
-    low, high = (peak - e.peak_without(rows, since) for since in (ends, begins))
+    if not len(rows):
+        return
+    low, high = e.report.peak.allocated - e.peak_without(rows, ends), _at_most(e, rows, ends)
     if e.is_needless(low):
         yield Finding(
             rule=RULE.name,
@@ -62,6 +62,19 @@ def check(e: Evidence) -> Iterator[Finding]:
             high=high,
             ground="estimated",
         )
+
+
+def _at_most(e: Evidence, rows: Ints, ends: Ints) -> int:
+    """Return by how much the peak falls if a backward frees at once what it has used.
+
+    With the inputs that only the graph has: they are freed along with it.
+    """
+    a, phases = e.card_ledger.allocations, e.card_ledger.phases
+    given = (e.card_ledger.category == Category.INPUTS) & e.freed_with(rows)
+    rows = np.union1d(rows, np.flatnonzero(given))
+    begins = np.array([phases.bounds(phase)[0] for phase in phases.of(ends - 1).tolist()], np.int64)
+    since = begins[np.minimum(np.searchsorted(begins, a.allocated_at[rows]), len(begins) - 1)]
+    return e.report.peak.allocated - e.peak_without(rows, since)
 
 
 def _last_use(e: Evidence, passes: Passes, forward: int, saved: Ints) -> int:

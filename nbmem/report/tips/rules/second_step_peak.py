@@ -38,8 +38,6 @@ from nbmem.report.tips.rule import Rule, fmt, fmt_range
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from numpy.typing import NDArray
-
     from nbmem.report.ledger.allocation_facts import Ints
     from nbmem.report.tips.evidence import Evidence
 
@@ -86,7 +84,9 @@ def _held_over(e: Evidence) -> Iterator[Finding]:
             variables.setdefault(variable, []).append(row)
     rows = np.array([*chain.from_iterable(variables.values())], np.int64)
     by_graph = [row for name in variables for row in variables[name] if name.startswith(GRAPH_OF)]
-    rows = np.append(rows, _inputs_of(e, by_graph, (a.freed > ends[step]) & (step + 1 < len(ends))))
+    given = card_ledger.phases.named(card_ledger.born_in, "input") & (step + 1 < len(ends))
+    given &= (a.freed > ends[step]) & e.freed_with(np.array(by_graph, np.int64))
+    rows = np.append(rows, np.flatnonzero(given))
     gain = e.report.peak.allocated - e.peak_without(rows, ends[step[rows]])
     if not (e.dominates(gain, LEAST_HELD_OVER) and e.matters(gain, LEAST_OF_CARD)):
         return
@@ -105,15 +105,6 @@ def _held_over(e: Evidence) -> Iterator[Finding]:
         ground="exact",
         code=f"{released}   # at the end of the loop's body",
     )
-
-
-def _inputs_of(e: Evidence, rows: list[int], late: NDArray[np.bool_]) -> Ints:
-    """Return inputs that graphs held over: those freed along with the graphs' rows."""
-    a, phases = e.card_ledger.allocations, e.card_ledger.phases
-    given = late & phases.named(e.card_ledger.born_in, "input")
-    burst = np.searchsorted(np.sort(a.allocated_at), a.freed)
-    found: Ints = np.flatnonzero(given & np.isin(burst, burst[rows]))
-    return found
 
 
 def _of_evaluation(e: Evidence) -> Iterator[Finding]:

@@ -23,7 +23,7 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import STEP, is_graph_name
 from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt, fmt_range
+from nbmem.report.tips.rule import Rule, fmt_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,32 +73,32 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _backwards(e: Evidence) -> Iterator[_Summed]:
-    """Yield the backwards behind four and more equal series of calls."""
+    """Yield the backwards behind four and more equal series of calls.
+
+    The first module of a series is never given what a graph has made.
+    """
     calls, phases = e.trace.calls, e.card_ledger.phases
     if calls is None:
         return
     names = [e.session.names[index] for index in calls.name.tolist()]
     chained = {call["module"] for call in e.calls if call.get("chained", True)}
+    known = {call["module"] for call in e.calls} - chained
     before = 0
     for phase in np.flatnonzero(phases.names == "backward").tolist():
         begins, ends = phases.bounds(phase)
-        mine = np.flatnonzero((calls.last >= before) & (calls.last <= begins)).tolist()
-        mine = [at for at in mine if not names[at].endswith(STEP)]
-        first = [at for at in mine if names[at] == names[mine[0]]]
-        equal = len(mine) % len(first) == 0 if first else False
-        period = len(mine) // len(first) if equal else 0
-        if (
-            len(first) >= FEWEST
-            and equal
-            and names[mine[0]] not in chained
-            and all(names[one] == names[other] for one, other in zip(mine, mine[period:]))
-        ):
-            starts = [
-                int(calls.first[at]) if calls.first[at] >= 0 else int(calls.last[at - 1])
-                for at in first
-            ]
-            yield _Summed([*starts, begins], ends)
-        before = ends
+        inside = np.flatnonzero((calls.last >= before) & (calls.last <= begins)).tolist()
+        before, mine = ends, [at for at in inside if not names[at].endswith(STEP)]
+        series = [names[at] for at in mine]
+        passes = series.count(series[0]) if series else 0
+        if passes >= FEWEST and series[0] in known and _is_repeated(series, passes):
+            first = mine[:: len(mine) // passes]
+            ended = np.append(0, calls.last)  # behind the call before, where it is not known
+            starts = np.where(calls.first[first] >= 0, calls.first[first], ended[first])
+            yield _Summed([*starts.tolist(), begins], ends)
+
+
+def _is_repeated(series: list[str], times: int) -> bool:
+    return series[: len(series) // times] * times == series
 
 
 def _are_losses(e: Evidence, begins: list[int]) -> bool:

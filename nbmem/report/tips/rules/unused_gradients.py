@@ -93,10 +93,11 @@ def _needless(e: Evidence) -> Iterator[_Needless]:
         thrown = {m: _thrown(e, there[passes.of[there] == m], end, steps) for m in born}
         used = [int(born[m].max()) for m, vain in thrown.items() if vain is False]
         for module in (m for m, vain in thrown.items() if vain):
-            if used and int(born[module].min()) > max(used):
+            if used and np.median(born[module]) > max(used):
                 forwards = [f for f in range(before, phase) if phases.names[f] == "forward"]
-                tail = passes.made_in(phase)
-                yield _of(e, passes, module, forwards, tail[a.allocated_at[tail] > max(used)])
+                rows = passes.made_in(phase)
+                tail = rows[(a.allocated_at[rows] > max(used)) | (passes.of[rows] == module)]
+                yield _of(e, passes, module, forwards, tail)
         before = phase
 
 

@@ -1,0 +1,100 @@
+"""Graphs that stay or grow for nothing: the peak falls by what was promised."""
+
+import pytest
+
+from tests.tips.programs import MODEL
+
+RETAINED = """
+model, other = net(), net()
+adam = torch.optim.Adam([*model.parameters(), *other.parameters()])
+for _ in range(3):
+    loss = model(batch(8192)).square().mean()
+    loss.backward({retain})
+    {again}
+    other(batch(8192)).square().mean().backward()
+    adam.step()
+    adam.zero_grad()
+"""
+SUMMED = """
+model = net()
+for _ in range(2):
+    loss = 0
+    for rows in (4096, 4608, 5120, 5632, 6144):
+        part = model({given}).square().mean()
+        {add}
+    {end}
+    model.zero_grad()
+"""
+LIST = {"given": "batch(rows)", "add": "parts.append(part)", "end": "sum(parts).backward()"}
+CHAINED = """
+cell, head = nn.GRUCell(1024, 1024).cuda(), net()
+for _ in range(2):
+    loss, state = 0, torch.zeros(4096, 1024, device="cuda")
+    for _ in range(5):
+        state = cell(batch(4096), state)
+        loss = loss + head(state).square().mean()
+    loss.backward()
+    cell.zero_grad()
+    head.zero_grad()
+"""
+GAN = """
+maker, judge = net(), net(1024, 4).append(nn.Linear(1024, 1).cuda())
+maker_sgd = torch.optim.SGD(maker.parameters())
+judge_sgd = torch.optim.SGD(judge.parameters())
+for _ in range(3):
+    fake = maker(batch(16384)){detach}
+    judge(fake).mean().backward()
+    {steps}
+    judge_sgd.zero_grad()
+    maker_sgd.zero_grad()
+"""
+MAKER = """
+    judge_sgd.zero_grad()
+    judge(maker(batch(4096))).mean().backward()
+    maker_sgd.step()
+"""
+SPEAKS = {
+    "retained_graph": (
+        RETAINED.format(retain="retain_graph=True", again=""),
+        RETAINED.format(retain="", again=""),
+    ),
+    "summed_losses": (
+        SUMMED.format(given="batch(rows)", add="loss = loss + part", end="loss.backward()"),
+        SUMMED.format(given="batch(rows)", add="part.backward()", end=""),
+    ),
+    "unused_gradients": (
+        GAN.format(detach="", steps="judge_sgd.step()"),
+        GAN.format(detach=".detach()", steps="judge_sgd.step()"),
+    ),
+}
+SILENT = {
+    "retained_graph: used again": RETAINED.format(
+        retain="retain_graph=True", again="loss.backward()"
+    ),
+    "summed_losses: a state goes on": CHAINED,
+    "summed_losses: numbers that are kept": SUMMED.format(**LIST).replace("loss = 0", "parts = []"),
+    "unused_gradients: a step of both": GAN.format(
+        detach="", steps="judge_sgd.step(); maker_sgd.step()"
+    ),
+    "unused_gradients: a critic's own": GAN.format(
+        detach=".detach()", steps="judge_sgd.step()" + MAKER
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", SPEAKS)
+def test_the_peak_falls_by_what_was_promised(run, rule):
+    trace, _ = run(SPEAKS[rule][0], before=MODEL, card="RTX 3070")
+    (tip,) = [f for f in trace.report().findings if f.rule == rule]
+    cured, _ = run(SPEAKS[rule][1], before=MODEL, card="RTX 3070")
+    gain = trace.report().peak.allocated - cured.report().peak.allocated
+    assert tip.low <= gain <= tip.high
+    assert tip.low > 64 << 20
+    assert [f.rule for f in cured.report().findings if f.rule in SPEAKS] == []
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_a_graph_that_is_used_is_not_told(run, name):
+    trace, _ = run(SILENT[name], before=MODEL, card="RTX 3070")
+    assert trace.report().peak.allocated > 128 << 20
+    assert [f.rule for f in trace.report().findings if f.rule in SPEAKS] == []
