@@ -111,6 +111,43 @@ def unused_models(e: Evidence) -> Iterator[UnusedModel]:
             )
 
 
+class IdleModel(NamedTuple):
+    """A model at the peak that was called for the last time before another one.
+
+    Attributes:
+        name: Its name in the recorded calls.
+        later: The name of the model that was called at the peak.
+        rows: Its weights.
+        since: The position of its last return.
+    """
+
+    name: str
+    later: str
+    rows: Ints
+    since: int
+
+
+def idle_at_peak(e: Evidence) -> Iterator[IdleModel]:
+    """Yield models that are idle at the peak, and gone before the end.
+
+    A function keeps them to its end: the encoder of a text, while images are made.
+    """
+    calls, ledger, a = _calls(e), e.card_ledger, e.card_ledger.allocations
+    calls.pop(STEP, None)
+    top = e.report.peak.at.event
+    weights = ledger.category == Category.WEIGHTS
+    there = weights & (a.allocated_at < top) & (a.freed >= top) & (a.freed < ledger.events)
+    found: dict[str, list[int]] = {}
+    for row in np.flatnonzero(there).tolist():
+        found.setdefault(_owner(calls, ledger.name(row)), []).append(row)
+    found.pop("", None)
+    for name, mine in found.items():
+        since = calls[name].last
+        later = [one for one, its in calls.items() if since < its.first and top <= its.last]
+        if later and since < top and not marks_intended_copy(name):
+            yield IdleModel(name, later[0], np.array(mine, np.int64), since)
+
+
 class Uses(NamedTuple):
     """Positions of a model's first and last return, and its calls."""
 

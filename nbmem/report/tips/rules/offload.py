@@ -65,11 +65,12 @@ def _has_room_since(e: Evidence) -> bool:
     card_ledger = e.card_ledger
     last = max(card_ledger.refused.failed, default=card_ledger.events)
     spans = [span for _, span in card_ledger.phases.spans if card_ledger.bounds(span)[0] > last]
-    begins = [card_ledger.bounds(span)[0] for span in spans if span.name in ("input", "forward")]
-    if not begins or "backward" not in {span.name for span in spans}:
+    if "backward" not in {span.name for span in spans}:
         return False
     # what the failed one held is freed by the time when the next batch comes
-    return int(card_ledger.allocated[begins[0] :].max()) < ROOM * e.trace.info.total_bytes
+    anew = [span for span in spans if span.name in ("input", "forward")] or spans
+    begins = card_ledger.bounds(anew[0])[0]
+    return int(card_ledger.allocated[begins:].max()) < ROOM * e.trace.info.total_bytes
 
 
 def _way(e: Evidence, count: int) -> str:

@@ -5,6 +5,7 @@ What it sees
     - A training loop whose later iterations begin while variables still hold tensors that the
       forward of the one before has made, if that is a tenth of the peak and 1% of the card. Also
       an attribute whose graph keeps them: `self.loss` of the last step.
+    - Variables of a training step that lie beside the evaluation behind it, at the peak.
     - A list of an evaluation's results that lives through the training behind it, and is not used
       there.
 What it costs
@@ -65,6 +66,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     """Find what only later iterations have beside their forward."""
     yield from _held_over(e) if len(e.step_ends) > 1 else _with_state(e)
     yield from _of_evaluation(e)
+    yield from _of_training(e)
 
 
 def _held_over(e: Evidence) -> Iterator[Finding]:
@@ -141,6 +143,36 @@ def _of_evaluation(e: Evidence) -> Iterator[Finding]:
             high=beside,
             ground="exact",
             code=f"{name}.clear()   # once they are evaluated",
+        )
+
+
+def _of_training(e: Evidence) -> Iterator[Finding]:
+    """Find variables of a training step that lie beside the evaluation behind it."""
+    ledger, a, top = e.card_ledger, e.card_ledger.allocations, e.report.peak.at.event
+    spans = [span for _, span in ledger.phases.spans]
+    stepped = [ledger.bounds(s)[1] for s in spans if s.name == "optimizer"]
+    since = max((end for end in stepped if end < top), default=0)
+    at_peak = int(ledger.phases.of(np.array([top - 1], np.int64))[0])
+    if not since or not ledger.phases.named(np.array([at_peak]), "inference")[0]:
+        return
+    made = ledger.phases.named(ledger.born_in, "input", "forward") & (a.allocated_at < since)
+    made &= np.isin(ledger.category, (Category.INPUTS, Category.ACTIVATIONS)) & (a.freed >= top)
+    found = {int(row): _variable(ledger.name(int(row)) or "") for row in np.flatnonzero(made)}
+    rows = np.array([row for row, name in found.items() if name], np.int64)
+    gain = e.report.peak.allocated - e.peak_without(rows, since)
+    if e.is_needless(gain):
+        largest = rows[np.argsort(-a.block[rows])].tolist()
+        names = [found[row] for row in largest if a.block[row] >= LEAST_OF_ALL * gain]
+        released = _released([*dict.fromkeys(names)])
+        yield Finding(
+            rule=RULE.name,
+            title=f"`{released}` before the evaluation: {fmt(gain)} less at the peak",
+            evidence="The peak is in an evaluation, beside what the training step before it has "
+            "left in variables.",
+            low=gain,
+            high=gain,
+            ground="exact",
+            code=f"{released}   # before the evaluation",
         )
 
 

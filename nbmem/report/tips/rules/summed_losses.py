@@ -105,6 +105,7 @@ def _are_losses(e: Evidence, begins: list[int]) -> bool:
     """Return whether each pass computed numbers, few of which are kept."""
     a, ledger = e.card_ledger.allocations, e.card_ledger
     inside = (a.allocated_at >= begins[0]) & (a.allocated_at < begins[-1])
+    inside &= ledger.phases.named(ledger.born_in, "forward")
     rows = np.flatnonzero(inside & (a.requested <= A_NUMBER))
     rows = rows[[not is_graph_name(ledger.name(row)) for row in rows.tolist()]]
     passes = np.searchsorted(begins, a.allocated_at[rows], side="right")

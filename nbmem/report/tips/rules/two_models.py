@@ -7,6 +7,10 @@ What it sees
     - A model that was called, but not since another one was used, and the variables that still hold
       it: a trainer, a learner, an optimizer. It speaks if that is 5% of the card, if memory is
       short, or if it is a fifth of the peak and the other one was trained.
+    - A model that a function keeps behind its last call, while another one makes the peak.
+    - A second copy that an attribute has and nothing calls; a model that a training builds again
+      beside the one that it trains; frozen weights that a reference has again; the data of a
+      module that was copied with it. It speaks if that is a tenth of the peak and 1% of the card.
     - Models that are arguments of calls in a `functools.lru_cache`.
     - A variable that still held its model while the next one for it was built.
 
@@ -35,7 +39,7 @@ from nbmem.report.model import Command, Finding
 from nbmem.report.tips.copied_models import built_again, copies
 from nbmem.report.tips.purpose_names import marks_intended_copy
 from nbmem.report.tips.rule import Rule, fmt
-from nbmem.report.tips.unused_models import replaced_models, unused_models
+from nbmem.report.tips.unused_models import idle_at_peak, replaced_models, unused_models
 from nbmem.report.tips.weight_names import weight_forms
 
 if TYPE_CHECKING:
@@ -55,6 +59,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     """Find models that nothing uses any more."""
     yield from _replaced(e)
     yield from _built_again(e)
+    yield from _idle(e)
     yield from _cached(e)
     yield from _second_copies(e)
     unused = list(_unused(e))
@@ -97,6 +102,23 @@ def _built_again(e: Evidence) -> Iterator[Finding]:
             high=gain,
             ground="exact",
         )
+
+
+def _idle(e: Evidence) -> Iterator[Finding]:
+    """Find models that a function keeps while another one makes the peak."""
+    for model in idle_at_peak(e):
+        gain = e.report.peak.allocated - e.peak_without(model.rows, model.since)
+        if e.is_needless(gain):
+            release = f"del {model.name}" if model.name.isidentifier() else f"Release {model.name}"
+            yield Finding(
+                rule=RULE.name,
+                title=f"`{release}` behind its last call: {fmt(gain)} less at the peak",
+                evidence=f"{model.name} was called for the last time before {model.later}, and "
+                "its weights were still there at the peak.",
+                low=gain,
+                high=gain,
+                ground="exact",
+            )
 
 
 def _second_copies(e: Evidence) -> Iterator[Finding]:
