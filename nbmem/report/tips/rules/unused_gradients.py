@@ -1,11 +1,12 @@
-"""A backward goes on into a module whose gradients are thrown away.
+"""A backward goes on into a module whose gradients nobody uses.
 
 What it sees
     Gradients that zero_grad() freed before their own optimizer's step, of a module whose results
     another one took in the same forward, where the other one's gradients were used: the step of a
-    GAN's critic that goes back through the generator. It is shown if the peak is a
-    quarter lower without them and what the module's forward saved for them, or a tenth where that
-    is 1% of the card.
+    GAN's critic that goes back through the generator. So are activations of a frozen module that
+    a backward frees behind the last gradient of a weight: its input was made to want gradients. It
+    is shown if the peak is a quarter lower without them and what the module's forward saved for
+    them, or a tenth where that is 1% of the card.
 What it costs
     The module's activations and its part of the backward, in every such step.
 Do instead
@@ -22,12 +23,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.core.session.tensor_names import STEP, is_graph_name, is_place, without_shape
+from nbmem.core.session.tensor_names import (
+    STEP,
+    common_path,
+    is_graph_name,
+    is_place,
+    module_of_parameter,
+    saver_of,
+    without_shape,
+)
 from nbmem.core.session.variable_paths import parse_path
 from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.model import Finding
 from nbmem.report.tips.passes import NO_MODULE, Passes
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.rule import Rule, fmt, fmt_range
 from nbmem.report.tips.weight_names import split_name
 
 if TYPE_CHECKING:
@@ -54,6 +63,62 @@ class _Needless(NamedTuple):
 
 
 def check(e: Evidence) -> Iterator[Finding]:
+    """Find parts of backwards that serve nothing."""
+    yield from _thrown_away(e)
+    yield from _frozen(e)
+
+
+def _frozen(e: Evidence) -> Iterator[Finding]:
+    """Find a frozen module with activations that no gradient needs.
+
+    A backward frees them behind its last gradient of a weight, and leaves nothing there.
+    """
+    ledger, a, phases = e.card_ledger, e.card_ledger.allocations, e.card_ledger.phases
+    passes = Passes(e)
+    parts: list[Ints] = []
+    for phase in np.flatnonzero(phases.names == "backward").tolist():
+        made, end = passes.made_in(phase), phases.bounds(phase)[1]
+        filled = made[ledger.category[made] == Category.GRADIENTS]
+        last = int(a.allocated_at[filled].max(initial=end))
+        left = made[(a.allocated_at[made] > last) & (a.freed[made] > end)].tolist()
+        if all(is_graph_name(ledger.name(row)) for row in left):  # no `x.grad` of a variable
+            saved = (a.freed > last) & (a.freed < end) & (a.allocated_at < phases.bounds(phase)[0])
+            parts.append(np.flatnonzero(saved & (ledger.category == Category.ACTIVATIONS)))
+    rows = np.concatenate([np.zeros(0, np.int64), *parts])
+    trained = _with(e, Category.GRADIENTS)
+    savers = {row: saver_of(without_shape(ledger.name(row) or "")) for row in rows.tolist()}
+    modules = {row: one for row, one in savers.items() if one and one not in trained}
+    place = common_path(f"{module}." for module in modules.values())
+    rows = np.array([*modules], np.int64)
+    inside = f"{place}."
+    if not place or any(one.startswith(inside) for one in trained):
+        return
+    if not any(one.startswith(inside) for one in _with(e, Category.WEIGHTS)):
+        return
+    gain = e.report.peak.allocated - e.peak_without(rows)
+    low = gain - 2 * int(a.block[rows].max(initial=0))
+    if e.is_needless(low):
+        yield Finding(
+            rule=RULE.name,
+            title=f"`{place}` is frozen, and keeps activations for gradients that nobody reads: "
+            f"{fmt_range(low, gain)} less under torch.no_grad()",
+            evidence=f"No weight of {place} gets a gradient, nor does anything before it. It was "
+            "given an input that wants gradients, so its graph was kept.",
+            low=low,
+            high=gain,
+            ground="estimated",
+        )
+
+
+def _with(e: Evidence, category: Category) -> set[str]:
+    """Return the modules with weights, or with gradients of them."""
+    seen = e.trace.identities
+    names = np.unique(seen.name[seen.category == category]).tolist()
+    paths = (split_name(e.session.names[index]) for index in names)
+    return {module_of_parameter(path[0].removesuffix(".grad")) for path in paths if path}
+
+
+def _thrown_away(e: Evidence) -> Iterator[Finding]:
     """Find parts of backwards that fill gradients in vain."""
     found = list(_needless(e)) if len(e.optimizers) > 1 else []
     if not found:

@@ -19,11 +19,11 @@ def predict(model, X, batch_size=64):
     return torch.cat(parts)
 
 
-X_valid = torch.zeros(120_000, 4, 2114)
+X_valid = torch.zeros(140_000, 4, 2114)
 if not CURED:
     X_valid = X_valid.cuda(non_blocking=True)
 for step in range(4):
-    X = torch.randn(512, 4, 2114, device="cuda")
+    X = torch.randn(384, 4, 2114, device="cuda")
     model(X).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()

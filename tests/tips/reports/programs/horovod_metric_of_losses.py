@@ -31,7 +31,8 @@ def validate(val_loss):
     for _ in range(6):
         data = torch.randn(32, 3, 96, 96, device="cuda")
         target = torch.randint(100, (32,), device="cuda")
-        val_loss.update(nn.functional.cross_entropy(model(data), target))
+        with torch.set_grad_enabled(not CURED):
+            val_loss.update(nn.functional.cross_entropy(model(data), target))
 
 
 for _ in range(3):
