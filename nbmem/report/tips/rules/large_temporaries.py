@@ -69,7 +69,8 @@ def check(e: Evidence) -> Iterator[Finding]:
     card_ledger, lines = e.card_ledger, allocation_lines(e.card_ledger)
     functions: dict[tuple[str, str], list[int]] = defaultdict(list)
     for row, line in lines.items():
-        if not line.by_module and card_ledger.category[row] == Category.TEMPORARIES:
+        saved = card_ledger.category[row] == Category.ACTIVATIONS and _is_squared(line)
+        if not line.by_module and (saved or card_ledger.category[row] == Category.TEMPORARIES):
             frame = line.lines[0].frame
             functions[frame.file, frame.function].append(row)
     a, top = card_ledger.allocations, e.report.peak.at.event
@@ -83,10 +84,25 @@ def check(e: Evidence) -> Iterator[Finding]:
     if not there:
         return
     key = max(there, key=lambda one: int(a.block[there[one]].sum()))
-    size = int(a.block[there[key]].sum())
-    high = e.report.peak.allocated - e.peak_without(every[key])
+    rows = _with_gradients(e, every[key])
+    size = int(a.block[rows[_lives(e, rows, top)]].sum())
+    high = e.report.peak.allocated - e.peak_without(rows)
     if e.dominates(size, SHARE) and e.matters(high):
         yield _finding(e, there[key], lines, high - high // PARTS, high)
+
+
+def _is_squared(line: AllocationLine) -> bool:
+    """Return whether a line squares differences: torch.cdist saves none for backward."""
+    return _SQUARED_DIFFERENCE.search(line.lines[0].text or "") is not None
+
+
+def _with_gradients(e: Evidence, rows: Ints) -> Ints:
+    """Return a function's allocations with what a backward makes for those that it saved."""
+    ledger, a = e.card_ledger, e.card_ledger.allocations
+    kept = a.requested[rows[ledger.category[rows] == Category.ACTIVATIONS]]
+    back = ledger.phases.named(ledger.born_in, "backward") & np.isin(a.requested, kept)
+    found: Ints = np.union1d(rows, np.flatnonzero(back))
+    return found
 
 
 def _has_data(rows: Ints, lines: Lines) -> bool:

@@ -79,7 +79,7 @@ def _frozen(e: Evidence) -> Iterator[Finding]:
     for phase in np.flatnonzero(phases.names == "backward").tolist():
         made, end = passes.made_in(phase), phases.bounds(phase)[1]
         filled = made[ledger.category[made] == Category.GRADIENTS]
-        last = int(a.allocated_at[filled].max(initial=end))
+        last = int(a.allocated_at[filled].max(initial=0)) or end
         left = made[(a.allocated_at[made] > last) & (a.freed[made] > end)].tolist()
         if all(is_graph_name(ledger.name(row)) for row in left):  # no `x.grad` of a variable
             saved = (a.freed > last) & (a.freed < end) & (a.allocated_at < phases.bounds(phase)[0])

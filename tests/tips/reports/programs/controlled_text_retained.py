@@ -4,9 +4,9 @@ import torch
 from torch import nn
 
 CURED = False
-encoder = nn.GRU(128, 512, batch_first=True).cuda()
-generator = nn.GRU(512, 512, batch_first=True).cuda()
-output = nn.Linear(512, 6000).cuda()
+encoder = nn.GRU(128, 1024, batch_first=True).cuda()
+generator = nn.GRU(1024, 1024, batch_first=True).cuda()
+output = nn.Linear(1024, 500).cuda()
 parts = [*encoder.parameters(), *generator.parameters(), *output.parameters()]
 optimizer = torch.optim.Adam(parts)
 for _ in range(4):
