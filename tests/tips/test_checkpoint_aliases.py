@@ -38,7 +38,25 @@ for k, v in list(state_dict.items()):
 model.load_state_dict(state_dict)
 train(model)
 """
+RESUMED = """
+class App:
+    pass
+
+first = net()
+adam = train(first)
+file = saved(first, optimizer=adam.state_dict())
+del first, adam
+app, model = App(), net()
+app.state = torch.load(file, map_location="cuda")
+model.load_state_dict(app.state["model"])
+adam = torch.optim.Adam(model.parameters())
+adam.load_state_dict(app.state["optimizer"])
+for state in adam.state.values():
+    state["exp_avg"], state["exp_avg_sq"] = state["exp_avg"] * 1, state["exp_avg_sq"] * 1
+train(model, adam)
+"""
 TOLD = {
+    "an attribute, with the state that an optimizer had": (RESUMED, "del app.state"),
     "an alias": (
         (
             f"model = net()\n{READ}state_dict = checkpoint['model']\n"

@@ -118,3 +118,19 @@ def test_a_model_that_each_evaluation_builds_again(run):
     cured, _ = run(BUILT.format(twin="twin = model"), before=BEFORE, card="RTX 3070")
     gain = trace.report().peak.allocated - cured.report().peak.allocated
     assert tip.low == tip.high == gain
+
+
+def test_a_model_that_a_function_keeps_behind_its_last_call(run):
+    code = (
+        "def prepare():\n    first = net()\n    with torch.no_grad():\n"
+        "        rows = [first(batch()).cpu() for _ in range(3)]\n        {release}\n"
+        "        rest = net(4096, 2)\n        for _ in range(3):\n            rest(batch(4096))\n"
+        "prepare()"
+    )
+    trace, _ = run(code.format(release="pass"), before=BEFORE, card="RTX 3070")
+    (tip,) = said(trace)
+    mended, _ = run(code.format(release="del first"), before=BEFORE, card="RTX 3070")
+    assert said(mended) == []
+    gain = trace.report().peak.allocated - mended.report().peak.allocated
+    assert tip.title.startswith("`del first` ")
+    assert tip.low == tip.high == gain

@@ -53,7 +53,24 @@ MAKER = """
     judge(maker(batch(4096))).mean().backward()
     maker_sgd.step()
 """
+FROZEN = """
+tower, head = net(1024, 8).requires_grad_(False), nn.Linear(1024, 64).cuda()
+model = nn.ModuleDict({{"tower": tower, "head": head}})
+model.forward = lambda x: head(tower(x))
+wanting = lambda module, given, made: made.requires_grad_(True)
+sgd = torch.optim.SGD(head.parameters())
+for _ in range(3):
+    x = batch(16384)
+    {hook}
+    model(x).square().mean().backward()
+    sgd.step()
+    sgd.zero_grad()
+"""
 SPEAKS = {
+    "unused_gradients of a frozen module": (
+        FROZEN.format(hook="tower[0].register_forward_hook(wanting)"),
+        FROZEN.format(hook="pass"),
+    ),
     "retained_graph": (
         RETAINED.format(retain="retain_graph=True", again=""),
         RETAINED.format(retain="", again=""),
@@ -67,7 +84,10 @@ SPEAKS = {
         GAN.format(detach=".detach()", steps="judge_sgd.step()"),
     ),
 }
+RULES = ("retained_graph", "summed_losses", "unused_gradients")
 SILENT = {
+    "unused_gradients: a gradient of a variable": FROZEN.format(hook="x.requires_grad_(True)")
+    + "\n    scores = x.grad",
     "retained_graph: used again": RETAINED.format(
         retain="retain_graph=True", again="loss.backward()"
     ),
@@ -85,16 +105,16 @@ SILENT = {
 @pytest.mark.parametrize("rule", SPEAKS)
 def test_the_peak_falls_by_what_was_promised(run, rule):
     trace, _ = run(SPEAKS[rule][0], before=MODEL, card="RTX 3070")
-    (tip,) = [f for f in trace.report().findings if f.rule == rule]
+    (tip,) = [f for f in trace.report().findings if f.rule == rule.partition(" ")[0]]
     cured, _ = run(SPEAKS[rule][1], before=MODEL, card="RTX 3070")
     gain = trace.report().peak.allocated - cured.report().peak.allocated
-    assert tip.low <= gain <= tip.high
+    assert 0.99 * tip.low <= gain <= 1.01 * tip.high, "a workspace or two more"
     assert tip.low > 64 << 20
-    assert [f.rule for f in cured.report().findings if f.rule in SPEAKS] == []
+    assert [f.rule for f in cured.report().findings if f.rule in RULES] == []
 
 
 @pytest.mark.parametrize("name", SILENT)
 def test_a_graph_that_is_used_is_not_told(run, name):
     trace, _ = run(SILENT[name], before=MODEL, card="RTX 3070")
     assert trace.report().peak.allocated > 128 << 20
-    assert [f.rule for f in trace.report().findings if f.rule in SPEAKS] == []
+    assert [f.rule for f in trace.report().findings if f.rule in RULES] == []

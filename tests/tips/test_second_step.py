@@ -118,3 +118,61 @@ def test_an_attribute_is_deleted_not_its_object(run):
 def test_a_loop_whose_peak_needs_all_that_lives_is_not_told(run, name):
     trace, _ = run(HEALTHY[name], before=NET, card="T4")
     assert said(trace) == []
+
+
+EVALUATIONS = """
+def run(steps=3):
+    for _ in range(steps):
+        seen = model(batch(65536))
+        seen.square().mean().backward()
+        sgd.step()
+        sgd.zero_grad()
+    {before}
+    with torch.no_grad():
+        for _ in range(4):
+            {keep}(model(batch(131072)).mean(1, keepdim=True).repeat(1, 1024)[:32768] * 1)
+
+model, outputs, labels = net(1024, 2), [], []
+sgd = torch.optim.SGD(model.parameters())
+for _ in range(3):
+    outputs.clear()
+    labels.clear()
+    run()
+    {behind}
+"""
+OF_TRAINING = EVALUATIONS.format(before="{}", keep="len", behind="pass")
+OF_EVALUATION = EVALUATIONS.format(before="del seen", keep="outputs.append", behind="{}") + "run()"
+
+
+@pytest.mark.parametrize(
+    ("code", "cure"),
+    [(OF_TRAINING, "del seen"), (OF_EVALUATION, "outputs.clear()")],
+    ids=["of training", "of an evaluation"],
+)
+def test_what_lies_beside_the_other_part_of_a_program(run, code, cure):
+    trace, _ = run(code.format("pass"), before=MODEL, card="RTX 3070")
+    (tip,) = said(trace)
+    mended, _ = run(code.format(cure), before=MODEL, card="RTX 3070")
+    assert said(mended) == []
+    assert tip.title.startswith(f"`{cure}` ")
+    if cure.startswith("del"):
+        gain = trace.report().peak.allocated - mended.report().peak.allocated
+        assert tip.low == tip.high == gain
+    else:
+        assert tip.low == tip.high == 4 * 32768 * 1024 * 4
+
+
+def test_labels_that_a_training_may_use_are_not_told(run):
+    code = OF_EVALUATION.format("pass").replace("outputs.append", "labels.append")
+    trace, _ = run(code, before=MODEL, card="RTX 3070")
+    assert said(trace) == []
+
+
+def test_a_second_iteration_that_was_recorded_is_not_predicted(run):
+    code = (
+        "class Run:\n    def step(self):\n        adam = torch.optim.Adam(model.parameters())\n"
+        "        model(batch()).mean().backward()\n        adam.step()\n        adam.zero_grad()\n"
+        "model = net()\nfor _ in range(3):\n    Run().step()"
+    )
+    trace, _ = run(code, before=MODEL, card="RTX 3070")
+    assert said(trace) == []

@@ -6,8 +6,8 @@ What it sees
       forward of the one before has made, if that is a tenth of the peak and 1% of the card. Also
       an attribute whose graph keeps them: `self.loss` of the last step.
     - Variables of a training step that lie beside the evaluation behind it, at the peak.
-    - A list of an evaluation's results that lives through the training behind it, and is not used
-      there.
+    - A list with a name like `outputs` that has an evaluation's results, and lives through the
+      training behind it, which gives them to no module.
 What it costs
     The forward and backward of every later iteration run beside that state, or beside those
     tensors: what one iteration shows is too little by their bytes.
@@ -34,6 +34,7 @@ from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.analysis.what_if import MOST_EVENTS, try_again
 from nbmem.report.ledger.observations import rows_at
 from nbmem.report.model import Finding
+from nbmem.report.tips.purpose_names import marks_intended_copy
 from nbmem.report.tips.rule import Rule, fmt, fmt_range
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ LEAST_OF_CARD = 0.01
 """Part of a card with room from which they are told."""
 LEAST_OF_ALL = 0.05
 """Part of all such bytes from which a variable is named."""
+RESULTS = ("out", "pred", "result", "logit", "score", "val", "eval", "test")
+"""Parts of names that tell of an evaluation's results."""
 LISTED = 4
 """Results of an evaluation from which a list of them is told."""
 SHARE = 0.05
@@ -125,7 +128,7 @@ def _of_evaluation(e: Evidence) -> Iterator[Finding]:
     variables: dict[str, list[int]] = {}
     for at in np.flatnonzero((a.freed[rows] > since) & (since < ledger.events)).tolist():
         name = ledger.name(int(rows[at])) or ""
-        if "[" in name and _variable(name):
+        if "[" in name and _is_result(_variable(name)):
             variables.setdefault(_variable(name), []).append(at)
     for name, mine in variables.items():
         without = e.allocated_without(rows[mine], since[mine])
@@ -146,19 +149,32 @@ def _of_evaluation(e: Evidence) -> Iterator[Finding]:
         )
 
 
+def _is_result(variable: str) -> bool:
+    """Return whether a variable's name tells of an evaluation's results.
+
+    A list of labels that a model has predicted may be read by a loss that saves nothing.
+    """
+    own = variable.rpartition(".")[2].lower()
+    return any(part in own for part in RESULTS) and not marks_intended_copy(variable)
+
+
 def _of_training(e: Evidence) -> Iterator[Finding]:
     """Find variables of a training step that lie beside the evaluation behind it."""
-    ledger, a, top = e.card_ledger, e.card_ledger.allocations, e.report.peak.at.event
-    spans = [span for _, span in ledger.phases.spans]
-    stepped = [ledger.bounds(s)[1] for s in spans if s.name == "optimizer"]
-    since = max((end for end in stepped if end < top), default=0)
-    at_peak = int(ledger.phases.of(np.array([top - 1], np.int64))[0])
-    if not since or not ledger.phases.named(np.array([at_peak]), "inference")[0]:
-        return
-    made = ledger.phases.named(ledger.born_in, "input", "forward") & (a.allocated_at < since)
-    made &= np.isin(ledger.category, (Category.INPUTS, Category.ACTIVATIONS)) & (a.freed >= top)
-    found = {int(row): _variable(ledger.name(int(row)) or "") for row in np.flatnonzero(made)}
+    ledger, a, phases = e.card_ledger, e.card_ledger.allocations, e.card_ledger.phases
+    bounds = [(span.name, *ledger.bounds(span)) for _, span in phases.spans]
+    stepped = np.array([end for name, _, end in bounds if name == "optimizer"] + [ledger.events])
+    begins = {
+        kind: np.array([begin for name, begin, _ in bounds if name == kind] + [ledger.events])
+        for kind in ("forward", "inference")
+    }
+    step = stepped[np.searchsorted(stepped[:-1], a.allocated_at, "right")]
+    forward, evaluation = (starts[np.searchsorted(starts[:-1], step)] for starts in begins.values())
+    made = phases.named(ledger.born_in, "input", "forward") & (evaluation < forward)
+    made &= np.isin(ledger.category, (Category.INPUTS, Category.ACTIVATIONS))
+    late = np.flatnonzero(made & (a.freed > evaluation)).tolist()
+    found = {row: _variable(ledger.name(row) or "") for row in late}
     rows = np.array([row for row, name in found.items() if name], np.int64)
+    since = step[rows]
     gain = e.report.peak.allocated - e.peak_without(rows, since)
     if e.is_needless(gain):
         largest = rows[np.argsort(-a.block[rows])].tolist()
@@ -167,7 +183,7 @@ def _of_training(e: Evidence) -> Iterator[Finding]:
         yield Finding(
             rule=RULE.name,
             title=f"`{released}` before the evaluation: {fmt(gain)} less at the peak",
-            evidence="The peak is in an evaluation, beside what the training step before it has "
+            evidence="An evaluation makes the peak, beside what the training step before it has "
             "left in variables.",
             low=gain,
             high=gain,

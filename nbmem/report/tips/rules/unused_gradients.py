@@ -76,14 +76,16 @@ def _frozen(e: Evidence) -> Iterator[Finding]:
     ledger, a, phases = e.card_ledger, e.card_ledger.allocations, e.card_ledger.phases
     passes = Passes(e)
     parts: list[Ints] = []
+    tails: list[Ints] = []
     for phase in np.flatnonzero(phases.names == "backward").tolist():
         made, end = passes.made_in(phase), phases.bounds(phase)[1]
         filled = made[ledger.category[made] == Category.GRADIENTS]
         last = int(a.allocated_at[filled].max(initial=0)) or end
         left = made[(a.allocated_at[made] > last) & (a.freed[made] > end)].tolist()
-        if all(is_graph_name(ledger.name(row)) for row in left):  # no `x.grad` of a variable
+        if not any(_variable(ledger.name(row)) for row in left):  # no `x.grad`
             saved = (a.freed > last) & (a.freed < end) & (a.allocated_at < phases.bounds(phase)[0])
             parts.append(np.flatnonzero(saved & (ledger.category == Category.ACTIVATIONS)))
+            tails.append(made[a.allocated_at[made] > last])
     rows = np.concatenate([np.zeros(0, np.int64), *parts])
     trained = _with(e, Category.GRADIENTS)
     savers = {row: saver_of(without_shape(ledger.name(row) or "")) for row in rows.tolist()}
@@ -95,17 +97,18 @@ def _frozen(e: Evidence) -> Iterator[Finding]:
         return
     if not any(one.startswith(inside) for one in _with(e, Category.WEIGHTS)):
         return
-    gain = e.report.peak.allocated - e.peak_without(rows)
-    low = gain - 2 * int(a.block[rows].max(initial=0))
+    peak = e.report.peak.allocated
+    low = peak - e.peak_without(rows) - 2 * int(a.block[rows].max(initial=0))
+    high = peak - e.peak_without(np.concatenate([rows, *tails]))
     if e.is_needless(low):
         yield Finding(
             rule=RULE.name,
             title=f"`{place}` is frozen, and keeps activations for gradients that nobody reads: "
-            f"{fmt_range(low, gain)} less under torch.no_grad()",
+            f"{fmt_range(low, high)} less under torch.no_grad()",
             evidence=f"No weight of {place} gets a gradient, nor does anything before it. It was "
             "given an input that wants gradients, so its graph was kept.",
             low=low,
-            high=gain,
+            high=high,
             ground="estimated",
         )
 
