@@ -232,3 +232,16 @@ def predict():
     (failed,) = trace.report().ooms
     assert failed.remedies[0].rule == "grows_each_step"
     assert failed.remedies[0].title.startswith("`preds` grows by 512.0 MiB a ")
+
+
+def test_a_loop_s_name_for_the_object_with_the_list_keeps_nothing_alone(run):
+    code = (
+        "layers = [nn.Linear(1024, 1024).cuda() for _ in range(3)]\n"
+        "for layer in layers:\n    layer.saved = []\n"
+        "with torch.no_grad():\n    for _ in range(8):\n        for layer in layers:\n"
+        "            layer.saved.append(layer(batch(2048))[:256] * 1)"
+    )
+    trace, _ = run(code, before=MODEL, card="T4")
+    (finding,) = [f for f in trace.report().findings if f.rule == "grows_each_step"]
+    assert finding.title.endswith("holds 24.0 MiB")
+    assert finding.high == 24 * MIB
