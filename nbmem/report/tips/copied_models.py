@@ -137,9 +137,9 @@ def _frozen_twice(e: Evidence) -> Iterator[Copy]:
 
 
 def built_again(e: Evidence) -> tuple[str, str, Ints]:
-    """Return the weights of trained models that were built again, and are gone.
+    """Return weights of trained models that were built again.
 
-    They were made after the first step of an optimizer. With the name of the copy and the model's,
+    They are gone, and were made after the first step of an optimizer. With the name of the copy and the model's,
     those of the last one; no rows if there is none.
     """
     ledger, a = e.card_ledger, e.card_ledger.allocations
@@ -172,7 +172,7 @@ def _weights_of(e: Evidence, module: str) -> dict[str, str]:
 
 
 def _trained(e: Evidence) -> dict[str, set[str]]:
-    """Return the weights that had gradients, by the called module that has them."""
+    """Return the weights that had gradients, by their called module."""
     seen = e.trace.identities
     names = np.unique(seen.name[seen.category == Category.GRADIENTS]).tolist()
     parts = [split_name(e.session.names[index]) for index in names]

@@ -10,7 +10,7 @@ import numpy as np
 from nbmem.core.session.holders import HolderKind, held_storages
 from nbmem.core.units import MIB
 from nbmem.report.analysis.cache_releases import had_room, releases_by_user, releases_for_requests
-from nbmem.report.analysis.growth import find_growth, step_ends, step_peaks
+from nbmem.report.analysis.growth import find_growth, step_ends
 from nbmem.report.analysis.growth_candidates import candidates_at
 from nbmem.report.analysis.program_names import code_name, largest_model, largest_optimizer
 
@@ -218,18 +218,6 @@ class Evidence:
         spans = (span for _, span in card_ledger.phases.spans)
         return any(s.name == "optimizer" and card_ledger.bounds(s)[0] < position for s in spans)
 
-    def largest_step(self) -> tuple[int, int]:
-        """Return where the step that allocated most begins and ends."""
-        ends, tops = [0, *self.step_ends.tolist()], step_peaks(self.card_ledger)
-        at = tops.index(max(tops))
-        first = ends[at] if at else self._first_step_begins()
-        return first, ends[at + 1]
-
-    def _first_step_begins(self) -> int:
-        card_ledger = self.card_ledger
-        spans = (span for _, span in card_ledger.phases.spans)
-        return min((card_ledger.bounds(s)[0] for s in spans if s.step is not None), default=0)
-
     def rows_with_stack(self, wanted: Callable[[Stack], bool]) -> Ints:
         """Return rows of the allocations whose stack satisfies a condition.
 
@@ -237,20 +225,6 @@ class Evidence:
         """
         such = np.array([wanted(stack) for stack in self.session.stacks] + [False])
         return np.flatnonzero(such[self.card_ledger.allocations.stack])
-
-    def in_private_pool(self) -> Mask:
-        """Return a mask of allocations in private pools that live at the end.
-
-        These are pools of CUDA graphs and MemPools.
-        """
-        segments = self.trace.end.segments
-        private = segments[segments.pool != 0]
-        addr = self.card_ledger.allocations.addr
-        row = np.searchsorted(private.addr, addr, side="right") - 1
-        if not len(private):
-            return np.zeros(len(addr), bool)
-        inside: Mask = (row >= 0) & (addr < private.addr[row] + private.size[row])
-        return inside
 
     def peak_without(self, rows: Ints, since: Ints | int = -1) -> int:
         """Return the highest allocated bytes without these allocations.
@@ -274,9 +248,9 @@ class Evidence:
         return self.card_ledger.allocated_without(rows, np.minimum(begins, a.freed[rows]))
 
     def freed_with(self, rows: Ints) -> Mask:
-        """Return a mask of what is freed along with some allocations, these included.
+        """Return a mask of what is freed along with some allocations.
 
-        No allocation is made in between.
+        No allocation is made in between. These are in it, too.
         """
         a = self.card_ledger.allocations
         burst = np.searchsorted(np.sort(a.allocated_at), a.freed)

@@ -112,7 +112,7 @@ def unused_models(e: Evidence) -> Iterator[UnusedModel]:
 
 
 class IdleModel(NamedTuple):
-    """A model at the peak that was called for the last time before another one.
+    """A model that is idle at the peak: another one is called.
 
     Attributes:
         name: Its name in the recorded calls.

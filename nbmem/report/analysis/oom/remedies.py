@@ -85,7 +85,7 @@ def remedies(
 
 
 def _is_only_joined(place: tuple[int, int], finding: Finding) -> bool:
-    """Return whether free pieces are joined for one request, and nothing is known of the next.
+    """Return whether a remedy joins free pieces for one request only.
 
     It comes last: what is computed of the request is often as large.
     """

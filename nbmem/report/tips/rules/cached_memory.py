@@ -91,7 +91,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _next_step(e: Evidence) -> int:
-    """Return the bytes that a step like the last one would take from the driver again."""
+    """Return the bytes that another step would take from the driver."""
     begins = e.step_ends[-2] if len(e.step_ends) > 1 else e.card_ledger.events
     return int(e.card_ledger.allocated[begins:].max() - e.card_ledger.allocated[-1])
 

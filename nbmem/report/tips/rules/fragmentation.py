@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.events import TAKES
-from nbmem.report.analysis.growth import steps_are_equal
+from nbmem.report.analysis.growth import step_peaks, steps_are_equal
 from nbmem.report.analysis.what_if import (
     MOST_EVENTS,
     is_as_recorded,
@@ -179,7 +179,7 @@ def _tried(e: Evidence) -> Iterator[tuple[str | None, ReplayOutcome]]:
                 yield conf, try_settings(e.card_ledger, conf)
     ends = e.step_ends
     if len(ends) > 2:
-        first, last = e.largest_step()
+        first, last = _largest_step(e)
         yield None, try_longest_first(e.card_ledger, first, last)
 
 
@@ -195,6 +195,15 @@ def _code(e: Evidence, conf: str | None) -> str:
         return "# one step with the longest batch before the loop, or pad every batch to it"
     whole = with_conf(e.trace, conf)
     return f'import os\n\nos.environ["{VARIABLE}"] = "{whole}"   # before torch touches the card'
+
+
+def _largest_step(e: Evidence) -> tuple[int, int]:
+    """Return where the step that allocated most begins and ends."""
+    ends, tops = [0, *e.step_ends.tolist()], step_peaks(e.card_ledger)
+    at = tops.index(max(tops))
+    spans = (span for _, span in e.card_ledger.phases.spans if span.step is not None)
+    begins = min((e.card_ledger.bounds(span)[0] for span in spans), default=0)
+    return ends[at] if at else begins, ends[at + 1]
 
 
 RULE = Rule(name="fragmentation", text=__doc__, check=check, of_cache=True)

@@ -28,6 +28,8 @@ from nbmem.report.tips.rule import Rule, fmt, fmt_range
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from nbmem.report.ledger.allocation_facts import Ints
     from nbmem.report.tips.evidence import Evidence
 
@@ -52,7 +54,7 @@ def check(e: Evidence) -> Iterator[Finding]:
         & (a.allocated_at < stepped[-1])
         & (a.freed >= top)
     )
-    old &= ~(e.in_private_pool() | e.in_gradient_cycle)
+    old &= ~(_in_private_pool(e) | e.in_gradient_cycle)
     ends = np.array([card_ledger.bounds(s)[1] for s in spans if s.name == "optimizer"], np.int64)
     rows, gone = _too_late(e, ends)
     there = int(a.block[old].sum())
@@ -79,10 +81,21 @@ def check(e: Evidence) -> Iterator[Finding]:
     )
 
 
+def _in_private_pool(e: Evidence) -> NDArray[np.bool_]:
+    """Return a mask of allocations in pools of CUDA graphs and MemPools."""
+    segments, addr = e.trace.end.segments, e.card_ledger.allocations.addr
+    private = segments[segments.pool != 0]
+    if not len(private):
+        return np.zeros(len(addr), bool)
+    row = np.searchsorted(private.addr, addr, side="right") - 1
+    inside: NDArray[np.bool_] = (row >= 0) & (addr < private.addr[row] + private.size[row])
+    return inside
+
+
 def _too_late(e: Evidence, ends: Ints) -> tuple[Ints, Ints]:
     """Return gradients that outlive the next optimizer step, and its end."""
     card_ledger, a = e.card_ledger, e.card_ledger.allocations
-    others = e.in_private_pool() | e.in_gradient_cycle
+    others = _in_private_pool(e) | e.in_gradient_cycle
     rows = np.flatnonzero((card_ledger.category == Category.GRADIENTS) & ~others)
     step = np.searchsorted(ends, a.allocated_at[rows])
     rows, step = rows[step < len(ends)], step[step < len(ends)]

@@ -92,12 +92,12 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _is_squared(line: AllocationLine) -> bool:
-    """Return whether a line squares differences: torch.cdist saves none for backward."""
+    """Return whether a line squares differences, as torch.cdist does."""
     return _SQUARED_DIFFERENCE.search(line.lines[0].text or "") is not None
 
 
 def _with_gradients(e: Evidence, rows: Ints) -> Ints:
-    """Return a function's allocations with what a backward makes for those that it saved."""
+    """Return a function's allocations with the gradients of saved ones."""
     ledger, a = e.card_ledger, e.card_ledger.allocations
     kept = a.requested[rows[ledger.category[rows] == Category.ACTIVATIONS]]
     back = ledger.phases.named(ledger.born_in, "backward") & np.isin(a.requested, kept)

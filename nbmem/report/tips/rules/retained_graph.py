@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
+from nbmem.report.analysis.module_passes import Passes
 from nbmem.report.model import Finding
-from nbmem.report.tips.passes import Passes
 from nbmem.report.tips.rule import Rule, fmt_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.analysis.module_passes import Ints
     from nbmem.report.tips.evidence import Evidence
-    from nbmem.report.tips.passes import Ints
 
 WHOLE = 0.9
 """Part of what a forward saved that its backward has left: less is what a variable holds."""
@@ -39,7 +39,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     """Find graphs that outlive the last backward through them."""
     if not e.phases("backward"):
         return
-    passes, names = Passes(e), e.card_ledger.phases.names.tolist()
+    passes, names = Passes(e.card_ledger), e.card_ledger.phases.names.tolist()
     size = e.card_ledger.allocations.block
     rows, ends = np.zeros(0, np.int64), np.zeros(0, np.int64)
     for forward in (index for index, name in enumerate(names) if name == "forward"):
@@ -65,9 +65,9 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _at_most(e: Evidence, rows: Ints, ends: Ints) -> int:
-    """Return by how much the peak falls if a backward frees at once what it has used.
+    """Return by how much the peak falls at most.
 
-    With the inputs that only the graph has: they are freed along with it.
+    A backward then frees at once what it has used, with the inputs that only the graph has: they are freed along with it.
     """
     a, phases = e.card_ledger.allocations, e.card_ledger.phases
     given = (e.card_ledger.category == Category.INPUTS) & e.freed_with(rows)
@@ -78,7 +78,7 @@ def _at_most(e: Evidence, rows: Ints, ends: Ints) -> int:
 
 
 def _last_use(e: Evidence, passes: Passes, forward: int, saved: Ints) -> int:
-    """Return where the last backward through a forward's graph ends, or the end.
+    """Return where the last backward through a graph ends, or the end.
 
     Another forward of the same modules begins a graph of its own.
     """

@@ -159,7 +159,7 @@ def _is_result(variable: str) -> bool:
 
 
 def _of_training(e: Evidence) -> Iterator[Finding]:
-    """Find variables of a training step that lie beside the evaluation behind it."""
+    """Find what a training step left beside the evaluation behind it."""
     ledger, a, phases = e.card_ledger, e.card_ledger.allocations, e.card_ledger.phases
     bounds = [(span.name, *ledger.bounds(span)) for _, span in phases.spans]
     stepped = np.array([end for name, _, end in bounds if name == "optimizer"] + [ledger.events])

@@ -1,4 +1,4 @@
-"""A backward goes on into a module whose gradients nobody uses.
+"""A backward goes on into a module whose gradients are not used.
 
 What it sees
     Gradients that zero_grad() freed before their own optimizer's step, of a module whose results
@@ -33,17 +33,17 @@ from nbmem.core.session.tensor_names import (
     without_shape,
 )
 from nbmem.core.session.variable_paths import parse_path
+from nbmem.report.analysis.module_passes import NO_MODULE, Passes
 from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.model import Finding
-from nbmem.report.tips.passes import NO_MODULE, Passes
 from nbmem.report.tips.rule import Rule, fmt, fmt_range
 from nbmem.report.tips.weight_names import split_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.analysis.module_passes import Ints
     from nbmem.report.tips.evidence import Evidence
-    from nbmem.report.tips.passes import Ints
 
 
 class _Needless(NamedTuple):
@@ -74,7 +74,7 @@ def _frozen(e: Evidence) -> Iterator[Finding]:
     A backward frees them behind its last gradient of a weight, and leaves nothing there.
     """
     ledger, a, phases = e.card_ledger, e.card_ledger.allocations, e.card_ledger.phases
-    passes = Passes(e)
+    passes = Passes(e.card_ledger)
     parts: list[Ints] = []
     tails: list[Ints] = []
     for phase in np.flatnonzero(phases.names == "backward").tolist():
@@ -147,7 +147,7 @@ def _thrown_away(e: Evidence) -> Iterator[Finding]:
 
 def _needless(e: Evidence) -> Iterator[_Needless]:
     ledger, a = e.card_ledger, e.card_ledger.allocations
-    passes, phases, steps = Passes(e), ledger.phases, _steps(e)
+    passes, phases, steps = Passes(e.card_ledger), ledger.phases, _steps(e)
     gradients = np.flatnonzero((ledger.category == Category.GRADIENTS) & (passes.of != NO_MODULE))
     before = 0
     for phase in np.flatnonzero(phases.names == "backward").tolist():
@@ -170,7 +170,7 @@ def _needless(e: Evidence) -> Iterator[_Needless]:
 
 
 def _steps(e: Evidence) -> list[tuple[Counter[str], Ints]]:
-    """Return the shapes of each optimizer's parameters, and its steps' positions."""
+    """Return each optimizer's shapes of parameters and its steps' ends."""
     calls = e.trace.calls
     if calls is None:
         return []
@@ -206,7 +206,7 @@ def _thrown(
 
 
 def _of(e: Evidence, passes: Passes, module: int, forwards: list[int], tail: Ints) -> _Needless:
-    """Return a module's part: what it saved in forwards, and a backward's rows.
+    """Return a module's part of a backward, and what it saved for it.
 
     What it saved is there until its call has returned: then the result is detached.
     """

@@ -1,4 +1,4 @@
-"""What each called module made in the forwards and backwards of a recording."""
+"""Map allocations to phases and to the called modules in their names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.core.session.categories import Category
-    from nbmem.report.tips.evidence import Evidence
+    from nbmem.report.ledger.card_ledger import CardLedger
 
     Ints = NDArray[np.int64]
 
@@ -26,18 +26,20 @@ class Passes:
     """Allocations by phase and by the outermost called module in their names.
 
     Args:
-        e: The recording.
+        ledger: The card's ledger.
 
     Attributes:
         modules: The called modules, by their number.
         of: The number of each allocation's module; NO_MODULE without one.
     """
 
-    def __init__(self, e: Evidence) -> None:
-        self._ledger = ledger = e.card_ledger
-        calls = e.trace.calls
+    def __init__(self, ledger: CardLedger) -> None:
+        self._ledger = ledger
+        calls = ledger.trace.calls
         seen = [] if calls is None else np.unique(calls.name).tolist()
-        called = [name for name in (e.session.names[i] for i in seen) if not name.endswith(STEP)]
+        called = [
+            name for name in (ledger.session.names[i] for i in seen) if not name.endswith(STEP)
+        ]
         self.modules = tuple(sorted({outermost(called, name) for name in called}))
         numbers = {name: number for number, name in enumerate(self.modules)}
         by_name = np.full(len(ledger.texts) + 1, NO_MODULE, np.int64)
