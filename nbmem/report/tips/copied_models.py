@@ -139,8 +139,8 @@ def _frozen_twice(e: Evidence) -> Iterator[Copy]:
 def built_again(e: Evidence) -> tuple[str, str, Ints]:
     """Return weights of trained models that were built again.
 
-    They are gone, and were made after the first step of an optimizer. With the name of the copy and the model's,
-    those of the last one; no rows if there is none.
+    They are gone, and were made after the first step of an optimizer. With the names of the last
+    copy and of its model; no rows if there is none.
     """
     ledger, a = e.card_ledger, e.card_ledger.allocations
     rows = np.flatnonzero((ledger.category == Category.WEIGHTS) & (a.freed < ledger.events))

@@ -67,7 +67,8 @@ def check(e: Evidence) -> Iterator[Finding]:
 def _at_most(e: Evidence, rows: Ints, ends: Ints) -> int:
     """Return by how much the peak falls at most.
 
-    A backward then frees at once what it has used, with the inputs that only the graph has: they are freed along with it.
+    A backward then frees at once what it has used, with the inputs that only the graph has. They
+    are freed along with it.
     """
     a, phases = e.card_ledger.allocations, e.card_ledger.phases
     given = (e.card_ledger.category == Category.INPUTS) & e.freed_with(rows)
