@@ -159,7 +159,7 @@ def _without_second_names(found: list[Rising]) -> list[Rising]:
     """Leave out variables for what another variable keeps already."""
     kept: list[Rising] = []
     known: set[int] = set()
-    for candidate, rise in sorted(found, key=lambda one: -one[1].slope):
+    for candidate, rise in sorted(found, key=lambda one: (-one[1].slope, -len(one[0].rows))):
         rows = set(candidate.rows.tolist())
         if len(rows & known) < SHARED * len(rows):
             known |= rows
