@@ -245,3 +245,15 @@ def test_a_loop_s_name_for_the_object_with_the_list_keeps_nothing_alone(run):
     (finding,) = [f for f in trace.report().findings if f.rule == "grows_each_step"]
     assert finding.title.endswith("holds 24.0 MiB")
     assert finding.high == 24 * MIB
+
+
+def test_models_of_a_list_that_go_back_one_by_one_are_iterations(run):
+    code = (
+        "models = [net(1024, 2).requires_grad_(False) for _ in range(6)]\n"
+        "for model in models:\n    x = batch(2048).requires_grad_(True)\n"
+        "    model(x).square().mean().backward()\n    model.kept = torch.ones_like(x)"
+    )
+    trace, _ = run(code, before=MODEL, card="RTX 3070")
+    (finding,) = [f for f in trace.report().findings if f.rule == "grows_each_step"]
+    assert finding.title.startswith("`models`")
+    assert finding.high == 6 * 2048 * 1024 * 4

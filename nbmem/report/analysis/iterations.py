@@ -174,12 +174,14 @@ class Iterations:
     def _repeats(self, rows: Ints) -> bool:
         """Return whether some module is called again and again meanwhile.
 
-        A loop over layers calls each of them once.
+        A loop over layers calls each of them once, and there is no backward in between.
         """
         first, last = self._a.allocated_at[rows[[0, -1]]].tolist()
         meanwhile = (self._call_ends > first) & (self._call_ends <= last)
         called = self._called[meanwhile]
-        return 2 * len(np.unique(called)) <= len(called) or not len(called)
+        backwards = (self._clocks[1] > first) & (self._clocks[1] <= last)
+        again = 2 * len(np.unique(called)) <= len(called)
+        return again or 2 * int(backwards.sum()) >= len(called)
 
     def _is_replaced(self, rows: Ints, items: Ints, *, refills: bool) -> bool:
         """Return whether earlier items were freed while these were added.
