@@ -118,3 +118,15 @@ def test_a_graph_that_is_used_is_not_told(run, name):
     trace, _ = run(SILENT[name], before=MODEL, card="RTX 3070")
     assert trace.report().peak.allocated > 128 << 20
     assert [f.rule for f in trace.report().findings if f.rule in RULES] == []
+
+
+def test_a_call_is_chained_by_what_it_is_given():
+    torch = pytest.importorskip("torch")
+    from nbmem.capture.program.program_facts import call_facts
+
+    net, plain = torch.nn.Linear(2, 2), torch.zeros(1, 2)
+    made = net(plain)
+    given = [((plain,), {}), ((made,), {}), ((plain, (plain, made)), {}), ((), {"x": made})]
+    assert [call_facts(net, *one).chained for one in given] == [False, True, True, True]
+    with torch.no_grad():
+        assert not call_facts(net, (made,), {}).chained
