@@ -84,11 +84,10 @@ SILENT = {
         + "\nlast = model(batch(4096))",
         before=MODEL + "curve = []",
     ),
-    "retained_graph": NearMiss(code=test_needless_graphs.SILENT["retained_graph: used again"]),
-    "summed_losses": NearMiss(code=test_needless_graphs.SILENT["summed_losses: a state goes on"]),
-    "unused_gradients": NearMiss(
-        code=test_needless_graphs.SILENT["unused_gradients: a critic's own"]
-    ),
+    **{
+        rule: NearMiss(code=test_needless_graphs.SILENT[name], card="RTX 3070")
+        for rule, name in test_needless_graphs.NEAR.items()
+    },
     "out_history": NearMiss(code="x = torch.zeros(8 << 20, device='cuda')\nOut = {1: x}"),
     "traceback_kept": NearMiss(
         code="""

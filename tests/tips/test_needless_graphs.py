@@ -113,7 +113,15 @@ def test_the_peak_falls_by_what_was_promised(run, rule):
     assert [f.rule for f in cured.report().findings if f.rule in RULES] == []
 
 
-@pytest.mark.parametrize("name", SILENT)
+NEAR = {
+    "retained_graph": "retained_graph: used again",
+    "summed_losses": "summed_losses: a state goes on",
+    "unused_gradients": "unused_gradients: a critic's own",
+}
+"""Those that near_misses.py runs."""
+
+
+@pytest.mark.parametrize("name", sorted(SILENT.keys() - set(NEAR.values())))
 def test_a_graph_that_is_used_is_not_told(run, name):
     trace, _ = run(SILENT[name], before=MODEL, card="RTX 3070")
     assert trace.report().peak.allocated > 128 << 20
