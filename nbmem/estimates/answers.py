@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from nbmem.core.errors import UsageError
 from nbmem.engine import RULES
@@ -27,6 +27,8 @@ class _DisplayedAnswer:
     """Text, HTML and JSON of an answer, by the answer's view."""
 
     __slots__ = ()
+    _heading: ClassVar[str] = "{0.title}"
+    """Title of its page."""
 
     @property
     def _view(self) -> Any:
@@ -38,8 +40,16 @@ class _DisplayedAnswer:
         return text
 
     def _repr_mimebundle_(self, **_options: Any) -> dict[str, Any]:
-        bundle: dict[str, Any] = self._view.mimebundle(self)
-        return bundle
+        return {"text/plain": self._plain(), "text/html": self._view.render_html(self)}
+
+    def _plain(self) -> str:
+        """Render the text of a notebook's output."""
+        return str(self)
+
+    def _page_body(self) -> str:
+        """Render the HTML of a page of its own."""
+        body: str = self._view.render_html(self)
+        return body
 
     def to_json(self) -> dict[str, Any]:
         """Return the stable JSON form that docs/json.md describes."""
@@ -60,20 +70,34 @@ class _DisplayedAnswer:
 
     def to_html(self) -> str:
         """Render a standalone HTML page."""
-        page: str = self._view.render_page(self)
-        return page
+        from nbmem.views.html import page
+
+        return page(self._heading.format(self), self._page_body())
 
 
 class FitAnswer(_DisplayedAnswer, Fit):
     """An answer of `nbmem.fit`."""
 
     __slots__ = ()
+    _heading = "fit {0.variable} of {0.title}"
 
     @property
     def _view(self) -> Any:
         from nbmem.views import fit
 
         return fit
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
+        from nbmem.views.fit import chart_data
+        from nbmem.views.mime_types import FIT_MIME
+
+        bundle, data = super()._repr_mimebundle_(**options), chart_data(self)
+        return bundle if data is None else bundle | {FIT_MIME: data}
+
+    def _page_body(self) -> str:
+        from nbmem.views.fit import render_interactive
+
+        return render_interactive(self)
 
     def to_json(self) -> dict[str, Any]:
         """Return the stable JSON form that docs/json.md describes."""
@@ -86,6 +110,7 @@ class PlanAnswer(_DisplayedAnswer, Plan):
     """An answer of `nbmem.plan`."""
 
     __slots__ = ()
+    _heading = "plan of {0.title}"
 
     @property
     def _view(self) -> Any:
@@ -122,6 +147,7 @@ class LayersAnswer(_DisplayedAnswer, Layers):
     """An answer of `nbmem.layers`."""
 
     __slots__ = ()
+    _heading = "layers of {0.title}"
 
     @property
     def _view(self) -> Any:
@@ -134,6 +160,12 @@ class LayersAnswer(_DisplayedAnswer, Layers):
         from nbmem.views.exports.estimates import layers_json
 
         return layers_json(self)
+
+    def _plain(self) -> str:
+        from nbmem.views.layers import render_text
+        from nbmem.views.mime_bundle import WIDTH
+
+        return render_text(self, WIDTH)
 
     def __str__(self) -> str:
         """Render text as wide as the terminal, if there is one."""
@@ -210,6 +242,7 @@ class CardsAnswer(_DisplayedAnswer, SuitableCards):
     """An answer of `nbmem.plan` for all cards."""
 
     __slots__ = ()
+    _heading = "cards for {0.title}"
 
     @property
     def _view(self) -> Any:

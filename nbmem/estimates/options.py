@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 BATCHES = ("batch", "batch_size", "bs", "BATCH", "BATCH_SIZE", "B", "per_device_train_batch_size")
 """Usual names of the batch size: one of these is used if none is given."""
+LENGTHS = (
+    "block_size", "context_length", "max_seq_length", "max_seq_len", "seq_length", "seq_len",
+    "sequence_length", "max_length", "seq",
+)  # fmt: skip
+"""Usual names of the tokens of a sequence."""
 
 
 def add_card(parser: argparse.ArgumentParser) -> None:
@@ -184,6 +189,20 @@ def with_batch(
         with contextlib.suppress(UsageError):
             found.append(programs.bind_variable(program, name, namespace))
     return found[0] if len(found) == 1 else program
+
+
+def with_length(program: Program, seq: int, namespace: Mapping[str, Any] | None) -> Program:
+    """Return the program with the length of its sequences as the variable.
+
+    That is a variable of a usual name with this value; without one, the program is returned
+    unchanged.
+    """
+    for name in LENGTHS:
+        with contextlib.suppress(UsageError):
+            found = programs.bind_variable(program, name, namespace)
+            if found.binding is not None and found.binding.value == seq:
+                return found
+    return program
 
 
 def shape(text: str | None, batch: int | None) -> tuple[int, ...] | None:

@@ -90,29 +90,32 @@ class ContextFit:
     """The longest contexts of a model on a card, by batch.
 
     Attributes:
-        title: The model and what is done with it.
-        model: The model's name.
-        method: One of full, lora, qlora, generate.
+        title: The model and what is done with it, or the user's program.
         card: The card.
         step: Tokens between two lengths that were tried.
         rows: By batch.
         fixed: What is there whatever the length: weights, optimizer state.
         per_token: Bytes that one more token of one sequence takes, by part.
+        per_pair: Bytes that each pair of tokens takes beside that, by part: attention's scores and
+            masks, where a kernel does not do without them.
         runs: How many lengths were run.
         replayed: How many were decided by replaying the requests of these runs.
-        program: The program, with the longest context of the first row.
+        model: The model's name; empty for a program of the user's.
+        method: One of full, lora, qlora, generate; empty for a program of the user's.
+        program: The program, with the longest context of the first row; empty for the user's own.
         sentences: What to know about it, one sentence each.
     """
 
     title: str
-    model: str
-    method: str
     card: CardFigures
     step: int
     rows: tuple[ContextRow, ...]
     fixed: tuple[MemoryPart, ...]
     per_token: tuple[MemoryPart, ...]
+    per_pair: tuple[MemoryPart, ...]
     runs: int
     replayed: int
-    program: str
-    sentences: tuple[str, ...]
+    model: str = ""
+    method: str = ""
+    program: str = ""
+    sentences: tuple[str, ...] = ()

@@ -8,7 +8,6 @@ from nbmem.core.session.tensor_names import with_article
 from nbmem.core.units import format_bytes
 from nbmem.views import style
 from nbmem.views.grid import Grid, cells
-from nbmem.views.html import page
 from nbmem.views.markup import element, wrapped
 from nbmem.views.mime_bundle import WIDTH
 from nbmem.views.notes_html import listed
@@ -35,16 +34,6 @@ def render_html(choice: SuitableCards) -> str:
         cards_table(choice.cards).html(),
         style=style.BOX,
     )
-
-
-def render_page(choice: SuitableCards) -> str:
-    """Render the result as a whole HTML document."""
-    return page(f"cards for {choice.title}", render_html(choice))
-
-
-def mimebundle(choice: SuitableCards) -> dict[str, str]:
-    """Return text and HTML as a MIME bundle."""
-    return {"text/plain": render_text(choice), "text/html": render_html(choice)}
 
 
 def verdict(choice: SuitableCards) -> str:

@@ -6,14 +6,9 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.session.tensor_names import with_article
 from nbmem.core.units import format_bytes
-from nbmem.views import style
-from nbmem.views.code_block import code_html
 from nbmem.views.grid import Grid, TableCell, cells
-from nbmem.views.html import page
-from nbmem.views.markup import element, wrapped
-from nbmem.views.mime_bundle import WIDTH
+from nbmem.views.language_model import render_answer_html, render_answer_text
 from nbmem.views.model_estimate import capitalized
-from nbmem.views.notes_html import fold, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,46 +21,19 @@ _SMALL = 16
 
 def render_text(fit: ContextFit) -> str:
     """Render the result for a terminal."""
-    return "\n\n".join(
-        [
-            "\n".join(wrapped(one, WIDTH) for one in (verdict(fit), *_about(fit))),
-            _rows(fit).text(),
-            _made_of(fit).text(),
-        ]
-    )
+    return render_answer_text((verdict(fit), *_about(fit)), (_rows(fit), _made_of(fit)))
 
 
 def render_html(fit: ContextFit) -> str:
     """Render the result for a notebook's output."""
-    return element(
-        "div",
-        element("div", verdict(fit), style=style.VERDICT),
-        listed(_about(fit)),
-        element(
-            "div",
-            element("div", _rows(fit).html(), style=style.CHARTS),
-            element("div", _made_of(fit).html(), style=style.TABLES),
-            style=style.COLUMNS,
-        ),
-        fold("The program that was run", code_html(fit.program)),
-        style=style.BOX,
-    )
-
-
-def render_page(fit: ContextFit) -> str:
-    """Render the result as a whole HTML document."""
-    return page(fit.title, render_html(fit))
-
-
-def mimebundle(fit: ContextFit) -> dict[str, str]:
-    """Return text and HTML as a MIME bundle."""
-    return {"text/plain": render_text(fit), "text/html": render_html(fit)}
+    sentences = (verdict(fit), *_about(fit))
+    return render_answer_html(sentences, _rows(fit), _made_of(fit), fit.program)
 
 
 def verdict(fit: ContextFit) -> str:
     """Return the answer in one sentence."""
     first, card = fit.rows[0], with_article(fit.card.name)
-    title = capitalized(fit.title)
+    title = fit.title if fit.title.endswith(".py") else capitalized(fit.title)
     sequences = f"{first.batch} sequence{'s' * (first.batch != 1)}"
     if first.seq is None:
         return f"{title} with {sequences} does not fit {card}, with {fit.step} tokens either."
@@ -76,9 +44,16 @@ def verdict(fit: ContextFit) -> str:
 def _about(fit: ContextFit) -> Iterator[str]:
     each = sum(part.size for part in fit.per_token)
     largest = sorted(fit.per_token, key=lambda part: -part.size)[:2]
-    named = " and ".join(f"{part.name} {format_bytes(part.size)}" for part in largest)
+    named = " and ".join(f"{part.name} {format_bytes(part.size)}" for part in largest if part.size)
     if named:
         yield f"A token more of a sequence takes {format_bytes(each)}: {named}."
+    row = fit.rows[0]
+    if fit.per_pair and row.seq is not None:
+        pairs = sum(part.size for part in fit.per_pair)
+        yield (
+            f"Each pair of tokens takes {pairs} B more (attention's scores or masks): "
+            f"{format_bytes(pairs * row.seq**2 * row.batch)} at {row.seq:,} tokens."
+        )
     yield (
         f"Lengths in steps of {fit.step}; {fit.runs} were run, and {fit.replayed} decided by "
         "replaying their requests in the simulated allocator."
@@ -105,24 +80,27 @@ def _row(row: ContextRow) -> tuple[TableCell, ...]:
 
 
 def _made_of(fit: ContextFit) -> Grid:
-    """Return what is always there, and what a token takes."""
+    """Return what is always there, and what a token and a pair of them take."""
     always = {part.name: part.size for part in fit.fixed}
     each = {part.name: part.size for part in fit.per_token if abs(part.size) >= _SMALL}
-    names = sorted({*always, *each}, key=lambda name: -always.get(name, 0))
-    kept = [n for n in names if n in each or always[n] >= _LEAST * max(always.values())]
-    total = f"{sum(each.values()):,} B"
+    pairs = {part.name: part.size for part in fit.per_pair}
+    most = max(always.values(), default=0)
+    names = sorted({*always, *each, *pairs}, key=lambda name: -always.get(name, 0))
+    kept = [n for n in names if n in each or n in pairs or always[n] >= _LEAST * most]
     rows = [
         cells(
             name,
             format_bytes(always[name]) if name in always else "",
             f"{each[name]:,} B" if name in each else "",
+            *([f"{pairs[name]:,} B" if name in pairs else ""] if pairs else []),
         )
         for name in kept
     ]
-    last = cells("= all tensors", format_bytes(sum(always.values())), total, strong=True)
+    sums = [f"{sum(each.values()):,} B", *([f"{sum(pairs.values()):,} B"] if pairs else [])]
+    last = cells("= all tensors", format_bytes(sum(always.values())), *sums, strong=True)
     return Grid(
         title="What it is made of",
-        head=("", "always", "each token"),
+        head=("", "always", "each token", *(["each pair of tokens"] if pairs else [])),
         rows=(*rows, last),
     )
 

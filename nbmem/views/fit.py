@@ -11,7 +11,6 @@ from nbmem.views.charts.growth import growth
 from nbmem.views.exports.interactive_page import explorer_script, interactive_report
 from nbmem.views.fit_data import fit_data
 from nbmem.views.grid import Grid, TableCell, cells
-from nbmem.views.html import page
 from nbmem.views.markup import Markup, clipped, element
 from nbmem.views.mime_types import FIT_MIME
 from nbmem.views.notes_html import listed
@@ -60,26 +59,14 @@ def render_html(fit: Fit) -> str:
     )
 
 
-def render_page(fit: Fit) -> str:
-    """Render the result as a whole HTML document.
-
-    The value can be dragged on its chart.
-    """
-    still = render_html(fit)
-    data = _chart_data(fit)
-    if data is not None:
-        still = interactive_report(still, data, FIT_MIME) + explorer_script()
-    return page(f"fit {fit.variable} of {fit.title}", still)
+def render_interactive(fit: Fit) -> str:
+    """Render the result for a page, where the value can be dragged on its chart."""
+    still, data = render_html(fit), chart_data(fit)
+    return still if data is None else interactive_report(still, data, FIT_MIME) + explorer_script()
 
 
-def mimebundle(fit: Fit) -> dict[str, Any]:
-    """Return text, HTML and the data of the chart as a MIME bundle."""
-    bundle: dict[str, Any] = {"text/plain": render_text(fit), "text/html": render_html(fit)}
-    data = _chart_data(fit)
-    return bundle if data is None else bundle | {FIT_MIME: data}
-
-
-def _chart_data(fit: Fit) -> dict[str, Any] | None:
+def chart_data(fit: Fit) -> dict[str, Any] | None:
+    """Return the data of the chart; None where nothing can be drawn."""
     runs = _probes(fit, bars=True)
     tables = ((runs.title, replace(runs, title="").text()), ("Formula", formula(fit)))
     return fit_data(fit, tables)

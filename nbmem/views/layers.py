@@ -9,7 +9,6 @@ from nbmem.core.errors import UsageError
 from nbmem.core.units import format_bytes
 from nbmem.views import style
 from nbmem.views.grid import Grid, TableCell
-from nbmem.views.html import page
 from nbmem.views.markup import element
 from nbmem.views.notes_html import listed
 from nbmem.views.repeated_layers import AMOUNTS, folded
@@ -112,16 +111,6 @@ def render_html(layers: Layers) -> str:
         listed(layers.sentences),
         style=style.BOX,
     )
-
-
-def render_page(layers: Layers) -> str:
-    """Render the layers as a whole HTML document."""
-    return page(f"layers of {layers.title}", render_html(layers))
-
-
-def mimebundle(layers: Layers) -> dict[str, str]:
-    """Return text and HTML as a MIME bundle."""
-    return {"text/plain": render_text(layers, WIDTH), "text/html": render_html(layers)}
 
 
 def _about(layers: Layers) -> str:

@@ -6,14 +6,9 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.session.tensor_names import with_article
 from nbmem.core.units import format_bytes
-from nbmem.views import style
 from nbmem.views.card_choice import cards_table
-from nbmem.views.code_block import code_html
 from nbmem.views.grid import Grid, TableCell
-from nbmem.views.html import page
-from nbmem.views.markup import element, wrapped
-from nbmem.views.mime_bundle import WIDTH
-from nbmem.views.notes_html import fold, listed
+from nbmem.views.language_model import render_answer_html, render_answer_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,41 +26,16 @@ def render_text(estimate: ModelEstimate, *, program: bool = False) -> str:
         estimate: The result.
         program: Whether to show the program, too.
     """
-    blocks = [
-        "\n".join(wrapped(one, WIDTH) for one in (verdict(estimate), *_about(estimate))),
-        _parts(estimate, bars=True).text(),
-        cards_table(estimate.cards).text(),
-    ]
-    if program:
-        blocks.append(f"The program that was run\n\n{estimate.program}")
-    return "\n\n".join(blocks)
+    tables = (_parts(estimate, bars=True), cards_table(estimate.cards))
+    shown = estimate.program if program else ""
+    return render_answer_text((verdict(estimate), *_about(estimate)), tables, shown)
 
 
 def render_html(estimate: ModelEstimate) -> str:
     """Render the result for a notebook's output."""
-    return element(
-        "div",
-        element("div", verdict(estimate), style=style.VERDICT),
-        listed(_about(estimate)),
-        element(
-            "div",
-            element("div", _parts(estimate, bars=False).html(), style=style.CHARTS),
-            element("div", cards_table(estimate.cards).html(), style=style.TABLES),
-            style=style.COLUMNS,
-        ),
-        fold("The program that was run", code_html(estimate.program)),
-        style=style.BOX,
-    )
-
-
-def render_page(estimate: ModelEstimate) -> str:
-    """Render the result as a whole HTML document."""
-    return page(estimate.title, render_html(estimate))
-
-
-def mimebundle(estimate: ModelEstimate) -> dict[str, str]:
-    """Return text and HTML as a MIME bundle."""
-    return {"text/plain": render_text(estimate), "text/html": render_html(estimate)}
+    parts, cards = _parts(estimate, bars=False), cards_table(estimate.cards)
+    sentences = (verdict(estimate), *_about(estimate))
+    return render_answer_html(sentences, parts, cards, estimate.program)
 
 
 def verdict(estimate: ModelEstimate) -> str:

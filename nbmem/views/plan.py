@@ -8,7 +8,6 @@ from nbmem.core.units import format_bytes
 from nbmem.views import style
 from nbmem.views.code_block import code_html
 from nbmem.views.grid import Grid, TableCell
-from nbmem.views.html import page
 from nbmem.views.markup import Markup, element
 from nbmem.views.notes_html import fold, listed
 
@@ -62,16 +61,6 @@ def render_html(plan: Plan) -> str:
         *parts,
         style=style.BOX,
     )
-
-
-def render_page(plan: Plan) -> str:
-    """Render the result as a whole HTML document."""
-    return page(f"plan of {plan.title}", render_html(plan))
-
-
-def mimebundle(plan: Plan) -> dict[str, str]:
-    """Return text and HTML as a MIME bundle."""
-    return {"text/plain": render_text(plan), "text/html": render_html(plan)}
 
 
 def _process(option: Option) -> int:

@@ -8,7 +8,6 @@ from nbmem.core.units import format_bytes
 from nbmem.views import style
 from nbmem.views.code_block import code_html
 from nbmem.views.grid import Grid, TableCell
-from nbmem.views.html import page
 from nbmem.views.markup import Markup, element
 from nbmem.views.notes_html import fold, listed
 
@@ -57,16 +56,6 @@ def render_html(worlds: Worlds) -> str:
         listed(rest),
         style=style.BOX,
     )
-
-
-def render_page(worlds: Worlds) -> str:
-    """Render the result as a whole HTML document."""
-    return page(worlds.title, render_html(worlds))
-
-
-def mimebundle(worlds: Worlds) -> dict[str, str]:
-    """Return text and HTML as a MIME bundle."""
-    return {"text/plain": render_text(worlds), "text/html": render_html(worlds)}
 
 
 def _prices(worlds: Worlds) -> list[str]:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 from nbmem.estimates.answers import ContextAnswer, ModelAnswer, to_displayed
 from nbmem.estimates.language_models import context, question
 from nbmem.estimates.language_models.settings import settings_of
+from nbmem.estimates.options import with_length
 from nbmem.report.estimate_results import MARGIN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from nbmem.estimates.language_models.settings import Settings
+    from nbmem.estimates.programs.programs import Program
 
 
 def silent(_text: str) -> None:
@@ -99,11 +101,47 @@ def fit_context(  # noqa: PLR0913 - the question's parts
 def context_answer(
     settings: Settings,
     gpu: str | None,
-    batches: Sequence[int],
+    batches: Sequence[int] | None,
     *,
     margin: float = MARGIN,
     tell: Callable[[str], None] = silent,
 ) -> ContextAnswer:
     """Find the longest context by batch, from checked settings."""
-    found = context.fit_context(settings, gpu, batches, margin=margin, tell=tell)
+    found = context.fit_context(settings, gpu, batches or context.BATCHES, margin=margin, tell=tell)
+    return to_displayed(ContextAnswer, found)
+
+
+def own_context_answer(  # noqa: PLR0913 - the question's parts
+    program: Program,
+    gpu: str | None,
+    batches: Sequence[int] | None = None,
+    *,
+    namespace: Mapping[str, Any] | None = None,
+    margin: float = MARGIN,
+    tell: Callable[[str], None] = silent,
+    show: Callable[[ContextAnswer, str], None] = lambda _answer, _left: None,
+) -> ContextAnswer:
+    """Find the longest context of a cell or a script, by batch.
+
+    Args:
+        program: What `nbmem.estimates.programs` makes of it.
+        gpu: Name of a card; None for the one in use, else a virtual H100.
+        batches: Sequences at a time; None for its own and the usual ones.
+        namespace: The notebook's names, of a cell.
+        margin: Part of the card to keep free.
+        tell: Called with a line of text after every run.
+        show: Called after each batch with the answer so far, and with the work that is left.
+
+    Raises:
+        NbmemError: It fails, calls no model with tokens, or there is no such card.
+    """
+    found = context.fit_own_context(
+        program,
+        gpu,
+        batches,
+        bind=lambda seq: with_length(program, seq, namespace),
+        margin=margin,
+        tell=tell,
+        show=lambda answer, left: show(to_displayed(ContextAnswer, answer), left),
+    )
     return to_displayed(ContextAnswer, found)

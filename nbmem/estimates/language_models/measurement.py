@@ -21,14 +21,16 @@ from nbmem.core.session.tensor_parts import (
     OTHER,
     TRAINED,
 )
+from nbmem.estimates.programs.token_shapes import TokenShapes
 from nbmem.estimates.questions.card_table import decide, endless
 from nbmem.estimates.runs.probe_run import Request, probe, record_requests
 from nbmem.report.analysis import card_ledger_of
 from nbmem.report.analysis.moments import phase_at
 from nbmem.report.language_results import MemoryPart
+from nbmem.virtual.warnings import COMPILE_LATER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from nbmem.allocator.recordings.request_sequence import RequestSequence
     from nbmem.estimates.programs.programs import Program
@@ -76,6 +78,7 @@ class Measured:
         phase: Phase of the peak.
         cards: Whether it would run on the cards that were asked for.
         requests: What it requested, to be replayed with other sizes.
+        eager: Whether functions that it compiles ran eagerly.
     """
 
     sizes: ModelSizes
@@ -86,6 +89,7 @@ class Measured:
     phase: str | None
     cards: tuple[CardFit, ...]
     requests: tuple[RequestSequence, ...]
+    eager: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +120,44 @@ def measure(program: Program, step: ModelStep) -> Measured:
         UsageError: The model cannot be built, or its program fails.
     """
     sizes = _sizes(step.config)
+    source = replace(program, source=step.source)
+    found, measured = _measured(source, step.card, None, lambda: (step.tokens, sizes.vocabulary))
+    cards = decide(found, step.card, step.others, step.margin) if step.others else ()
+    return replace(measured, sizes=sizes, cards=cards)
+
+
+def measure_shape(
+    program: Program, card: Card, batch: int | None, seq: int | None
+) -> tuple[TokenShapes, Measured]:
+    """Run a program of the user's once, with other sequences than its own.
+
+    Args:
+        program: The program.
+        card: The kind of card; the run is on one without a limit.
+        batch: Sequences at a time; None for its own.
+        seq: Tokens of each; None for its own.
+
+    Raises:
+        UsageError: The program fails.
+    """
+    shapes = TokenShapes(batch=batch, seq=seq)
+    shaped = replace(program, shapes=shapes)
+    return shapes, _measured(shaped, card, seq, lambda: (shapes.tokens, shapes.vocabulary))[1]
+
+
+def _measured(
+    program: Program, card: Card, value: int | None, logits: Callable[[], tuple[int, int]]
+) -> tuple[CardLedger, Measured]:
+    """Run a program on a card without a limit, and read its peak.
+
+    Args:
+        program: The program.
+        card: The kind of card.
+        value: Of its variable, or None.
+        logits: Called after the run: the rows and the columns of its logits.
+    """
     session, requests = record_requests(
-        replace(program, source=step.source), Request(card=endless(step.card)), look=False
+        program, Request(card=endless(card), value=value), look=False
     )
     if session.error is not None:
         raise UsageError(f"The program fails on the virtual card: {session.error}.")
@@ -125,15 +165,16 @@ def measure(program: Program, step: ModelStep) -> Measured:
     at = int(np.argmax(found.allocated))
     reserved = int(found.reserved.max())
     ledger = found.ledger(at)
-    return Measured(
-        sizes=sizes,
-        parts=merged(_parts(found, at, step.tokens, sizes.vocabulary)),
+    return found, Measured(
+        sizes=ModelSizes(parameters=0, vocabulary=0),
+        parts=merged(_parts(found, at, *logits())),
         allocated=ledger.allocated,
         reserved=reserved,
         process=reserved + int(ledger[Category.CONTEXT]),
         phase=phase_at(found, at).phase,
-        cards=decide(found, step.card, step.others, step.margin) if step.others else (),
+        cards=(),
         requests=requests,
+        eager=COMPILE_LATER in session.notes,
     )
 
 
@@ -206,7 +247,7 @@ def _parts(found: CardLedger, at: int, tokens: int, vocabulary: int) -> Iterator
             continue
         left = ledger[category] - logits[category]
         for name, size in ledger.parts_of(category):
-            if name not in {OTHER, LOGITS}:
+            if name != OTHER and (name != LOGITS or not vocabulary):
                 left -= size
                 yield MemoryPart(name=_part_name(category, name), size=size)
         yield MemoryPart(name=category.label, size=left)

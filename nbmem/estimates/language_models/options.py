@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
 from nbmem.estimates.language_models.settings import (
@@ -12,14 +12,16 @@ from nbmem.estimates.language_models.settings import (
     Settings,
     settings_of,
 )
+from nbmem.estimates.programs import assignments, programs
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
+
+    from nbmem.estimates.programs.programs import Program
 
 CONTEXT = ("context", "seq", "seq_len", "tokens", "length")
-"""Names of a model's variable that can be searched."""
-BATCHES = (1, 2, 4, 8)
-"""Batches for which the longest context is searched, if none is named."""
+"""Words for the length of sequences, where a program has no variable of that name."""
 
 
 def add_method(parser: argparse.ArgumentParser) -> None:
@@ -72,28 +74,50 @@ def settings_from(
     )
 
 
-def batches_of(text: str | None) -> tuple[int, ...]:
-    """Parse batches separated by commas.
+def batches_of(text: str | None) -> tuple[int, ...] | None:
+    """Parse batches separated by commas; None for the usual ones.
 
     Raises:
         UsageError: They are no whole numbers from 1 on.
     """
     if text is None:
-        return BATCHES
+        return None
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) for word in words):
         raise UsageError(f"--batch {text} is no list of batches; write 1,2,4,8.")
     return tuple(map(int, words))
 
 
-def check_context(variable: str) -> None:
-    """Raise unless a model's variable is its context.
+def check_context(variable: str, options: argparse.Namespace) -> None:
+    """Raise unless the variable is the context, which is searched as a whole.
 
     Raises:
-        UsageError: It is another one.
+        UsageError: It is another one of a model, or options were given that the search lacks.
     """
     if variable not in CONTEXT:
         raise UsageError(
             f"Of a --model the context is searched, and not {variable}: write context. For other "
             "variables, name a script or a cell."
         )
+    if options.between is not None or options.step != 1 or options.ranks is not None:
+        raise UsageError(
+            "All lengths of the context are searched, for one card: leave out --between, --step "
+            "and --ranks."
+        )
+
+
+def bind_or_context(
+    program: Program, variable: str, namespace: Mapping[str, Any] | None = None
+) -> Program:
+    """Return a program with its variable; without one if its context is meant.
+
+    Raises:
+        UsageError: It has the variable, and it cannot be varied; or another one is not there.
+    """
+    try:
+        return programs.bind_variable(program, variable, namespace)
+    except UsageError:
+        named = variable in assignments.names_of(program.source)
+        if variable not in CONTEXT or named or f"--{variable}" in program.source:
+            raise
+        return program

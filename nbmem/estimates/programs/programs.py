@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import sys
@@ -18,6 +19,7 @@ from nbmem.estimates.programs.serialization import PickledNames, pack
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from nbmem.estimates.programs.token_shapes import TokenShapes
     from nbmem.estimates.programs.variable_binding import Binding
     from nbmem.virtual.virtual_worlds import VirtualWorld
 
@@ -51,6 +53,7 @@ class Program:
         binding: Its variable, or None.
         arguments: sys.argv of a script.
         world: The world whose rank 0 it runs as; None for a program of one process.
+        shapes: Other lengths of its sequences; None to leave them.
     """
 
     title: str
@@ -60,6 +63,7 @@ class Program:
     binding: Binding | None = None
     arguments: tuple[str, ...] = ()
     world: VirtualWorld | None = None
+    shapes: TokenShapes | None = None
 
     def prepare(self) -> ModuleType:
         """Create a new `__main__` with copies of the names on the active card."""
@@ -87,8 +91,10 @@ class Program:
         if bound is not None and value is not None:
             self._put(module, bound, value)
         code = binding.compile_with_value(self.source, self.file, bound, value)
+        shaped = contextlib.nullcontext() if self.shapes is None else self.shapes.applied()
         try:
-            exec(code, vars(module))  # noqa: S102 - the user's program
+            with shaped:
+                exec(code, vars(module))  # noqa: S102 - the user's program
         except SystemExit as err:
             if err.code:
                 raise EndedError(f"it ended itself with sys.exit({err.code!r})") from None

@@ -11,6 +11,8 @@ from nbmem.frontends.cli.subcommand import Subcommand, targets
 if TYPE_CHECKING:
     import argparse
 
+    from nbmem.estimates.answers import AnyAnswer
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
@@ -25,8 +27,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--vary",
         metavar="NAME",
         required=True,
-        help="the variable: `NAME = 32` in the script, or its argument: `-- --NAME 32`; of a "
-        "--model, context",
+        help="the variable: `NAME = 32` in the script, or its argument: `-- --NAME 32`; context "
+        "for the length of a language model's sequences",
     )
     options.add_card(parser)
     add_engine(parser)
@@ -35,14 +37,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add_files(parser)
     model = parser.add_argument_group("a language model instead of a script")
     model.add_argument("--model", metavar="NAME", help="as in `nbmem estimate`")
-    model.add_argument("--batch", metavar="N,N", help="batches to search the context for (1,2,4,8)")
+    parser.add_argument("--batch", metavar="N,N", help="batches to search the context for")
     add_method(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Search for the largest value that fits, and print the answer."""
     from nbmem import estimates
-    from nbmem.estimates.options import search
+    from nbmem.estimates.language_models import api
+    from nbmem.estimates.language_models.options import batches_of, bind_or_context, check_context
+    from nbmem.estimates.options import margin, search
     from nbmem.estimates.programs import programs
 
     files = targets(options)
@@ -51,9 +55,16 @@ def run(options: argparse.Namespace) -> int:
     if options.script is None:
         raise UsageError("Name a script: nbmem fit train.py --vary batch. Or a --model.")
     arguments = tuple(options.script_arguments)
-    program = programs.script(options.script, arguments, vary=options.vary)
-    with progress("fit") as tell:
-        answer = estimates.fit(program, **search(options), tell=tell)
+    program = bind_or_context(programs.script(options.script, arguments), options.vary)
+    answer: AnyAnswer
+    if program.binding is None:
+        check_context(options.vary, options)
+        batches, kept = batches_of(options.batch), margin(options)
+        with progress("fit") as tell:
+            answer = api.own_context_answer(program, options.gpu, batches, margin=kept, tell=tell)
+    else:
+        with progress("fit") as tell:
+            answer = estimates.fit(program, **search(options), tell=tell)
     return finish(answer, files)
 
 
@@ -68,7 +79,7 @@ def _fit_context(options: argparse.Namespace) -> int:
         raise UsageError("Name a script or a --model, not both.")
     choose(options.engine, NO_MODELS)
     files = targets(options)
-    check_context(options.vary)
+    check_context(options.vary, options)
     settings, batches = settings_from(options), batches_of(options.batch)
     with progress("fit") as tell:
         answer = api.context_answer(

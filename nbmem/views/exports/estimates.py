@@ -151,8 +151,10 @@ def model_json(estimate: ModelEstimate) -> dict[str, Any]:
 def context_json(fit: ContextFit) -> dict[str, Any]:
     """Return the result of `nbmem.fit_context` as JSON.
 
-    `rows` {batch, seq (null where none fits), process, limited}; `fixed` {part: bytes} and
-    `per_token` {part: bytes of one token more}; `card` {name, total, margin, driver}.
+    `rows` {batch, seq (null where none fits), process, limited}; `fixed` {part: bytes},
+    `per_token` {part: bytes of one token more} and `per_pair` {part: bytes of each pair of tokens};
+    `card` {name, total, margin, driver}. `model`, `method` and `program` are empty for a program of
+    the user's.
     """
     names = ("title", "model", "method", "step", "runs", "replayed", "program", "sentences")
     return {
@@ -161,6 +163,7 @@ def context_json(fit: ContextFit) -> dict[str, Any]:
         "rows": tuple(map(asdict, fit.rows)),
         "fixed": _sizes(fit.fixed),
         "per_token": _sizes(fit.per_token),
+        "per_pair": _sizes(fit.per_pair),
     }
 
 

@@ -16,6 +16,7 @@ from nbmem.frontends.notebook.commands.base import MagicCommand
 if TYPE_CHECKING:
     import argparse
 
+    from nbmem.estimates.answers import AnyAnswer
     from nbmem.frontends.notebook.commands.base import Notebook
 
 _USAGE = "%%nbmem fit"
@@ -36,7 +37,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
         "--model", metavar="NAME", help="of this language model and no cell: `fit context`"
     )
     parser.add_argument(
-        "--batch", metavar="N,N", help="batches to search a model's context for (1,2,4,8)"
+        "--batch", metavar="N,N", help="batches to search the context for (1,2,4,8)"
     )
     add_method(parser)
 
@@ -64,7 +65,7 @@ def _answer_context(notebook: Notebook, options: argparse.Namespace) -> None:
     from nbmem.estimates.options import margin
 
     choose(options.engine, NO_MODELS)
-    check_context(options.variable)
+    check_context(options.variable, options)
     settings, batches = settings_from(options), batches_of(options.batch)
     with asking.EstimateProgress(notebook.shell, f"fit {options.variable}") as progress:
         answer = api.context_answer(
@@ -76,20 +77,32 @@ def _answer_context(notebook: Notebook, options: argparse.Namespace) -> None:
 
 def _answer(notebook: Notebook, options: argparse.Namespace, cell: asking.CellSource) -> None:
     from nbmem import estimates
-    from nbmem.estimates.options import search
+    from nbmem.estimates.language_models import api
+    from nbmem.estimates.language_models.options import batches_of, bind_or_context, check_context
+    from nbmem.estimates.options import margin, search
     from nbmem.estimates.programs import programs
 
-    shell = notebook.shell
-    program = programs.cell(
-        cell.code,
-        shell.user_ns,
-        title=cell.title,
-        vary=options.variable,
-    )
+    shell, names = notebook.shell, notebook.shell.user_ns
+    program = programs.cell(cell.code, names, title=cell.title)
+    program = bind_or_context(program, options.variable, names)
+    answer: AnyAnswer
     with asking.EstimateProgress(shell, f"fit {options.variable}") as progress:
-        answer = estimates.fit(
-            program, **search(options), tell=progress.add_line, show=progress.partial
-        )
+        if program.binding is None:
+            check_context(options.variable, options)
+            batches, kept = batches_of(options.batch), margin(options)
+            answer = api.own_context_answer(
+                program,
+                options.gpu,
+                batches,
+                namespace=names,
+                margin=kept,
+                tell=progress.add_line,
+                show=progress.partial,
+            )
+        else:
+            answer = estimates.fit(
+                program, **search(options), tell=progress.add_line, show=progress.partial
+            )
         progress.show(answer)
     answer.write(json=options.json, html=options.html)
 
