@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
 from nbmem.estimates.language_models.settings import OPTIMIZERS
+from nbmem.estimates.stand_ins import is_installed, with_stand_ins
 
 if TYPE_CHECKING:
     from nbmem.estimates.language_models.models import KnownModel
@@ -17,12 +17,6 @@ SEQ, BATCH = "seq", "batch"
 """Names of the program's variables."""
 NEW = 2
 """Tokens that a generation writes: the cache has its whole length with them."""
-_STAND_INS = "nbmem.estimates.language_models.stand_ins"
-_IMPORTS = {
-    "import bitsandbytes as bnb": f"from {_STAND_INS} import four_bit as bnb",
-    "from peft import ": f"from {_STAND_INS}.adapters import ",
-}
-"""Imports of packages that may be missing, and what the estimate imports then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +40,12 @@ def write_program(model: KnownModel, settings: Settings) -> WrittenProgram:
     Raises:
         UsageError: transformers is not installed, or what has no stand-in is missing.
     """
-    if not _installed("transformers"):
+    if not is_installed("transformers"):
         raise UsageError(
             "A language model is built by transformers, which is not installed: pip install "
             "transformers."
         )
-    if settings.optimizer == "adamw8bit" and settings.trains and not _installed("bitsandbytes"):
+    if settings.optimizer == "adamw8bit" and settings.trains and not is_installed("bitsandbytes"):
         raise UsageError(
             "The optimizer adamw8bit is of bitsandbytes, which is not installed: pip install "
             "bitsandbytes."
@@ -62,20 +56,8 @@ def write_program(model: KnownModel, settings: Settings) -> WrittenProgram:
     parts.append("model = model.cuda()" + ("" if settings.trains else ".eval()"))
     parts += [_training(settings)] if settings.trains else [_GENERATION.format(new=NEW)]
     source = "\n".join(parts)
-    run, missing = source, []
-    for line, other in _IMPORTS.items():
-        package = line.split()[1]
-        if line in source and not _installed(package):
-            run = run.replace(line, other)
-            missing.append(package)
-    return WrittenProgram(source=source, run=run, missing=tuple(missing))
-
-
-def _installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except (ImportError, ValueError):  # a half-installed package
-        return False
+    run, missing = with_stand_ins(source)
+    return WrittenProgram(source=source, run=run, missing=missing)
 
 
 def _head(settings: Settings) -> str:

@@ -14,7 +14,16 @@ from nbmem.estimates.remedies.activations import (
 from nbmem.estimates.remedies.batches import Expandable, FourMicroBatches, MicroBatches
 from nbmem.estimates.remedies.blocks import Checkpoint, SelectiveCheckpoint
 from nbmem.estimates.remedies.compiled import ActivationBudget, Compile, CompileGraphs
-from nbmem.estimates.remedies.language_models import FusedAttention, LossInParts
+from nbmem.estimates.remedies.diffusion import OffloadedModels, TiledDecoder
+from nbmem.estimates.remedies.language_models import (
+    Adapters,
+    Float16,
+    FourBit,
+    FusedAttention,
+    HalfAdapters,
+    LossInParts,
+    OffloadedCache,
+)
 from nbmem.estimates.remedies.optimizers import EightBit, Fused, NoForeach, PlainSGD
 from nbmem.estimates.remedies.paging import Unified
 from nbmem.estimates.remedies.parallel import DataParallel, ZeroOptimizer
@@ -38,7 +47,9 @@ REMEDIES: tuple[type[Remedy], ...] = (
     ChannelsLast,
     InPlace,
     FusedAttention,
+    Float16,
     LossInParts,
+    TiledDecoder,
     Autocast,
     NoForeach,
     EightBit,
@@ -48,6 +59,11 @@ REMEDIES: tuple[type[Remedy], ...] = (
     Checkpoint,
     ActivationBudget,
     Offload,
+    HalfAdapters,
+    OffloadedCache,
+    OffloadedModels,
+    Adapters,
+    FourBit,
     PlainSGD,
     Compile,
     CompileGraphs,

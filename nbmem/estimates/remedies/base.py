@@ -29,6 +29,8 @@ class SavingsModel:
         inputs: Share removed from the inputs.
         state: Share removed from the optimizer's state.
         stepping: Share removed from the temporaries of the optimizer's step.
+        weights: Share removed from the weights.
+        gradients: Share removed from their gradients.
     """
 
     passing: float | None = None
@@ -36,16 +38,17 @@ class SavingsModel:
     inputs: float | None = None
     state: float | None = None
     stepping: float | None = None
+    weights: float | None = None
+    gradients: float | None = None
 
     def share(self, category: str, phase: str) -> float | None:
         """Return the share of a category that usually goes.
 
         None where all of it stays for certain.
         """
-        if category == Category.OPTIMIZER_STATE.label:
-            return self.state
-        if category == Category.INPUTS.label:
-            return self.inputs
+        if category in _OF_ONE:
+            share: float | None = getattr(self, _OF_ONE[category])
+            return share
         if category == Category.ACTIVATIONS.label:
             return self.waiting if self.waiting is not None else self.passing
         if category == Category.TEMPORARIES.label and phase == "optimizer":
@@ -59,10 +62,17 @@ class SavingsModel:
 
         Anything may be among these, so nothing is certain of them.
         """
-        shares = (self.passing, self.waiting, self.inputs, self.state, self.stepping)
+        shares = (getattr(self, name) for name in self.__slots__)
         return None if all(share is None for share in shares) else 0.0
 
 
+_OF_ONE = {
+    Category.OPTIMIZER_STATE.label: "state",
+    Category.INPUTS.label: "inputs",
+    Category.WEIGHTS.label: "weights",
+    Category.GRADIENTS.label: "gradients",
+}
+"""Categories with a share of their own."""
 _PASSING = frozenset({Category.OUTPUT_GRADIENTS.label, Category.TEMPORARIES.label})
 _UNCERTAIN = frozenset(
     category.label

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nbmem.estimates.remedies.base import Remedy, SavingsModel
+from nbmem.estimates.stand_ins import with_stand_ins
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from nbmem.estimates.programs.source_edits import Edit
     from nbmem.virtual.cards import Card
 
+LIBRARY = "transformers.modeling_utils"
 _SCALES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 """Settings of models that change the scores behind their last layer."""
 
@@ -24,6 +26,11 @@ class _ModelChange(Remedy):
         super().__init__()
         self._seen: set[int] = set()
         self._lines = ""
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """Return a reason where the program has imported no model of transformers."""
+        return None if LIBRARY in sys.modules else cls.nothing
 
     @classmethod
     def takes(cls, model: Any) -> bool:
@@ -64,7 +71,7 @@ class _ModelChange(Remedy):
             peft = hasattr(module, "get_base_model")
             name = self.own.model if peft or not path else f"{self.own.model}.{path}"
             self.change(module if peft else model, name, peft=peft)
-            self.applied += 1
+            self.applied += self.why_not is None
 
     @classmethod
     def idle(cls, models: Iterable[Any], optimizers: Iterable[Any]) -> bool:
@@ -132,9 +139,172 @@ class FusedAttention(_ModelChange):
         self._lines = f'{name}.set_attn_implementation("sdpa")'
 
 
+class _PastedLines(_ModelChange):
+    """A change of a model by lines that are run as they are shown.
+
+    Attributes:
+        lines: The lines; `{model}` is the program's name for it, `{dtype}` the type of its weights.
+    """
+
+    lines: ClassVar[str]
+
+    def change(self, model: Any, name: str, *, peft: bool) -> None:
+        """Run the lines, with stand-ins for packages that are missing."""
+        del peft
+        dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
+        self._lines = self.lines.format(model=name, dtype=dtype)
+        source, _ = with_stand_ins(self.lines.format(model="model", dtype=dtype))
+        exec(source, {"model": model})  # noqa: S102 - nbmem's own lines, as they are shown
+
+
+class Adapters(_PastedLines):
+    """LoRA in place of training all weights of a transformers model."""
+
+    key = "lora"
+    title = "adapters (LoRA)"
+    price = "trains fewer weights: compare it on a short run"
+    nothing = "It trains no whole language model of transformers."
+    acts = SavingsModel(passing=0.2, waiting=0.2, state=0.98, stepping=0.98, gradients=0.98)
+    lines = """\
+from peft import LoraConfig, get_peft_model
+adapters = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
+{model} = get_peft_model({model}, adapters)"""
+
+    @classmethod
+    def takes(cls, model: Any) -> bool:
+        """Return whether all of a model's weights are trained."""
+        trained = all(weight.requires_grad for weight in model.parameters())
+        return trained and model.get_output_embeddings() is not None
+
+    def made_optimizer(self, optimizer: Any) -> None:
+        """Refuse an optimizer that was made before the model is changed."""
+        del optimizer
+        if not self.applied:
+            self.refuse("Its optimizer is made before the model is moved to the card.")
+
+    def change(self, model: Any, name: str, *, peft: bool) -> None:
+        """Add adapters if no optimizer has the weights yet."""
+        if self.why_not is None:
+            super().change(model, name, peft=peft)
+
+
+class FourBit(_PastedLines):
+    """Frozen weights in 4 bits, as QLoRA has them."""
+
+    key = "four_bit"
+    title = "frozen weights in 4 bits"
+    price = "rounds the weights, and unpacks each at every use, which takes time"
+    nothing = "No frozen linear layers are moved to the card in it."
+    acts = SavingsModel(weights=0.7)
+    lines = """\
+import bitsandbytes as bnb
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+for name, layer in list({model}.named_modules()):  # as BitsAndBytesConfig(load_in_4bit=True) does
+    frozen = isinstance(layer, (nn.Linear, Conv1D)) and not layer.weight.requires_grad
+    if frozen and layer is not {model}.get_output_embeddings():
+        turned = isinstance(layer, Conv1D)
+        weight = layer.weight.data.T.contiguous() if turned else layer.weight.data
+        four_bit = bnb.nn.Linear4bit(
+            weight.shape[1], weight.shape[0], bias=layer.bias is not None,
+            compute_dtype=weight.dtype, quant_type="nf4",
+        )
+        four_bit.weight.data, four_bit.bias = weight, layer.bias
+        {model}.set_submodule(name, four_bit)"""
+
+    @classmethod
+    def takes(cls, model: Any) -> bool:
+        """Return whether a model has frozen linear layers beside its last one."""
+        import torch
+
+        last = model.get_output_embeddings()
+        return any(
+            isinstance(layer, torch.nn.Linear) and not layer.weight.requires_grad
+            for layer in model.modules()
+            if layer is not last
+        )
+
+    def change(self, model: Any, name: str, *, peft: bool) -> None:
+        """Pack the weights, which a move to the card does."""
+        if next(model.parameters()).is_cuda:
+            self.refuse(
+                "Its model is made on the card: load it with quantization_config="
+                "BitsAndBytesConfig(load_in_4bit=True)."
+            )
+        else:
+            super().change(model, name, peft=peft)
+
+
+class HalfAdapters(_PastedLines):
+    """Adapters in the type of the model, and not in float32."""
+
+    key = "half_adapters"
+    title = "adapters in bfloat16"
+    price = "small updates of an adapter may be lost in rounding"
+    nothing = "It trains no float32 adapters on a bfloat16 model."
+    acts = SavingsModel(passing=0.3, waiting=0.4, state=0.5, gradients=0.5)
+    lines = """\
+import torch
+for weight in {model}.parameters():  # as get_peft_model(..., autocast_adapter_dtype=False)
+    if weight.requires_grad:
+        weight.data = weight.data.to(torch.bfloat16)"""
+
+    @classmethod
+    def takes(cls, model: Any) -> bool:
+        """Return whether a bfloat16 model has float32 adapters."""
+        import torch
+
+        types = {(weight.dtype, weight.requires_grad) for weight in model.parameters()}
+        return {(torch.float32, True), (torch.bfloat16, False)} <= types
+
+
+class Float16(_PastedLines):
+    """float16 on a card whose kernels of attention take no bfloat16."""
+
+    key = "float16"
+    title = "float16 in place of bfloat16"
+    price = "none on a card without kernels for bfloat16; a training needs a GradScaler"
+    nothing = "No bfloat16 model of transformers in it, or the card has kernels for it."
+    acts = SavingsModel(passing=0.3, waiting=0.5)
+    lines = """\
+import torch
+{model} = {model}.to(torch.float16)"""
+
+    @classmethod
+    def takes(cls, model: Any) -> bool:
+        """Return whether a model is in bfloat16 on a card without kernels for it."""
+        import torch
+
+        old = torch.cuda.get_device_capability() < (8, 0)
+        return old and any(weight.dtype == torch.bfloat16 for weight in model.parameters())
+
+
+class OffloadedCache(_PastedLines):
+    """A generation's keys and values on the host, but for one layer's."""
+
+    key = "offloaded_cache"
+    title = "KV cache on the host"
+    price = "each token moves the cache of each layer: slower"
+    nothing = "It calls `generate` of no model of transformers."
+    acts = SavingsModel(passing=0.6, waiting=0.9)
+    lines = '{model}.generation_config.cache_implementation = "offloaded"'
+
+    @classmethod
+    def idle(cls, models: Iterable[Any], optimizers: Iterable[Any]) -> bool:
+        """Return whether the program trains, and has no cache."""
+        del models
+        return any(True for _ in optimizers)
+
+    @classmethod
+    def takes(cls, model: Any) -> bool:
+        """Return whether a model would generate with the usual cache."""
+        config = getattr(model, "generation_config", None)
+        return config is not None and config.cache_implementation is None
+
+
 def _models(module: Any) -> Iterator[tuple[str, Any]]:
     """Yield the outermost models of transformers in a module, by path."""
-    library = sys.modules.get("transformers.modeling_utils")
+    library = sys.modules.get(LIBRARY)
     if library is None:
         return
     outer: list[str] = []

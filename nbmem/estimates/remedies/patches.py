@@ -100,7 +100,7 @@ class RemedyPatches:
 
     def _move(self, true: Any) -> Any:
         def move(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._depth and _to_a_card(true.__name__, args, kwargs):
+            if not self._depth and moves_to_card(true.__name__, args, kwargs):
                 self._depth += 1  # What a remedy moves is not the program's.
                 try:
                     for remedy in self.remedies:
@@ -146,7 +146,7 @@ class RemedyPatches:
             remedy.made_optimizer(optimizer)
 
 
-def _to_a_card(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def moves_to_card(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return whether `module.cuda(...)` or `module.to(...)` moves to a card."""
     import torch
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from nbmem.estimates.language_models.stand_ins.four_bit.nn import Linear4bit, Params4bit
+from nbmem.estimates.stand_ins.four_bit.nn import Linear4bit, Params4bit
 
 
 @dataclass(kw_only=True)
