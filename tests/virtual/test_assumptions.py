@@ -71,3 +71,15 @@ def test_what_may_still_improve_goes_on(gpu):
     improves &= torch.any(running[:, :1] > finished.amin(1, keepdim=True), dim=-1, keepdim=True)
     done = torch.zeros(4, 3, dtype=torch.bool, device="cuda") | (running == -1)
     assert torch.any(improves) & ~(torch.all(done) & False) & ~torch.all(done)
+
+
+def test_positions_below_an_unknown_length_are_all_of_them(gpu):
+    """As GRPO masks what stands behind the first end of an answer."""
+    words = torch.randint(0, 32_000, (2, 6), device="cuda") + torch.rand(2, 6, device="cuda").long()
+    ended = words == 3
+    length = torch.full((2,), 6, device="cuda")
+    length[ended.any(dim=1)] = ended.int().argmax(dim=1)[ended.any(dim=1)]
+    places = torch.arange(6, device="cuda").expand(2, -1)
+    assert (places <= length[:, None]).int().bool().cpu().all()
+    assert not (places >= length[:, None]).any()
+    assert not (length[:, None] < places).any()

@@ -3,7 +3,8 @@
 A comparison and its complement are answered from one assumption, so that `(x == 0).any()` and
 `(x != 0).all()` agree. No unknown value equals another. A number is compared as the smallest of its
 stand-ins: it is not zero and above a tolerance. The left one of two unknown values is the larger.
-So "may this go on?", as beam search asks, is answered with yes.
+So "may this go on?", as beam search asks, is answered with yes. A known tensor is smaller than an
+unknown one: so a mask of positions below unknown lengths is of whole sequences.
 """
 
 from __future__ import annotations
@@ -51,12 +52,17 @@ def _is_assumed(values: Values, call: OperatorCall, base: object) -> bool:
     if base is _EQUAL:
         return False
     if isinstance(right, torch.Tensor):
-        return base is _LARGER
+        known, also = (_is_known(values, tensor) for tensor in (left, right))
+        return base is (_SMALLER if known and not also else _LARGER)
     block = values.storages.of(left)
     if right <= 0 and block is not None and block.look is not None and block.look.signed:
         return False
     number = LEAST if left.dtype.is_floating_point else 1
     return bool(number > right if base is _LARGER else number < right)
+
+
+def _is_known(values: Values, tensor: torch.Tensor) -> bool:
+    return not is_virtual(tensor) or values.twin(tensor) is not None
 
 
 def inverted(values: Values, call: OperatorCall) -> bool:
