@@ -60,7 +60,7 @@ def render_html(fit: Fit) -> str:
 
 
 def render_interactive(fit: Fit) -> str:
-    """Render the result for a page, where the value can be dragged on its chart."""
+    """Render the result for a page: the value can be dragged on a chart."""
     still, data = render_html(fit), chart_data(fit)
     return still if data is None else interactive_report(still, data, FIT_MIME) + explorer_script()
 

@@ -14,7 +14,8 @@ from nbmem.core.files.session import save_session
 from nbmem.views.charts.growth import LEFT, RIGHT, WIDTH, right_edge
 from nbmem.views.exports.page import explorer_page
 from nbmem.views.exports.viewer import viewer_page
-from nbmem.views.fit import render_page
+from nbmem.views.fit import render_interactive
+from nbmem.views.html import page as html_page
 from nbmem.views.mime_bundle import mimebundle
 from tests.browser.pages import expect, expect_own_colours, picture
 from tests.ranks.test_world_views import alternating
@@ -71,7 +72,7 @@ def test_the_address_keeps_the_chosen_moment(offline, page, tmp_path):
 
 def test_the_value_of_a_fit_is_dragged_on_its_chart(offline, tmp_path):
     path = tmp_path / "fit.html"
-    path.write_text(render_page(FIT), encoding="utf-8")
+    path.write_text(html_page("fit", render_interactive(FIT)), encoding="utf-8")
     offline.goto(path.as_uri())
     said = offline.get_by_test_id("nbx-fit-said")
     expect(said).to_have_text("batch = 10 fits: every value below this answer that was tried does")

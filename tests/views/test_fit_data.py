@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 from nbmem.report.estimate_results import CardFigures, Fit, Part, Probe
-from nbmem.views.fit import mimebundle, render_page
+from nbmem.views.fit import chart_data, render_interactive
 from nbmem.views.mime_types import FIT_MIME
 
 GIB = 1 << 30
@@ -45,7 +45,7 @@ FIT = Fit(
 
 
 def test_the_chart_has_the_runs_the_formula_and_its_axis():
-    data = mimebundle(FIT)[FIT_MIME]
+    data = chart_data(FIT)
     assert json.loads(json.dumps(data)) == data
     assert (data["safe"], data["best"], data["limit"], data["room"]) == (10, 13, 14, 14 * GIB)
     assert data["parts"][0]["key"] == "activations"
@@ -65,6 +65,6 @@ def test_the_chart_has_the_runs_the_formula_and_its_axis():
 
 def test_without_a_formula_there_is_nothing_to_drag():
     plain = replace(FIT, total=None, parts=())
-    assert FIT_MIME not in mimebundle(plain)
-    assert "<script" not in render_page(plain)
-    assert FIT_MIME in render_page(FIT)
+    assert chart_data(plain) is None
+    assert "<script" not in render_interactive(plain)
+    assert FIT_MIME in render_interactive(FIT)

@@ -1,4 +1,4 @@
-"""Remedies for pipelines of diffusers: their decoder, and where their models are."""
+"""Remedies for pipelines of diffusers: the decoder, and idle models."""
 
 from __future__ import annotations
 
