@@ -251,13 +251,15 @@ class LargestPart:
         category: The category. CACHED_RELEASABLE stands for all that torch caches.
         held: Its bytes.
         owner: The module or variable that holds the most of it: `model.features`, or None.
-        owned: Bytes of the owner.
+        owned: Bytes of the owner, or of the part.
+        part: The part that is most of it and says more than an owner: `KV cache`; or None.
     """
 
     category: Category
     held: int
     owner: str | None = None
     owned: int = 0
+    part: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

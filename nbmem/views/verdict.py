@@ -193,10 +193,13 @@ def _part(report: Report, part: LargestPart) -> str:
         name = "cached by torch"
     if part.category is Category.UNKNOWN:
         name = "memory that nothing names"
+    whole = report_sentences.percent(part.owned, part.held) == "100%"
+    if part.part is not None:
+        return part.part if whole else f"{name}, most of it {part.part}"
     if part.owner is None:
         return name
     owner = f"`{short_path(one_line(part.owner), _LONGEST)}`"
-    if report_sentences.percent(part.owned, part.held) == "100%":
+    if whole:
         return f"{name} of {owner}"
     most = "most" if 2 * part.owned > part.held else "the largest part"
     return f"{name}, {most} of it of {owner}"

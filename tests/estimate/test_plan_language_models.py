@@ -44,6 +44,7 @@ ids = torch.ones(8, 2000, dtype=torch.int64, device="cuda")
 with torch.no_grad():
     model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=3)
 """
+GROUPED = FUSED.replace("num_attention_heads=2", "num_attention_heads=2, num_key_value_heads=1")
 HALF = MODEL.format(layers=2, attention="sdpa", dtype="float16")
 OTHER = "import torch\nmodel = torch.nn.Linear(8, 8).cuda()\nmodel(torch.ones(8, device='cuda'))"
 
@@ -64,6 +65,7 @@ def run(source, *keys):
         ("four_bit", ADAPTED, STEPS),
         pytest.param("half_adapters", ADAPTED, STEPS, marks=pytest.mark.long),
         ("float16", FUSED, GENERATION),
+        ("repeated_heads", GROUPED.replace("bfloat16", "float16"), GENERATION),
         pytest.param("offloaded_cache", HALF, GENERATION, marks=pytest.mark.long),
     ],
 )

@@ -65,13 +65,18 @@ for _ in range(2):
 
 def remedies(code, file="cell.py"):
     """Run a program on a new virtual T4 until it runs out; return the remedies."""
+    return explained(code, file).remedies
+
+
+def explained(code, file="cell.py"):
+    """Run a program on a new virtual T4 until it runs out; return the explanation."""
     names = {"__name__": "__main__"}
     trace = nbmem.trace("cell", namespace=names)
     with virtual.activated("T4"):
         torch.cuda.init()
         with pytest.raises(torch.OutOfMemoryError), trace:
             exec(compile(code, file, "exec"), names)
-    return trace.report().ooms[0].remedies
+    return trace.report().ooms[0]
 
 
 @of_transformers
@@ -106,9 +111,41 @@ def test_eight_bits_are_offered_where_they_are_enough():
     assert found["optimizer_state"].low == 2 * (4 * weights - each)
     assert "AdamW8bit" in found["optimizer_state"].code
     assert "adapters" not in found, "it is no model of transformers"
-    assert "optimizer_state" not in {one.rule for one in remedies(HALF.format(layers=24))}
+    most = explained(HALF.format(layers=24))
+    assert most.remedies == ()
+    (note,) = most.notes
+    assert note.startswith("No batch is small enough: weights of 6.00 GiB, as much of gradients")
+    assert note.endswith("such as adapters (LoRA), or load them in 16 bits.")
 
 
 def test_what_runs_out_again_is_no_remedy():
     for one in remedies(HALF.format(layers=24)):
         assert "this request only" not in one.title
+
+
+GENERATION = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+config = LlamaConfig(
+    vocab_size=500, hidden_size=256, intermediate_size=512, num_hidden_layers=1,
+    num_attention_heads=4, num_key_value_heads=2,
+)
+lm = LlamaForCausalLM(config).to(torch.{dtype}).cuda()
+{change}
+with torch.no_grad():
+    lm(torch.zeros(16, 12000, dtype=torch.int64, device="cuda"), logits_to_keep=1)
+"""
+
+
+@of_transformers
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_heads_that_no_fused_kernel_shares_are_repeated(dtype, monkeypatch):
+    from transformers.integrations import sdpa_attention
+
+    monkeypatch.setattr(sdpa_attention, "use_gqa_in_sdpa", sdpa_attention.use_gqa_in_sdpa)
+    first = remedies(GENERATION.format(dtype=dtype, change=""))[0]
+    assert first.rule == "eager_attention"
+    assert "No fused kernel of this card takes heads that share keys" in first.evidence
+    with virtual.activated("T4"):
+        exec(GENERATION.format(dtype=dtype, change=first.code), {"__name__": "__main__"})
+        assert torch.cuda.max_memory_allocated() < 2 << 30

@@ -1,5 +1,6 @@
 """Tips for language models promise bytes that the changed program saves."""
 
+import importlib
 from importlib.util import find_spec
 
 import pytest
@@ -19,7 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 config = LlamaConfig(
     vocab_size={words}, hidden_size=128, intermediate_size=256, num_hidden_layers=3,
-    num_attention_heads=4, attn_implementation="{attention}",
+    num_attention_heads=4, num_key_value_heads={shared}, attn_implementation="{attention}",
 )
 lm = LlamaForCausalLM(config){cuda}
 {change}
@@ -52,11 +53,13 @@ for _ in range(2):
 """
 WORDS = {"words": 32000, "attention": "sdpa", "rows": 8, "length": 512}
 SQUARE = {"words": 500, "attention": "eager", "rows": 4, "length": 2048}
+GROUPED = {**SQUARE, "attention": "sdpa", "shared": 2}
 BLOCKS = {"words": 500, "attention": "sdpa", "rows": 128, "length": 256}
 
 
 def record(values, change="", code=MODEL + TRAINING):
     """Record a program on a new virtual T4; return its trace."""
+    values = {"shared": 4, **values}
     names = {"__name__": "__main__"}
     trace = nbmem.trace("cell", namespace=names)
     with virtual.activated("T4"):
@@ -77,9 +80,16 @@ def peak(trace):
 @of_transformers
 @pytest.mark.parametrize(
     ("rule", "values"),
-    [("logits", WORDS), ("eager_attention", SQUARE), ("checkpointing", BLOCKS)],
+    [
+        ("logits", WORDS),
+        ("eager_attention", SQUARE),
+        ("eager_attention", GROUPED),
+        ("checkpointing", BLOCKS),
+    ],
 )
-def test_the_pasted_code_saves_what_the_tip_promises(rule, values):
+def test_the_pasted_code_saves_what_the_tip_promises(rule, values, monkeypatch):
+    attention = importlib.import_module("transformers.integrations.sdpa_attention")
+    monkeypatch.setattr(attention, "use_gqa_in_sdpa", attention.use_gqa_in_sdpa)
     trace = record(values)
     (tip,) = [one for one in trace.all_tips() if one.rule == rule]
     assert tip.code is not None
@@ -107,7 +117,7 @@ def test_a_library_checkpoints_by_its_own_method():
 @of_transformers
 def test_a_loss_in_parts_is_the_models_own_loss():
     names = {}
-    exec(MODEL.format(words=300, attention="sdpa", cuda="", change=""), names)
+    exec(MODEL.format(words=300, attention="sdpa", shared=4, cuda="", change=""), names)
     lm = names["lm"].train()
     ids = torch.arange(1400).reshape(2, 700) % 300
     labels = torch.where(torch.arange(700) < 100, -100, ids)

@@ -40,6 +40,10 @@ def test_it_names_what_dominates_by_category_and_owner():
     context = LargestPart(category=Category.CONTEXT, held=600 * MIB)
     said = verdict(report(largest=(context, HELD)))
     assert said.endswith("52% is context and libraries, 26% activations of `m.features`.")
+    cache = LargestPart(category=Category.INPUTS, held=300 * MIB, owned=300 * MIB, part="KV cache")
+    assert verdict(report(largest=(cache,))).endswith("; 26% is KV cache.")
+    scores = replace(HELD, owned=200 * MIB, part="logits")
+    assert verdict(report(largest=(scores,))).endswith("; 26% is activations, most of it logits.")
     cached = LargestPart(category=Category.CACHED_RELEASABLE, held=600 * MIB)
     assert verdict(report(largest=(cached,))).endswith("; 52% is cached by torch.")
 

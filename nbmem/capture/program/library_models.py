@@ -42,8 +42,9 @@ def library_models(tree: ModuleTree) -> list[dict[str, Any]]:
 
     Each has its `path`, its `library`, its `class`, whether its class has a call that checkpoints
     its blocks (`checkpoints`), its `attention`, whether it could use torch's fused attention
-    (`sdpa`), whether its forward takes `logits_to_keep` (`keeps`), and whether its scores are those
-    of its last layer (`plain`): nothing in its configuration scales them.
+    (`sdpa`), whether its heads share keys and values (`grouped`), whether its forward takes
+    `logits_to_keep` (`keeps`), and whether its scores are those of its last layer (`plain`):
+    nothing in its configuration scales them.
     """
     found: list[dict[str, Any]] = []
     for path, module in zip(tree.paths.values(), tree.modules(), strict=False):
@@ -60,6 +61,7 @@ def library_models(tree: ModuleTree) -> list[dict[str, Any]]:
                 "checkpoints": any(_attribute(kind, name) is True for name in _CAN_CHECKPOINT),
                 "attention": _attention(config),
                 "sdpa": _attribute(kind, _CAN_SDPA) is True,
+                "grouped": _has_grouped_heads(config),
                 "keeps": _KEEPS in _parameters(_attribute(kind, "forward")),
                 "plain": _has_plain_scores(config),
             }
@@ -115,6 +117,12 @@ def _attention(config: object) -> str | None:
     own = attributes_of(config) or {}
     found = own.get("_attn_implementation_internal", own.get("_attn_implementation"))
     return found if type(found) is str else None
+
+
+def _has_grouped_heads(config: object) -> bool:
+    own = attributes_of(config) or {}
+    heads, shared = (own.get(f"num_{kind}_heads") for kind in ("attention", "key_value"))
+    return type(heads) is int and type(shared) is int and shared < heads
 
 
 def _has_plain_scores(config: object) -> bool:

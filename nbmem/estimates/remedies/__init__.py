@@ -23,6 +23,7 @@ from nbmem.estimates.remedies.language_models import (
     HalfAdapters,
     LossInParts,
     OffloadedCache,
+    RepeatedHeads,
 )
 from nbmem.estimates.remedies.optimizers import EightBit, Fused, NoForeach, PlainSGD
 from nbmem.estimates.remedies.paging import Unified
@@ -47,6 +48,7 @@ REMEDIES: tuple[type[Remedy], ...] = (
     ChannelsLast,
     InPlace,
     FusedAttention,
+    RepeatedHeads,
     Float16,
     LossInParts,
     TiledDecoder,

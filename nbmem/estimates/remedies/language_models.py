@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from nbmem.estimates.remedies.base import Remedy, SavingsModel
 from nbmem.estimates.stand_ins import with_stand_ins
+from nbmem.virtual.patches.patcher import Patch, Patches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from nbmem.virtual.cards import Card
 
 LIBRARY = "transformers.modeling_utils"
+_ATTENTION = "transformers.integrations.sdpa_attention"
 _SCALES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 """Settings of models that change the scores behind their last layer."""
 
@@ -300,6 +302,43 @@ class OffloadedCache(_PastedLines):
         """Return whether a model would generate with the usual cache."""
         config = getattr(model, "generation_config", None)
         return config is not None and config.cache_implementation is None
+
+
+class RepeatedHeads(_PastedLines):
+    """Keys and values repeated for each head, where no fused kernel shares them."""
+
+    key = "repeated_heads"
+    title = "fused attention for grouped heads"
+    price = "none; faster"
+    nothing = "No model of transformers in it has heads that share keys and values."
+    acts = SavingsModel(passing=0.3, waiting=0.6)
+    lines = """\
+from transformers.integrations import sdpa_attention
+sdpa_attention.use_gqa_in_sdpa = lambda *tensors: False"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._patches = Patches()
+
+    @classmethod
+    def takes(cls, model: Any) -> bool:
+        """Return whether torch's attention gets heads that share keys and values."""
+        module = sys.modules.get(_ATTENTION)
+        config = model.config.get_text_config()
+        heads = getattr(config, "num_attention_heads", 0)
+        shared = getattr(config, "num_key_value_heads", None) or heads
+        fused = getattr(model.config, "_attn_implementation", None) == "sdpa"
+        return fused and shared < heads and hasattr(module, "use_gqa_in_sdpa")
+
+    def change(self, model: Any, name: str, *, peft: bool) -> None:
+        """Run the lines, to be undone when the program has ended."""
+        module = sys.modules[_ATTENTION]
+        self._patches.apply([Patch(module, "use_gqa_in_sdpa", module.use_gqa_in_sdpa)])
+        super().change(model, name, peft=peft)
+
+    def finish(self) -> None:
+        """Undo the lines, which change a module of transformers."""
+        self._patches.undo()
 
 
 def _models(module: Any) -> Iterator[tuple[str, Any]]:

@@ -1,15 +1,19 @@
-"""Find the matrices of a transformer's eager attention.
+"""Find the matrices of a transformer's attention that no fused kernel computes.
 
 They have a score for each pair of positions. The model's configuration names its attention, and the
 names of saved tensors have their shapes: their last two dimensions are equal. Temporaries of the
 same modules count that have as many elements.
+
+Eager attention always writes them. torch's own does where no fused kernel of the card takes heads
+that share keys and values: in float32 on any card, else on cards before Ampere.
+https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/transformers/cuda/sdp_utils.cpp
 """
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +32,17 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-EAGER = "eager"
+EAGER, FUSED = "eager", "sdpa"
+_MATH = " (safe_softmax) "
+"""Operator in the names of what torch's attention saves without a fused kernel."""
+_REPEATED = (
+    "from transformers.integrations import sdpa_attention\n\n"
+    "sdpa_attention.use_gqa_in_sdpa = lambda *tensors: False   # repeat keys and values"
+)
+_HALF = "to(torch.float16)   # this card's fused kernels take no bfloat16"
+_AMPERE = (8, 0)
+_HEAD = 128
+"""Width of a head, which few models exceed."""
 _FORM = re.compile(r" \(([\d, ]+)\) (\w+)$")
 _WIDTHS = (2, 4)
 _LEAST = 256
@@ -50,6 +64,8 @@ class EagerAttention:
             save, too.
         positions: Positions of a sequence, at most.
         mask_bytes: Bytes of a mask for one head, which fused attention may still take.
+        grouped: Whether the attention is torch's, and heads share keys and values.
+        half: Whether the weights are bfloat16, which no fused kernel of the card takes.
     """
 
     model: Mapping[str, Any]
@@ -57,37 +73,79 @@ class EagerAttention:
     copies: Ints
     positions: int
     mask_bytes: int
+    grouped: bool = False
+    half: bool = False
+
+    def still_takes(self, held: int) -> int:
+        """Return the bytes at most that fused attention takes for so many of matrices.
+
+        That is a mask, or the repeated keys and values.
+        """
+        return held * 2 * _HEAD // max(self.positions, 1) if self.grouped else self.mask_bytes
+
+    @property
+    def why(self) -> str:
+        """The reason why the matrices are there."""
+        if self.grouped:
+            return "No fused kernel of this card takes heads that share keys and values, so torch"
+        return "Eager attention"
 
     @property
     def code(self) -> str | None:
         """The line that sets another attention; None without a name."""
         inner = library_model(self.model)
         name = None if inner is None else name_of_library_model(self.model, inner)
+        if self.grouped and not self.half:
+            return _REPEATED
         if name is None:
             return None
+        if self.grouped:
+            return f"{_REPEATED}\nimport torch\n\n{name}.{_HALF}"
         return (
             f'{name}.set_attn_implementation("sdpa")'
             '   # or attn_implementation="sdpa" where it is made'
         )
 
 
-def eager_attention(card_ledger: CardLedger) -> EagerAttention | None:
-    """Find the matrices of eager attention, or None.
+def grouped_attention(card_ledger: CardLedger) -> EagerAttention | None:
+    """Describe torch's attention of a model with grouped heads, or return None.
 
-    None if the model's attention is another one, or if its class has no other.
+    Whether it writes matrices is not looked at.
     """
     model = largest_model(card_ledger.session)
     inner = library_model(model)
-    if model is None or inner is None or inner["attention"] != EAGER or not inner["sdpa"]:
+    if model is None or inner is None or inner["attention"] != FUSED or not inner.get("grouped"):
+        return None
+    none = np.zeros(0, np.int64)
+    capability = card_ledger.trace.info.capability
+    half = capability is not None and capability < _AMPERE and _weights_are_bfloat16(card_ledger)
+    return EagerAttention(
+        model=model, rows=none, copies=none, positions=0, mask_bytes=0, grouped=True, half=half
+    )
+
+
+def eager_attention(card_ledger: CardLedger) -> EagerAttention | None:
+    """Find the matrices of attention without a fused kernel, or None.
+
+    None if the model's attention writes none, or if its class has no other.
+    """
+    model = largest_model(card_ledger.session)
+    inner = library_model(model)
+    grouped = grouped_attention(card_ledger)
+    if model is None or inner is None:
+        return None
+    if grouped is None and (inner["attention"] != EAGER or not inner["sdpa"]):
         return None
     place = ".".join(part for part in (model["name"], inner["path"]) if part)
     a, rows, shapes = card_ledger.allocations, list[int](), set[tuple[int, ...]]()
+    math_kernel = False
     wanted = np.isin(card_ledger.category, _KINDS) & (a.requested >= _LEAST * _LEAST * _WIDTHS[0])
     inside: list[int] = []
     for row in np.flatnonzero(wanted & (a.allocated_at >= 0)).tolist():
         name = card_ledger.name(row) or ""
         if not (module_in_any_name(name) or "").startswith(f"{place}."):
             continue
+        math_kernel |= _MATH in name
         shape = _square(name)
         if shape is not None:
             rows.append(row)
@@ -95,7 +153,7 @@ def eager_attention(card_ledger: CardLedger) -> EagerAttention | None:
         else:
             inside.append(row)
     batches = [shape[0] for shape in shapes if len(shape) > _DIMENSIONS]
-    if not batches:
+    if not batches or (grouped is not None and not math_kernel):
         return None
     sizes = {math.prod(shape) * width for shape in shapes for width in _WIDTHS}
     rows += [
@@ -104,15 +162,26 @@ def eager_attention(card_ledger: CardLedger) -> EagerAttention | None:
         if int(a.requested[row]) in sizes and not _FORM.search(card_ledger.name(row) or "")
     ]
     positions = max(shape[-1] for shape in shapes)
-    return EagerAttention(
-        model=model,
-        rows=np.array(sorted(rows), np.int64),
-        copies=np.array(
-            [row for row in inside if _PRODUCT in (card_ledger.name(row) or "")], np.int64
-        ),
-        positions=positions,
+    found = grouped or EagerAttention(
+        model=model, rows=np.zeros(0, np.int64), copies=np.zeros(0, np.int64), positions=0,
         mask_bytes=max(batches) * positions**2 * _WIDTHS[-1],
+    )  # fmt: skip
+    copies = [row for row in inside if _PRODUCT in (card_ledger.name(row) or "")]
+    return replace(
+        found,
+        rows=np.array(sorted(rows), np.int64),
+        copies=np.array([] if grouped else copies, np.int64),
+        positions=positions,
     )
+
+
+def _weights_are_bfloat16(card_ledger: CardLedger) -> bool:
+    """Return whether the largest weight is in bfloat16."""
+    rows = np.flatnonzero(card_ledger.category == Category.WEIGHTS)
+    if not len(rows):
+        return False
+    largest = int(rows[np.argmax(card_ledger.allocations.requested[rows])])
+    return (card_ledger.name(largest) or "").endswith(" bfloat16")
 
 
 def _square(name: str) -> tuple[int, ...] | None:

@@ -17,6 +17,7 @@ from nbmem.core.session.tensor_names import (
     module_of_parameter,
     without_shape,
 )
+from nbmem.core.session.tensor_parts import KV_CACHE, LOGITS
 from nbmem.report.ledger.allocation_facts import NO_NAME
 from nbmem.report.model import LargestPart
 
@@ -33,6 +34,8 @@ _MOST_NAMES = 1_000
 """Names whose bytes are added up, the largest; a path holds at least the share that is said."""
 _MOST_UNNAMED = 500
 """Unnamed allocations whose place is looked up, the largest; more would take time."""
+_TELLING = (KV_CACHE, LOGITS)
+"""Parts that say what most of a category is, whatever modules and variables hold."""
 _OF_PARAMETERS = (Category.WEIGHTS, Category.BUFFERS, Category.GRADIENTS, Category.OPTIMIZER_STATE)
 _WORDS = re.compile(
     r"(?:input|local|the graph of|a key of|autocast's copy of|the lru_cache of"
@@ -83,17 +86,20 @@ def largest_parts(
     if chosen[0] not in RESERVED:
         chosen.append(max(RESERVED[:-1], key=lambda one: held[one]))
     return tuple(
-        _with_owner(card_ledger, position, category, held[category])
+        _with_owner(card_ledger, position, category, held[category], ledger)
         for category in chosen
         if held[category]
     )
 
 
 def _with_owner(
-    card_ledger: CardLedger, position: int, category: Category, held: int
+    card_ledger: CardLedger, position: int, category: Category, held: int, ledger: Ledger
 ) -> LargestPart:
     if category not in LIVE:
         return LargestPart(category=category, held=held)
+    for part, size in ledger.parts_of(category):
+        if part in _TELLING and 2 * size > held:
+            return LargestPart(category=category, held=held, owned=size, part=part)
     owner, owned = largest_owner(_owners(card_ledger, position, category), held)
     return LargestPart(category=category, held=held, owner=owner, owned=owned)
 

@@ -24,6 +24,7 @@ from nbmem.report.analysis.oom.failed_request import (
 )
 from nbmem.report.analysis.oom.live_groups import groups
 from nbmem.report.analysis.oom.program_changes.smaller_weights import too_large_note
+from nbmem.report.analysis.oom.program_changes.trained_weights import too_much_trained_note
 from nbmem.report.analysis.oom.remedies import remedies
 from nbmem.report.analysis.source_lines import users_line, users_stack
 from nbmem.report.model import Command, OomReport
@@ -135,7 +136,7 @@ def _tried(
         return (), (f"Remedies could not be tried: {err}",)
     if found:
         return found, ()
-    if too_large := too_large_note(case):
+    if too_large := too_large_note(case) or too_much_trained_note(case):
         return (), (too_large,)
     nothing = (
         "Nothing that was tried in the simulator would have sufficed by itself: other allocator "

@@ -1,14 +1,17 @@
 """Eager attention keeps a score for each pair of positions: fuse it.
 
 What it sees
-    A model of transformers whose attention is `eager` and whose class can use torch's fused one,
-    and matrices of positions x positions that are a quarter of the peak, or 5% of the card.
+    A model of transformers whose attention is `eager` and whose class can use torch's fused one, or
+    whose heads share keys and values where no fused kernel takes that (in float32, or on a card
+    before Ampere, such as a T4). Matrices of positions x positions that are a quarter of the peak,
+    or 5% of the card.
 What it costs
     batch x heads x positions x positions numbers for each layer, two or three times: they grow with
     the square of the sequence.
 Do instead
     `model.set_attn_implementation("sdpa")`, or `attn_implementation="sdpa"` where the model is
-    made. It computes the same without these matrices, and faster.
+    made. It computes the same without these matrices, and faster. Where heads share keys and
+    values, the code lets transformers repeat these, so that a fused kernel takes them.
 When to ignore it
     You read the attention's weights (`output_attentions=True`), which only eager attention has.
 """
@@ -37,16 +40,17 @@ def check(e: Evidence) -> Iterator[Finding]:
     a, top = e.card_ledger.allocations, e.report.peak.at.event
     rows = found.rows
     held = int(a.requested[rows[(a.allocated_at[rows] < top) & (a.freed[rows] >= top)]].sum())
-    low = e.report.peak.allocated - e.peak_without(rows) - found.mask_bytes
+    rest = found.still_takes(held)
+    low = e.report.peak.allocated - e.peak_without(rows) - rest
     high = e.report.peak.allocated - e.peak_without(np.concatenate([rows, found.copies]))
     if low <= 0 or not e.is_large_part(low):
         return
     yield Finding(
         rule=RULE.name,
-        title=f"Fused attention in place of eager: {fmt_range(low, high)} less",
-        evidence=f"Scores of {found.positions:,} x {found.positions:,} positions hold {fmt(held)} "
-        f"of the {fmt(e.report.peak.allocated)} allocated at the peak. A mask may still take "
-        f"{fmt(found.mask_bytes)}.",
+        title=f"Fused attention: {fmt_range(low, high)} less",
+        evidence=f"{found.why} writes scores of {found.positions:,} x {found.positions:,} "
+        f"positions: {fmt(held)} of the {fmt(e.report.peak.allocated)} allocated at the peak."
+        f" {'Repeated keys' if found.grouped else 'A mask'} may still take {fmt(rest)}.",
         low=low,
         high=high,
         ground="simulated",

@@ -64,6 +64,8 @@ def _refused(e: Evidence) -> Iterator[Finding]:
     if case is None or not e.report.ooms:
         return
     chief = e.report.ooms[0]
+    if any(one.rule == "eager_attention" for one in chief.remedies):
+        return  # a fused kernel makes no such tensor
     if case.limited or case.size < case.capacity * (SHARE if not chief.remedies else 1):
         return
     room = case.capacity - (chief.allocated or 0)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.core.units import format_bytes
-from nbmem.report.analysis.eager_attention import eager_attention
+from nbmem.report.analysis.eager_attention import eager_attention, grouped_attention
 from nbmem.report.analysis.oom.continuations.continuation import LIVE, NEVER, FutureBlock
 from nbmem.report.model import Finding
 
@@ -18,12 +19,19 @@ if TYPE_CHECKING:
     from nbmem.report.analysis.oom.trial import Outcome, Trial
 
 
+_KERNEL = ("integrations", "sdpa_attention.py")
+"""The file of transformers that calls torch's attention."""
+
+
 def fused_attention(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
     """Yield fused attention, where eager attention's matrices live.
 
     Of what is only expected of the step, the part goes that the matrices are of what it has saved.
     """
+    failing = _is_in_attention(trial)
     found = eager_attention(trial.case.card_ledger)
+    if found is None and failing:
+        found = grouped_attention(trial.case.card_ledger)
     if found is None:
         return
     live = np.intersect1d(found.rows, trial.rows(*Category))
@@ -32,6 +40,9 @@ def fused_attention(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
     rest = 1 - min(trial.bytes_of(np.intersect1d(live, kept)) / saved, 1.0)
     rows, gone = {*found.rows.tolist()}, {*live.tolist()}
     block_sizes = {int(trial.case.card_ledger.allocations.requested[row]) for row in rows}
+    if failing:
+        block_sizes.add(trial.case.size)
+        size += trial.case.size
 
     def change(block: FutureBlock) -> FutureBlock | None:
         if block.born == LIVE:
@@ -47,9 +58,9 @@ def fused_attention(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
     yield (
         Finding(
             rule="eager_attention",
-            title=f"Fused attention in place of eager: about {format_bytes(size)} less",
-            evidence=f"Eager attention writes scores of {found.positions:,} x {found.positions:,} "
-            "positions for each head; torch's fused one writes none.",
+            title=f"Fused attention: about {format_bytes(size)} less",
+            evidence=f"{found.why} writes scores of {_pairs(found.positions)} for each head; a "
+            "fused kernel writes none.",
             low=size,
             high=size,
             ground="estimated",
@@ -57,3 +68,15 @@ def fused_attention(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
         ),
         trial.now(freed=live.tolist(), then=then.changed_to((*then.blocks, mask))),
     )
+
+
+def _is_in_attention(trial: Trial) -> bool:
+    """Return whether the request failed in torch's attention."""
+    seen = trial.case.refusal
+    return seen is not None and any(
+        PurePath(frame.file).parts[-2:] == _KERNEL for frame in seen.stack
+    )
+
+
+def _pairs(positions: int) -> str:
+    return f"{positions:,} x {positions:,} positions" if positions else "each pair of positions"

@@ -17,11 +17,14 @@ from nbmem.report.model import Finding
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.analysis.oom.failed_request import FailedRequest
     from nbmem.report.analysis.oom.trial import Outcome, Trial
 
 _TWO_COPIES = tuple(name for name, count in COPIES.items() if count == 2 and "delta" not in name)
 _BLOCK = 256
 """Values of bitsandbytes' 8-bit state that share one scale of 4 bytes."""
+_HALF = 2
+"""Bytes of a number in 16 bits."""
 _LEAST_EIGHT_BIT = 4096
 """Elements of a weight below which bitsandbytes keeps 32 bits."""
 _ADAPTERS = 0.02
@@ -132,6 +135,30 @@ def adapters(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
             "   # before its optimizer or Trainer is made",
         ),
         trial.now(freed=live.tolist(), then=then.changed_to((*then.blocks, extra))),
+    )
+
+
+def too_much_trained_note(case: FailedRequest) -> str | None:
+    """Return a note on a training that fits with no batch, or None.
+
+    Weights, their gradients and an Adam's state alone are more than the card has.
+    """
+    optimizer = largest_optimizer(case.card_ledger.session)
+    if optimizer is None or not optimizer["torch"] or optimizer["class"] not in _TWO_COPIES:
+        return None
+    weights = sum(optimizer["parameters"])
+    if case.caught or 4 * weights <= case.capacity:
+        return None
+    size, kind, width = format_bytes(weights), optimizer["class"], _width(optimizer)
+    ways = ["train fewer weights, such as adapters (LoRA)"]
+    if width > _HALF and 4 * weights * _HALF <= case.capacity * width:
+        ways.append("load them in 16 bits")
+    if 2 * weights + 2 * weights // width <= case.capacity:
+        ways.append(f"keep {kind}'s state in 8 bits")
+    return (
+        f"No batch is small enough: weights of {size}, as much of gradients and twice as much of "
+        f"{kind}'s state are {format_bytes(4 * weights)}, and the card gives "
+        f"{format_bytes(case.capacity)}. What may help: {', or '.join(ways)}."
     )
 
 
