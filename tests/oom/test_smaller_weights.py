@@ -46,13 +46,20 @@ def test_a_model_that_does_not_fit_in_half_as_many_bits_is_too_large():
     )
 
 
+def test_a_model_of_16_bits_is_told_what_it_takes_in_4():
+    code = LOADING.format(layers=130, before="net.to(torch.bfloat16)", move="net.cuda()")
+    (note,) = run(code, fails=True)[0].notes
+    assert note.startswith("net is larger than the card: its 16-bit weights take 16.25 GiB")
+    assert "were there), in 4 bits about 4.55 GiB, which it holds." in note
+
+
 @pytest.mark.parametrize(
     ("before", "move"),
     [
-        ("net.to(torch.bfloat16)", "net.cuda()"),  # it is in half precision already
+        ("net.double()", "net.cuda()"),
         ("net[0].cuda()", "x = torch.empty(20 << 30, device='cuda')"),  # something else is large
     ],
-    ids=["half", "another tensor"],
+    ids=["other numbers", "another tensor"],
 )
 def test_where_float32_weights_are_not_the_cause_nothing_is_said(before, move):
     oom, _ = run(LOADING.format(layers=130, before=before, move=move), fails=True)

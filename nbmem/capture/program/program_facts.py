@@ -152,6 +152,7 @@ def _static_facts(tree: ModuleTree) -> tuple[dict[str, Any], list[int]]:
         "float32_bytes": _bytes([p for p in on_card if p.dtype == torch.float32]),
         "host_bytes": _bytes(on_host),
         "host_is_float32": all(p.dtype == torch.float32 for p in on_host),
+        "host_is_half": all(p.dtype in {torch.float16, torch.bfloat16} for p in on_host),
         "host_sizes": sorted({p.numel() * p.element_size() for p in on_host})[-MOST_SIZES:],
         "blocks": _blocks(torch, tree),
         "libraries": library_models(tree),

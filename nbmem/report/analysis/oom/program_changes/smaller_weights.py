@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.allocator.rounding import MIN_BLOCK
 from nbmem.core.units import format_bytes
+from nbmem.report.analysis.library_calls import library_model
 from nbmem.report.analysis.oom.trial import Outcome
 from nbmem.report.analysis.program_names import code_name
 from nbmem.report.model import Finding
@@ -28,7 +29,7 @@ https://github.com/bitsandbytes-foundation/bitsandbytes/blob/0.48.1/bitsandbytes
 def smaller_weights(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
     """Yield the model in bfloat16, if the card holds all of it so."""
     model = _moved(trial.case)
-    if model is None or not _fits(trial.case, model, _whole(model) // 2):
+    if model is None or _is_half(model) or not _fits(trial.case, model, _whole(model) // 2):
         return
     whole, name = _whole(model), code_name(model)
     yield (
@@ -47,25 +48,35 @@ def smaller_weights(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
 
 
 def too_large_note(case: FailedRequest) -> str | None:
-    """Return a note on a model that does not fit even in bfloat16.
+    """Return a note on a model that does not fit even in 16 bits.
 
     None if it fits, or if no model was being moved.
     """
     model = _moved(case)
-    if model is None or _fits(case, model, _whole(model) // 2):
+    if model is None or (not _is_half(model) and _fits(case, model, _whole(model) // 2)):
         return None
-    whole = _whole(model)
-    four = int(whole * FOUR_BIT)
-    holds = "which it holds" if _fits(case, model, four) else "which is too much as well"
+    whole, half = _whole(model), _is_half(model)
+    four = _in_four_bits(model, whole * (2 if half else 1))
+    fits = _fits(case, model, four)
+    holds = "which it holds" if fits else "which is too much as well"
+    inner = library_model(model)
+    load = (
+        " Load it with quantization_config=BitsAndBytesConfig(load_in_4bit=True)."
+        if fits and inner is not None and inner["library"] == "transformers"
+        else ""
+    )
+    kind, bfloat16 = "float32", f", in bfloat16 {format_bytes(whole // 2)}"
+    if half:
+        kind, bfloat16 = "16-bit", ""
     return (
-        f"{model['name']} is larger than the card: its float32 weights take {format_bytes(whole)} "
-        f"({_there(model)}), in bfloat16 {format_bytes(whole // 2)}, in 4 bits about "
-        f"{format_bytes(four)}, {holds}. Accelerate's device_map keeps a part of them on the host."
+        f"{model['name']} is larger than the card: its {kind} weights take {format_bytes(whole)} "
+        f"({_there(model)}){bfloat16}, in 4 bits about {format_bytes(four)}, {holds}.{load} "
+        "Accelerate's device_map keeps a part of them on the host."
     )
 
 
 def _moved(case: FailedRequest) -> dict[str, Any] | None:
-    """Return the float32 model that is partly on the card, or None."""
+    """Return the model of 16 or 32 bits that is partly on the card, or None."""
     modules = case.card_ledger.session.facts.get("modules") or []
     partly = [m for m in modules if m["bytes"] and m.get("host_bytes") and not m.get("called")]
     model = max(partly, key=lambda m: int(m["bytes"]), default=None)
@@ -75,7 +86,24 @@ def _moved(case: FailedRequest) -> dict[str, Any] | None:
     if not any(size <= case.size < size + MIN_BLOCK for size in model["host_sizes"]):
         return None  # the request was for none of its weights
     whole_float32 = model["float32_bytes"] == model["bytes"] and model["host_is_float32"]
-    return model if whole_float32 and model["bytes"] > DOMINANT * allocated else None
+    plain = whole_float32 or _is_half(model)
+    return model if plain and model["bytes"] > DOMINANT * allocated else None
+
+
+def _in_four_bits(model: dict[str, Any], float32: int) -> int:
+    """Return the bytes in 4 bits; tables of a vocabulary stay in 16.
+
+    Args:
+        model: The model.
+        float32: Its bytes in float32.
+    """
+    head = model.get("head") or {"words": 0, "width": 0}
+    tables = 2 * 4 * int(head["words"]) * int(head["width"])
+    return int(max(float32 - tables, 0) * FOUR_BIT) + tables // 2
+
+
+def _is_half(model: dict[str, Any]) -> bool:
+    return not model["float32_bytes"] and bool(model.get("host_is_half"))
 
 
 def _whole(model: dict[str, Any]) -> int:
