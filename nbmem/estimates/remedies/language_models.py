@@ -305,7 +305,7 @@ class OffloadedCache(_PastedLines):
 
 
 class RepeatedHeads(_PastedLines):
-    """Keys and values repeated for each head, where no fused kernel shares them."""
+    """Repeated keys and values, where no fused kernel shares them."""
 
     key = "repeated_heads"
     title = "fused attention for grouped heads"

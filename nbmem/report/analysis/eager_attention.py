@@ -1,4 +1,4 @@
-"""Find the matrices of a transformer's attention that no fused kernel computes.
+"""Find the matrices of attention that no fused kernel computes.
 
 They have a score for each pair of positions. The model's configuration names its attention, and the
 names of saved tensors have their shapes: their last two dimensions are equal. Temporaries of the
@@ -77,9 +77,12 @@ class EagerAttention:
     half: bool = False
 
     def still_takes(self, held: int) -> int:
-        """Return the bytes at most that fused attention takes for so many of matrices.
+        """Return the bytes at most that fused attention takes instead.
 
-        That is a mask, or the repeated keys and values.
+        They are of a mask, or of repeated keys and values.
+
+        Args:
+            held: Bytes of the matrices.
         """
         return held * 2 * _HEAD // max(self.positions, 1) if self.grouped else self.mask_bytes
 
@@ -108,7 +111,7 @@ class EagerAttention:
 
 
 def grouped_attention(card_ledger: CardLedger) -> EagerAttention | None:
-    """Describe torch's attention of a model with grouped heads, or return None.
+    """Describe torch's attention of grouped heads, or return None.
 
     Whether it writes matrices is not looked at.
     """
