@@ -365,7 +365,8 @@ def _named_tensors(
             names.made(tensor)
         if names.call is not None:
             names.call(f"{name}{where}", tensor)
-        kind = Category.WEIGHTS if is_parameter(tensor) else Category.USER_TENSORS
+        own = is_parameter(tensor) and names.member(tensor) is None  # no module has it
+        kind = Category.WEIGHTS if own else Category.USER_TENSORS
         for seen in observe_parts(tensor, kind, f"{name}{where}"):
             yield seen._replace(part=LOGITS) if is_logits_path(name) else seen
         gradient = gradient_of(tensor)
