@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 NO_RANKS = "it has no worlds of ranks"
 NO_TABLE = "it is on one card, and is not asked about all"
 NO_MODELS = "it runs programs, and no language models by their names"
-"""What it cannot do of `--ranks`, `--gpu all` and `--model`."""
+NO_CONTEXT = "it changes no length of a program's sequences"
+"""What it cannot do of `--ranks`, `--gpu all`, `--model` and `fit context`."""
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
+from nbmem.engine.choice import NO_CONTEXT, choose
 from nbmem.estimates.language_models.settings import (
     DTYPES,
     METHODS,
@@ -99,6 +100,7 @@ def check_context(variable: str, options: argparse.Namespace) -> None:
             f"Of a --model the context is searched, and not {variable}: write context. For other "
             "variables, name a script or a cell."
         )
+    choose(options.engine, NO_CONTEXT)
     if options.between is not None or options.step != 1 or options.ranks is not None:
         raise UsageError(
             "All lengths of the context are searched, for one card: leave out --between, --step "
