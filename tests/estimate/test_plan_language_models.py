@@ -70,7 +70,9 @@ def run(source, *keys):
         pytest.param("offloaded_cache", HALF, GENERATION, marks=pytest.mark.long),
     ],
 )
-def test_the_lines_hold_what_the_remedy_holds(key, made, used):
+def test_the_lines_hold_what_the_remedy_holds(key, made, used, monkeypatch):
+    kept = importlib.import_module("transformers.integrations.sdpa_attention")
+    monkeypatch.setattr(kept, "use_gqa_in_sdpa", kept.use_gqa_in_sdpa)  # pasted lines change it
     plain, changed = run(made + used), run(made + used, key)
     assert changed.refused is None
     assert changed.probe.allocated < plain.probe.allocated
