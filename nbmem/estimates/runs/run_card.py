@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import sys
 import traceback
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -141,7 +142,7 @@ def run_forked(work: Callable[[], Result]) -> Result:
     Raises:
         NbmemError: The function raised one, or its process has ended.
     """
-    if not process.active():
+    if sys.platform == "win32" or not process.active():
         return work()
     reader, writer = os.pipe()
     child = os.fork()
