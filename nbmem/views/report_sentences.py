@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import BESIDE, LABELS, MEANINGS, ON_OTHERS, Category
+from nbmem.core.session.engines import RULES
 from nbmem.core.units import format_bytes, format_ms
 from nbmem.views.markup import one_line
 
@@ -89,8 +90,9 @@ def card(device: DeviceInfo) -> str:
 
 
 def virtual(device: DeviceInfo) -> str:
-    """Say that a card is virtual, with the engine of its figures if known."""
-    return f"virtual, engine {one_line(device.engine)}" if device.engine else "virtual"
+    """Say that a card is virtual, and that its engine is torch if it is."""
+    other = device.engine and device.engine != RULES
+    return f"virtual, engine {one_line(device.engine)}" if other else "virtual"
 
 
 def whole(device: DeviceInfo) -> str:

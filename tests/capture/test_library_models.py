@@ -54,6 +54,7 @@ def test_a_transformer_says_what_it_can_do():
             "checkpoints": True,
             "attention": "eager",
             "sdpa": True,
+            "grouped": False,
             "keeps": True,
             "plain": True,
         }

@@ -30,7 +30,7 @@ def test_demo_shows_its_code_and_its_report(nbmem):
     done = nbmem("demo", "--gpu", "T4")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith('"""Train a small CNN for three steps."""\nimport torch\n')
-    assert "demo.py on Tesla T4 (virtual, engine rules)" in done.stdout
+    assert "demo.py on Tesla T4 (virtual)" in done.stdout
 
 
 def test_demo_opens_its_page(nbmem, tmp_path):

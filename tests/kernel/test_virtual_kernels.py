@@ -117,7 +117,7 @@ def test_a_real_kernel_has_its_card_in_the_first_cell():
         cell = "%%memtrace\nkept = torch.zeros(1 << 18, device='cuda')"
         client.execute_interactive(cell, output_hook=hook, timeout=60)
         report = "".join(shown)
-        assert "on Tesla T4 (virtual, engine rules)" in report
+        assert "on Tesla T4 (virtual)" in report
         assert "user tensors             1.0 MiB" in report
         assert "on a virtual Tesla T4" in client.kernel_info(reply=True)["content"]["banner"]
     finally:

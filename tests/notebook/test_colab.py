@@ -114,7 +114,7 @@ def test_the_html_says_what_the_text_says(shown):
     report = outputs[1][0].data
     for words in (
         ": 8.0 MiB allocated",
-        "Tesla T4 (virtual, engine rules)",
+        "Tesla T4 (virtual)",
         "user tensors",
         "temporaries",
     ):

@@ -75,7 +75,7 @@ def test_names_are_those_that_fit(shell):
     cell = "%%nbmem fit \nwidth = 64\nlabel = 'x'\nfor batch in (1, 2):\n    depth = 3  # layers\n"
     flags = {"--gpu", "--ranks", "--margin", "--between", "--step", "--json", "--html", "--help"}
     flags |= {"--model", "--batch", "--method", "--dtype", "--optimizer", "--bits", "--lora-rank"}
-    flags |= {"--lora-targets", "--no-checkpointing", "--no-autocast"}
+    flags |= {"--lora-targets", "--no-checkpointing", "--no-autocast", "--engine"}
     assert tab(shell, cell, len("%%nbmem fit ")) == {"width", "depth", "batch", *flags}
 
 

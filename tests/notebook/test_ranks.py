@@ -41,7 +41,7 @@ def test_a_notebook_is_one_rank_of_many_until_it_leaves(shell, capsys, monkeypat
     assert told.startswith("This notebook is rank 37 of 64, on 8 virtual NVIDIA H100 80GB HBM3")
     assert "Its card is cuda:5 (LOCAL_RANK)" in told
     report = output_of(shell, capsys, f"%%memtrace --no-widget\n{TRAIN}")
-    assert "rank 37 of 64, on NVIDIA H100 80GB HBM3 (cuda:5, virtual, engine rules)" in report
+    assert "rank 37 of 64, on NVIDIA H100 80GB HBM3 (cuda:5, virtual)" in report
     assert shell.user_ns["dist"].get_rank() == 37
     shard = shell.user_ns["model"].weight.to_local()
     assert shard.untyped_storage().nbytes() == 640 * 4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -11,7 +13,7 @@ from nbmem.core.session.holders import HolderKind
 from nbmem.core.session.tensor_names import VIEW
 from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.tips.purpose_names import marks_intended_copy
-from nbmem.report.tips.weight_names import split_name, weight_forms
+from nbmem.report.tips.weight_names import split_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -167,8 +169,9 @@ def built_again(e: Evidence) -> tuple[str, str, Ints]:
 def _weights_of(e: Evidence, module: str) -> dict[str, str]:
     """Return the shape and type of a module's weights, by their path in it."""
     start = f"{module}."
-    forms = weight_forms(e).items()
-    return {n.removeprefix(start): f.removesuffix(VIEW) for n, f in forms if n.startswith(start)}
+    names = sorted(e.weight_forms)  # those of other modules cost no call each
+    own = takewhile(lambda name: name.startswith(start), names[bisect_left(names, start) :])
+    return {name.removeprefix(start): e.weight_forms[name].removesuffix(VIEW) for name in own}
 
 
 def _trained(e: Evidence) -> dict[str, set[str]]:

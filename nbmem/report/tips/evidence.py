@@ -13,6 +13,7 @@ from nbmem.report.analysis.cache_releases import had_room, releases_by_user, rel
 from nbmem.report.analysis.growth import find_growth, step_ends
 from nbmem.report.analysis.growth_candidates import candidates_at
 from nbmem.report.analysis.program_names import code_name, largest_model, largest_optimizer
+from nbmem.report.tips.weight_names import weight_forms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -73,14 +74,11 @@ class Evidence:
 
     @property
     def card_known(self) -> bool:
-        """True if the card's size is known.
-
-        A snapshot of the user's own does not contain it.
-        """
+        """True if the card's size is known; snapshots do not contain it."""
         return self.trace.info.torch != "unknown"
 
     def worth(self, count: int) -> bool:
-        """Return whether so many bytes are worth a tip in this recording."""
+        """Return whether so many bytes are worth a tip here."""
         return count >= max(LEAST, LEAST_SHARE * self.report.peak.reserved)
 
     def matters(self, count: int, share: float = OF_THE_CARD) -> bool:
@@ -115,6 +113,11 @@ class Evidence:
         """
         small = self.dominates(gain, NEEDLESS) and self.matters(gain, NEEDLESS_OF_CARD)
         return self.dominates(gain, LARGE_PART) or small
+
+    @cached_property
+    def weight_forms(self) -> dict[str, str]:
+        """Shape and type of each weight seen, by its name in the notebook."""
+        return weight_forms(self.trace.identities, self.session.names)
 
     # --- is memory short?
 

@@ -13,9 +13,9 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import VIEW
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from nbmem.report.tips.evidence import Evidence
+    from nbmem.core.session.session import StorageLabels
 
 OWNED = (Category.WEIGHTS, Category.BUFFERS, Category.OPTIMIZER_STATE)
 """Categories of what a model or its optimizer uses; a loaded checkpoint is none of them."""
@@ -61,14 +61,15 @@ def shared_prefix(keys: Iterable[str]) -> str:
     return "".join(f"{parts[0]}." for parts in shared)
 
 
-def weight_forms(e: Evidence) -> dict[str, str]:
-    """Return the shape and type of each weight seen, by its name.
+def weight_forms(labels: StorageLabels, texts: Sequence[str]) -> dict[str, str]:
+    """Return the shape and type of each weight, by its name in the notebook.
 
-    It is the name in the notebook.
+    Args:
+        labels: What probes recorded.
+        texts: The session's names.
     """
-    identities = e.trace.identities
-    rows = np.flatnonzero(identities.category == Category.WEIGHTS)
-    names = (e.session.names[i] for i in np.unique(identities.name[rows]).tolist())
+    rows = np.flatnonzero(labels.category == Category.WEIGHTS)
+    names = (texts[i] for i in np.unique(labels.name[rows]).tolist())
     return dict(filter(None, map(split_name, names)))
 
 

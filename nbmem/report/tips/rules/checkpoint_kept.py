@@ -34,7 +34,6 @@ from nbmem.report.tips.weight_names import (
     WeightNames,
     last_key,
     shared_prefix,
-    weight_forms,
 )
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _named(e: Evidence) -> Iterator[Finding]:
-    weights = WeightNames(weight_forms(e) if e.held else {})
+    weights = WeightNames(e.weight_forms if e.held else {})
 
     def has_weight_form(held: HeldStorage) -> bool:
         return held.form in weights.forms and bool(_keys(held)) and not _is_owned(e, held)

@@ -32,7 +32,6 @@ from nbmem.report.tips.weight_names import (
     WeightNames,
     last_key,
     split_name,
-    weight_forms,
 )
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ def _named_as_weights(e: Evidence) -> tuple[Ints, str]:
     Also returns a text that says what held them: `state_dict in main() held`.
     """
     card_ledger = e.card_ledger
-    weights = WeightNames(weight_forms(e))
+    weights = WeightNames(e.weight_forms)
     found: dict[Variable, list[int]] = {}
     early = card_ledger.phases.named(card_ledger.born_in, "load")
     freed = card_ledger.allocations.freed < card_ledger.events

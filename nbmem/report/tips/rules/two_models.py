@@ -40,7 +40,6 @@ from nbmem.report.tips.copied_models import built_again, copies
 from nbmem.report.tips.purpose_names import marks_intended_copy
 from nbmem.report.tips.rule import Rule, fmt
 from nbmem.report.tips.unused_models import idle_at_peak, replaced_models, unused_models
-from nbmem.report.tips.weight_names import weight_forms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -204,7 +203,7 @@ def _copies(e: Evidence) -> Iterator[Finding]:
     }
     if not others:
         return
-    forms = Counter(f for n, f in weight_forms(e).items() if n.startswith(f"{model}."))
+    forms = Counter(f for n, f in e.weight_forms.items() if n.startswith(f"{model}."))
     for root, kind in others.items():
         mine = e.held_only_by(HolderKind.NAME, root=root)
         freed = e.freed_bytes(mine)
