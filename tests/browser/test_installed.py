@@ -40,7 +40,7 @@ def test_the_wheel_holds_the_package_and_the_extension_once():
     assert not [name for name in names if name.startswith("nbmem/labextension")]
     assert "nbmem/virtual/cards.toml" in names
     scripts = r"static/((explorer|page|bokeh)\.js|(explorer|viewer)\.css|bokeh\.LICENSE\.txt)"
-    data = r"virtual/cards\.toml|language_models/published\.toml|engine/(README\.md|src/[\w/.]+)"
+    data = r"virtual/cards\.toml|language_models/published\.toml|engine/(README\.md|src/[\w/.-]+)"
     allowed = rf"\.py|py\.typed|{data}|{scripts}"
     assert not [n for n in names if n.startswith("nbmem/") and not re.search(f"({allowed})$", n)]
     extension = {name.split(PLACE)[1] for name in names if PLACE in name}
