@@ -594,3 +594,20 @@ def test_a_report_that_is_renewed_keeps_what_a_person_has_chosen(notebook, page)
     expect(lines).to_have_attribute("aria-selected", "true")
     expect_read(page, event_of, 0)
     expect(page.locator(".nbmem-LineMark")).to_have_count(1)
+
+
+@pytest.mark.cells(
+    "%load_ext nbmem",
+    "%%nbmem fit n --gpu T4\nimport torch\nn = 4\n"
+    "x = torch.empty(n << 27, dtype=torch.uint8, device='cuda')",
+)
+def test_the_value_of_a_fit_is_dragged_below_its_cell(notebook, page, pictures):
+    notebook.run(0)
+    notebook.run(1)
+    page.get_by_test_id("nbx-fit").wait_for()
+    said = page.get_by_test_id("nbx-fit-said")
+    expect(said).to_have_text("n = 113 fits: the process takes 14.22 GiB")
+    page.get_by_test_id("nbx-fit-slider").focus()
+    page.keyboard.press("ArrowRight")
+    expect(said).to_contain_text("n = 114 does not fit")
+    picture(page, pictures, "fit")

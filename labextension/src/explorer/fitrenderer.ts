@@ -5,6 +5,7 @@ import { Widget } from '@lumino/widgets';
 
 import { h } from './dom.js';
 import { fitChart, fitOf } from './fitchart.js';
+import { keepKeys } from './keys.js';
 
 export class FitRenderer extends Widget implements IRenderMime.IRenderer {
   constructor(private readonly _mimeType: string) {
@@ -13,12 +14,22 @@ export class FitRenderer extends Widget implements IRenderMime.IRenderer {
   }
 
   renderModel(model: IRenderMime.IMimeModel): Promise<void> {
+    this._endKeys();
     try {
       const chart = fitChart(fitOf(model.data[this._mimeType]));
-      this.node.replaceChildren(h('div', { class: 'nbx-Report' }, chart));
+      const report = h('div', { class: 'nbx-Report' }, chart);
+      this._endKeys = keepKeys(report); // the slider's arrows are JupyterLab's, too
+      this.node.replaceChildren(report);
     } catch (error) {
       this.node.replaceChildren(h('p', { class: 'nbx-Words' }, (error as Error).message));
     }
     return Promise.resolve();
   }
+
+  dispose(): void {
+    this._endKeys();
+    super.dispose();
+  }
+
+  private _endKeys: () => void = () => undefined;
 }
