@@ -106,7 +106,7 @@ def _on_stand_in(name: str) -> Choice:
         virtual=True,
         sentence=(
             f"Running on {card_names.described(here)}: its memory is accounted for by torch's own "
-            "code (engine torch), and no values are computed."
+            "code (engine torch), and values are computed of small tensors alone."
         ),
     )
 

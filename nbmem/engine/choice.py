@@ -14,7 +14,7 @@ NO_RANKS = "it has no worlds of ranks"
 NO_TABLE = "it is on one card, and is not asked about all"
 NO_MODELS = "it runs programs, and no language models by their names"
 NO_CONTEXT = "it changes no length of a program's sequences"
-"""What it cannot do of `--ranks`, `--gpu all`, `--model` and `fit context`."""
+"""Why the engine torch cannot answer `--ranks`, `--gpu all`, `--model` and `fit context`."""
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:

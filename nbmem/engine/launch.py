@@ -44,12 +44,13 @@ def state_file(folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
     for path in folder.glob("state.*"):
         number = path.suffix[1:]
-        if not (number.isdecimal() and _is_alive(int(number))):
+        if not (number.isdecimal() and is_alive(int(number))):
             path.unlink(missing_ok=True)
     return folder / f"state.{os.getpid()}"
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Return whether a process of this number runs; for POSIX alone."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

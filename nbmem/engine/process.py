@@ -12,15 +12,7 @@ ENGINE = "NBMEM_ENGINE"
 card: the tests ask it what nbmem would see on one."""
 GPU, VALUES = "STANDIN_GPU", "STANDIN_VALUES"
 VARIABLES = (
-    *(
-        ENGINE,
-        GPU,
-        "STANDIN_COUNT",
-        "STANDIN_SITE",
-        "STANDIN_STATE",
-        VALUES,
-        "STANDIN_TOTAL",
-    ),
+    *(ENGINE, GPU, VALUES, "STANDIN_COUNT", "STANDIN_SITE", "STANDIN_STATE", "STANDIN_TOTAL"),
     *("STANDIN_OTHERS", "TRITON_LIBCUDA_PATH"),
 )
 """What the launch sets beside the two lists of libraries."""

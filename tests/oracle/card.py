@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbmem.engine.launch import is_alive
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -197,7 +199,7 @@ def _others(held: Mapping[int, int] | int | None) -> None:
         content = file.read()
         free = (at for at in range(0, len(content), SLOT) if not _pid(content, at))
         for (pid, size), at in zip(held.items(), free, strict=False):
-            if not _alive(pid):
+            if not is_alive(pid):
                 raise OnlyVirtualError(f"No process {pid} is there to hold memory.")
             file.seek(at)
             file.write(struct.pack("=iI16q", pid, 0, *[size] * 16))
@@ -213,16 +215,6 @@ def _slots() -> list[tuple[int, tuple[int, ...]]]:
 
 def _pid(content: bytes, at: int) -> int:
     return int(struct.unpack_from("=i", content, at)[0])
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def on_a_real_card() -> Any:

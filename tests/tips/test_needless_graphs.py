@@ -118,7 +118,7 @@ NEAR = {
     "summed_losses": "summed_losses: a state goes on",
     "unused_gradients": "unused_gradients: a critic's own",
 }
-"""Those that near_misses.py runs."""
+"""Programs that near_misses.py runs, by the rule that they nearly break."""
 
 
 @pytest.mark.parametrize("name", sorted(SILENT.keys() - set(NEAR.values())))

@@ -63,12 +63,11 @@ class EstimateProcess:
 
             where = launch.environment(self._card or DEFAULT)
             self._process = worker_processes.start_on(where)
-            state = dataclasses.replace(state, environment=where)
         else:
+            where = worker_processes.process_environment()
             self._process = worker_processes.take()
-            state = dataclasses.replace(state, environment=worker_processes.process_environment())
         try:
-            self._send(state)
+            self._send(dataclasses.replace(state, environment=where))
         except BaseException:  # Ctrl-C while it starts: no other code would end it
             self.__exit__(*sys.exc_info())
             raise

@@ -91,23 +91,24 @@ def _with_data(e: Evidence) -> Iterator[Copy]:
     if chief is None or model is None:
         return
     own = {way.path: held.form for held in e.held for way in held.holders}
-    weights = _weights_of(e, model)
+    weights, called = _weights_of(e, model), _called(e)
     for place in (m["name"] for m in e.modules if m["class"] == chief["class"]):
+        if place == model or place in called:
+            continue
         mine: dict[str, HeldStorage] = {}
         for held in e.held_only_by(HolderKind.NAME, root=place):
             path = held.name_in(place).removeprefix(f"{place}.")
             if path not in weights and own.get(f"{model}.{path}") == held.form:
                 mine[path] = held
-        if place != model and place not in _called(e):
-            yield Copy(
-                place=place,
-                title=f"`{place}` is a copy of `{model}` with its data",
-                cure="copy only the weights",
-                evidence=f"{model} has tensors that are no weights, and {place}, which is not "
-                f"called, has its own: {', '.join(sorted(mine))}.",
-                code="\n".join(f"{place}.{path} = None" for path in sorted(mine)),
-                storages=list(mine.values()),
-            )
+        yield Copy(
+            place=place,
+            title=f"`{place}` is a copy of `{model}` with its data",
+            cure="copy only the weights",
+            evidence=f"{model} has tensors that are no weights, and {place}, which is not "
+            f"called, has its own: {', '.join(sorted(mine))}.",
+            code="\n".join(f"{place}.{path} = None" for path in sorted(mine)),
+            storages=list(mine.values()),
+        )
 
 
 def _frozen_twice(e: Evidence) -> Iterator[Copy]:

@@ -1,11 +1,19 @@
-"""Round ticks for axes of bytes and of counts."""
+"""Round ticks for axes of bytes and of counts, and the lines at them."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from nbmem.core.units import GIB, KIB, MIB
+from nbmem.views.charts.svg import label, rule
+from nbmem.views.palette import INK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbmem.views.markup import Markup
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +31,22 @@ def byte_ticks(top: int, *, most: int = 5) -> list[Tick]:
     """Return ticks from 0 that do not exceed `top` bytes."""
     size, unit = next((u for u in _BYTE_UNITS if top >= u[0]), _BYTE_UNITS[-1])
     return _ticks(top, size, unit, most)
+
+
+def byte_lines(top: int, left: int, right: int, y: Callable[[float], float]) -> list[Markup]:
+    """Draw a line across the picture at each round amount, with its text.
+
+    Args:
+        top: Bytes at the upper edge.
+        left: Where the lines begin, in pixels.
+        right: Where they end.
+        y: Returns the height of an amount in pixels.
+    """
+    parts = []
+    for tick in byte_ticks(top):
+        parts.append(rule(left, y(tick.at), right, y(tick.at), stroke=INK, stroke_opacity="0.3"))
+        parts.append(label(left - 8, y(tick.at) + 4, tick.text, anchor="end"))
+    return parts
 
 
 def count_ticks(top: int, *, most: int = 6) -> list[Tick]:

@@ -46,7 +46,7 @@ def overlay(comparison: Comparison) -> Picture | None:
         return None
     field = Field(LEFT, TOP, RIGHT, BOTTOM, int(highest * 1.08))
     parts = [
-        *_grid(field),
+        *axes.byte_lines(field.most, LEFT, RIGHT, field.y),
         *_curves(a.course.allocated, a.course.reserved, at_a, end, field, colour=_A, filled=True),
         *_curves(b.course.allocated, b.course.reserved, at_b, end, field, colour=_B, filled=False),
     ]
@@ -104,15 +104,6 @@ def _curves(  # noqa: PLR0913 - two curves, where they lie and how they look
             stroke_dasharray="5 3",
         ),
     ]
-
-
-def _grid(field: Field) -> list[Markup]:
-    parts = []
-    for tick in axes.byte_ticks(field.most):
-        y = field.bottom - field.height * tick.at / field.most
-        parts.append(rule(LEFT, y, RIGHT, y, stroke=INK, stroke_opacity="0.3"))
-        parts.append(label(LEFT - 8, y + 4, tick.text, anchor="end"))
-    return parts
 
 
 def _legend(a: Side, b: Side) -> list[Markup]:

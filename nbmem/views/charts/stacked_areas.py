@@ -45,6 +45,10 @@ class Field(NamedTuple):
         """Pixels from bottom to top."""
         return self.bottom - self.top
 
+    def y(self, count: float) -> float:
+        """Return the height of an amount in pixels."""
+        return self.bottom - self.height * count / self.most
+
 
 def rows_by_column(moments: Timeline, end: int, columns: int) -> Ints:
     """Choose the moment to draw in each pixel column: the highest one.

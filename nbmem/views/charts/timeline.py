@@ -110,11 +110,7 @@ def _limit(report: Report) -> int | None:
 
 
 def _grid(scale: _Scale, counted: str) -> list[Markup]:
-    parts = []
-    for tick in axes.byte_ticks(scale.top):
-        y = scale.y(tick.at)
-        parts.append(rule(LEFT, y, RIGHT, y, stroke=INK, stroke_opacity="0.3"))
-        parts.append(label(LEFT - 8, y + 4, tick.text, anchor="end"))
+    parts = axes.byte_lines(scale.top, LEFT, RIGHT, scale.y)
     for tick in axes.count_ticks(scale.end):
         x = LEFT + _COLUMNS * tick.at / max(scale.end, 1)
         anchor = "end" if x > RIGHT - 24 else "middle"
