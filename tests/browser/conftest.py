@@ -25,6 +25,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+_STORED = "cookies,local_storage,indexeddb"
 NEEDED = ("playwright", "jupyterlab", "notebook", "ipykernel", "torch")
 
 
@@ -86,15 +87,24 @@ def notebook7(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def browser():
-    """Chromium, without a window."""
+def browser(tmp_path_factory):
+    """Chromium without a window, its tabs 1344 pixels wide.
+
+    It has a folder of its own, in which it keeps JupyterLab compiled from one test to the next.
+    """
     from playwright.sync_api import expect, sync_playwright
 
     expect.set_options(timeout=30_000)
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
+        browser = playwright.chromium.launch_persistent_context(
+            tmp_path_factory.mktemp("chromium"),
+            executable_path=CHROMIUM,
+            args=FLAGS,
+            viewport={"width": 1344, "height": 840},
+        )
+        browser.set_default_timeout(30_000)
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(autouse=True)
@@ -109,13 +119,21 @@ def _nothing_is_left(request):
 
 @pytest.fixture
 def context(browser):
-    """A window of 1344 pixels; an error of the extension's own fails the test."""
-    context = browser.new_context(viewport={"width": 1344, "height": 840})
-    context.set_default_timeout(30_000)
+    """The browser without tabs; an error of the extension's own fails the test."""
     errors = []
-    context.on("weberror", lambda error: errors.append(error.error.stack))
-    yield context
-    context.close()
+
+    def add(error):
+        errors.append(error.error.stack)
+
+    browser.on("weberror", add)
+    yield browser
+    browser.remove_listener("weberror", add)
+    first, *tabs = browser.pages  # it ends with its last tab
+    for tab in tabs:
+        tab.close()
+    devtools = browser.new_cdp_session(first)
+    devtools.send("Storage.clearDataForOrigin", {"origin": "*", "storageTypes": _STORED})
+    devtools.detach()
     assert not [stack for stack in errors if "nbmem" in stack]
 
 

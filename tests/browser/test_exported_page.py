@@ -34,11 +34,12 @@ DROP = """([name, data]) => {
 
 @pytest.fixture
 def offline(context):
-    context.set_offline(True)
-    asked = []
-    context.on("request", lambda request: asked.append(request.url))
     page = context.new_page()
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    context.set_offline(True)
     yield page
+    context.set_offline(False)
     elsewhere = [url for url in asked if not url.startswith(("file:", "data:", "blob:"))]
     assert not elsewhere
 
