@@ -93,7 +93,7 @@ def test_what_runs_behind_a_frozen_layer_has_the_name_of_its_own_module():
 
 def test_a_kind_of_forward_that_comes_late_is_named_once_it_comes_again(monkeypatch):
     monkeypatch.setattr(running_modules, "BACKWARDS", 2)
-    monkeypatch.setattr("nbmem.capture.record.tensor_labels.BACKWARDS", 2)
+    monkeypatch.setattr("nbmem.capture.record.saved_tensor_log.BACKWARDS", 2)
     found = names_of(Net().cuda(), *[ROWS] * 6, 2 * ROWS, 2 * ROWS)
     assert f"saved after model.up (silu) ({2 * ROWS}, 512) float32" in found
 

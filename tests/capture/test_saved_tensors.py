@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="there is no graph without torch")
 import nbmem
 from nbmem import virtual
 from nbmem.capture.graphs import saved_tensors
-from nbmem.capture.record import tensor_labels
+from nbmem.capture.record import saved_tensor_log
 from nbmem.core.session.categories import Category
 from nbmem.report.ledger.card_ledger import CardLedger
 
@@ -111,7 +111,7 @@ def test_one_graph_of_each_kind_is_read_and_names_the_others(monkeypatch):
         read.append(1)
         return whole(*args)
 
-    monkeypatch.setattr("nbmem.capture.record.tensor_labels.saved_tensors", counted)
+    monkeypatch.setattr("nbmem.capture.record.saved_tensor_log.saved_tensors", counted)
     model = Net().cuda()
     with nbmem.trace("run") as trace:
         train(model, 4, 4, 4, 4, 4, 4, 8, 8)
@@ -202,7 +202,7 @@ def test_a_graph_that_cannot_be_read_costs_only_the_names(monkeypatch):
     def broken(*_):
         raise ValueError("a new kind")
 
-    monkeypatch.setattr("nbmem.capture.record.tensor_labels.saved_tensors", broken)
+    monkeypatch.setattr("nbmem.capture.record.saved_tensor_log.saved_tensors", broken)
     model = Net().cuda()
     with nbmem.trace("run") as trace:
         train(model, 4, 4)
@@ -212,7 +212,9 @@ def test_a_graph_that_cannot_be_read_costs_only_the_names(monkeypatch):
 
 
 def test_a_torch_that_does_not_show_them_is_said(monkeypatch):
-    monkeypatch.setattr(tensor_labels, "why_unreadable", lambda: "torch 2.6.0 does not show them")
+    monkeypatch.setattr(
+        saved_tensor_log, "why_unreadable", lambda: "torch 2.6.0 does not show them"
+    )
     net = Net().cuda()
     with nbmem.trace() as trace:
         net(torch.randn(2, 3, 8, 8, device="cuda")).sum().backward()

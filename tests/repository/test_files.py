@@ -19,7 +19,6 @@ LONGER = {
     "nbmem/allocator/caching.py": "the paths of every tensor, and all else that it is asked",
     "nbmem/api/tracing.py": "a trace from its start to its widget: one object, used by its methods",
     "nbmem/report/estimate_results.py": "what estimates answer, for every view",
-    "nbmem/capture/record/tensor_labels.py": "what is seen while a cell runs, and is placed later",
     "nbmem/report/model.py": "the view-model: one frozen record after another",
     "nbmem/capture/record/recorder.py": "a transaction is read in one piece",
 }
@@ -61,7 +60,7 @@ REGISTRIES = {
 """Modules that list others, one entry in each file."""
 FEW = 32
 """Other modules of at most SMALL lines that one sibling alone imports."""
-NINE_IN_TEN = 272
+NINE_IN_TEN = 275
 """Lines that nine modules in ten stay below: a few long ones are let be, a drift is not."""
 LONG_FUNCTION = 60
 LONGER_FUNCTIONS = {

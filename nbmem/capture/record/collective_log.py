@@ -83,7 +83,7 @@ class ShardedName:
     @property
     def name(self) -> str:
         """Path of the parameter below the notebook's name for the model."""
-        path = self._identities.path_by(self._key, self._ref)
+        path = self._identities.owners.path_by(self._key, self._ref)
         if path is None or not path.endswith(self._path):
             return self._to or "sharded parameters"
         root = path.removesuffix(self._path).rstrip(".")

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.capture.tensors.modules import is_module
+from nbmem.core.session.categories import OF_TRAINING
 from nbmem.core.session.session import Holders
 from nbmem.core.units import MIB
 
@@ -24,12 +26,31 @@ state. Those already have names, and the walk takes up to half a second."""
 
 def matters(marks: CounterLog, identities: TensorLabelLog, storage_log: StorageLog) -> bool:
     """Return True if enough unnamed memory lives to justify a heap walk."""
-    named = identities.training_bytes(len(marks.t_ns) - 1)
+    named = _training_bytes(identities, len(marks.t_ns) - 1)
     return any(
         (counters := marks.now(index)) is not None
         and counters.allocated - named.get(index, 0) >= MATTERS
         for index in marks.devices()
     ) or storage_log.matters(MATTERS, named)
+
+
+def _training_bytes(identities: TensorLabelLog, mark: int) -> dict[int, int]:
+    """Return the bytes per card of training tensors seen since a sample.
+
+    These are weights, buffers, gradients and optimizer state. If a module was called, only models
+    in use count: another one may be a forgotten copy.
+    """
+    used = identities.owners_in_use()
+    sizes: dict[int, dict[int, int]] = {}
+    in_use: dict[int, bool] = {id(None): True}
+    for seen, owner in identities.rows.since(mark):
+        if seen.category not in OF_TRAINING:
+            continue
+        if owner is not None and id(owner) not in in_use:
+            in_use[id(owner)] = used is None or id(owner) in used or not is_module(owner.ref())
+        if in_use[id(owner)]:
+            sizes.setdefault(seen.device, {})[seen.addr] = seen.size
+    return {device: sum(found.values()) for device, found in sizes.items()}
 
 
 def columns(storages: Sequence[HeldStorage], names: dict[str, int]) -> Holders:

@@ -47,7 +47,7 @@ class ProgramLog:
             namespace: The notebook's names.
             cycles: Whether to look for the reference by which a module refers to itself.
         """
-        modules = identities.live_modules()
+        modules = identities.owners.live_modules()
         names = {id(module): name for module, name, _ in modules}
         called = {key for key, *_ in self._calls}
         nameless = {name for module, name, _ in modules if name == type(module).__name__}
@@ -69,7 +69,7 @@ class ProgramLog:
             ],
             "optimizers": [
                 {"name": name, **program_facts.optimizer_facts(optimizer)}
-                for optimizer, name in identities.live_optimizers()
+                for optimizer, name in identities.owners.live_optimizers()
             ],
             "batches": batch_sizes(namespace),
             "notebook": running_shell() is not None,

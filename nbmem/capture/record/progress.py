@@ -104,7 +104,7 @@ class ProgressLog:
 
     def _follow_gradients(self) -> None:
         """Update the last backward's gradients, and what zero_grad() has freed."""
-        mark, found, _ = self._identities.last_gradients
+        mark, found, _ = self._identities.gradient_log.last
         if found and mark != self._gradients[0]:
             self._gradients = mark, {(s.device, s.addr): s.size for s in found}
             self._freed.clear()

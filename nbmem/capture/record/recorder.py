@@ -134,7 +134,7 @@ class Recorder:
             self.lost,
             collectives.parts,
             self.storage_log.of_host,
-            self.identities.module_calls,
+            self.identities.graphs.module_calls,
         )
         self._deafen: Callable[[], None] | None = None
         self.to_release: list[tuple[str, Callable[[], None]]] = []
@@ -179,7 +179,7 @@ class Recorder:
         """
         if error is not None:
             with self._kept("the names at the error"):
-                self.identities.failed(error)
+                self.identities.owners.add_names_at_error(error)
 
     def close(self) -> None:
         """Take the last readings and remove whatever was installed.
@@ -296,7 +296,7 @@ class Recorder:
 
         in_use = KNOWN_BLOCKS.at_end(self.at_end)
         pieces = walk_in_pieces(
-            self.names, met=read_graphs, in_use=in_use, suspects=self.identities.live_objects
+            self.names, met=read_graphs, in_use=in_use, suspects=self.identities.owners.live_objects
         )
         while self.held is None:
             with self.hook_events.alone(), self.storage_log.without_additions():
@@ -307,7 +307,7 @@ class Recorder:
             yield coming
         if self.held.hindered:
             self._note_at_work(self.held.hindered, "ended")
-        self.identities.deep |= self.held.deep
+        self.identities.graphs.deep |= self.held.deep
         if self.held.bounds:
             self.facts["bounds"] = [[path, *sizes] for path, sizes in self.held.bounds.items()]
 
@@ -423,7 +423,7 @@ class Recorder:
         """Record what the notebook names, as far as no other thread uses it."""
         if initialized_torch() is None and self.storage_log.registry is None:
             return
-        self.identities.name(self.names)
+        self.identities.owners.add_names(self.names)
         mark = len(self.marks.t_ns) - 1
         seen = self.identities.record_everything(
             mark, self.names, self.hook_events.own_loop_number()

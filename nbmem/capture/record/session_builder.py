@@ -62,7 +62,7 @@ def build_session(
     if devices:
         with recorder.guard("what the loop called"):
             calls = calls_of(
-                recorder.hook_events.hook_events.part(), recorder.identities.name_of, names
+                recorder.hook_events.hook_events.part(), recorder.identities.owners.name_of, names
             )
             devices = [replace(one, calls=placed(calls, one.marks)) for one in devices]
     devices = devices or traces_without_history(recorder, names)

@@ -319,15 +319,20 @@ class ThreadObjects:
     """Objects that one thread's own calls have used.
 
     Attributes:
-        owners: Ids of the thread's modules and optimizers.
-        parameters: Ids of their parameters.
+        parameters: Ids of the parameters of the thread's modules and optimizers.
     """
 
-    __slots__ = ("owners", "parameters")
+    __slots__ = ("_owners", "parameters")
 
     def __init__(self) -> None:
-        self.owners: set[int] = set()
+        self._owners: set[int] = set()
         self.parameters: set[int] = set()
+
+    def is_new(self, owner: Any) -> bool:
+        """Add a module or optimizer; return whether its use is the first."""
+        count = len(self._owners)
+        self._owners.add(id(owner))
+        return len(self._owners) > count
 
 
 class Footprint:
