@@ -13,7 +13,7 @@ from tests.faults.injector import Fault, Target, functions
 
 PARTS = 4
 """The functions in so many tests, for as many workers."""
-RARELY = 6
+RARELY = 10
 """One function in so many is tried here; `python -m tests.faults.views` tries all."""
 
 
