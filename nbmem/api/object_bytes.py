@@ -27,18 +27,18 @@ _MEMBERS = ("_modules", "_parameters", "_buffers")
 """Dictionaries of a module in which its parts are."""
 
 
-def bytes_on_cards(thing: object) -> str | None:
+def bytes_on_cards(obj: object) -> str | None:
     """Write what an object holds on the cards, by category; None for nothing.
 
     For instance `64.0 MiB on cuda:0: weights 32.0 MiB, gradients 32.0 MiB`. None of the user's code
     runs. Nothing is read while another thread may use tensors.
     """
-    if not (is_tensor(thing) or is_module(thing) or is_optimizer(thing)):
+    if not (is_tensor(obj) or is_module(obj) or is_optimizer(obj)):
         return None
     if threads_using_tensors():
         return None
     with without_torch_function():
-        storages = _each_once(_storages(thing))
+        storages = _each_once(_storages(obj))
     cards = sorted({one.device for one in storages})
     parts = [_of_card(card, [one for one in storages if one.device == card]) for card in cards]
     return "; ".join(parts) or None
@@ -47,25 +47,25 @@ def bytes_on_cards(thing: object) -> str | None:
 def member_at(names: Mapping[str, Any], path: str) -> Any:
     """Return what a path leads to; None where that would run the user's code."""
     first, *rest = path.split(".")
-    thing = names.get(first)
+    obj = names.get(first)
     for name in rest:
-        own = attributes_of(thing) or {}
+        own = attributes_of(obj) or {}
         inside = [own, *(own.get(part) for part in _MEMBERS)]
         found = [dict(entries_of(one)) for one in inside if issubclass(type(one), dict)]
-        thing = next((one[name] for one in found if name in one), None)
-    return thing
+        obj = next((one[name] for one in found if name in one), None)
+    return obj
 
 
-def _storages(thing: Any) -> Iterator[ObservedStorage]:
+def _storages(obj: Any) -> Iterator[ObservedStorage]:
     """Yield what an object itself keeps alive."""
-    if is_module(thing):
-        yield from storages_of_module(thing)
-        yield from gradients_of_module(thing)
-    elif is_optimizer(thing):
-        yield from state_of_optimizer(thing)
+    if is_module(obj):
+        yield from storages_of_module(obj)
+        yield from gradients_of_module(obj)
+    elif is_optimizer(obj):
+        yield from state_of_optimizer(obj)
     else:
-        yield from observe_parts(thing, Category.USER_TENSORS, "")
-        gradient = gradient_of(thing)
+        yield from observe_parts(obj, Category.USER_TENSORS, "")
+        gradient = gradient_of(obj)
         if gradient is not None:
             yield from observe_parts(gradient, Category.GRADIENTS, "")
 

@@ -63,10 +63,10 @@ class Run:
         """Return the optimizer of the model."""
         return self.names["optimizer"]
 
-    def tell(self, *things: Any) -> None:
+    def tell(self, *objects: Any) -> None:
         """Record a value that a user would see."""
-        self.told += [thing.detach().clone() if isinstance(thing, torch.Tensor) else thing
-                      for thing in things]  # fmt: skip
+        self.told += [obj.detach().clone() if isinstance(obj, torch.Tensor) else obj
+                      for obj in objects]  # fmt: skip
 
     def loss(self, n: int = 0) -> torch.Tensor:
         """Run a forward."""

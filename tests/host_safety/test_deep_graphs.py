@@ -52,7 +52,7 @@ def chain(first, weight, operations):
 
 
 def nodes_seen():
-    return sum(class_kinds.is_node(type(thing)) for thing in gc.get_objects())
+    return sum(class_kinds.is_node(type(obj)) for obj in gc.get_objects())
 
 
 def test_a_chain_is_followed_only_so_far(monkeypatch):

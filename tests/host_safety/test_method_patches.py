@@ -17,8 +17,8 @@ class RecordedCalls:
         self.lost = []
         self.fails = fails
 
-    def begins(self, thing, frame):
-        self.events.append(f"begins {type(thing).__name__} in {frame.f_code.co_name}")
+    def begins(self, obj, frame):
+        self.events.append(f"begins {type(obj).__name__} in {frame.f_code.co_name}")
         if self.fails:
             raise ValueError("a fault of ours")
         return lambda: self.events.append("ends")
@@ -92,12 +92,12 @@ def test_a_call_through_super_is_recorded_once(owner, lent, told):
 
 
 def test_what_is_looked_up_and_not_called_is_the_original(owner, lent, told):
-    thing = owner()
-    kept, by_name, of_class = thing.call, getattr(thing, "call"), owner.call  # noqa: B009
+    obj = owner()
+    kept, by_name, of_class = obj.call, getattr(obj, "call"), owner.call  # noqa: B009
     assert inspect.ismethod(kept)
     assert kept == by_name
     assert inspect.isfunction(of_class)
-    assert [kept(4), by_name(5), of_class(thing, 6)] == [4, 5, 6]
+    assert [kept(4), by_name(5), of_class(obj, 6)] == [4, 5, 6]
     assert told.events == []
 
 
@@ -164,23 +164,21 @@ def test_an_attribute_is_there_read_written_and_deleted_as_without():
             return self.hooks
 
     read = []
-    part = AttributePatch(
-        Owner, "hooks", lambda thing, _: read.append(thing), None, (__file__, "read")
-    )
+    part = AttributePatch(Owner, "hooks", lambda obj, _: read.append(obj), None, (__file__, "read"))
     before = Owner()
     before.hooks = 1
     part.apply()
-    thing = Owner()
-    assert not hasattr(thing, "hooks")
+    obj = Owner()
+    assert not hasattr(obj, "hooks")
     assert not hasattr(Owner, "hooks")
-    thing.hooks = 2
-    assert (thing.hooks, before.hooks, vars(thing)) == (2, 1, {"hooks": 2})
+    obj.hooks = 2
+    assert (obj.hooks, before.hooks, vars(obj)) == (2, 1, {"hooks": 2})
     assert read == []
-    assert thing.read() == 2
-    assert read == [thing]
-    del thing.hooks
+    assert obj.read() == 2
+    assert read == [obj]
+    del obj.hooks
     with pytest.raises(AttributeError, match="'Owner' object has no attribute 'hooks'"):
-        thing.read()
+        obj.read()
     part.revert()
     assert "hooks" not in vars(Owner)
     assert before.hooks == 1

@@ -123,9 +123,9 @@ def _untracked(found: Sequence[Any]) -> list[Any]:
     held: dict[int, Any] = {}
     for begin in range(0, len(found), _CHUNK):
         all_of_some = gc.get_referents(*itertools.islice(found, begin, begin + _CHUNK))
-        for thing in compress(all_of_some, map(_UNTRACKED.__contains__, map(type, all_of_some))):
-            if not gc.is_tracked(thing):
-                held[id(thing)] = thing
+        for obj in compress(all_of_some, map(_UNTRACKED.__contains__, map(type, all_of_some))):
+            if not gc.is_tracked(obj):
+                held[id(obj)] = obj
     return list(held.values())
 
 
@@ -228,9 +228,9 @@ def growths(work: Sequence[Census], control: Sequence[Census], rounds: int) -> l
     found = _named(work, control, rounds, lambda one: one.figures)
     found += _named(work, control, rounds, lambda one: one.types)
     grown = _grown(work, control, rounds)
-    for thing in gc.get_objects() if grown else ():
-        if issubclass(type(thing), type) and grown.get(id(thing), ("",))[0] == _MORE_REFERENCES:
-            del grown[id(thing)]  # each instance has one, and those are counted
+    for obj in gc.get_objects() if grown else ():
+        if issubclass(type(obj), type) and grown.get(id(obj), ("",))[0] == _MORE_REFERENCES:
+            del grown[id(obj)]  # each instance has one, and those are counted
     ways = paths_to(grown)
     found += [Growth(f"{ways[address]} {what}", rate) for address, (what, rate) in grown.items()]
     return found

@@ -29,11 +29,11 @@ def foreign_references(package: str, *others: str) -> list[str]:
             level.append(module)
     while level:
         following = []
-        for thing in level:
-            for referent in gc.get_referents(thing):
+        for obj in level:
+            for referent in gc.get_referents(obj):
                 if id(referent) in seen or not gc.is_tracked(referent):
                     continue
-                seen[id(referent)] = referent, id(thing)
+                seen[id(referent)] = referent, id(obj)
                 if _package_of(referent) == package:
                     if not issubclass(type(referent), type):
                         found.append(_way(referent, seen))
@@ -43,10 +43,10 @@ def foreign_references(package: str, *others: str) -> list[str]:
     return found
 
 
-def _package_of(thing: Any) -> str | None:
-    kind = type(thing)
+def _package_of(obj: Any) -> str | None:
+    kind = type(obj)
     function = kind in {types.FunctionType, types.MethodType} or issubclass(kind, type)
-    module = thing.__module__ if function else kind.__module__
+    module = obj.__module__ if function else kind.__module__
     return module.partition(".")[0] if isinstance(module, str) else None
 
 
@@ -58,30 +58,30 @@ def paths_to(wanted: Iterable[int]) -> dict[int, str]:
     level: list[Any] = [sys.modules] if missing else []
     while level and missing:
         following = []
-        for thing in level:
-            for referent in gc.get_referents(thing):
+        for obj in level:
+            for referent in gc.get_referents(obj):
                 if id(referent) not in seen and (
                     gc.is_tracked(referent) or id(referent) in missing
                 ):
-                    seen[id(referent)] = referent, id(thing)
+                    seen[id(referent)] = referent, id(obj)
                     following.append(referent)
                     if id(referent) in missing:
                         missing.discard(id(referent))
                         ways[id(referent)] = _way(referent, seen)
         level = following
-    for thing in gc.get_objects() if missing else ():
-        if id(thing) in missing:
-            ways[id(thing)] = f"an object that no module leads to: {_words(thing)}"
+    for obj in gc.get_objects() if missing else ():
+        if id(obj) in missing:
+            ways[id(obj)] = f"an object that no module leads to: {_words(obj)}"
     return ways
 
 
-def _way(thing: Any, seen: dict[int, tuple[Any, int | None]]) -> str:
-    chain = [thing]
+def _way(obj: Any, seen: dict[int, tuple[Any, int | None]]) -> str:
+    chain = [obj]
     while (holder := seen[id(chain[-1])][1]) is not None:
         chain.append(seen[holder][0])
     chain.reverse()
     steps = "".join(_step(holder, held) for holder, held in itertools.pairwise(chain))
-    return f"{steps.lstrip('.')} ({_words(thing)})"
+    return f"{steps.lstrip('.')} ({_words(obj)})"
 
 
 def _step(holder: Any, held: Any) -> str:
@@ -96,6 +96,6 @@ def _step(holder: Any, held: Any) -> str:
     return f".{name}" if name else f"<{type(held).__name__}>"
 
 
-def _words(thing: Any) -> str:
-    name = getattr(thing, "__qualname__", None)
-    return f"{type(thing).__name__} {name}" if isinstance(name, str) else type(thing).__name__
+def _words(obj: Any) -> str:
+    name = getattr(obj, "__qualname__", None)
+    return f"{type(obj).__name__} {name}" if isinstance(name, str) else type(obj).__name__

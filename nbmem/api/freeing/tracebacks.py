@@ -81,21 +81,21 @@ def _release(shell: Any | None, *, collect: bool) -> list[str]:
     return []
 
 
-def _tracebacks(things: list[Any]) -> Iterator[TracebackType]:
+def _tracebacks(objects: list[Any]) -> Iterator[TracebackType]:
     """Yield the tracebacks of exceptions, of their causes and of groups."""
-    pending, known = list(things), set()
+    pending, known = list(objects), set()
     while pending:
-        thing = pending.pop()
-        if thing is None or id(thing) in known:
+        obj = pending.pop()
+        if obj is None or id(obj) in known:
             continue
-        known.add(id(thing))
-        if type(thing) is TracebackType:
-            yield thing
-            pending.append(thing.tb_next)
+        known.add(id(obj))
+        if type(obj) is TracebackType:
+            yield obj
+            pending.append(obj.tb_next)
             continue
-        pending += [getattr(BaseException, name).__get__(thing) for name in _PARTS]
-        if issubclass(type(thing), BaseExceptionGroup):
-            pending += BaseExceptionGroup.exceptions.__get__(thing)
+        pending += [getattr(BaseException, name).__get__(obj) for name in _PARTS]
+        if issubclass(type(obj), BaseExceptionGroup):
+            pending += BaseExceptionGroup.exceptions.__get__(obj)
 
 
 def _empty(frame: FrameType) -> None:
@@ -120,8 +120,8 @@ def _empty_cells(cells: tuple[CellType, ...]) -> None:
             del cell.cell_contents
 
 
-def _references(thing: object) -> int:
-    return sys.getrefcount(thing)
+def _references(obj: object) -> int:
+    return sys.getrefcount(obj)
 
 
 _OF_ONE_HOLDER = next(_references(cell) for cell in (CellType(),))

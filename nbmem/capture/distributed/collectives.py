@@ -113,12 +113,12 @@ def _waited_for(tensor: Any) -> Any:
     return _slot(tensor, "elem") if type(tensor) is asynchronous else tensor
 
 
-def _slot(thing: Any, name: str) -> Any:
+def _slot(obj: Any, name: str) -> Any:
     """Read an attribute of a torch object from its slot or dictionary."""
-    found: Any = namespace_of(type(thing)).get(name)
+    found: Any = namespace_of(type(obj)).get(name)
     if hasattr(type(found), "__get__"):
-        return found.__get__(thing)
-    return (attributes_of(thing) or {}).get(name)
+        return found.__get__(obj)
+    return (attributes_of(obj) or {}).get(name)
 
 
 _SECOND = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
@@ -214,10 +214,10 @@ class Collectives:
     ) -> list[Part]:
         """Create patches of a method for the classes that define it."""
 
-        def begins(thing: Any, frame: FrameType) -> Ended | None:
+        def begins(obj: Any, frame: FrameType) -> Ended | None:
             if before is not None:
-                self._read(before, thing, locals_of(frame))
-            return None if after is None else lambda: self._read(after, thing, {})
+                self._read(before, obj, locals_of(frame))
+            return None if after is None else lambda: self._read(after, obj, {})
 
         classes = (vars(sys.modules[module]).get(owner) for module, owner in owners)
         return [
@@ -232,9 +232,9 @@ class Collectives:
     def _redistributes(self, frame: FrameType) -> None:
         self._read(_made, None, locals_of(frame))
 
-    def _read(self, reader: Reader, thing: Any, given: Mapping[str, Any]) -> None:
+    def _read(self, reader: Reader, obj: Any, given: Mapping[str, Any]) -> None:
         if not self._deaf:
-            self._held(reader(thing, given))
+            self._held(reader(obj, given))
 
     def _fault(self, part: str, err: Exception) -> None:
         self._deaf = True

@@ -168,6 +168,6 @@ def _of_flat(handle: Any, tensors: Iterable[Any], what: str) -> Iterator[Collect
         yield CollectiveTensor(tensor, Category.COMMUNICATION, of, path, _FLAT_NAME, what)
 
 
-def _of(thing: Any, name: str) -> Any:
+def _of(obj: Any, name: str) -> Any:
     """Return an attribute of an object of FSDP's; None without it."""
-    return (attributes_of(thing) or {}).get(name)
+    return (attributes_of(obj) or {}).get(name)

@@ -175,12 +175,12 @@ def items_of(value: Any) -> list[Any]:
     return list(value) if is_a(type(value), list) or is_a(type(value), tuple) else []
 
 
-def _list(thing: Any, *names: str) -> list[Any]:
+def _list(obj: Any, *names: str) -> list[Any]:
     """Return the first of these attributes that is set, as a list.
 
     Empty if none is set.
     """
-    told = attributes_of(thing) or {}
+    told = attributes_of(obj) or {}
     found: Any = next((told[name] for name in names if told.get(name) is not None), [])
     return items_of(found) if type(found) in (list, tuple) else [found]
 

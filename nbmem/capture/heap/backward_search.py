@@ -96,21 +96,21 @@ class BackwardSearch:
             if not len(waiting) % STRIDE:
                 yield
 
-    def _add(self, things: Iterable[Any]) -> set[int]:
+    def _add(self, objects: Iterable[Any]) -> set[int]:
         """Add unreached objects, and return the ids of the new members."""
         new = set()
-        for thing in self._reach.without_noted(list(filter(gc.is_tracked, things))):
-            if id(thing) not in self._place and self._is_member(thing):
-                self._place[id(thing)] = len(self._members)
-                self._members.append(thing)
-                new.add(id(thing))
+        for obj in self._reach.without_noted(list(filter(gc.is_tracked, objects))):
+            if id(obj) not in self._place and self._is_member(obj):
+                self._place[id(obj)] = len(self._members)
+                self._members.append(obj)
+                new.add(id(obj))
         return new
 
-    def _is_member(self, thing: Any) -> bool:
+    def _is_member(self, obj: Any) -> bool:
         """Return whether an object may be a part of a cycle; others end a path."""
-        kind = type(thing)
-        ends = isinstance_of_module(thing) or kind is FrameType or self._reach.is_barred(kind)
-        return not ends and id(thing) not in self._globals_of and not is_a(kind, type)
+        kind = type(obj)
+        ends = isinstance_of_module(obj) or kind is FrameType or self._reach.is_barred(kind)
+        return not ends and id(obj) not in self._globals_of and not is_a(kind, type)
 
     def _unexplained(self) -> set[int]:
         """Return the members before a tensor with references from elsewhere."""
@@ -147,18 +147,18 @@ class BackwardSearch:
                 yield key
 
     def _join(self, found: list[Any], level: set[int], new: set[int]) -> None:
-        for thing in _without_modules(found):
-            source = id(thing)
+        for obj in _without_modules(found):
+            source = id(obj)
             if source in self._ours:
                 continue
-            hits = level.intersection(map(id, gc.get_referents(thing)))
-            if self._ends_at(thing, hits):
+            hits = level.intersection(map(id, gc.get_referents(obj)))
+            if self._ends_at(obj, hits):
                 continue
             for key in hits:
                 self._sources[key].add(source)
             if source not in self._place:
                 self._place[source] = len(self._members)
-                self._members.append(thing)
+                self._members.append(obj)
                 new.add(source)
         found.clear()  # or the next search would find this list
 
@@ -170,36 +170,36 @@ class BackwardSearch:
         if len(level) <= FEW:
             wanted = [self._members[self._place[key]] for key in level]
             found = gc.get_referrers(*wanted)
-            yield [thing for thing in found if not _is_call(thing, wanted)]
+            yield [obj for obj in found if not _is_call(obj, wanted)]
             return
-        objects = gc.get_objects()
-        objects += [module_namespace(m) for _, m in self._modules]
-        for start in range(0, len(objects), PIECE):
-            piece = _without_modules(self._reach.without_noted(objects[start : start + PIECE]))
+        tracked = gc.get_objects()
+        tracked += [module_namespace(m) for _, m in self._modules]
+        for start in range(0, len(tracked), PIECE):
+            piece = _without_modules(self._reach.without_noted(tracked[start : start + PIECE]))
             if not level.isdisjoint(map(id, gc.get_referents(*piece))):
                 yield [t for t in piece if not level.isdisjoint(map(id, gc.get_referents(t)))]
             elif not start % (8 * PIECE):
                 yield []
 
-    def _ends_at(self, thing: Any, hits: set[int]) -> bool:
+    def _ends_at(self, obj: Any, hits: set[int]) -> bool:
         """Return whether the path back ends here; if so, record the holder.
 
         It ends at a module's globals, a class, a frame, or an object of a package such as IPython.
         """
-        module = self._globals_of.get(id(thing))
+        module = self._globals_of.get(id(obj))
         kind = HolderKind.MODULE
         if module is not None:
-            for name, value in thing.items():
+            for name, value in obj.items():
                 if id(value) in hits:
                     root = f"module {module}"
                     self._ends[id(value)] = Holder(kind, root, f"{module}.{name}")
             return True
-        if type(thing) is FrameType:
-            self._ends.update(_by_local(thing, hits))
+        if type(obj) is FrameType:
+            self._ends.update(_by_local(obj, hits))
             return True
-        if self._reach.is_barred(type(thing)):
-            root = name_of(thing if type(thing) is type else type(thing))
-            kind = kind if type(thing) is type else HolderKind.UNSEEN
+        if self._reach.is_barred(type(obj)):
+            root = name_of(obj if type(obj) is type else type(obj))
+            kind = kind if type(obj) is type else HolderKind.UNSEEN
             holder = Holder(kind, root, f"something of {root}")
         else:
             return False
@@ -251,11 +251,11 @@ class BackwardSearch:
         nearest: type | None = None
         while queue:
             at = queue.popleft()
-            thing = self._members[self._place[at]]
-            kind = type(thing)
+            obj = self._members[self._place[at]]
+            kind = type(obj)
             if at != key and id(kind) not in _PLUMBING:
                 nearest = nearest or kind
-            closing = None if id(kind) in _CONTAINERS else self._closing_reference(thing)
+            closing = None if id(kind) in _CONTAINERS else self._closing_reference(obj)
             if closing is not None:
                 return f"{CYCLE} through {closing}"
             fresh = (self._sources[at] & dead) - known
@@ -263,15 +263,15 @@ class BackwardSearch:
             queue.extend(fresh)
         return CYCLE if nearest is None else f"{CYCLE} through {name_of(nearest)}"
 
-    def _closing_reference(self, thing: Any) -> str | None:
+    def _closing_reference(self, obj: Any) -> str | None:
         """Return an object's closing reference, or that of one of its class.
 
         A search that found none is repeated `_TRIES` times for a class.
         """
-        key = id(type(thing))
+        key = id(type(obj))
         if key not in self._closing and self._tries[key] < _TRIES:
             self._tries[key] += 1
-            found = closing_reference(thing)
+            found = closing_reference(obj)
             if found is not None:
                 self._closing[key] = found
         return self._closing.get(key)
@@ -287,7 +287,7 @@ def _by_local(frame: FrameType, hits: set[int]) -> dict[int, Holder]:
     }
 
 
-def _without_modules(things: list[Any]) -> list[Any]:
+def _without_modules(objects: list[Any]) -> list[Any]:
     """Leave out modules, whose referents must not be read.
 
     Their globals matter, and are read directly.
@@ -297,18 +297,18 @@ def _without_modules(things: list[Any]) -> list[Any]:
     loops forever.
     https://github.com/python/cpython/blob/v3.12.1/Modules/_asynciomodule.c#L3596
     """
-    return [thing for thing in things if type(thing) is not ModuleType]
+    return [obj for obj in objects if type(obj) is not ModuleType]
 
 
-def _is_call(thing: Any, wanted: list[Any]) -> bool:
+def _is_call(obj: Any, wanted: list[Any]) -> bool:
     """Return whether an object is this search's own list or arguments.
 
     Python 3.13 packs the arguments of `gc.get_referrers` into a tuple.
     """
-    if thing is wanted:
+    if obj is wanted:
         return True
-    same = type(thing) is tuple and len(thing) == len(wanted)
-    return same and all(a is b for a, b in zip(thing, wanted, strict=True))
+    same = type(obj) is tuple and len(obj) == len(wanted)
+    return same and all(a is b for a, b in zip(obj, wanted, strict=True))
 
 
 def _modules() -> list[tuple[str, Any]]:

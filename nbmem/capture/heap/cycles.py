@@ -26,7 +26,7 @@ _ENDS = (type, ModuleType, CodeType, BuiltinFunctionType)
 _CONTAINERS = frozenset(map(id, (dict, list, tuple, set, frozenset, deque)))
 
 
-def closing_reference(thing: object) -> str | None:
+def closing_reference(obj: object) -> str | None:
     """Return the attribute by which an object refers to itself, or None.
 
     `Net.act` is an attribute of any Net, `ctx.y of Exp` of an autograd Function's context, `x
@@ -35,7 +35,7 @@ def closing_reference(thing: object) -> str | None:
     Of the shortest circle's attributes it is the last one that holds a single object: `Node.parent`
     rather than `Node.children`.
     """
-    circle = _shortest_circle(thing)
+    circle = _shortest_circle(obj)
     if circle is None:
         return None
     members = Members()
@@ -49,15 +49,15 @@ def closing_reference(thing: object) -> str | None:
     return named[-1] if named else None
 
 
-def _shortest_circle(thing: object) -> list[Any] | None:
+def _shortest_circle(obj: object) -> list[Any] | None:
     """Return the objects on the shortest way from an object back to it."""
-    start = id(thing)
-    came_from: dict[int, tuple[Any, int | None]] = {start: (thing, None)}
-    queue = deque([thing])
+    start = id(obj)
+    came_from: dict[int, tuple[Any, int | None]] = {start: (obj, None)}
+    queue = deque([obj])
     while queue and len(came_from) < MOST:
         at = queue.popleft()
         for inner in _referents(at):
-            if inner is thing:
+            if inner is obj:
                 return _way_to(came_from, id(at))
             if id(inner) not in came_from and gc.is_tracked(inner):
                 came_from[id(inner)] = inner, id(at)
@@ -69,19 +69,19 @@ def _way_to(came_from: dict[int, tuple[Any, int | None]], last: int) -> list[Any
     way: list[Any] = []
     at: int | None = last
     while at is not None:
-        thing, at = came_from[at]
-        way.append(thing)
+        obj, at = came_from[at]
+        way.append(obj)
     return way[::-1]
 
 
-def _referents(thing: Any) -> list[Any]:
-    kind = type(thing)
+def _referents(obj: Any) -> list[Any]:
+    kind = type(obj)
     if kind is FunctionType:  # its globals lead everywhere
-        own = thing.__closure__, thing.__defaults__, thing.__kwdefaults__, thing.__dict__
+        own = obj.__closure__, obj.__defaults__, obj.__kwdefaults__, obj.__dict__
         return [part for part in own if part is not None]
     if kind is FrameType:
-        return list(locals_of(thing).values())
-    return [] if any(is_a(kind, end) for end in _ENDS) else gc.get_referents(thing)
+        return list(locals_of(obj).values())
+    return [] if any(is_a(kind, end) for end in _ENDS) else gc.get_referents(obj)
 
 
 def _name_of_step(members: Members, owner: Any, after: list[Any]) -> tuple[bool, str] | None:

@@ -72,36 +72,36 @@ class _Search:
         for head in self._heads:
             queue: deque[tuple[Any, int | None]] = deque([(head, None)])
             while queue and len(self._members) < MOST:
-                thing, parent = queue.popleft()
-                if id(thing) in self._came_from:
+                obj, parent = queue.popleft()
+                if id(obj) in self._came_from:
                     continue
-                self._came_from[id(thing)] = None if parent is None else (parent, id(head))
-                self._members.append(thing)
-                fresh = self._reach.without_noted(self._referents(thing))
-                queue.extend([(one, id(thing)) for one in fresh if gc.is_tracked(one)])
+                self._came_from[id(obj)] = None if parent is None else (parent, id(head))
+                self._members.append(obj)
+                fresh = self._reach.without_noted(self._referents(obj))
+                queue.extend([(one, id(obj)) for one in fresh if gc.is_tracked(one)])
                 if not len(self._members) % _STRIDE:
                     yield
 
-    def _referents(self, thing: Any) -> list[Any]:
-        if self._reach.is_barred(type(thing)):
+    def _referents(self, obj: Any) -> list[Any]:
+        if self._reach.is_barred(type(obj)):
             return []
-        found = gc.get_referents(thing)
-        if is_node(type(thing)):
-            return [*found, *self._graphs.of_node(thing)]
-        return [*found, *self._graphs.of_tensor(thing)] if self._is_tensor(thing) else found
+        found = gc.get_referents(obj)
+        if is_node(type(obj)):
+            return [*found, *self._graphs.of_node(obj)]
+        return [*found, *self._graphs.of_tensor(obj)] if self._is_tensor(obj) else found
 
-    def _is_tensor(self, thing: Any) -> bool:
-        return is_a(type(thing), self._torch.Tensor)
+    def _is_tensor(self, obj: Any) -> bool:
+        return is_a(type(obj), self._torch.Tensor)
 
     def tensors_of(self, head: TracebackType) -> Iterator[tuple[Any, list[Any]]]:
         """Yield the tensors of a traceback, with the objects on the way to each."""
-        by_id = {id(thing): thing for thing in self._members}
-        for thing in self._members:
-            came = self._came_from[id(thing)]
-            if came is None or came[1] != id(head) or not self._is_tensor(thing):
+        by_id = {id(obj): obj for obj in self._members}
+        for obj in self._members:
+            came = self._came_from[id(obj)]
+            if came is None or came[1] != id(head) or not self._is_tensor(obj):
                 continue
-            way = [thing]
+            way = [obj]
             while came is not None:
                 way.append(by_id[came[0]])
                 came = self._came_from[came[0]]
-            yield thing, way[::-1]
+            yield obj, way[::-1]

@@ -157,17 +157,17 @@ def reachable_storages(
     if torch is None:
         return set()
     cut = cut or Cut()
-    begun = [place.thing for place in places(namespace) if not cut.place(place)]
+    begun = [place.obj for place in places(namespace) if not cut.place(place)]
     return _storages_from(torch, begun, namespace, cut)
 
 
-def reached_from(thing: object, namespace: Mapping[str, Any]) -> set[tuple[int, int]]:
+def reached_from(obj: object, namespace: Mapping[str, Any]) -> set[tuple[int, int]]:
     """Return the storages that one object reaches.
 
     Each is (CUDA ordinal, address).
     """
     torch = _torch()
-    return set() if torch is None else _storages_from(torch, [thing], namespace, Cut())
+    return set() if torch is None else _storages_from(torch, [obj], namespace, Cut())
 
 
 def _torch() -> Any:
@@ -176,13 +176,13 @@ def _torch() -> Any:
 
 
 def _storages_from(
-    torch: Any, things: list[object], namespace: Mapping[str, Any], cut: Cut
+    torch: Any, objects: list[object], namespace: Mapping[str, Any], cut: Cut
 ) -> set[tuple[int, int]]:
     found: set[tuple[int, int]] = set()
 
     def steps() -> Generator[None]:
         reach = ForwardWalk(torch, barred_dictionaries(namespace), cut.edges)
-        yield from reach.steps(things)
+        yield from reach.steps(objects)
         seen = TensorStorages(torch)
         yield from _see(seen, reach.tensors)
         found.update(seen.storage.values())
@@ -243,7 +243,7 @@ class _WalkInProgress:
         begun = [place for place in places(namespace) if not self._cut.place(place)]
         yield None
         reach = ForwardWalk(torch, barred_dictionaries(namespace), self._cut.edges)
-        yield from reach.steps([place.thing for place in begun])
+        yield from reach.steps([place.obj for place in begun])
         self._deep = reach.graphs.deep
         if self._met is not None:
             self._met(reach.tensors.values())
@@ -260,7 +260,7 @@ class _WalkInProgress:
         wording = PathWriter(self._torch)
         self._bounds = wording.bounds
         for i, place in enumerate(begun):
-            for found in ways.from_start(place.thing):
+            for found in ways.from_start(place.obj):
                 if found is not None:
                     key, way = found
                     self._holders[self._seen.storage[key]].append(wording.holder(place, way))

@@ -107,13 +107,13 @@ class HeapPaths:
     def _read(self, index: int) -> Iterator[None]:
         """Record, for each object of a piece, to which objects it refers."""
         sources, noted = self._sources, self._reach.noted
-        for i, thing in enumerate(self._reach.piece(index)):
+        for i, obj in enumerate(self._reach.piece(index)):
             if self._edges > MAX_EDGES:
                 self.complete = False
                 return
-            source = id(thing)
-            self._source[source] = thing
-            inner = self._reach.referents(thing)
+            source = id(obj)
+            self._source[source] = obj
+            inner = self._reach.referents(obj)
             for start in range(0, len(inner), AT_ONCE):
                 found = noted(inner[start : start + AT_ONCE])
                 self._edges += len(found)

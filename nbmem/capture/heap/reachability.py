@@ -74,7 +74,7 @@ class ForwardWalk:
         self.graphs = Graphs(torch)
         self._kinds = Kinds(torch)
         self._held = list(barred)
-        self._piece_of: dict[int, int] = {id(thing): BARRED for thing in self._held}
+        self._piece_of: dict[int, int] = {id(obj): BARRED for obj in self._held}
         self._pieces: list[list[Any]] = [[]]
         self._refers: list[array[int]] = []
         self._links: dict[int, list[Any]] = {}
@@ -84,9 +84,11 @@ class ForwardWalk:
         for source, target in cut:
             self._cut.setdefault(source, set()).add(target)
 
-    def without_noted(self, things: Sequence[Any]) -> list[Any]:
+    def without_noted(self, objects: Sequence[Any]) -> list[Any]:
         """Return those of some objects that were neither reached nor barred."""
-        return list(compress(things, map(not_, map(self._piece_of.__contains__, map(id, things)))))
+        return list(
+            compress(objects, map(not_, map(self._piece_of.__contains__, map(id, objects))))
+        )
 
     def steps(self, starts: Iterable[object]) -> Iterator[None]:
         """Go forward from some objects, in steps of about a millisecond at most."""
@@ -103,8 +105,8 @@ class ForwardWalk:
                     done += len(part)
                     found = self._referents(part)
                     if len(found) > AT_ONCE and len(part) <= 4 * FEW:  # a large one among them
-                        for thing in part:
-                            yield from self._admit(self._referents([thing]), seen)
+                        for obj in part:
+                            yield from self._admit(self._referents([obj]), seen)
                     else:
                         yield from self._admit(found, seen)
                     self._adapt(len(part), len(found))
@@ -114,16 +116,16 @@ class ForwardWalk:
             if len(self._pieces[-1]) >= APART and self._pieces[-1] is not piece:
                 self._pieces.append([])
 
-    def referents(self, thing: Any) -> list[Any]:
+    def referents(self, obj: Any) -> list[Any]:
         """Return what an object refers to, its graph included."""
-        found = gc.get_referents(thing)
-        found.extend(self._links.get(id(thing), ()))
-        cut = self._cut.get(id(thing))
+        found = gc.get_referents(obj)
+        found.extend(self._links.get(id(obj), ()))
+        cut = self._cut.get(id(obj))
         return [inner for inner in found if id(inner) not in cut] if cut else found
 
-    def noted(self, things: Sequence[Any]) -> set[int]:
+    def noted(self, objects: Sequence[Any]) -> set[int]:
         """Return the ids of those among some objects that are reached or barred."""
-        return set(filter(self._piece_of.__contains__, map(id, things)))
+        return set(filter(self._piece_of.__contains__, map(id, objects)))
 
     def is_barred(self, kind: type) -> bool:
         """Return whether objects of a class are never entered."""
@@ -164,11 +166,11 @@ class ForwardWalk:
         referents, is_tracked, where_is = gc.get_referents, gc.is_tracked, self._piece_of.get
         kinds, links, cut = self._kinds.known, self._links, self._cut
         last = self._pieces[-1]
-        for thing in islice(piece, done, done + PIECE // 4):
+        for obj in islice(piece, done, done + PIECE // 4):
             done += 1
-            found = referents(thing)
-            if (links and id(thing) in links) or (cut and id(thing) in cut):
-                found = self.referents(thing)
+            found = referents(obj)
+            if (links and id(obj) in links) or (cut and id(obj) in cut):
+                found = self.referents(obj)
             if len(found) > FEW:
                 yield from self._admit(list(filter(is_tracked, found)), seen)
                 break
@@ -190,7 +192,7 @@ class ForwardWalk:
     def _referents(self, part: list[Any]) -> list[Any]:
         if self._cut and not self._cut.keys().isdisjoint(map(id, part)):
             inner = chain.from_iterable(map(self.referents, part))
-            return [thing for thing in inner if gc.is_tracked(thing)]
+            return [obj for obj in inner if gc.is_tracked(obj)]
         found = list(filter(gc.is_tracked, gc.get_referents(*part)))
         if self._links:
             links = self._links
@@ -199,16 +201,16 @@ class ForwardWalk:
 
     # --- noting
 
-    def _admit_one(self, thing: Any) -> int:
-        kind = self._kinds.known.get(id(type(thing)))
+    def _admit_one(self, obj: Any) -> int:
+        kind = self._kinds.known.get(id(type(obj)))
         if kind is None:
-            kind = self._kinds.of(type(thing))
-        if kind is not Kind.PLAIN and not self._enter(thing, kind):
+            kind = self._kinds.of(type(obj))
+        if kind is not Kind.PLAIN and not self._enter(obj, kind):
             return BARRED
         if len(self._pieces[-1]) >= PIECE:
             self._pieces.append([])
-        self._pieces[-1].append(thing)
-        where = self._piece_of[id(thing)] = len(self._pieces) - 1
+        self._pieces[-1].append(obj)
+        where = self._piece_of[id(obj)] = len(self._pieces) - 1
         return where
 
     def _admit(self, found: list[Any], seen: set[int]) -> Iterator[None]:
@@ -230,15 +232,15 @@ class ForwardWalk:
 
     def _note(self, fresh: dict[int, Any], seen: set[int]) -> None:
         """Put new objects, by id, into pieces."""
-        things = list(fresh.values())
-        if self._kinds.among(things) != _ONLY_PLAIN:
+        objects = list(fresh.values())
+        if self._kinds.among(objects) != _ONLY_PLAIN:
             of = self._kinds.of
-            things = [t for t in things if not (kind := of(type(t))) or self._enter(t, kind)]
-        while things:
+            objects = [t for t in objects if not (kind := of(type(t))) or self._enter(t, kind)]
+        while objects:
             if len(self._pieces[-1]) >= PIECE:
                 self._pieces.append([])
             room = PIECE - len(self._pieces[-1])
-            part, things = things[:room], things[room:]
+            part, objects = objects[:room], objects[room:]
             self._pieces[-1].extend(part)
             index = len(self._pieces) - 1
             seen.add(index)
@@ -264,7 +266,7 @@ class ForwardWalk:
         if kinds - _NO_TENSORS:
             return False
         if Kind.BARRED in kinds:
-            part = [thing for thing in part if self._kinds.of(type(thing)) is Kind.PLAIN]
+            part = [obj for obj in part if self._kinds.of(type(obj)) is Kind.PLAIN]
         inner = list(filter(gc.is_tracked, gc.get_referents(*part)))
         if not inner:
             return True
@@ -276,22 +278,22 @@ class ForwardWalk:
             return False  # a path to known objects must be recorded
         return self._is_data([by_id[k] for k in by_id if k not in known], depth + 1)
 
-    def _enter(self, thing: Any, kind: Kind) -> bool:
+    def _enter(self, obj: Any, kind: Kind) -> bool:
         """Read what the garbage collector cannot; False for what leads nowhere."""
-        key = id(thing)
+        key = id(obj)
         if kind is Kind.BARRED:
             self._piece_of[key] = BARRED
-            self._held.append(thing)
+            self._held.append(obj)
             return False
         if kind is Kind.ARRAY:
-            if thing.dtype.hasobject:
-                self._links[key] = list(filter(gc.is_tracked, thing.ravel().tolist()))
+            if obj.dtype.hasobject:
+                self._links[key] = list(filter(gc.is_tracked, obj.ravel().tolist()))
         elif kind is Kind.NODE:
-            self._links[key] = self.graphs.of_node(thing)
+            self._links[key] = self.graphs.of_node(obj)
         else:
-            self.tensors[key] = thing
+            self.tensors[key] = obj
             if kind is Kind.TENSOR:
-                self._links_of(key, thing)
+                self._links_of(key, obj)
         return True
 
     def _links_of(self, key: int, tensor: Any) -> None:

@@ -52,7 +52,7 @@ def all_tensors(torch: Any) -> dict[int, Any]:
         level = list({id(kind): kind for kind in below if id(kind) not in kinds}.values())
         kinds.update((id(kind), kind) for kind in level)
     found = gc.get_referrers(*kinds.values())
-    return {id(thing): thing for thing in found if id(type(thing)) in kinds}
+    return {id(obj): obj for obj in found if id(type(obj)) in kinds}
 
 
 def holders_of_lost(
@@ -117,8 +117,8 @@ def _reached(graphs: Graphs, tensor: Any) -> Generator[None, None, dict[int, Any
     found: dict[int, Any] = {}
     waiting, seen = [tensor], set[int]()
     while waiting:
-        thing = waiting.pop()
-        inside = graphs.of_tensor(thing) if is_tensor(thing) else graphs.of_node(thing)
+        obj = waiting.pop()
+        inside = graphs.of_tensor(obj) if is_tensor(obj) else graphs.of_node(obj)
         for inner in inside:
             if is_tensor(inner):
                 found[id(inner)] = inner

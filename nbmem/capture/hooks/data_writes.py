@@ -73,20 +73,20 @@ class DataPatch:
         if copy.get("data") is self:
             copy["data"] = self._original
 
-    def __get__(self, thing: Any, kind: Any = None) -> Any:
-        if thing is None:
+    def __get__(self, obj: Any, kind: Any = None) -> Any:
+        if obj is None:
             return self._original
-        data = self._original.__get__(thing, kind)
-        if requires_grad(thing):
+        data = self._original.__get__(obj, kind)
+        if requires_grad(obj):
             global _lookups  # noqa: PLW0603 - a counter of the process
             _lookups += 1
-            self._notify(thing, sys._getframe(1))  # noqa: SLF001 - the frame that looks it up
+            self._notify(obj, sys._getframe(1))  # noqa: SLF001 - the frame that looks it up
         return data
 
     @entry("updates by hand")
-    def _notify(self, thing: Any, frame: FrameType) -> None:
+    def _notify(self, obj: Any, frame: FrameType) -> None:
         if writes_at_once(frame.f_code, frame.f_lasti):
-            _count(thing)
+            _count(obj)
 
 
 def create_data_patch(torch: Any, lost: Lost) -> DataPatch:

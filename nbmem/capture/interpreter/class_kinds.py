@@ -56,12 +56,12 @@ class Kinds:
             found = self.known[id(kind)] = self._find(kind)
         return found
 
-    def among(self, things: Sequence[Any]) -> set[Kind]:
+    def among(self, objects: Sequence[Any]) -> set[Kind]:
         """Return the kinds of many objects."""
-        found = set(map(id, map(type, things)))
+        found = set(map(id, map(type, objects)))
         if not self.known.keys() >= found:
-            for thing in things:
-                self.of(type(thing))
+            for obj in objects:
+                self.of(type(obj))
         return {self.known[key] for key in found}
 
     def _find(self, kind: type) -> Kind:

@@ -62,9 +62,9 @@ def module_namespace(module: ModuleType) -> dict[str, Any]:
     return found
 
 
-def attributes_of(thing: object) -> dict[str, Any] | None:
+def attributes_of(obj: object) -> dict[str, Any] | None:
     """Return the object's own `__dict__`; None if it has none."""
-    return _attributes(thing, _dictionary_slot(type(thing)))
+    return _attributes(obj, _dictionary_slot(type(obj)))
 
 
 def first_of(container: Callable[[], Iterable[T]], most: int | None = None) -> list[T]:
@@ -101,16 +101,16 @@ class Members:
     def __init__(self) -> None:
         self._known: dict[int, tuple[type, Any, list[tuple[str, Any]]]] = {}
 
-    def of(self, thing: object) -> tuple[dict[str, Any], Iterator[tuple[str, Any]]]:
+    def of(self, obj: object) -> tuple[dict[str, Any], Iterator[tuple[str, Any]]]:
         """Return an object's own attributes, and the contents of its slots.
 
         The slots are yielded as names and values.
         """
-        kind = type(thing)
+        kind = type(obj)
         known = self._known.get(id(kind))
         if known is None:
             known = self._known[id(kind)] = kind, _dictionary_slot(kind), _slots(kind)
-        return _attributes(thing, known[1]) or {}, _slot_values(thing, known[2])
+        return _attributes(obj, known[1]) or {}, _slot_values(obj, known[2])
 
 
 def is_writable(key: object) -> bool:
@@ -129,9 +129,9 @@ def _dictionary_slot(kind: type) -> Any | None:
     return None
 
 
-def _attributes(thing: object, slot: Any | None) -> dict[str, Any] | None:
+def _attributes(obj: object, slot: Any | None) -> dict[str, Any] | None:
     try:
-        found = None if slot is None else slot.__get__(thing)
+        found = None if slot is None else slot.__get__(obj)
     except Exception as err:  # noqa: BLE001 - a descriptor of another layout
         reraise_if_from_signal(err)
         return None
@@ -147,10 +147,10 @@ def _slots(kind: type) -> list[tuple[str, Any]]:
     ]
 
 
-def _slot_values(thing: object, slots: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+def _slot_values(obj: object, slots: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     for name, slot in slots:
         try:
-            yield name, slot.__get__(thing)
+            yield name, slot.__get__(obj)
         except AttributeError:  # an empty slot
             continue
 

@@ -46,14 +46,14 @@ class Place:
         root: The name of what must be released.
         label: The start of the path.
         suffix: The end of the path ("in the traceback of In [7]"), or "".
-        thing: The object.
+        obj: The object.
     """
 
     kind: HolderKind
     root: str
     label: str
     suffix: str
-    thing: Any
+    obj: Any
 
 
 def places(namespace: Mapping[str, Any]) -> Iterator[Place]:
@@ -86,12 +86,12 @@ def barred_dictionaries(namespace: Mapping[str, Any]) -> Iterator[object]:
         yield shell.user_ns_hidden
 
 
-def isinstance_of_module(thing: object) -> bool:
+def isinstance_of_module(obj: object) -> bool:
     """Return whether an object is a module, without reading `__class__`.
 
     Lazy modules are included.
     """
-    return issubclass(type(thing), ModuleType)
+    return issubclass(type(obj), ModuleType)
 
 
 def _names(namespace: Mapping[str, Any]) -> Iterator[Place]:
@@ -150,9 +150,9 @@ def _results(shell: Any) -> Iterator[Place]:
 
 def _tracebacks(shell: Any) -> Iterator[Place]:
     """Yield the exceptions that Python and IPython keep of failed cells."""
-    for thing in kept_exceptions(shell):
-        root = f"the traceback of {cell_or_class(thing)}"
-        yield Place(HolderKind.TRACEBACK, root, "the exception", f"in {root}", thing)
+    for obj in kept_exceptions(shell):
+        root = f"the traceback of {cell_or_class(obj)}"
+        yield Place(HolderKind.TRACEBACK, root, "the exception", f"in {root}", obj)
 
 
 def kept_exceptions(shell: Any) -> list[Any]:
@@ -180,18 +180,18 @@ def kept_exceptions(shell: Any) -> list[Any]:
     return [*errors.values(), *tracebacks.values()]
 
 
-def cell_or_class(thing: Any) -> str:
+def cell_or_class(obj: Any) -> str:
     """Return the cell in which an exception was raised, or else its class.
 
-    `thing` may be its traceback.
+    `obj` may be its traceback.
     """
-    traceback = thing if type(thing) is TracebackType else thing.__traceback__
+    traceback = obj if type(obj) is TracebackType else obj.__traceback__
     while traceback is not None:
         cell = cell_of(traceback.tb_frame.f_code.co_filename)
         if cell is not None:
             return cell
         traceback = traceback.tb_next
-    return "an exception" if type(thing) is TracebackType else name_of(type(thing))
+    return "an exception" if type(obj) is TracebackType else name_of(type(obj))
 
 
 def _frames() -> Iterator[Place]:

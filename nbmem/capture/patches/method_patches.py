@@ -112,14 +112,14 @@ class MethodPatch:
         if self._owner.__dict__.get(self._name) is self:
             setattr(self._owner, self._name, self._original)
 
-    def __get__(self, thing: Any, kind: Any = None) -> Any:
-        method = self._original.__get__(thing, kind)
-        if thing is None:
+    def __get__(self, obj: Any, kind: Any = None) -> Any:
+        method = self._original.__get__(obj, kind)
+        if obj is None:
             return method
         if self._inside.busy:  # the many calls inside a model's cost 0.2 us each
             nested = self._inside.nested
-            return method if nested is None else nested(thing, method)
-        return self._patched(thing, method, sys._getframe(1))  # noqa: SLF001 - the frame of the lookup
+            return method if nested is None else nested(obj, method)
+        return self._patched(obj, method, sys._getframe(1))  # noqa: SLF001 - the frame of the lookup
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the original, for calls through the class's dictionary."""
@@ -133,18 +133,18 @@ class MethodPatch:
         # Dynamo's guards read `__defaults__` and the like from the class dictionary's entry.
         return getattr(object.__getattribute__(self, "_original"), name)
 
-    def _as_before(self, _thing: Any, method: Any, _frame: FrameType) -> Any:
+    def _as_before(self, _obj: Any, method: Any, _frame: FrameType) -> Any:
         return method
 
     @entry("the phases from here on", otherwise=_as_before)
-    def _patched(self, thing: Any, method: Any, frame: FrameType) -> Any:
+    def _patched(self, obj: Any, method: Any, frame: FrameType) -> Any:
         if not self._is_lent:  # a patch of the user's own was removed after ours
             self.revert()
             return method
         code = frame.f_code
         if not (calls_at_once(code, frame.f_lasti) if self._by is None else code is self._by):
             return method
-        told = self._begins(thing, frame)
+        told = self._begins(obj, frame)
         if told is None:
             return method
         call = observe_call(method, told, self.lost, self._inside)
@@ -189,27 +189,27 @@ class AttributePatch:
         if self._owner.__dict__.get(self._name) is self:
             delattr(self._owner, self._name)
 
-    def __get__(self, thing: Any, kind: Any = None) -> Any:
-        if thing is not None and self._name in thing.__dict__:
-            self._notify(thing)
-            return thing.__dict__[self._name]
-        missing = kind if thing is None else type(thing)
+    def __get__(self, obj: Any, kind: Any = None) -> Any:
+        if obj is not None and self._name in obj.__dict__:
+            self._notify(obj)
+            return obj.__dict__[self._name]
+        missing = kind if obj is None else type(obj)
         raise AttributeError(f"{missing.__name__!r} object has no attribute {self._name!r}")
 
-    def __set__(self, thing: Any, value: Any) -> None:
-        thing.__dict__[self._name] = value
+    def __set__(self, obj: Any, value: Any) -> None:
+        obj.__dict__[self._name] = value
 
-    def __delete__(self, thing: Any) -> None:
-        if self._name not in thing.__dict__:
+    def __delete__(self, obj: Any) -> None:
+        if self._name not in obj.__dict__:
             raise AttributeError(self._name)
-        del thing.__dict__[self._name]
+        del obj.__dict__[self._name]
 
     @entry("the optimizer's steps")
-    def _notify(self, thing: Any) -> None:
+    def _notify(self, obj: Any) -> None:
         frame = caller()
         code = None if frame is None else frame.f_code
         if frame and code and (code.co_filename, code.co_name) == self._by:
-            self._read(thing, frame)
+            self._read(obj, frame)
 
 
 def observe_call(

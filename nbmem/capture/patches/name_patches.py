@@ -78,8 +78,8 @@ class _StandIn:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.original(*args, **kwargs)
 
-    def __instancecheck__(self, thing: Any) -> bool:
-        return isinstance(thing, self.original)
+    def __instancecheck__(self, obj: Any) -> bool:
+        return isinstance(obj, self.original)
 
     def _as_before(self, name: str) -> Any:
         return getattr(self.original, name)

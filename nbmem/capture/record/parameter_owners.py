@@ -320,7 +320,7 @@ class ParameterOwners:
     def live_objects(self) -> list[Any]:
         """List the tracked modules and optimizers that live."""
         both = *live_objects(self.modules), *live_objects(self.optimizers)
-        return [thing for thing, _ in both]
+        return [obj for obj, _ in both]
 
     def name_of(self, key: int) -> str | None:
         """Return the name of a module or optimizer by its id, or None."""

@@ -33,9 +33,9 @@ class TrackedObject:
 
     __slots__ = ("_kind", "called", "inside", "learned", "local", "ref", "tree", "way")
 
-    def __init__(self, thing: Any) -> None:
-        self.ref: weakref.ref[Any] = weakref.ref(thing)
-        self._kind = type(thing).__name__
+    def __init__(self, obj: Any) -> None:
+        self.ref: weakref.ref[Any] = weakref.ref(obj)
+        self._kind = type(obj).__name__
         self.called: str | None = None
         self.way: str | None = None
         self.local: str | None = None
@@ -366,17 +366,17 @@ def _is_in(parameter: Any, module: Any, place: tuple[int, int, int] | None) -> b
     return mine and tensors.address_of(parameter) == place
 
 
-def get_tracked(known: dict[int, TrackedObject], thing: Any) -> TrackedObject:
+def get_tracked(known: dict[int, TrackedObject], obj: Any) -> TrackedObject:
     """Return the entry of a module or optimizer, created if necessary."""
-    entry = known.get(id(thing))
-    if entry is None or entry.ref() is not thing:
-        entry = known[id(thing)] = TrackedObject(thing)
+    entry = known.get(id(obj))
+    if entry is None or entry.ref() is not obj:
+        entry = known[id(obj)] = TrackedObject(obj)
     return entry
 
 
 def live_objects(known: dict[int, TrackedObject]) -> list[tuple[Any, TrackedObject]]:
     """List the tracked objects that still live, each with its entry."""
-    return [(thing, entry) for entry in known.values() if (thing := entry.ref()) is not None]
+    return [(obj, entry) for entry in known.values() if (obj := entry.ref()) is not None]
 
 
 def state_footprint(optimizer: Any) -> tuple[int, ...]:

@@ -20,33 +20,33 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def is_module(thing: object) -> bool:
+def is_module(obj: object) -> bool:
     """Return True for a module of torch's, by its true class.
 
     `isinstance` would read `__class__`.
     """
     torch: Any = loaded_torch()
-    return torch is not None and issubclass(type(thing), torch.nn.Module)
+    return torch is not None and issubclass(type(obj), torch.nn.Module)
 
 
-def is_optimizer(thing: object) -> bool:
+def is_optimizer(obj: object) -> bool:
     """Return True for an optimizer of torch's, by its true class."""
     torch: Any = loaded_torch()
-    return torch is not None and issubclass(type(thing), torch.optim.Optimizer)
+    return torch is not None and issubclass(type(obj), torch.optim.Optimizer)
 
 
-def is_tensor(thing: object) -> bool:
+def is_tensor(obj: object) -> bool:
     """Return True for a tensor, by its true class."""
     torch: Any = loaded_torch()
-    return torch is not None and issubclass(type(thing), torch.Tensor)
+    return torch is not None and issubclass(type(obj), torch.Tensor)
 
 
-def is_plain_sequence(thing: object) -> bool:
+def is_plain_sequence(obj: object) -> bool:
     """Return True for a list or a tuple, but not for a subclass.
 
     `in` would call a metaclass's `__eq__`.
     """
-    kind = type(thing)
+    kind = type(obj)
     return kind is list or kind is tuple
 
 

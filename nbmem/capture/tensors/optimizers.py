@@ -127,14 +127,14 @@ class OtherOptimizers:
         self._known = known
         self._met: dict[int, tuple[str, Any]] = {}
 
-    def add_candidate(self, name: str, thing: Any) -> None:
+    def add_candidate(self, name: str, obj: Any) -> None:
         """Remember an object that may be an optimizer: its class has `step`."""
-        if id(thing) in self._known and is_optimizer(thing):
+        if id(obj) in self._known and is_optimizer(obj):
             return
         if len(self._met) < MAX_OTHERS and any(
-            "step" in namespace_of(base) for base in mro_of(type(thing))
+            "step" in namespace_of(base) for base in mro_of(type(obj))
         ):
-            self._met.setdefault(id(thing), (name, thing))
+            self._met.setdefault(id(obj), (name, obj))
 
     def pop_state(
         self, named: Callable[[Any], tuple[Any, str] | None]
@@ -148,35 +148,35 @@ class OtherOptimizers:
 
 
 def _of_another(
-    name: str, thing: Any, named: Callable[[Any], tuple[Any, str] | None]
+    name: str, obj: Any, named: Callable[[Any], tuple[Any, str] | None]
 ) -> Iterator[ObservedStorage]:
     """Yield an object's tensors that have the shape of its own parameters.
 
     Entries keyed by a parameter are yielded again under the name of the parameter.
     """
     torch: Any = loaded_torch()
-    found = list(reachable_tensors([(name, thing)], Budget(MAX_ITEMS)))
-    own = [tensor for _, tensor in found] + _keys_of(thing)
+    found = list(reachable_tensors([(name, obj)], Budget(MAX_ITEMS)))
+    own = [tensor for _, tensor in found] + _keys_of(obj)
     shapes = {shape_of(torch, tensor) for tensor in own if is_parameter(tensor)} - {None}
     for path, tensor in found if shapes else ():
         if shape_of(torch, tensor) in shapes:
             yield from _state(path, tensor, None)
-    for parameter, state in _entries_by_tensor(thing) if shapes else ():  # more specific names
+    for parameter, state in _entries_by_tensor(obj) if shapes else ():  # more specific names
         owner, path = named(parameter) or (None, "")
         if owner is not None and is_a(type(state), dict):
             yield from _of_parameter(parameter, state, owner, path)
 
 
-def _keys_of(thing: Any) -> list[Any]:
+def _keys_of(obj: Any) -> list[Any]:
     """Return the tensors by which an object keeps entries."""
-    return [key for key, _ in _entries_by_tensor(thing)]
+    return [key for key, _ in _entries_by_tensor(obj)]
 
 
-def _entries_by_tensor(thing: Any) -> list[tuple[Any, Any]]:
+def _entries_by_tensor(obj: Any) -> list[tuple[Any, Any]]:
     """Return an object's dictionary entries that are keyed by tensors.
 
     torch's optimizers have such entries: `state[p]`.
     """
-    kept = (value for _, value in entries_of(attributes_of(thing) or {}))
+    kept = (value for _, value in entries_of(attributes_of(obj) or {}))
     pairs = chain.from_iterable(entries_of(k, MAX_ITEMS) for k in kept if is_a(type(k), dict))
     return [(key, value) for key, value in islice(pairs, MAX_ITEMS) if is_tensor(key)]

@@ -53,11 +53,11 @@ def users_of(among: Iterable[int], names: Mapping[str, Any]) -> dict[int, str]:
     found: dict[int, dict[str, list[Any]]] = {}
     kinds = {k: t for k in _USERS if isinstance(t := getattr(torch.cuda, k, None), type)}
     for kind, one in kinds.items():
-        for thing in instances(with_subclasses(one)):
+        for obj in instances(with_subclasses(one)):
             with suppress(Exception):  # a graph without a capture raises an error
-                number = pool_number(thing.pool() if hasattr(thing, "pool") else thing.id)
+                number = pool_number(obj.pool() if hasattr(obj, "pool") else obj.id)
                 if number in there:
-                    found.setdefault(number, {}).setdefault(kind, []).append(thing)
+                    found.setdefault(number, {}).setdefault(kind, []).append(obj)
     called = {id(value): name for name, value in list(names.items())[::-1]}
     return {number: _users(by_kind, called) for number, by_kind in found.items()}
 
@@ -65,9 +65,9 @@ def users_of(among: Iterable[int], names: Mapping[str, Any]) -> dict[int, str]:
 def _users(by_kind: Mapping[str, list[Any]], called: Mapping[int, str]) -> str:
     """Name the users of one pool, all of them if several graphs share it."""
     listed = []
-    for kind, things in by_kind.items():
+    for kind, objects in by_kind.items():
         one, many = _USERS[kind]
-        mine = [called[id(thing)] for thing in things if id(thing) in called]
+        mine = [called[id(obj)] for obj in objects if id(obj) in called]
         named = f" ({', '.join(sorted(mine)[:_MOST_NAMES])})" if mine else ""
-        listed.append(f"{one if len(things) == 1 else f'{len(things)} {many}'}{named}")
+        listed.append(f"{one if len(objects) == 1 else f'{len(objects)} {many}'}{named}")
     return " and ".join(listed)

@@ -25,23 +25,23 @@ def held_bytes(data: object) -> int:
     return _bytes(data, set())
 
 
-def _bytes(thing: Any, seen: set[int]) -> int:
-    if id(thing) in seen or isinstance(thing, _SHARED):
+def _bytes(obj: Any, seen: set[int]) -> int:
+    if id(obj) in seen or isinstance(obj, _SHARED):
         return 0
-    seen.add(id(thing))
-    size = sys.getsizeof(thing)
-    if type(thing).__module__ == "numpy":  # an array may be a view of another's data
-        return max(size, int(getattr(thing, "nbytes", 0)))
-    items = _items(thing)
+    seen.add(id(obj))
+    size = sys.getsizeof(obj)
+    if type(obj).__module__ == "numpy":  # an array may be a view of another's data
+        return max(size, int(getattr(obj, "nbytes", 0)))
+    items = _items(obj)
     if len(items) <= 2 * _SAMPLE:
         return size + sum(_bytes(item, seen) for item in items)
     sample = items[:: len(items) // _SAMPLE]
     return size + sum(_bytes(item, seen) for item in sample) * len(items) // len(sample)
 
 
-def _items(thing: Any) -> Sequence[Any]:
-    if isinstance(thing, tuple | list):
-        return thing
-    if isinstance(thing, dict):  # the collector skips keys that are texts
-        return [*thing, *thing.values()]
-    return gc.get_referents(thing) if is_dataclass(thing) else ()
+def _items(obj: Any) -> Sequence[Any]:
+    if isinstance(obj, tuple | list):
+        return obj
+    if isinstance(obj, dict):  # the collector skips keys that are texts
+        return [*obj, *obj.values()]
+    return gc.get_referents(obj) if is_dataclass(obj) else ()

@@ -66,16 +66,16 @@ def batch_size_code(session: Session, rows: int, wanted: int) -> str:
     return f"batch_size = {wanted}   # by whatever name your program has for it"
 
 
-def code_name(thing: Thing | None) -> str | None:
+def code_name(obj: Thing | None) -> str | None:
     """Return the code that names a module or an optimizer, or None.
 
     None if only its class is known, or if its name is not valid in code.
 
     Names are the user's, and may contain anything.
     """
-    if thing is None or thing["name"] == thing["class"] or not thing.get("typed", True):
+    if obj is None or obj["name"] == obj["class"] or not obj.get("typed", True):
         return None
-    name = str(thing["name"])
+    name = str(obj["name"])
     return name if is_expression(name) else None
 
 
