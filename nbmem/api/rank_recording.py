@@ -61,9 +61,9 @@ class RankFolder:
             self._journal = JournalWriter(self._folder, self._trace.name, recorder)
             self._journal.start()
 
-    def lost(self, part: str, err: BaseException) -> None:
+    def on_fault(self, part: str, err: BaseException) -> None:
         """Record what went wrong."""
-        self._trace.lost(part, err)
+        self._trace.on_fault(part, err)
 
     def save(self) -> Path:
         """Save the session of the ended trace, and drop the journal.
@@ -164,7 +164,7 @@ class Recorded:
         return writes
 
     @staticmethod
-    def lost(_part: str, err: BaseException) -> None:
+    def on_fault(_part: str, err: BaseException) -> None:
         """Print what went wrong: there is no report that could have it."""
         _print_note(f"this process is not recorded: {error_of(err)}")
 

@@ -171,10 +171,10 @@ class Trace:
         """True while it records."""
         return self._recording is not None and self._recording.runs
 
-    def lost(self, part: str, err: BaseException) -> None:
+    def on_fault(self, part: str, err: BaseException) -> None:
         """Record what went wrong, for `report`."""
         if self._recording is not None:
-            self._recording.lost(part, err)
+            self._recording.on_fault(part, err)
 
     @property
     def recorder(self) -> Recorder | None:

@@ -88,7 +88,7 @@ class FirstSteps:
             return
         log(figures)
 
-    def lost(self, part: str, err: BaseException) -> None:
+    def on_fault(self, part: str, err: BaseException) -> None:
         """Warn of what nbmem lost; the training goes on."""
         logger.warning("%s", fault_note(part, err).replace("cell", "training"))
 
@@ -103,6 +103,6 @@ class FirstStepsCallback:
         """The trace of the last training, with its report; None before one began."""
         return self._first.trace
 
-    def lost(self, part: str, err: BaseException) -> None:
+    def on_fault(self, part: str, err: BaseException) -> None:
         """Warn of what nbmem lost."""
-        self._first.lost(part, err)
+        self._first.on_fault(part, err)

@@ -108,7 +108,7 @@ class Collector:
         """Return the metrics of a scrape."""
         return iter([_gauge(family) for family in _cards.families()])
 
-    def lost(self, part: str, err: BaseException) -> None:
+    def on_fault(self, part: str, err: BaseException) -> None:
         """Warn of what nbmem lost; other collectors of the registry go on."""
         logger.warning("%s", fault_note(part, err))
 
@@ -150,7 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_arguments: Any) -> None:
         """Write nothing: stderr is the notebook's."""
 
-    def lost(self, part: str, err: BaseException) -> None:
+    def on_fault(self, part: str, err: BaseException) -> None:
         """Warn of what nbmem lost; Prometheus sees a scrape that failed."""
         logger.warning("%s", fault_note(part, err))
 

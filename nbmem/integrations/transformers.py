@@ -81,7 +81,7 @@ class MemoryCallback(FirstStepsCallback, TrainerCallback):  # type: ignore[misc]
         if shell is None:
             return
 
-        @entry(PART, lost=self.lost)
+        @entry(PART, on_fault=self.on_fault)
         def ended(*_result: Any) -> None:
             shell.events.unregister("post_run_cell", ended)
             self._first.stop()

@@ -39,8 +39,8 @@ def faulty():
 
 SWALLOWS = {
     "error_boundary": error_boundary,
-    "guard": functools.partial(Recorder.guard, SimpleNamespace(_lost=lambda *_: None)),
-    "_kept": functools.partial(Recorder._kept, SimpleNamespace(_lost=lambda *_: None)),
+    "guard": functools.partial(Recorder.guard, SimpleNamespace(_on_fault=lambda *_: None)),
+    "_kept": functools.partial(Recorder._kept, SimpleNamespace(_on_fault=lambda *_: None)),
 }
 
 
@@ -68,7 +68,7 @@ def test_an_interrupt_is_delivered_at_once_after_a_swallowed_fault(passed_over_b
 def test_an_interrupt_is_delivered_at_once_where_nbmem_retains_an_exception():
     kept = []
 
-    @entry("this", lost=lambda _part, err: kept.append(err))
+    @entry("this", on_fault=lambda _part, err: kept.append(err))
     def inner():
         faulty()
 
@@ -88,7 +88,7 @@ def test_an_interrupt_is_delivered_at_once_where_nbmem_retains_an_exception():
 
 
 def test_an_exception_caught_before_the_call_keeps_its_traceback():
-    @entry("this", lost=lambda _part, _err: None)
+    @entry("this", on_fault=lambda _part, _err: None)
     def called():
         faulty()
 

@@ -14,7 +14,7 @@ class RecordedCalls:
 
     def __init__(self, *, fails=False):
         self.events = []
-        self.lost = []
+        self.faults = []
         self.fails = fails
 
     def begins(self, obj, frame):
@@ -24,7 +24,7 @@ class RecordedCalls:
         return lambda: self.events.append("ends")
 
     def note(self, part, err):
-        self.lost.append((part, type(err).__name__))
+        self.faults.append((part, type(err).__name__))
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_a_fault_in_a_callback_costs_only_the_record(owner):
     value = owner().call(9)
     assert value == 9
     part.revert()
-    assert told.lost == [("the phases from here on", "ValueError")]
+    assert told.faults == [("the phases from here on", "ValueError")]
 
 
 def test_an_attribute_is_there_read_written_and_deleted_as_without():

@@ -237,15 +237,15 @@ def test_handlers_are_put_back_though_one_raises():
 
 
 def test_an_exception_that_no_handler_raised_is_not_taken_for_one():
-    lost = []
+    faults = []
 
-    @entry("a part", lost=lambda part, err: lost.append((part, type(err))))
+    @entry("a part", on_fault=lambda part, err: faults.append((part, type(err))))
     def fails():
         raise TooLongError
 
     with handled(too_long):
         fails()
-    assert lost == [("a part", TooLongError)]
+    assert faults == [("a part", TooLongError)]
     assert signal_of(TooLongError()) is None
 
 

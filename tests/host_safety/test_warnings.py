@@ -66,12 +66,12 @@ def filters(action):
 
 
 def test_what_foreign_code_calls_is_not_lost_to_a_warning():
-    lost = []
-    called = entry("this part", lost=lambda part, err: lost.append((part, err)))(warns_once)
+    faults = []
+    called = entry("this part", on_fault=lambda part, err: faults.append((part, err)))(warns_once)
     with filters("error"):
         called()
         Faults().part("A part", warns_once, None)
-    assert lost == []
+    assert faults == []
 
 
 def test_the_users_registry_is_as_it_was():

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import FrameType
 
-    from nbmem.capture.patches.compilations import Lost
+    from nbmem.capture.patches.compilations import OnFault
     from nbmem.capture.patches.method_patches import Ended
 
     Reader = Callable[[Any, Mapping[str, Any]], Iterable[CollectiveTensor]]
@@ -137,12 +137,14 @@ class Collectives:
 
     Args:
         held: Called with the held tensors, if some may be new.
-        lost: Records a note about a fault; nothing is reported after that.
+        on_fault: Records a note about a fault; nothing is reported after that.
     """
 
-    def __init__(self, held: Callable[[Iterable[CollectiveTensor]], None], lost: Lost) -> None:
+    def __init__(
+        self, held: Callable[[Iterable[CollectiveTensor]], None], on_fault: OnFault
+    ) -> None:
         self._held = held
-        self.lost = lost
+        self.on_fault = on_fault
         self._left = {
             _SECOND: self._fsdp2_patches,
             _FIRST: self._fsdp1_patches,
@@ -238,7 +240,7 @@ class Collectives:
 
     def _fault(self, part: str, err: Exception) -> None:
         self._deaf = True
-        self.lost(part, err)
+        self.on_fault(part, err)
 
 
 # --- of DTensor's redistributions

@@ -51,14 +51,14 @@ CYCLE = "a reference cycle"
 class BackwardSearch:
     """A search for the objects that refer, directly or not, to some tensors."""
 
-    def __init__(self, reach: ForwardWalk, lost: Mapping[int, Any]) -> None:
+    def __init__(self, reach: ForwardWalk, unreached: Mapping[int, Any]) -> None:
         self._reach = reach
-        self._members: list[Any] = list(lost.values())
-        self._place: dict[int, int] = {key: i for i, key in enumerate(lost)}
+        self._members: list[Any] = list(unreached.values())
+        self._place: dict[int, int] = {key: i for i, key in enumerate(unreached)}
         self._sources: dict[int, set[int]] = defaultdict(set)
         self._ends: dict[int, Holder] = {}
         self._tensors = len(self._members)
-        self._ours = {id(lost), id(self._members)}
+        self._ours = {id(unreached), id(self._members)}
         self._closing: dict[int, str] = {}
         self._tries: Counter[int] = Counter()
         self._modules = _modules()
@@ -142,7 +142,7 @@ class BackwardSearch:
         box = [object()]
         ours = sys.getrefcount(box[0])
         for key, i in self._place.items():
-            mine = ours + (i < self._tensors)  # `lost` holds the tensors as well
+            mine = ours + (i < self._tensors)  # `unreached` holds the tensors as well
             if sys.getrefcount(self._members[i]) > mine + inside[key]:
                 yield key
 

@@ -274,35 +274,35 @@ class _WalkInProgress:
         yield ALL_S
         found = all_tensors(self._torch)
         yield None
-        lost = {key: tensor for key, tensor in found.items() if key not in reach.tensors}
+        unreached = {key: tensor for key, tensor in found.items() if key not in reach.tensors}
         del found
-        for i, key in enumerate(list(lost)):
+        for i, key in enumerate(list(unreached)):
             # A view's base may be alive without a holder; it must not replace the view's shape.
-            if not self._seen.add(key, lost[key], but=self._holders):
-                del lost[key]
+            if not self._seen.add(key, unreached[key], but=self._holders):
+                del unreached[key]
             if not i % _STRIDE:
                 yield None
         if self.in_use is not None:
             self.in_use.searched(self._seen.storage.values())
-        if lost:
-            yield from self._name_runs_before(reach, lost)
-            yield from self._name_garbage(reach, lost)
+        if unreached:
+            yield from self._name_runs_before(reach, unreached)
+            yield from self._name_garbage(reach, unreached)
 
-    def _name_runs_before(self, reach: ForwardWalk, lost: dict[int, Any]) -> Iterator[None]:
-        """Name what earlier failed cells keep, and remove it from `lost`."""
+    def _name_runs_before(self, reach: ForwardWalk, unreached: dict[int, Any]) -> Iterator[None]:
+        """Name what earlier failed cells keep, and remove it from `unreached`."""
         before: list[tuple[Any, Holder]] = []
         yield from held_by_dead_tracebacks(self._torch, reach, before)
         for tensor, holder in before:
             if self._seen.add(id(tensor), tensor, but=self._holders):
                 self._holders[self._seen.storage[id(tensor)]].append(holder)
-                lost.pop(id(tensor), None)
+                unreached.pop(id(tensor), None)
 
-    def _name_garbage(self, reach: ForwardWalk, lost: dict[int, Any]) -> Iterator[None]:
+    def _name_garbage(self, reach: ForwardWalk, unreached: dict[int, Any]) -> Iterator[None]:
         """Name the other tensors that no place reaches."""
         holders = yield from holders_of_lost(
-            reach, lost, suspects=self.suspects, say_unseen=self._is_alone
+            reach, unreached, suspects=self.suspects, say_unseen=self._is_alone
         )
-        yield from self._name_gradient_cycles(lost, holders)
+        yield from self._name_gradient_cycles(unreached, holders)
         dead, unseen = list[tuple[Any, Any]](), dict[int, Any]()
         for key, holder in holders.items():
             if holder.kind is HolderKind.UNSEEN:
@@ -310,7 +310,7 @@ class _WalkInProgress:
                 continue
             self._holders[self._seen.storage[key]].append(holder)
             if holder.kind is HolderKind.CYCLE:
-                dead.append((lost[key], holder))
+                dead.append((unreached[key], holder))
         yield
         yield from self._name_graphs(reach, dead)
         for key, holder in unseen.items():
@@ -334,10 +334,10 @@ class _WalkInProgress:
             yield
 
     def _name_gradient_cycles(
-        self, lost: Mapping[int, Any], holders: dict[int, Holder]
+        self, unreached: Mapping[int, Any], holders: dict[int, Holder]
     ) -> Iterator[None]:
         """Add gradient cycles, also where a collection would free nothing."""
-        found = yield from in_gradient_cycles(self._torch, lost)
+        found = yield from in_gradient_cycles(self._torch, unreached)
         for key, tensor in found.items():
             explained = key in holders and holders[key].kind not in _UNEXPLAINED
             known = key in self._seen.storage

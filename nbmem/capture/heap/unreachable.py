@@ -57,7 +57,7 @@ def all_tensors(torch: Any) -> dict[int, Any]:
 
 def holders_of_lost(
     reach: ForwardWalk,
-    lost: Mapping[int, Any],
+    unreached: Mapping[int, Any],
     *,
     suspects: Callable[[], Iterable[Any]] = tuple,
     say_unseen: Callable[[], bool],
@@ -66,19 +66,19 @@ def holders_of_lost(
 
     Args:
         reach: What was reached.
-        lost: The tensors, by id.
+        unreached: The tensors, by id.
         suspects: Returns objects that may lead to them, such as models.
         say_unseen: Returns whether no other code has run meanwhile. Other code may have moved one
             of these tensors to an object that the walk had already visited. Then a tensor without a
             known holder is omitted.
     """
-    back = BackwardSearch(reach, lost)
+    back = BackwardSearch(reach, unreached)
     yield from back.search(suspects)
     yield
     dead = back.unreferenced_members()
     yield
     found = {}
-    for key in lost:
+    for key in unreached:
         if key in dead:
             found[key] = Holder(HolderKind.CYCLE, CYCLE, back.cycle_of(key, dead))
         elif (label := back.label(key)) is not None:

@@ -20,7 +20,7 @@ from nbmem.core.runtime.entry_points import entry
 if TYPE_CHECKING:
     from types import FrameType
 
-    from nbmem.capture.patches.compilations import Lost
+    from nbmem.capture.patches.compilations import OnFault
 
 _DYNAMO = "torch._dynamo.variables.tensor"
 _counts: dict[int, tuple[weakref.ref[Any], int]] = {}
@@ -54,9 +54,9 @@ class DataPatch:
     Its `__set__` is that of the C++ class, so that no frame of nbmem's precedes its errors.
     """
 
-    def __init__(self, owner: Any, original: Any, lost: Lost) -> None:
+    def __init__(self, owner: Any, original: Any, on_fault: OnFault) -> None:
         self._owner, self._original = owner, original
-        self.lost = lost
+        self.on_fault = on_fault
 
     def apply(self) -> None:
         """Set the patch, unless the class has its own such attribute."""
@@ -89,9 +89,9 @@ class DataPatch:
             _count(obj)
 
 
-def create_data_patch(torch: Any, lost: Lost) -> DataPatch:
+def create_data_patch(torch: Any, on_fault: OnFault) -> DataPatch:
     """Create the patch of `Tensor.data`."""
     original = torch._C.TensorBase.__dict__["data"]  # noqa: SLF001
     kind = type("DataPatch", (DataPatch,), {"__set__": original.__set__})
-    lent: DataPatch = kind(torch.Tensor, original, lost)
+    lent: DataPatch = kind(torch.Tensor, original, on_fault)
     return lent

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import FrameType
 
-    from nbmem.capture.patches.compilations import Lost
+    from nbmem.capture.patches.compilations import OnFault
     from nbmem.core.session.events import Stack
 
     Tell = Callable[[Refusal], None]
@@ -52,14 +52,14 @@ _CALLS = ("_call_impl", "_wrapped_call_impl")
 _NEAR = 2
 """Steps from a backward node to the parameters that its layer owns (through a transpose)."""
 
-_listeners: list[tuple[Tell, Mapping[str, Any], Lost]] = []
+_listeners: list[tuple[Tell, Mapping[str, Any], OnFault]] = []
 _attached: WeakSet[Any] = WeakSet()
 """Functions to which an observer was attached. torch cannot detach one. It stays attached once per
 process or virtual card, and retains no listener."""
 
 
 def listen(
-    tell: Tell, namespace: Mapping[str, Any], lost: Lost = lambda _part, _err: None
+    tell: Tell, namespace: Mapping[str, Any], on_fault: OnFault = lambda _part, _err: None
 ) -> Callable[[], None]:
     """Register a callback for every allocation request that fails.
 
@@ -68,12 +68,12 @@ def listen(
     Args:
         tell: Called with each refusal; must not raise.
         namespace: The notebook's names, to name a layer by.
-        lost: Records a fault of nbmem's own.
+        on_fault: Records a fault of nbmem's own.
 
     Returns:
         A function that removes the callback.
     """
-    listener = (tell, namespace, lost)
+    listener = (tell, namespace, on_fault)
     _listeners.append(listener)
     attach = _attach_function()
     waits = attach is not None and attach not in _attached
@@ -112,12 +112,12 @@ def _attach_function() -> Any | None:
     return getattr(getattr(loaded_torch(), "_C", None), "_cuda_attach_out_of_memory_observer", None)
 
 
-def _lost(part: str, err: Exception) -> None:
-    for _, _, lost in tuple(_listeners):
-        lost(part, err)
+def _on_fault(part: str, err: Exception) -> None:
+    for _, _, on_fault in tuple(_listeners):
+        on_fault(part, err)
 
 
-@entry("watching for out-of-memory errors", lost=_lost)
+@entry("watching for out-of-memory errors", on_fault=_on_fault)
 def _attach() -> None:
     attach = _attach_function()
     if attach is None or attach in _attached or allocator_backend() != "native":
@@ -126,7 +126,7 @@ def _attach() -> None:
     attach(_refused)
 
 
-@entry("an out-of-memory error", lost=_lost)  # an exception here would replace torch's own
+@entry("an out-of-memory error", on_fault=_on_fault)  # an exception here would replace torch's own
 def _refused(device: int, wanted: int, capacity: int, free: int) -> None:
     """Report a failed request; torch calls this before it raises.
 

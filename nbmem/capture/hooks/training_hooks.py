@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import FrameType
 
-    from nbmem.capture.patches.compilations import Lost
+    from nbmem.capture.patches.compilations import OnFault
     from nbmem.capture.tensors.running_modules import ModuleCalls
 
     Part = MethodPatch | AttributePatch | NamePatch | DataPatch
@@ -92,7 +92,7 @@ class TrainingHooks:
 
     Args:
         listener: Receives the events.
-        lost: Records a fault in the hooks; nothing is reported after that.
+        on_fault: Records a fault in the hooks; nothing is reported after that.
         late: Called before each outermost call; returns further patches to install.
         of_host: Called before each outermost call; returns whether the host's memory is
             recorded.
@@ -102,7 +102,7 @@ class TrainingHooks:
     def __init__(
         self,
         listener: Listener,
-        lost: Lost,
+        on_fault: OnFault,
         late: Callable[[], Iterable[Part]],
         of_host: Callable[[], bool],
         calls: ModuleCalls,
@@ -111,11 +111,11 @@ class TrainingHooks:
         self._late = late
         self._of_host = of_host
         self._calls = calls
-        self._lost = lost
+        self._on_fault = on_fault
         self._lent: list[Part] = []
         self._listening = False
         self._pid = os.getpid()
-        self._compilations = Compilations(self._step_aside, self._resume, lost)
+        self._compilations = Compilations(self._step_aside, self._resume, on_fault)
         self._moving = threading.RLock()
 
     def install(self) -> None:
@@ -129,24 +129,24 @@ class TrainingHooks:
         module = torch.nn.Module
         optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides its name
         optimizer = optimizers.Optimizer
-        lost = self._stop_after_fault
+        on_fault = self._stop_after_fault
         if hasattr(module, "_wrapped_call_impl"):  # since torch 2.1
             by = module._wrapped_call_impl.__code__  # noqa: SLF001
-            calls = MethodPatch(module, "_call_impl", self._enter, lost, by)
+            calls = MethodPatch(module, "_call_impl", self._enter, on_fault, by)
             calls.nested = self._calls.observer
             self._lend(calls)
         if hasattr(torch.autograd.graph, "Variable"):
             path = ("_execution_engine", "run_backward")
-            self._lend(NamePatch(torch.autograd.graph, "Variable", path, self._run, lost))
+            self._lend(NamePatch(torch.autograd.graph, "Variable", path, self._run, on_fault))
         for name, read in (
             ("_optimizer_step_pre_hooks", self._step_begins),
             ("_optimizer_step_post_hooks", self._step_ends),
         ):
             by_step = optimizers.__file__ or "", "wrapper"
-            self._lend(AttributePatch(optimizer, name, read, lost, by_step))
+            self._lend(AttributePatch(optimizer, name, read, on_fault, by_step))
         for owner in (optimizer, module):
-            self._lend(MethodPatch(owner, "zero_grad", self._zero_grad, lost))
-        self._lend(create_data_patch(torch, lost))
+            self._lend(MethodPatch(owner, "zero_grad", self._zero_grad, on_fault))
+        self._lend(create_data_patch(torch, on_fault))
         self._lend_late()
         self._compilations.watch()
         self._listening = True
@@ -184,7 +184,7 @@ class TrainingHooks:
 
     def _stop_after_fault(self, part: str, err: Exception) -> None:
         self._listening = False
-        self._lost(part, err)
+        self._on_fault(part, err)
 
     def _is_inactive(self) -> bool:
         """Return whether events are ignored now.

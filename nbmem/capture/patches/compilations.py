@@ -17,7 +17,7 @@ from nbmem.core.runtime.entry_points import entry
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Lost = Callable[[str, Exception], None]
+    OnFault = Callable[[str, Exception], None]
 
 _CALLBACKS = "torch._dynamo.callback"
 
@@ -51,14 +51,16 @@ class Compilations:
     Args:
         begins: Called in the thread that compiles.
         ended: Called in the thread that compiled last.
-        lost: Records a note about a fault.
+        on_fault: Records a note about a fault.
     """
 
-    def __init__(self, begins: Callable[[], None], ended: Callable[[], None], lost: Lost) -> None:
+    def __init__(
+        self, begins: Callable[[], None], ended: Callable[[], None], on_fault: OnFault
+    ) -> None:
         self._begins = begins
         self._ended = ended
         self._on = False
-        self.lost = lost
+        self.on_fault = on_fault
 
     def watch(self) -> None:
         """Register the callbacks, at once or when Dynamo is imported."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import CodeType, FrameType
 
-    from nbmem.capture.patches.compilations import Lost
+    from nbmem.capture.patches.compilations import OnFault
 
     Ended = Callable[[], None]
     Begins = Callable[[Any, FrameType], Ended | None]
@@ -77,7 +77,7 @@ class MethodPatch:
         name: The method's name.
         begins: Called with the object and the calling frame before the call. Returns a function to
             call at its end, or None.
-        lost: Records a note about a fault.
+        on_fault: Records a note about a fault.
         by: The only code whose calls are reported; None for every lookup that a call follows.
 
     Attributes:
@@ -88,7 +88,7 @@ class MethodPatch:
     nested: Callable[[], Callable[[Any, Any], Any] | None] | None = None
 
     def __init__(
-        self, owner: Any, name: str, begins: Begins, lost: Lost, by: CodeType | None = None
+        self, owner: Any, name: str, begins: Begins, on_fault: OnFault, by: CodeType | None = None
     ) -> None:
         self._owner, self._name = owner, name
         self._original = owner.__dict__[name]
@@ -96,7 +96,7 @@ class MethodPatch:
         self._by = by
         self._inside = CallState()
         self._is_lent = False
-        self.lost = lost
+        self.on_fault = on_fault
 
     def apply(self) -> None:
         """Set the patch, unless other code has replaced the original since."""
@@ -147,7 +147,7 @@ class MethodPatch:
         told = self._begins(obj, frame)
         if told is None:
             return method
-        call = observe_call(method, told, self.lost, self._inside)
+        call = observe_call(method, told, self.on_fault, self._inside)
         self._inside.nested = None if self.nested is None else self.nested()
         self._inside.busy = True  # last: an earlier interrupt ends the call
         return call
@@ -161,7 +161,7 @@ class AttributePatch:
         name: The attribute's name.
         read: Called with the object and the reading frame.
         by: File and function of the code whose reads are reported.
-        lost: Records a note about a fault.
+        on_fault: Records a note about a fault.
     """
 
     def __init__(
@@ -169,13 +169,13 @@ class AttributePatch:
         owner: Any,
         name: str,
         read: Callable[[Any, FrameType], None],
-        lost: Lost,
+        on_fault: OnFault,
         by: tuple[str, str],
     ) -> None:
         self._owner, self._name = owner, name
         self._read = read
         self._by = by
-        self.lost = lost
+        self.on_fault = on_fault
 
     def apply(self) -> None:
         """Set the patch, unless the class has such an attribute."""
@@ -213,7 +213,7 @@ class AttributePatch:
 
 
 def observe_call(
-    method: Any, ended: Ended, lost: Lost, inside: CallState | None = None
+    method: Any, ended: Ended, on_fault: OnFault, inside: CallState | None = None
 ) -> ObservedCall:
     """Create a callable for a single call, which reports its end.
 
@@ -222,16 +222,16 @@ def observe_call(
     Args:
         method: The method to call.
         ended: Called at the end of the call.
-        lost: Records a note about a fault.
+        on_fault: Records a note about a fault.
         inside: The flag to clear at the end of the call.
     """
-    call, end = ObservedCall(method), report_end(ended, lost, inside or CallState())
+    call, end = ObservedCall(method), report_end(ended, on_fault, inside or CallState())
     next(end)
     call.tell = end.__next__
     return call
 
 
-def report_end(ended: Ended, lost: Lost, inside: CallState) -> Iterator[None]:
+def report_end(ended: Ended, on_fault: OnFault, inside: CallState) -> Iterator[None]:
     """Report the end of a call when resumed, and never raise.
 
     Exceptions raised in a finalizer are lost. That includes a signal handler's, which Python calls
@@ -243,11 +243,11 @@ def report_end(ended: Ended, lost: Lost, inside: CallState) -> Iterator[None]:
     except GeneratorExit:
         return
     except BaseException as err:  # noqa: BLE001 - from a signal, just now
-        again.append(handle_exception(err, "the end of a phase", lost))
+        again.append(handle_exception(err, "the end of a phase", on_fault))
     inside.busy = False
     try:
         with suppress_warnings():
             ended()
     except BaseException as err:  # noqa: BLE001 - as above
-        again.append(handle_exception(err, "the end of a phase", lost))
+        again.append(handle_exception(err, "the end of a phase", on_fault))
     yield

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import FrameType
 
-    from nbmem.capture.patches.compilations import Lost
+    from nbmem.capture.patches.compilations import OnFault
     from nbmem.capture.patches.method_patches import Ended
 
 
@@ -28,7 +28,7 @@ class NamePatch:
             "run_backward")`.
         begins: Called with the calling frame before each call; returns the callback for its
             end, or None.
-        lost: Records a fault.
+        on_fault: Records a fault.
     """
 
     def __init__(
@@ -37,10 +37,10 @@ class NamePatch:
         name: str,
         path: tuple[str, ...],
         begins: Callable[[FrameType], Ended | None],
-        lost: Lost,
+        on_fault: OnFault,
     ) -> None:
         self._module, self._name = module, name
-        self._stand_in = _StandIn(getattr(module, name), path, begins, lost)
+        self._stand_in = _StandIn(getattr(module, name), path, begins, on_fault)
 
     def apply(self) -> None:
         """Install the patch, unless other code has replaced the name since."""
@@ -62,12 +62,12 @@ class _StandIn:
         original: Any,
         path: tuple[str, ...],
         begins: Callable[[FrameType], Ended | None],
-        lost: Lost,
+        on_fault: OnFault,
     ) -> None:
         self.original = original
         self._path = path
         self._begins = begins
-        self.lost = lost
+        self.on_fault = on_fault
 
     def __repr__(self) -> str:
         return repr(self.original)
@@ -91,10 +91,10 @@ class _StandIn:
         if name != self._path[0]:
             return found
         if len(self._path) > 1:
-            return _StandIn(found, self._path[1:], self._begins, self.lost)
+            return _StandIn(found, self._path[1:], self._begins, self.on_fault)
         frame = caller()
         ended = None if frame is None else self._begins(frame)
-        return found if ended is None else observe_call(found, ended, self.lost)
+        return found if ended is None else observe_call(found, ended, self.on_fault)
 
 
 class FunctionPatch:
@@ -107,15 +107,19 @@ class FunctionPatch:
         name: The function's name.
         told: Called with the arguments before the call; returns a callback for its success,
             or None.
-        lost: Records a fault.
+        on_fault: Records a fault.
     """
 
     def __init__(
-        self, module: Any, name: str, told: Callable[..., Callable[[], None] | None], lost: Lost
+        self,
+        module: Any,
+        name: str,
+        told: Callable[..., Callable[[], None] | None],
+        on_fault: OnFault,
     ) -> None:
         self._module, self._name = module, name
         self._told = told
-        self.lost = lost
+        self.on_fault = on_fault
         self._original: Any = None
         self._wrapper: Any = None
 

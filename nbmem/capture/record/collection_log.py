@@ -50,14 +50,14 @@ class CollectionLog:
         self._read: dict[int, array[int]] = {}
         self._end: Callable[[], None] | None = None
 
-    def start(self, lost: Callable[[BaseException], object]) -> None:
+    def start(self, on_fault: Callable[[BaseException], object]) -> None:
         """Start to log.
 
         Args:
-            lost: Called with a fault.
+            on_fault: Called with a fault.
         """
         skip_in_dynamo(CollectionLog._reported)  # a collection may begin inside a compiled function
-        self._end = report_collections(self._reported, lost)
+        self._end = report_collections(self._reported, on_fault)
 
     def stop(self) -> None:
         """Stop to log, if it was started."""

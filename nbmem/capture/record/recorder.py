@@ -110,7 +110,7 @@ class Recorder:
         self.identities = TensorLabelLog()
         self.program = ProgramLog()
         self.storage_log = self.identities.storage_log
-        self.storage_log.lost = self.lost
+        self.storage_log.on_fault = self.on_fault
         self.marks.taken = self._mark_taken
         self.hook_events = HookEventLog(self.marks, self.identities, self.program)
         self.collections = CollectionLog(self.marks.cards, self.hook_events.others_in_backward)
@@ -118,7 +118,7 @@ class Recorder:
         self.hook_events.stepped = self.ranks.glance
         self._progress = ProgressLog(self.hook_events, self.identities, self.marks)
         self.blocks: list[tuple[str, int, int]] = []
-        self.history = HistoryProbe(max_entries=max_events, stacks=stacks, lost=self.lost)
+        self.history = HistoryProbe(max_entries=max_events, stacks=stacks, on_fault=self.on_fault)
         self.sampler = Sampler(device, self.note, self._card_read)
         self.at_start: dict[str, Any] | None = None
         self.at_end: dict[str, Any] | None = None
@@ -128,10 +128,10 @@ class Recorder:
         self.facts: dict[str, Any] = {}
         self.names = {} if namespace is None else namespace  # an empty one may fill
         seen = CollectiveLog(self.hook_events, self.marks, self.identities)
-        collectives = Collectives(seen.holds, self.lost)
+        collectives = Collectives(seen.holds, self.on_fault)
         self._hooks = TrainingHooks(
             self.hook_events,
-            self.lost,
+            self.on_fault,
             collectives.parts,
             self.storage_log.of_host,
             self.identities.graphs.module_calls,
@@ -194,7 +194,7 @@ class Recorder:
                 self.interrupted |= held.came
             except BaseException as err:  # noqa: BLE001 - in any case the rest must be removed
                 with contextlib.suppress(BaseException):
-                    self._lost("the end of the recording", err)
+                    self._on_fault("the end of the recording", err)
             else:
                 return
         while self.to_release:
@@ -227,7 +227,7 @@ class Recorder:
                     release()
                     break
                 except BaseException as err:  # noqa: BLE001 - a fault may be temporary
-                    self._lost(part, err)
+                    self._on_fault(part, err)
             self.to_release.pop()
 
     def _put_in(self, part: str, begin: Callable[[], None], release: Callable[[], None]) -> None:
@@ -257,10 +257,10 @@ class Recorder:
                 self.history.end_stacks()
 
     def _watch(self) -> None:
-        self.collections.start(partial(self.lost, "what the garbage collector freed"))
+        self.collections.start(partial(self.on_fault, "what the garbage collector freed"))
 
     def _listen(self) -> None:
-        self._deafen = oom_observer.listen(self.refusals.append, self.names, self.lost)
+        self._deafen = oom_observer.listen(self.refusals.append, self.names, self.on_fault)
 
     def _stop_listening(self) -> None:
         if self._deafen is not None:
@@ -378,7 +378,7 @@ class Recorder:
         if sentence not in self.notes and len(self.notes) < MAX_NOTES:
             self.notes.append(sentence)
 
-    def lost(self, part: str, err: BaseException) -> None:
+    def on_fault(self, part: str, err: BaseException) -> None:
         """Note a fault of nbmem's own, and the part that is lost by it."""
         self.note(str(err) if isinstance(err, NbmemError) else fault_note(part, err))
 
@@ -392,7 +392,7 @@ class Recorder:
             yield
         except Exception as err:  # noqa: BLE001 - the user's cell must not fail
             reraise_if_from_signal(err)
-            self._lost(part, err)
+            self._on_fault(part, err)
             clear_handled_tracebacks(err)
 
     @contextlib.contextmanager
@@ -406,15 +406,15 @@ class Recorder:
         except GeneratorExit:
             raise
         except BaseException as err:  # noqa: BLE001 - the following parts must run
-            self._lost(part, err)
+            self._on_fault(part, err)
             clear_handled_tracebacks(err)
 
-    def _lost(self, part: str, err: BaseException) -> None:
+    def _on_fault(self, part: str, err: BaseException) -> None:
         if isinstance(err, KeyboardInterrupt):
             self.interrupted = True
             self.note(f"Interrupted: nbmem left out {part}.")
         else:
-            self.lost(part, err)
+            self.on_fault(part, err)
             logger.debug("lost %s", part, exc_info=err)
 
     # --- names

@@ -178,7 +178,7 @@ class Recording:
         """
         self.interrupted = True
 
-    def lost(self, part: str, err: BaseException) -> None:
+    def on_fault(self, part: str, err: BaseException) -> None:
         """Store a sentence on a fault of nbmem's own."""
         self.faults.append(fault_note(part, err))
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nbmem.capture.patches.compilations import Lost
+    from nbmem.capture.patches.compilations import OnFault
     from nbmem.core.session.session import DeviceInfo
 
     Ints = NDArray[np.int64]
@@ -48,13 +48,13 @@ class StorageLog:
     Attributes:
         registry: The registry to which observed storages are added. None before `begin`, once a
             card is used, and after a fault.
-        lost: Leaves a note of a fault.
+        on_fault: Leaves a note of a fault.
         over_at: The counter sample at which a card was found used. Earlier hook events are the
             host's.
     """
 
     def __init__(self) -> None:
-        self.lost: Lost = _ignore
+        self.on_fault: OnFault = _ignore
         self.registry: StorageRegistry | None = None
         self.over_at = 0
         self._torch: Any = None
@@ -140,7 +140,7 @@ class StorageLog:
         reraise_if_from_signal(err)
         self.registry, registry = None, self.registry
         if registry is not None:
-            self.lost("the memory where no card is", err)
+            self.on_fault("the memory where no card is", err)
 
     def of_host(self) -> bool:
         """Return True if the host's memory is registered."""

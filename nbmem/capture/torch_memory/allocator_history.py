@@ -17,7 +17,7 @@ from nbmem.core.runtime.entry_points import entry
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbmem.capture.patches.compilations import Lost
+    from nbmem.capture.patches.compilations import OnFault
 
 
 FIRST_ENTRIES = 4_000
@@ -36,19 +36,19 @@ class HistoryProbe:
         max_entries: Size of torch's ring buffer (always bounded).
         stacks: Take a Python stack at each allocation (13% of a CPU-bound step on an H100 host; 4%
             without stacks).
-        lost: Records a note about a fault during a call of torch's own code.
+        on_fault: Records a note about a fault during a call of torch's own code.
 
     Attributes:
         only_first_stacks: Whether stacks were taken until `end_stacks`, and were not requested.
     """
 
-    def __init__(self, *, max_entries: int, stacks: bool, lost: Lost) -> None:
+    def __init__(self, *, max_entries: int, stacks: bool, on_fault: OnFault) -> None:
         self.max_entries = max_entries
         self.stacks = stacks
         self.joined = False
         self.only_first_stacks = False
         self._stacks_ended = False
-        self.lost = lost
+        self.on_fault = on_fault
         self._on = False
         self._cancel: Callable[[], None] | None = None
         self._calling = False
@@ -93,7 +93,7 @@ class HistoryProbe:
                 torch._C,  # noqa: SLF001
                 "_cuda_record_memory_history",
                 self._users_call,
-                self.lost,
+                self.on_fault,
             )
             self._watch.apply()
 

@@ -47,7 +47,7 @@ def entry(  # noqa: PLR0913 - options that differ between callers
     part: str,
     *,
     otherwise: Callable[..., Any] | None = None,
-    lost: Callable[[str, Exception], None] | None = None,
+    on_fault: Callable[[str, Exception], None] | None = None,
     interrupted: Callable[[], None] | None = None,
     ends: bool = False,
     lasts: bool = False,
@@ -58,7 +58,7 @@ def entry(  # noqa: PLR0913 - options that differ between callers
         part: What is lost with it, for the note: "the phases from here on".
         otherwise: Called with the same arguments after a fault, for the return value; it must not
             fail. None to return None.
-        lost: Records the note; None for the method `lost` of the function's first argument.
+        on_fault: Records the note; None for the method `on_fault` of the function's first argument.
         interrupted: Called for an interrupt instead of delivering it. A method `take_interrupt` of
             the first argument takes precedence. None to deliver it.
         ends: Whether `otherwise` ends what was begun. Then it is also called if the exception
@@ -85,7 +85,7 @@ def entry(  # noqa: PLR0913 - options that differ between callers
                     again = handle_exception(  # noqa: F841 - delivers at this frame's end
                         err,
                         part,
-                        lost or getattr(first, "lost", None),
+                        on_fault or getattr(first, "on_fault", None),
                         first.take_interrupt if takes else interrupted,
                         within=within,
                     )
@@ -103,7 +103,7 @@ def entry(  # noqa: PLR0913 - options that differ between callers
 def handle_exception(
     err: BaseException,
     part: str,
-    lost: Callable[[str, Exception], None] | None,
+    on_fault: Callable[[str, Exception], None] | None,
     interrupted: Callable[[], None] | None = None,
     *,
     within: bool = False,
@@ -113,7 +113,7 @@ def handle_exception(
     Args:
         err: The exception.
         part: What is lost with it, for the note.
-        lost: Records the note.
+        on_fault: Records the note.
         interrupted: Called for an interrupt instead of delivering it; None to deliver it.
         within: Whether nbmem called, inside an outer entry. A handler's exception then propagates
             to the outer entry. Delivered here, it would be raised when Python next checks for
@@ -135,7 +135,7 @@ def handle_exception(
         clear_handled_tracebacks(err)
         return SignalDelivery(number)
     if is_raised(err, Exception) and (number is None or not within):
-        _leave_note(lost, part, err)
+        _leave_note(on_fault, part, err)
         clear_handled_tracebacks(err)
         return None
     try:
@@ -180,10 +180,12 @@ def is_ours(frame: FrameType) -> bool:
     return frame.f_code.co_filename.startswith(PACKAGE)
 
 
-def _leave_note(lost: Callable[[str, Exception], None] | None, part: str, err: Exception) -> None:
+def _leave_note(
+    on_fault: Callable[[str, Exception], None] | None, part: str, err: Exception
+) -> None:
     try:
         logger.debug("lost %s", part, exc_info=err)
-        if lost is not None:
-            lost(part, err)
+        if on_fault is not None:
+            on_fault(part, err)
     except Exception:  # noqa: BLE001, S110 - there is nothing left to notify
         pass

@@ -98,7 +98,7 @@ def only_new() -> Iterator[None]:
 
 
 def report_collections(
-    report: Callable[[str, Mapping[str, int]], object], lost: Callable[[BaseException], object]
+    report: Callable[[str, Mapping[str, int]], object], on_fault: Callable[[BaseException], object]
 ) -> Callable[[], None]:
     """Report the start and the end of every garbage collection.
 
@@ -108,12 +108,12 @@ def report_collections(
 
     Args:
         report: Called with `start` or `stop`, and Python's information on the collection.
-        lost: Called with an exception of `report`.
+        on_fault: Called with an exception of `report`.
 
     Returns:
         A function that ends the reports.
     """
-    steps = _reports(report, lost)
+    steps = _reports(report, on_fault)
     next(steps)
     callback = functools.partial(max, key=steps.send)  # sends both arguments, one by one
     gc.callbacks.append(callback)
@@ -128,7 +128,7 @@ def report_collections(
 
 
 def _reports(
-    report: Callable[[str, Mapping[str, int]], object], lost: Callable[[BaseException], object]
+    report: Callable[[str, Mapping[str, int]], object], on_fault: Callable[[BaseException], object]
 ) -> Generator[tuple[SignalDelivery, ...], Any, None]:
     """Report what is sent, phase and information in turn.
 
@@ -150,6 +150,6 @@ def _reports(
             with contextlib.suppress(BaseException):  # a second one, meanwhile
                 number = signal_of(err)
                 if number is None:
-                    lost(err)
+                    on_fault(err)
                 else:
                     came.append(SignalDelivery(number))

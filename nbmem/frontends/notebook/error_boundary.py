@@ -91,11 +91,11 @@ def shell_entry(
         in_cell: Whether a line of the user's own calls it; an interrupt then ends that line.
     """
 
-    def lost(_part: str, err: Exception) -> None:
+    def on_fault(_part: str, err: Exception) -> None:
         notify(f"could not {doing} ({error_of(err)}). Your code is not affected.")
 
     def interrupted() -> None:  # IPython would print it as a callback's fault
         notify(f"interrupted before it could {doing}.")
 
     told = None if in_cell else interrupted
-    return entry(doing, otherwise=otherwise, lost=lost, interrupted=told)
+    return entry(doing, otherwise=otherwise, on_fault=on_fault, interrupted=told)

@@ -213,7 +213,7 @@ class Hub:
 
     # --- the thread
 
-    @entry("the live readings", lost=lambda _part, _err: None, lasts=True)
+    @entry("the live readings", on_fault=lambda _part, _err: None, lasts=True)
     def _run(self) -> None:
         while not self._closed.is_set():
             self._awake.wait()

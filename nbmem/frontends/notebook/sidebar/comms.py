@@ -46,13 +46,13 @@ class Comms:
         """
         self._manager.register_comm(self._push)
 
-        @entry("the sidebar's requests", lost=_ignore_fault)
+        @entry("the sidebar's requests", on_fault=_ignore_fault)
         def opened(page: Any, _message: Any) -> None:
-            @entry("a request of the sidebar's", lost=_ignore_fault)
+            @entry("a request of the sidebar's", on_fault=_ignore_fault)
             def handle_request(message: Any) -> None:
                 page.send(answer(message["content"]["data"]))
 
-            @entry("a page's end", lost=_ignore_fault)
+            @entry("a page's end", on_fault=_ignore_fault)
             def closed(_message: Any) -> None:
                 self._pages = [other for other in self._pages if other is not page]
 

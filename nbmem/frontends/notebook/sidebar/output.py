@@ -53,7 +53,7 @@ class CellOutput:
         """Stop watching for the cell to clear its output; the cell ends."""
         self._publisher.unregister_hook(self._notice)
 
-    def lost(self, _part: str, _err: Exception) -> None:
+    def on_fault(self, _part: str, _err: Exception) -> None:
         """Forget the display id after a fault; the report does without."""
         self.id = None
 

@@ -74,7 +74,7 @@ class StatusLine:
         self._output = None
         return output
 
-    def lost(self, _part: str, _err: Exception) -> None:
+    def on_fault(self, _part: str, _err: Exception) -> None:
         """Stop renewing the line after a fault.
 
         The report replaces it nevertheless.
