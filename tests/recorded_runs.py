@@ -38,7 +38,7 @@ def session_of(raw):
     """Convert a recording into the session that nbmem would make."""
     events = _events(raw)
     positions = [int(np.searchsorted(events.t_ns, b["t"] * 1000, "right")) for b in raw["bounds"]]
-    marks = CounterSamples(
+    counter_samples = CounterSamples(
         t_ns=_column(b["t"] * 1000 for b in raw["bounds"]),
         position=_column(positions),
         **{
@@ -68,7 +68,7 @@ def session_of(raw):
         events=events,
         end=layout_of(raw["segments"]),
         dropped=0,
-        marks=marks,
+        counter_samples=counter_samples,
         samples=_samples(raw),
         identities=StorageLabels(
             position=_column(r[0] for r in rows),
@@ -80,7 +80,7 @@ def session_of(raw):
     )
     return Session(
         name=raw["name"],
-        created_ns=int(marks.t_ns[-1]),
+        created_ns=int(counter_samples.t_ns[-1]),
         devices=(trace,),
         spans=_spans(raw, positions),
         names=("seen",),

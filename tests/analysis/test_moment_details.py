@@ -143,7 +143,7 @@ def record_steps(steps, conf):
         events=events_of(rows),
         end=allocator.layout(),
         dropped=0,
-        marks=_none(CounterSamples),
+        counter_samples=_none(CounterSamples),
         samples=_none(CardSamples),
         identities=_none(StorageLabels),
     )

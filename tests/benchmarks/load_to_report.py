@@ -113,7 +113,7 @@ class Training:
             ),
             end=self.allocator.layout(),
             dropped=0,
-            marks=CounterSamples(
+            counter_samples=CounterSamples(
                 t_ns=begin + position * EVENT_NS,
                 position=position,
                 **dict(

@@ -9,7 +9,7 @@ TURNS = st.builds(
     HookEvent,
     kind=st.sampled_from(_KINDS),
     begins=st.booleans(),
-    mark=st.integers(0, 1 << 40),
+    sample=st.integers(0, 1 << 40),
     key=st.integers(0, 1 << 62),
     closure=st.booleans(),
     thread=st.integers(0, 100),

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import nbmem.api.tracing as nbmem
-from nbmem.capture.tensors.sequence_numbers import MOST_MARKS, SequenceNumbers, sequence_nr_of
+from nbmem.capture.tensors.sequence_numbers import MAX_SAMPLES, SequenceNumbers, sequence_nr_of
 from nbmem.core.session.categories import Category
 
 SAVED = 4 * 32 * (512 + 512 + 64)
@@ -199,10 +199,10 @@ def test_a_node_was_there_by_the_first_mark_behind_it():
     assert (
         numbers.first_sample_after(sequence_nr_of(y.grad_fn.next_functions[0][0])) is None
     )  # x's own
-    for mark in range(9, MOST_MARKS + 9):
-        numbers.record_sample(mark)
+    for sample in range(9, MAX_SAMPLES + 9):
+        numbers.record_sample(sample)
     oldest = numbers.first_sample_after(sequence_nr_of(y.grad_fn))
-    assert 8 < oldest < MOST_MARKS
+    assert 8 < oldest < MAX_SAMPLES
 
 
 def test_a_torch_that_does_not_tell_leaves_it_unknown(monkeypatch):

@@ -71,7 +71,7 @@ class Loop:
             stack=column - 1,
         )
         positions = np.array(self.positions, np.int64)
-        marks = CounterSamples(
+        counter_samples = CounterSamples(
             t_ns=positions * 10,
             position=positions,
             **dict.fromkeys(("allocated", "active", "requested", "reserved"), positions),
@@ -79,7 +79,7 @@ class Loop:
         births = ObservedAllocations(
             inputs=np.array(self.births, int), weights=np.array(self.weights, int)
         )
-        return PhaseBuilder(events, marks, UnhookedIntervals(events, births)).build(
+        return PhaseBuilder(events, counter_samples, UnhookedIntervals(events, births)).build(
             self.hook_events
         )
 

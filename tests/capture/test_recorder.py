@@ -118,10 +118,10 @@ def test_every_reading_agrees_with_the_history():
         model = network().cuda()
         model(batch()[0]).sum().backward()
         torch.cuda.empty_cache()
-    marks = t.session.devices[0].marks
-    assert len(marks) > 4
-    assert marks.allocated[-1] == torch.cuda.memory_allocated()
-    assert marks.reserved[-1] == torch.cuda.memory_reserved()
+    counter_samples = t.session.devices[0].counter_samples
+    assert len(counter_samples) > 4
+    assert counter_samples.allocated[-1] == torch.cuda.memory_allocated()
+    assert counter_samples.reserved[-1] == torch.cuda.memory_reserved()
     assert not faults(t.report())
 
 

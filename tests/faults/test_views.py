@@ -74,8 +74,8 @@ def test_counters_that_were_read_stand_with_the_highest_and_the_last():
     session = recorded.session_of(recorded.load("cudagraph_mlp_b512_sgd"))
     (trace,) = session.devices
     lines = counter_lines(trace).splitlines()
-    assert f"{trace.marks.allocated.max():,}" in lines[1]
-    assert f"{trace.marks.reserved[-1]:,}" in lines[2]
+    assert f"{trace.counter_samples.allocated.max():,}" in lines[1]
+    assert f"{trace.counter_samples.reserved[-1]:,}" in lines[2]
 
 
 def test_without_any_figure_a_sentence_stands():

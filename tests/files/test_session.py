@@ -117,7 +117,7 @@ devices = st.builds(
     events=tables(Events, EVENTS, EVENTS),
     end=layouts(),
     dropped=big,
-    marks=tables(CounterSamples),
+    counter_samples=tables(CounterSamples),
     samples=tables(CardSamples),
     identities=tables(StorageLabels),
     other_processes=st.dictionaries(text, big, max_size=3),

@@ -77,7 +77,7 @@ def session(name: str) -> Session:
             category=(one % (Category.UNKNOWN + 1)).astype(np.uint8),
             name=one % 8,
         ),
-        marks=CounterSamples(
+        counter_samples=CounterSamples(
             t_ns=times[np.minimum(places, count - 1)],
             position=places,
             allocated=reserved // 2,

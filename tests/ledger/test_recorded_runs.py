@@ -26,7 +26,7 @@ def test_there_are_36_runs():
 
 def test_the_followed_events_say_what_the_counters_said(run):
     raw, _, card_ledger = run
-    positions = card_ledger.trace.marks.position
+    positions = card_ledger.trace.counter_samples.position
     for counter in COUNTERS:
         followed = getattr(card_ledger._followed, counter)[positions].tolist()
         assert followed == [bound[counter] for bound in raw["bounds"]], counter
@@ -36,7 +36,9 @@ def test_the_followed_events_say_what_the_counters_said(run):
 def test_peaks_between_bounds_are_the_counters_peaks(run):
     raw, _, card_ledger = run
     begin = 0
-    for bound, end in zip(raw["bounds"], card_ledger.trace.marks.position.tolist(), strict=True):
+    for bound, end in zip(
+        raw["bounds"], card_ledger.trace.counter_samples.position.tolist(), strict=True
+    ):
         top = card_ledger.allocated[begin : end + 1].max()
         assert top == bound["peak_allocated"], bound["end_of"]
         begin = end
@@ -69,7 +71,7 @@ def test_identified_categories_are_the_recorded_ones(run):
     raw, _, card_ledger = run
     at = {
         (b["end_of"], b["it"]): int(p)
-        for b, p in zip(raw["bounds"], card_ledger.trace.marks.position, strict=True)
+        for b, p in zip(raw["bounds"], card_ledger.trace.counter_samples.position, strict=True)
     }
     for seen in raw["categories"]:
         ledger = card_ledger.ledger(at[seen["at"], seen["it"]])
@@ -92,7 +94,7 @@ def test_every_moment_balances(run):
 def test_process_is_what_nvml_said_at_the_bounds(run):
     raw, _, card_ledger = run
     for bound, position in zip(
-        raw["bounds"][1:], card_ledger.trace.marks.position[1:], strict=True
+        raw["bounds"][1:], card_ledger.trace.counter_samples.position[1:], strict=True
     ):
         process = card_ledger.ledger(int(position)).process
         # The reading belongs to the bound itself; the last event before it may be an earlier one's.

@@ -204,7 +204,7 @@ def test_a_class_has_a_name_of_its_own():
         ),
         (r"\bdevices\.index\(", "nowhere", "CardLedger.bounds(span)"),
         (
-            r"\brecorder(\(\))?\.(hook_events|identities|marks)\b",
+            r"\brecorder(\(\))?\.(hook_events|tensor_labels|counter_samples)\b",
             "capture/record/",
             "Recorder.progress()",
         ),

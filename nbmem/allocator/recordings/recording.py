@@ -195,10 +195,10 @@ def _from_session(path: str | Path, device: int | None, limits: Limits) -> CardR
 
 
 def _readings_of_session(trace: DeviceTrace) -> tuple[Reading, ...]:
-    marks = trace.marks
+    counter_samples = trace.counter_samples
     names = COUNTERS[:4]
-    columns = [getattr(marks, name).tolist() for name in names]
-    rows = zip(marks.position.tolist(), zip(*columns, strict=True), strict=True)
+    columns = [getattr(counter_samples, name).tolist() for name in names]
+    rows = zip(counter_samples.position.tolist(), zip(*columns, strict=True), strict=True)
     return tuple(
         Reading(
             label=f"reading {number}",

@@ -25,25 +25,25 @@ class CollectiveLog:
 
     Args:
         hook_events: Admits one thread at a time.
-        marks: Takes the counter samples.
+        counter_samples: Takes the counter samples.
         identities: Stores the storages.
     """
 
     def __init__(
-        self, hook_events: HookEventLog, marks: CounterLog, identities: TensorLabelLog
+        self, hook_events: HookEventLog, counter_samples: CounterLog, identities: TensorLabelLog
     ) -> None:
         self._hook_events = hook_events
-        self._marks = marks
+        self._counter_samples = counter_samples
         self._identities = identities
 
     def holds(self, found: Iterable[CollectiveTensor]) -> None:
         """Record what FSDP holds now, in the thread that holds it."""
-        if self._marks.full:
+        if self._counter_samples.full:
             return
         with self._hook_events.alone() as heard, without_torch_function():
             seen = list(self._see(found)) if heard else []
             if seen:
-                self._identities.record_transient(self._marks.take(), seen)
+                self._identities.record_transient(self._counter_samples.take(), seen)
 
     def _see(self, found: Iterable[CollectiveTensor]) -> Iterator[ObservedStorage]:
         storages: dict[tuple[int, int], list[tuple[ObservedStorage, CollectiveTensor]]] = {}

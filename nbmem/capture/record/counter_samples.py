@@ -64,14 +64,14 @@ class CounterLog:
         """
         watched = self.cards()
         with self._lock:  # readings included: samples must stay in order
-            mark = len(self.t_ns)
+            sample = len(self.t_ns)
             for index in watched:
                 counters = read_counters(index)
                 if counters is not None:
-                    self._read.setdefault(index, array("q")).extend((mark, *counters))
+                    self._read.setdefault(index, array("q")).extend((sample, *counters))
             self.t_ns.append(CLOCK.time_ns())
-            self.taken(mark)
-            return mark
+            self.taken(sample)
+            return sample
 
     @property
     def entries(self) -> int:
@@ -84,17 +84,17 @@ class CounterLog:
         with self._lock:
             return np.array(self._read.get(device, ()), np.int64).reshape(-1, _WIDTH)
 
-    def _at(self, device: int, mark: int) -> Counters | None:
+    def _at(self, device: int, sample: int) -> Counters | None:
         """Return a card's counters at a sample, or None if it was not read."""
         with self._lock:
             read = self._read.get(device)
             if not read:
                 return None
             rows = len(read) // _WIDTH
-            row = mark - read[0]  # unless the card was not read in between
-            if not (0 <= row < rows and read[row * _WIDTH] == mark):
-                row = bisect_left(range(rows), mark, key=lambda i: read[i * _WIDTH])
-                if row == rows or read[row * _WIDTH] != mark:
+            row = sample - read[0]  # unless the card was not read in between
+            if not (0 <= row < rows and read[row * _WIDTH] == sample):
+                row = bisect_left(range(rows), sample, key=lambda i: read[i * _WIDTH])
+                if row == rows or read[row * _WIDTH] != sample:
                     return None
             values = read[row * _WIDTH + 1 : (row + 1) * _WIDTH]
         return Counters(*values)

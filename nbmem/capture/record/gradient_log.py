@@ -47,13 +47,13 @@ class GradientLog:
         self._rows = rows
         self._time_budget = time_budget
 
-    def record(self, mark: int, keys: Iterable[int]) -> list[Any]:
+    def record(self, sample: int, keys: Iterable[int]) -> list[Any]:
         """Record the gradients of parameters.
 
         It runs once for each backward, so it must be fast.
 
         Args:
-            mark: The counter sample at the backward's end.
+            sample: The counter sample at the backward's end.
             keys: Ids of the parameters.
 
         Returns:
@@ -78,7 +78,7 @@ class GradientLog:
                 found.append(seen)
         if len({seen.addr for seen in found}) < len(found):
             found = _named_after_all(found)
-        self.last = self._rows.add(mark, found)
+        self.last = self._rows.add(sample, found)
         return asked
 
     def of_idle_models(

@@ -24,17 +24,19 @@ MATTERS = MIB
 state. Those already have names, and the walk takes up to half a second."""
 
 
-def matters(marks: CounterLog, identities: TensorLabelLog, storage_log: StorageLog) -> bool:
+def matters(
+    counter_samples: CounterLog, identities: TensorLabelLog, storage_log: StorageLog
+) -> bool:
     """Return True if enough unnamed memory lives to justify a heap walk."""
-    named = _training_bytes(identities, len(marks.t_ns) - 1)
+    named = _training_bytes(identities, len(counter_samples.t_ns) - 1)
     return any(
-        (counters := marks.now(index)) is not None
+        (counters := counter_samples.now(index)) is not None
         and counters.allocated - named.get(index, 0) >= MATTERS
-        for index in marks.devices()
+        for index in counter_samples.devices()
     ) or storage_log.matters(MATTERS, named)
 
 
-def _training_bytes(identities: TensorLabelLog, mark: int) -> dict[int, int]:
+def _training_bytes(identities: TensorLabelLog, sample: int) -> dict[int, int]:
     """Return the bytes per card of training tensors seen since a sample.
 
     These are weights, buffers, gradients and optimizer state. If a module was called, only models
@@ -43,7 +45,7 @@ def _training_bytes(identities: TensorLabelLog, mark: int) -> dict[int, int]:
     used = identities.owners_in_use()
     sizes: dict[int, dict[int, int]] = {}
     in_use: dict[int, bool] = {id(None): True}
-    for seen, owner in identities.rows.since(mark):
+    for seen, owner in identities.rows.since(sample):
         if seen.category not in OF_TRAINING:
             continue
         if owner is not None and id(owner) not in in_use:

@@ -38,7 +38,7 @@ class HookEventLog:
     gradients are read. Modules that are called one after another inside one forward cost no sample.
 
     Args:
-        marks: Takes the counter samples.
+        counter_samples: Takes the counter samples.
         identities: Records weights, gradients, state and inputs.
         program: Counts how modules were called.
 
@@ -49,14 +49,16 @@ class HookEventLog:
         unheard: Hook events that were skipped while another thread was handled for too long.
     """
 
-    def __init__(self, marks: CounterLog, identities: TensorLabelLog, program: ProgramLog) -> None:
+    def __init__(
+        self, counter_samples: CounterLog, identities: TensorLabelLog, program: ProgramLog
+    ) -> None:
         self.hook_events = HookEvents()
         self.dropped = 0
         self.unheard = 0
         self._loops: list[TrainingLoop] = []
         self._mine = threading.local()
         self._last: TrainingLoop | None = None
-        self._marks = marks
+        self._counter_samples = counter_samples
         self._identities = identities
         self._program = program
         self.stepped: Callable[[], object] = int
@@ -121,7 +123,7 @@ class HookEventLog:
             self._lock.release()
 
     def _loop(self) -> TrainingLoop | None:
-        if self._marks.full:
+        if self._counter_samples.full:
             return None
         loop: TrainingLoop | None = getattr(self._mine, "loop", None)
         if loop is None and in_engine():
@@ -168,16 +170,16 @@ class HookEventLog:
         return True
 
     def _record(self, loop: TrainingLoop, kind: Kind, *, begins: bool, **more: Any) -> int:
-        mark = self._marks.take()
+        sample = self._counter_samples.take()
         loop.calls[kind] += begins
         more["computed"] = loop.has_computed()
         more["unchanged"] = begins and loop.after_backward and loop.weights.unchanged()
         loop.after_backward = kind == "backward" and not begins
-        self.hook_events.append(HookEvent(kind, begins, mark, thread=loop.number, **more))
+        self.hook_events.append(HookEvent(kind, begins, sample, thread=loop.number, **more))
         if len(self.hook_events) >= MAX_TURNS:
             self.dropped += MAX_TURNS // 2
             self.hook_events.drop(MAX_TURNS // 2)
-        return mark
+        return sample
 
     def since(self, count: int) -> tuple[list[HookEvent], int]:
         """Return the hook events after the first `count`, and the total number.
@@ -245,12 +247,12 @@ class HookEventLog:
             if loop.phase == kind and id(module) != loop.root:
                 return
             loop.root, loop.phase, loop.ahead = id(module), kind, loop.is_ahead()
-            mark = self._record(loop, kind, begins=True, key=loop.root, updated=updated)
-            loop.graph_from = loop.called_at = mark
+            sample = self._record(loop, kind, begins=True, key=loop.root, updated=updated)
+            loop.graph_from = loop.called_at = sample
             if grad:
-                loop.asked.begins(mark, loop.root)
-            self._identities.begins(mark, module, loop)
-            self._identities.caches(mark, caches)
+                loop.asked.begins(sample, loop.root)
+            self._identities.begins(sample, module, loop)
+            self._identities.caches(sample, caches)
 
     def forward_ends(
         self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, in_backward: bool
@@ -264,9 +266,9 @@ class HookEventLog:
                 return
             loop.busy = None
             kind: Kind = "inference" if loop.phase == "inference" else "forward"
-            mark = self._record(loop, kind, begins=False, key=id(module))
-            loop.waits_since = mark if kind == "forward" else loop.waits_since
-            self._identities.called(mark, module, args, kwargs, loop)
+            sample = self._record(loop, kind, begins=False, key=id(module))
+            loop.waits_since = sample if kind == "forward" else loop.waits_since
+            self._identities.called(sample, module, args, kwargs, loop)
             self._program.called(module, args, kwargs)
 
     def backward_begins(self, outputs: Sequence[Any]) -> None:
@@ -277,10 +279,10 @@ class HookEventLog:
             updated = self._updated(loop)
             loop.phase = loop.busy = "backward"
             loop.ahead, loop.waits_since = loop.is_ahead(), None
-            mark = self._record(loop, "backward", begins=True, updated=updated)
+            sample = self._record(loop, "backward", begins=True, updated=updated)
             loop.asked.backward(outputs)
-            forward = (loop.root, *self._marks.growth(loop.graph_from, mark))
-            self._identities.saved(mark, outputs, forward)
+            forward = (loop.root, *self._counter_samples.growth(loop.graph_from, sample))
+            self._identities.saved(sample, outputs, forward)
 
     def backward_ends(self) -> None:
         """Register the end of a backward, and record the gradients."""
@@ -308,9 +310,11 @@ class HookEventLog:
             loop.inside = closure
             self._identities.track_optimizer(optimizer, loop.number)
             self.stepped()
-            mark = self._record(loop, "optimizer", begins=True, key=id(optimizer), closure=closure)
+            sample = self._record(
+                loop, "optimizer", begins=True, key=id(optimizer), closure=closure
+            )
             if by_hand:
-                self._identities.gradients(mark, loop.number, self._others(loop))
+                self._identities.gradients(sample, loop.number, self._others(loop))
 
     def optimizer_ends(self, optimizer: Any) -> None:
         """Register the end of an optimizer's step, and record its state."""
@@ -321,8 +325,8 @@ class HookEventLog:
                 self._record(loop, "optimizer", begins=False, key=id(optimizer))
                 return
             loop.phase, loop.busy, loop.inside = None, None, False
-            mark = self._record(loop, "optimizer", begins=False, key=id(optimizer))
-            self._identities.state(mark, optimizer)
+            sample = self._record(loop, "optimizer", begins=False, key=id(optimizer))
+            self._identities.state(sample, optimizer)
 
     def zero_grad_begins(self, owner: Any) -> None:
         """Register the beginning of a zero_grad().

@@ -16,7 +16,7 @@ class HookEvent(NamedTuple):
     Attributes:
         kind: Kind of phase.
         begins: Whether it begins.
-        mark: Index of the counter sample taken then.
+        sample: Index of the counter sample taken then.
         key: Id of the module or the optimizer.
         closure: Whether an optimizer's step begins that runs forward and backward inside.
         thread: Number of the loop; for a recomputation, of the one that waits for the engine.
@@ -27,7 +27,7 @@ class HookEvent(NamedTuple):
 
     kind: Kind
     begins: bool
-    mark: int
+    sample: int
     key: int = 0
     closure: bool = False
     thread: int = 0
@@ -52,7 +52,7 @@ class HookEvents:
         columns.kind.append(_KINDS.index(hook_event.kind))
         flags = (getattr(hook_event, name) for name in _FLAGS)
         columns.flags.append(sum(flag << bit for bit, flag in enumerate(flags)))
-        columns.mark.append(hook_event.mark)
+        columns.sample.append(hook_event.sample)
         columns.key.append(hook_event.key)
         columns.thread.append(hook_event.thread)  # last: its length is the list's
 
@@ -75,7 +75,7 @@ class _Columns(NamedTuple):
 
     kind: array[int]
     flags: array[int]
-    mark: array[int]
+    sample: array[int]
     key: array[int]
     thread: array[int]
 
@@ -83,7 +83,7 @@ class _Columns(NamedTuple):
         flags = self.flags[index]
         return HookEvent(
             kind=_KINDS[self.kind[index]],
-            mark=self.mark[index],
+            sample=self.sample[index],
             key=self.key[index],
             thread=self.thread[index],
             **{name: bool(flags >> bit & 1) for bit, name in enumerate(_FLAGS)},

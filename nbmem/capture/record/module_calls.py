@@ -47,17 +47,17 @@ def calls_of(
             continue
         key = hook_event.thread, step, hook_event.key
         if hook_event.begins:
-            begun[key] = hook_event.mark
+            begun[key] = hook_event.sample
             continue
         first, name = begun.pop(key, NOT_KNOWN), name_of(hook_event.key)
         if name is not None:
             text = f"{name}{STEP}" if step else name
-            found.append((first, hook_event.mark, names.setdefault(text, len(names))))
+            found.append((first, hook_event.sample, names.setdefault(text, len(names))))
     return np.array(found[-MAX_CALLS:], np.int64).reshape(-1, 3)
 
 
-def placed(calls: Ints, marks: CounterSamples) -> Calls:
+def placed(calls: Ints, counter_samples: CounterSamples) -> Calls:
     """Replace counter samples by positions in one card's events."""
     first, last, name = calls.T
-    begun = np.where(first == NOT_KNOWN, NOT_KNOWN, marks.position[first])
-    return Calls(first=begun, last=marks.position[last], name=name.copy())
+    begun = np.where(first == NOT_KNOWN, NOT_KNOWN, counter_samples.position[first])
+    return Calls(first=begun, last=counter_samples.position[last], name=name.copy())

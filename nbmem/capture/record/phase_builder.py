@@ -45,18 +45,23 @@ class PhaseBuilder:
 
     Args:
         events: The main card's events.
-        marks: Its counter samples.
+        counter_samples: Its counter samples.
         gaps: Infers what ran between two positions in the events.
         seeds: Whether the events include the gradient of ones with which a backward begins.
     """
 
     def __init__(
-        self, events: Events, marks: CounterSamples, gaps: UnhookedIntervals, *, seeds: bool = True
+        self,
+        events: Events,
+        counter_samples: CounterSamples,
+        gaps: UnhookedIntervals,
+        *,
+        seeds: bool = True,
     ) -> None:
         self._seed = SEED_GRADIENT if seeds else 0
         self._looked_at: Collection[int] = ()
         self._events = events
-        self._marks = marks
+        self._counter_samples = counter_samples
         self._gaps = gaps
         self._done: list[DraftPhase] = []
         self._nested: list[DraftPhase] = []
@@ -114,14 +119,14 @@ class PhaseBuilder:
         elif (
             running is not None
             and running.goes_on
-            and running.first == self._position(hook_event.mark)
+            and running.first == self._position(hook_event.sample)
         ):
-            self._open, self._gap = None, hook_event.mark  # nothing was done before the closure
+            self._open, self._gap = None, hook_event.sample  # nothing was done before the closure
         elif running is not None:  # without an end event: an optimizer's step that raised
-            self._close(hook_event.mark)
+            self._close(hook_event.sample)
         self._open = DraftPhase(hook_event.kind, *self._bridge(hook_event), key=hook_event.key)
-        self._open.looked_at = hook_event.mark in self._looked_at
-        self._left = hook_event.mark
+        self._open.looked_at = hook_event.sample in self._looked_at
+        self._left = hook_event.sample
         if hook_event.kind in _CALLS:
             self._called.add(hook_event.key)
 
@@ -129,15 +134,15 @@ class PhaseBuilder:
         """Assign the gap before a phase, and return where the phase begins."""
         before = self._done[-1].name if self._done else None
         if self._around is not None and before == "backward" and hook_event.kind in _OPENS_CLOSURE:
-            if self._position(hook_event.mark) > self._position(self._gap):
-                self._back_to_optimizer(hook_event.mark, goes_on=True)
-            return self._place(hook_event.mark)
+            if self._position(hook_event.sample) > self._position(self._gap):
+                self._back_to_optimizer(hook_event.sample, goes_on=True)
+            return self._place(hook_event.sample)
         if hook_event.kind == "optimizer" and before == "backward":
             return self._place(self._gap)
         end = (
-            self._before_seed(hook_event.mark)
+            self._before_seed(hook_event.sample)
             if hook_event.kind == "backward"
-            else self._place(hook_event.mark)
+            else self._place(hook_event.sample)
         )
         self._fill(hook_event, self._place(self._gap), end)
         return end
@@ -151,7 +156,7 @@ class PhaseBuilder:
                 self._done[-1].last, self._done[-1].t1_ns = ends
             elif ends[0] > begins[0] or name in _COUNTED:
                 self._close_at(DraftPhase(name, *begins), *ends)
-        self._gap = hook_event.mark
+        self._gap = hook_event.sample
 
     def _pieces(self, hook_event: HookEvent, start: int, end: int) -> list[tuple[str | None, int]]:
         """Return the parts of a gap, each with the position where it begins.
@@ -170,7 +175,7 @@ class PhaseBuilder:
                 pieces, at = [("optimizer" if before == "backward" else None, start)], update
         if before and self._follows("backward") and hook_event.kind in ("zero_grad", "backward"):
             computed = (
-                hook_event.computed and self._gap < hook_event.mark
+                hook_event.computed and self._gap < hook_event.sample
             )  # no module was called for it
             made = computed or self._gaps.any_allocated(at, end)
             return [*pieces, ("forward" if made else None, at)]
@@ -210,24 +215,24 @@ class PhaseBuilder:
 
         If another call follows, the next input or new weights end the phase earlier.
         """
-        start, end, cut = self._position(self._left), self._position(hook_event.mark), None
+        start, end, cut = self._position(self._left), self._position(hook_event.sample), None
         if hook_event.kind in _CALLS or (hook_event.kind == "zero_grad" and self._follows(*_CALLS)):
             cut = self._gaps.first_input(start, end)
             weights = self._new_weights(start, end)
             if weights is not None:
                 cut = weights[0]
         if cut is None:
-            last = self._before_seed(hook_event.mark)[0] if hook_event.kind == "backward" else end
+            last = self._before_seed(hook_event.sample)[0] if hook_event.kind == "backward" else end
             self._take_prefetched(running, start, last)
-            self._close(hook_event.mark, shift=hook_event.kind == "backward")
+            self._close(hook_event.sample, shift=hook_event.kind == "backward")
             return
         place = cut, self._time_of(cut)
         self._close_at(running, *place)
         if cut == self._gaps.first_input(start, end):
-            self._close_at(DraftPhase("input", *place), *self._place(hook_event.mark))
-            self._gap = hook_event.mark
+            self._close_at(DraftPhase("input", *place), *self._place(hook_event.sample))
+            self._gap = hook_event.sample
         else:
-            self._fill(hook_event, place, self._place(hook_event.mark))
+            self._fill(hook_event, place, self._place(hook_event.sample))
 
     def _take_prefetched(self, running: DraftPhase, start: int, end: int) -> None:
         """Cut the next batch out of a forward.
@@ -248,27 +253,27 @@ class PhaseBuilder:
         if hook_event.kind == "optimizer" and hook_event.key == self._around:
             self._end_of_closure(hook_event)
         elif self._open is not None and hook_event.kind in _CALLS:
-            self._left = hook_event.mark
+            self._left = hook_event.sample
         elif self._open is not None and self._open.name == hook_event.kind:
-            self._close(hook_event.mark)
+            self._close(hook_event.sample)
 
     def _end_of_closure(self, hook_event: HookEvent) -> None:
         if self._open is not None and self._open.name == "optimizer":  # without a closure call
-            self._close(hook_event.mark)
+            self._close(hook_event.sample)
         else:
             if self._open is not None:
                 self._close(self._left)
-            self._back_to_optimizer(hook_event.mark, goes_on=False)
+            self._back_to_optimizer(hook_event.sample, goes_on=False)
         self._around = None
 
-    def _back_to_optimizer(self, mark: int, *, goes_on: bool) -> None:
+    def _back_to_optimizer(self, sample: int, *, goes_on: bool) -> None:
         """Add an optimizer phase from the last phase's end to a sample.
 
         What follows a backward inside an optimizer's step belongs to the optimizer.
         """
         key = self._around or 0
         self._open = DraftPhase("optimizer", *self._place(self._gap), key=key, goes_on=goes_on)
-        self._close(mark)
+        self._close(sample)
 
     def _nest(self, hook_event: HookEvent) -> None:
         """Nest what the autograd engine calls in its backward.
@@ -276,12 +281,12 @@ class PhaseBuilder:
         This is a recomputation, or an optimizer's step in a hook.
         """
         if hook_event.begins:
-            self._nested.append(DraftPhase(hook_event.kind, *self._place(hook_event.mark)))
+            self._nested.append(DraftPhase(hook_event.kind, *self._place(hook_event.sample)))
         elif self._nested and self._nested[-1].last < 0:
-            self._nested[-1].last, self._nested[-1].t1_ns = self._place(hook_event.mark)
+            self._nested[-1].last, self._nested[-1].t1_ns = self._place(hook_event.sample)
 
     def _finish(self, *, updated: bool, unchanged: bool) -> None:
-        final = len(self._marks) - 1
+        final = len(self._counter_samples) - 1
         if self._open is not None:
             self._close(final)
         elif not self._done and self._position(final) > 0:
@@ -314,14 +319,14 @@ class PhaseBuilder:
 
     # --- placing
 
-    def _position(self, mark: int) -> int:
-        return int(self._marks.position[mark])
+    def _position(self, sample: int) -> int:
+        return int(self._counter_samples.position[sample])
 
-    def _place(self, mark: int) -> Place:
-        return self._position(mark), int(self._marks.t_ns[mark])
+    def _place(self, sample: int) -> Place:
+        return self._position(sample), int(self._counter_samples.t_ns[sample])
 
-    def _before_seed(self, mark: int) -> Place:
-        position, t_ns = self._place(mark)
+    def _before_seed(self, sample: int) -> Place:
+        position, t_ns = self._place(sample)
         events = self._events
         if (
             position
@@ -335,11 +340,11 @@ class PhaseBuilder:
         times = self._events.t_ns
         return int(times[min(position, len(times) - 1)]) if len(times) else 0
 
-    def _close(self, mark: int, *, shift: bool = False) -> None:
+    def _close(self, sample: int, *, shift: bool = False) -> None:
         assert self._open is not None  # noqa: S101 - checked by the callers
-        position, t_ns = self._before_seed(mark) if shift else self._place(mark)
+        position, t_ns = self._before_seed(sample) if shift else self._place(sample)
         self._close_at(self._open, position, t_ns)
-        self._gap = mark
+        self._gap = sample
 
     def _close_at(self, stretch: DraftPhase, position: int, t_ns: int) -> None:
         stretch.last, stretch.t1_ns = max(stretch.first, position), max(stretch.t0_ns, t_ns)

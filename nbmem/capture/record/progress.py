@@ -52,15 +52,15 @@ class ProgressLog:
     Args:
         hook_events: The hook events.
         identities: The storages that were observed.
-        marks: The counter samples.
+        counter_samples: The counter samples.
     """
 
     def __init__(
-        self, hook_events: HookEventLog, identities: TensorLabelLog, marks: CounterLog
+        self, hook_events: HookEventLog, identities: TensorLabelLog, counter_samples: CounterLog
     ) -> None:
         self._hook_events = hook_events
         self._identities = identities
-        self._marks = marks
+        self._counter_samples = counter_samples
         self._lock = threading.Lock()
         self._owned: dict[
             tuple[TrackedObject | OptimizerParameter, Category], tuple[int, Storages]
@@ -81,14 +81,14 @@ class ProgressLog:
     def _follow_owned(self) -> None:
         batches = self._identities.rows.batches[self._batches :]
         self._batches += len(batches)
-        for mark, found, owner in batches:
+        for sample, found, owner in batches:
             if owner is not None:
                 for seen in found:
-                    self._see(mark, (owner, seen.category), (seen.device, seen.addr), seen.size)
+                    self._see(sample, (owner, seen.category), (seen.device, seen.addr), seen.size)
 
     def _see(
         self,
-        mark: int,
+        sample: int,
         key: tuple[TrackedObject | OptimizerParameter, Category],
         place: tuple[int, int],
         size: int,
@@ -98,26 +98,26 @@ class ProgressLog:
         A later walk replaces an earlier one of the same owner and category.
         """
         walk = self._owned.get(key)
-        if walk is None or walk[0] != mark:
-            walk = self._owned[key] = (mark, {})
+        if walk is None or walk[0] != sample:
+            walk = self._owned[key] = (sample, {})
         walk[1][place] = size
 
     def _follow_gradients(self) -> None:
         """Update the last backward's gradients, and what zero_grad() has freed."""
-        mark, found, _ = self._identities.gradient_log.last
-        if found and mark != self._gradients[0]:
-            self._gradients = mark, {(s.device, s.addr): s.size for s in found}
+        sample, found, _ = self._identities.gradient_log.last
+        if found and sample != self._gradients[0]:
+            self._gradients = sample, {(s.device, s.addr): s.size for s in found}
             self._freed.clear()
         hook_events, self._events_read = self._hook_events.since(self._events_read)
         for hook_event in hook_events:
             if hook_event.kind != "zero_grad":
                 continue
             if hook_event.begins:
-                self._zeroing = hook_event.mark
-            elif self._zeroing is not None and hook_event.mark > self._gradients[0]:
+                self._zeroing = hook_event.sample
+            elif self._zeroing is not None and hook_event.sample > self._gradients[0]:
                 self._forget_uncounted()
-                for device, size in self._marks.requested_between(
-                    self._zeroing, hook_event.mark
+                for device, size in self._counter_samples.requested_between(
+                    self._zeroing, hook_event.sample
                 ).items():
                     self._freed[device] = self._freed.get(device, 0) + max(0, -size)
 
@@ -126,8 +126,8 @@ class ProgressLog:
 
         How much of them remains after zero_grad() is unknown.
         """
-        mark, storages = self._gradients
-        self._gradients = mark, {place: n for place, n in storages.items() if place[0] >= 0}
+        sample, storages = self._gradients
+        self._gradients = sample, {place: n for place, n in storages.items() if place[0] >= 0}
 
     def _sums(self) -> dict[tuple[int, Category], int]:
         gone = [key for key in self._owned if key[0].ref() is None]

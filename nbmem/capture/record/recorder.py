@@ -106,17 +106,19 @@ class Recorder:
         self.ended_ns: int | None = None
         self.chosen = chosen
         self._limits = limits
-        self.marks = CounterLog(device)
+        self.counter_samples = CounterLog(device)
         self.identities = TensorLabelLog()
         self.program = ProgramLog()
         self.storage_log = self.identities.storage_log
         self.storage_log.on_fault = self.on_fault
-        self.marks.taken = self._mark_taken
-        self.hook_events = HookEventLog(self.marks, self.identities, self.program)
-        self.collections = CollectionLog(self.marks.cards, self.hook_events.others_in_backward)
+        self.counter_samples.taken = self._sample_taken
+        self.hook_events = HookEventLog(self.counter_samples, self.identities, self.program)
+        self.collections = CollectionLog(
+            self.counter_samples.cards, self.hook_events.others_in_backward
+        )
         self.ranks = RankLog()
         self.hook_events.stepped = self.ranks.glance
-        self._progress = ProgressLog(self.hook_events, self.identities, self.marks)
+        self._progress = ProgressLog(self.hook_events, self.identities, self.counter_samples)
         self.blocks: list[tuple[str, int, int]] = []
         self.history = HistoryProbe(max_entries=max_events, stacks=stacks, on_fault=self.on_fault)
         self.sampler = Sampler(device, self.note, self._card_read)
@@ -127,7 +129,7 @@ class Recorder:
         self.held: Walk | None = None
         self.facts: dict[str, Any] = {}
         self.names = {} if namespace is None else namespace  # an empty one may fill
-        seen = CollectiveLog(self.hook_events, self.marks, self.identities)
+        seen = CollectiveLog(self.hook_events, self.counter_samples, self.identities)
         collectives = Collectives(seen.holds, self.on_fault)
         self._hooks = TrainingHooks(
             self.hook_events,
@@ -156,7 +158,7 @@ class Recorder:
                 if not self.chosen:
                     self.storage_log.begin()
             with self.guard("the counters"):
-                self.marks.take()
+                self.counter_samples.take()
             with self.guard("the names at the start"):
                 for _ in self._see_everything("began"):
                     pass
@@ -215,7 +217,7 @@ class Recorder:
                 self.ranks.update()
             with self._kept("the counters"):
                 self.storage_log.ask_all()
-                self.marks.take()
+                self.counter_samples.take()
             with self._kept("the memory history"):
                 self.at_end = self.history.take() if self.history.recording else None
             with self._kept("the pools in use"):
@@ -235,9 +237,9 @@ class Recorder:
         with self.guard(part):
             begin()
 
-    def _mark_taken(self, mark: int) -> None:
-        self.storage_log.at_mark(mark)
-        if self.history.takes_first_stacks and self.marks.entries >= FIRST_ENTRIES:
+    def _sample_taken(self, sample: int) -> None:
+        self.storage_log.at_sample(sample)
+        if self.history.takes_first_stacks and self.counter_samples.entries >= FIRST_ENTRIES:
             self.history.end_stacks()
 
     def _card_read(self) -> None:
@@ -248,10 +250,13 @@ class Recorder:
         """
         self.storage_log.read()
         if self.history.takes_first_stacks and not self.imitated:
-            read = (read_counters(card) for card in self.marks.cards())
+            read = (read_counters(card) for card in self.counter_samples.cards())
             now = max((one.actions for one in read if one is not None), default=0)
             if (
-                now - max(map(self.marks.before_first, self.marks.cards()), default=0)
+                now
+                - max(
+                    map(self.counter_samples.before_first, self.counter_samples.cards()), default=0
+                )
                 >= FIRST_ENTRIES
             ):
                 self.history.end_stacks()
@@ -286,13 +291,13 @@ class Recorder:
             yield from self._walk_heap()
 
     def _walk_heap(self) -> Iterator[float]:
-        if not matters(self.marks, self.identities, self.storage_log):
+        if not matters(self.counter_samples, self.identities, self.storage_log):
             return
-        mark = len(self.marks.t_ns) - 1
+        sample = len(self.counter_samples.t_ns) - 1
 
         def read_graphs(graphs: Iterable[Any]) -> None:
             with self.storage_log.dating_back_to(self.hook_events.last_open_forward()):
-                self.identities.saved(mark, graphs)
+                self.identities.saved(sample, graphs)
 
         in_use = KNOWN_BLOCKS.at_end(self.at_end)
         pieces = walk_in_pieces(
@@ -322,7 +327,7 @@ class Recorder:
             notes: Further notes after the recorder's own.
         """
         with hold_signals() as held:
-            if self.hook_events.dropped or self.marks.full:
+            if self.hook_events.dropped or self.counter_samples.full:
                 self.note(
                     f"This recording is longer than {MAX_TURNS} changes of phase and {MAX_MARKS} "
                     "readings: phases are told apart in its latest part only, and steps are "
@@ -346,7 +351,7 @@ class Recorder:
         at_end = None
         with self.hook_events.alone():  # other threads would report events without a sample
             with self.guard("the memory history"):
-                self.marks.take()
+                self.counter_samples.take()
                 at_end = self.history.take() if self.history.recording else None
                 self.pools = users_of(pools_in(at_end or {}), self.names)
             return build_session(self, "so far", at_end, None)
@@ -363,13 +368,13 @@ class Recorder:
     def begin_block(self, name: str) -> None:
         """Open a block of the user's own."""
         with self.guard("a block"):
-            self._open_blocks.append((name, self.marks.take()))
+            self._open_blocks.append((name, self.counter_samples.take()))
 
     def end_block(self) -> None:
         """Close the innermost block."""
         with self.guard("a block"):
             name, begun = self._open_blocks.pop()
-            self.blocks.append((name, begun, self.marks.take()))
+            self.blocks.append((name, begun, self.counter_samples.take()))
 
     # --- faults
 
@@ -424,9 +429,9 @@ class Recorder:
         if initialized_torch() is None and self.storage_log.registry is None:
             return
         self.identities.owners.add_names(self.names)
-        mark = len(self.marks.t_ns) - 1
+        sample = len(self.counter_samples.t_ns) - 1
         seen = self.identities.record_everything(
-            mark, self.names, self.hook_events.own_loop_number()
+            sample, self.names, self.hook_events.own_loop_number()
         )
         while True:
             with self._alone(when) as alone:

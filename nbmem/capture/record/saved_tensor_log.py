@@ -62,14 +62,14 @@ class SavedTensorLog:
         self._forwards: dict[tuple[Any, ...], bool] = {}  # whether read with the calls inside
 
     def record(
-        self, mark: int, outputs: Iterable[Any], forward: tuple[Any, ...] | None = None
+        self, sample: int, outputs: Iterable[Any], forward: tuple[Any, ...] | None = None
     ) -> bool:
         """Record what a graph has saved for backward.
 
         A graph is skipped if a forward of the same kind was recorded before.
 
         Args:
-            mark: The counter sample at the backward's beginning, or at the recording's end.
+            sample: The counter sample at the backward's beginning, or at the recording's end.
             outputs: Tensors with a graph, or edges of a graph.
             forward: A key shared by forwards with the same allocations. Their names are transferred
                 when the recording is read (ledger/repeated_steps.py). None always reads the graph.
@@ -84,15 +84,15 @@ class SavedTensorLog:
         # Without an allocator history, each graph shows what it keeps alive.
         if active_registry() is not None:
             with self._time_budget.spend(forward) as granted:
-                if not granted or self._read_by_pattern(mark, outputs, forward):
+                if not granted or self._read_by_pattern(sample, outputs, forward):
                     return False
                 # No pattern matches: read it even if its key was read before.
                 known = None if forward in self._forwards else forward
-                return self._read_graph(mark, outputs, known, forward, inside=inside)
-        return self._read_graph(mark, outputs, forward, inside=inside)
+                return self._read_graph(sample, outputs, known, forward, inside=inside)
+        return self._read_graph(sample, outputs, forward, inside=inside)
 
     def _read_by_pattern(
-        self, mark: int, outputs: Iterable[Any], kind: tuple[Any, ...] | None
+        self, sample: int, outputs: Iterable[Any], kind: tuple[Any, ...] | None
     ) -> bool:
         """Record a graph's saved tensors by comparing it with known patterns.
 
@@ -105,7 +105,7 @@ class SavedTensorLog:
             for pattern in self._patterns[kind]:
                 found = pattern.saved(roots)
                 if found is not None:
-                    self._rows.add(mark, [_with_owner(seen, owner) for seen, owner in found])
+                    self._rows.add(sample, [_with_owner(seen, owner) for seen, owner in found])
                     return True
         except Exception as err:  # noqa: BLE001 - as for a graph that is read whole, below
             reraise_if_from_signal(err)
@@ -119,7 +119,7 @@ class SavedTensorLog:
 
     def _read_graph(
         self,
-        mark: int,
+        sample: int,
         outputs: Iterable[Any],
         forward: tuple[Any, ...] | None,
         kind: tuple[Any, ...] | None = None,
@@ -151,7 +151,9 @@ class SavedTensorLog:
             reraise_if_from_signal(err)
             self.unread = repr(err)
         else:
-            self._rows.add(mark, [*(_with_owner(seen, owner) for seen, owner in found), *expected])
+            self._rows.add(
+                sample, [*(_with_owner(seen, owner) for seen, owner in found), *expected]
+            )
         return forward is not None and len(self._forwards) <= MAX_KINDS_WITH_VARIABLES
 
     def notes(self) -> Iterator[str]:

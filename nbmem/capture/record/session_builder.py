@@ -56,7 +56,7 @@ def build_session(
     names: dict[str, int] = {}
     stacks: list[Stack] = []
     devices: list[DeviceTrace] = []
-    for index in recorder.marks.devices() if at_end is not None else ():
+    for index in recorder.counter_samples.devices() if at_end is not None else ():
         with recorder.guard(f"the events of card {index}"):
             devices.append(_device(recorder, index, at_end or {}, names, stacks))
     if devices:
@@ -64,7 +64,7 @@ def build_session(
             calls = calls_of(
                 recorder.hook_events.hook_events.part(), recorder.identities.owners.name_of, names
             )
-            devices = [replace(one, calls=placed(calls, one.marks)) for one in devices]
+            devices = [replace(one, calls=placed(calls, one.counter_samples)) for one in devices]
     devices = devices or traces_without_history(recorder, names)
     spans: tuple[Span, ...] = ()
     with recorder.guard("the phases"):
@@ -121,7 +121,7 @@ def _device(
     # Snapshots, including nbmem's own at the start, are in the history but change no memory.
     taken = history.events[np.flatnonzero(history.events.action != Action.SNAPSHOT)]
     events, entries_before, lost = _cut(recorder, index, taken)
-    marks = recorder.marks.place(index, events, entries_before)
+    counter_samples = recorder.counter_samples.place(index, events, entries_before)
     info = card_of(recorder, index, highest_reserved(events, history.layout_at_end))
     held = None if recorder.held is None else recorder.held.by_device.get(index, ())
     return DeviceTrace(
@@ -132,14 +132,14 @@ def _device(
         events=_with_stacks(events, history, stacks),
         end=history.layout_at_end,
         dropped=lost,
-        marks=marks,
+        counter_samples=counter_samples,
         samples=recorder.sampler.samples(index),
         owners=recorder.sampler.framework_readings(index, names),
         kept_pools=tuple(sorted(recorder.pools)),
         collected=recorder.collections.place(
             index, events, entries_before, imitated=recorder.imitated
         ),
-        identities=recorder.identities.rows.place(index, marks, names),
+        identities=recorder.identities.rows.place(index, counter_samples, names),
         other_processes=recorder.sampler.other_processes(index),
         holders=None if held is None else columns(held, names),
     )
@@ -152,16 +152,16 @@ def _cut(recorder: Recorder, index: int, events: Events) -> tuple[Events, int | 
         Its events, the history's length before them (None if only the clock can tell), and the
         number of the recording's events that were lost before them.
     """
-    if recorder.marks.were_reset(index):
+    if recorder.counter_samples.were_reset(index):
         recorder.note(
             "The accumulated counters were reset inside the cell, so its phases are placed by the "
             "clock; an event at their very edge may be a phase off."
         )
-        first = int(np.searchsorted(events.t_ns, recorder.marks.t_ns[0]))
+        first = int(np.searchsorted(events.t_ns, recorder.counter_samples.t_ns[0]))
         return events[first:], None, 0
-    counters = recorder.marks.now(index)
+    counters = recorder.counter_samples.now(index)
     gone = (counters.actions if counters is not None else len(events)) - len(events)
-    begin = recorder.marks.before_first(index)
+    begin = recorder.counter_samples.before_first(index)
     lost = max(0, gone - begin)
     if lost:
         recorder.note(
@@ -176,7 +176,7 @@ def _start(recorder: Recorder, index: int) -> Layout:
 
     Before CUDA was initialized it is empty.
     """
-    if recorder.at_start is None or not recorder.marks.held_first(index):
+    if recorder.at_start is None or not recorder.counter_samples.held_first(index):
         return Layout.empty()
     return device_history(recorder.at_start, index).layout_at_end
 
@@ -202,7 +202,7 @@ def _spans(
     Each has a range of events on every card. Phases are those of the fullest card. All spans are
     cut to the cell's time.
     """
-    t_ns = recorder.marks.t_ns
+    t_ns = recorder.counter_samples.t_ns
     if not t_ns:
         return ()
     begin = recorder.began_ns or t_ns[0]
@@ -236,8 +236,8 @@ def _spans(
                 name=block,
                 parent=0,
                 **within(t_ns[begun], t_ns[ended]),
-                first=tuple(int(d.marks.position[begun]) for d in devices),
-                last=tuple(int(d.marks.position[ended]) for d in devices),
+                first=tuple(int(d.counter_samples.position[begun]) for d in devices),
+                last=tuple(int(d.counter_samples.position[ended]) for d in devices),
             )
         )
     return tuple(spans)
@@ -256,7 +256,7 @@ def _phases(
     told = [
         hook_event
         for hook_event in recorder.hook_events.hook_events.part()
-        if hook_event.mark >= recorder.storage_log.over_at
+        if hook_event.sample >= recorder.storage_log.over_at
     ]
     hook_events, together = one_loop(told)
     if hook_events is None:
@@ -266,7 +266,9 @@ def _phases(
     gaps = UnhookedIntervals(
         device.events, _input_and_weight_positions(device.events, device.identities)
     )
-    builder = PhaseBuilder(device.events, device.marks, gaps, seeds=device.info.keeps_history)
+    builder = PhaseBuilder(
+        device.events, device.counter_samples, gaps, seeds=device.info.keeps_history
+    )
     looked_at = recorder.hook_events.unused_forwards(failed=error is not None)
     stretches = builder.build(
         hook_events, **recorder.hook_events.update_at_end(), looked_at=looked_at

@@ -66,7 +66,7 @@ def traces_without_history(recorder: Recorder, names: dict[str, int]) -> list[De
 def _trace(
     recorder: Recorder, registry: StorageRegistry, info: DeviceInfo, names: dict[str, int]
 ) -> DeviceTrace:
-    t_ns = np.array(recorder.marks.t_ns, np.int64)
+    t_ns = np.array(recorder.counter_samples.t_ns, np.int64)
     read, place, held = recorder.storage_log.of(info.index), -1 - info.index, recorder.held
     stays = _lifetimes_of(registry, info.index, len(t_ns))
     stays = _Lifetimes(
@@ -81,7 +81,7 @@ def _trace(
         info = _sized(recorder, info, int(reserved.max(initial=0)))
         samples = _beside(recorder.sampler.samples(info.index), t_ns, reserved)
         owners = recorder.sampler.framework_readings(info.index, names)
-    marks = CounterSamples(
+    counter_samples = CounterSamples(
         t_ns=t_ns,
         position=position,
         allocated=allocated,
@@ -97,12 +97,12 @@ def _trace(
         events=events,
         end=_layout(stays, stays.gone == len(t_ns)),
         dropped=0,
-        marks=marks,
+        counter_samples=counter_samples,
         samples=samples,
         machine=_machine(registry, read, t_ns) if info.is_host else None,
         owners=owners,
         other_processes=recorder.sampler.other_processes(info.index) if owners is not None else {},
-        identities=recorder.identities.rows.place(place, marks, names),
+        identities=recorder.identities.rows.place(place, counter_samples, names),
         holders=None if held is None else columns(held.by_device.get(place, ()), names),
     )
 
@@ -129,8 +129,8 @@ def _beside(samples: CardSamples, t_ns: Ints, reserved: Ints) -> CardSamples:
     The process's bytes are at least the reserved bytes, and the card's used bytes at least the
     process's.
     """
-    mark = np.maximum(np.searchsorted(t_ns, samples.t_ns, side="right") - 1, 0)
-    held = reserved[mark] if len(reserved) else samples.reserved
+    sample = np.maximum(np.searchsorted(t_ns, samples.t_ns, side="right") - 1, 0)
+    held = reserved[sample] if len(reserved) else samples.reserved
     process = np.where(samples.process == NOT_KNOWN, NOT_KNOWN, np.maximum(samples.process, held))
     used = np.where(
         samples.used == NOT_KNOWN, NOT_KNOWN, np.maximum(samples.used, np.maximum(process, held))
@@ -147,7 +147,7 @@ class _Lifetimes(NamedTuple):
     gone: Ints
 
 
-def _lifetimes_of(registry: StorageRegistry, index: int, marks: int) -> _Lifetimes:
+def _lifetimes_of(registry: StorageRegistry, index: int, counter_samples: int) -> _Lifetimes:
     """Return the lifetimes of one device's storages.
 
     A storage that is alive at the end is freed after the last counter sample.
@@ -156,21 +156,21 @@ def _lifetimes_of(registry: StorageRegistry, index: int, marks: int) -> _Lifetim
         np.array(column, np.int64) for column in registry.columns[: len(_Lifetimes._fields) + 1]
     ]
     addr, size, first, gone = (column[columns[0] == index] for column in columns[1:])
-    gone = np.where(gone == ALIVE, marks, gone)
+    gone = np.where(gone == ALIVE, counter_samples, gone)
     stays = _Lifetimes(addr, size, first, gone)
     return _Lifetimes(*(column[first < gone] for column in stays))
 
 
-def _beyond(stays: _Lifetimes, read: Ints, marks: int) -> _Lifetimes:
+def _beyond(stays: _Lifetimes, read: Ints, counter_samples: int) -> _Lifetimes:
     """Return what the device's counters hold beyond the observed tensors.
 
     It is an unnamed block and cached memory.
     """
-    counted = read[(read[:, 2] != NOT_KNOWN) & (read[:, 1] < marks)]
-    if not len(counted) or not marks:
+    counted = read[(read[:, 2] != NOT_KNOWN) & (read[:, 1] < counter_samples)]
+    if not len(counted) or not counter_samples:
         return _Lifetimes(*(np.zeros(0, np.int64) for _ in _Lifetimes._fields))
-    at = np.maximum(np.searchsorted(counted[:, 1], np.arange(marks), side="right") - 1, 0)
-    seen = _sums(stays, marks)
+    at = np.maximum(np.searchsorted(counted[:, 1], np.arange(counter_samples), side="right") - 1, 0)
+    seen = _sums(stays, counter_samples)
     unnamed = np.maximum(counted[at, 2] - seen, 0)
     cached = np.maximum(counted[at, 3] - seen - unnamed, 0)
     parts = [_runs(unnamed, UNNAMED), _runs(cached, CACHED)]
@@ -186,12 +186,12 @@ def _runs(sizes: Ints, addr: int) -> _Lifetimes:
     return _Lifetimes(where, sizes[first][kept], first[kept], gone[kept])
 
 
-def _sums(stays: _Lifetimes, marks: int) -> Ints:
+def _sums(stays: _Lifetimes, counter_samples: int) -> Ints:
     """Return the bytes that existed at each counter sample."""
-    change = np.zeros(marks + 1, np.int64)
+    change = np.zeros(counter_samples + 1, np.int64)
     np.add.at(change, stays.first, stays.size)
     np.subtract.at(change, stays.gone, stays.size)
-    held: Ints = np.cumsum(change)[:marks]
+    held: Ints = np.cumsum(change)[:counter_samples]
     return held
 
 
@@ -202,7 +202,7 @@ def _events(stays: _Lifetimes, t_ns: Ints) -> tuple[Events, Ints]:
     """
     parts = []
     dies, born = stays.gone < len(t_ns), stays.first > 0
-    for which, mark, order, actions in (
+    for which, sample, order, actions in (
         (dies, stays.gone, 0, _DEATH),
         (born, stays.first, 1, _BIRTH),
     ):
@@ -210,7 +210,7 @@ def _events(stays: _Lifetimes, t_ns: Ints) -> tuple[Events, Ints]:
             blocks = which & (stays.addr < CACHED) if action in _OF_BLOCKS else which
             rows = np.flatnonzero(blocks)
             step = np.full(len(rows), order), rows, np.full(len(rows), at)
-            parts.append(np.stack([mark[rows], *step, np.full(len(rows), action)], axis=1))
+            parts.append(np.stack([sample[rows], *step, np.full(len(rows), action)], axis=1))
     table = np.concatenate(parts)
     table = table[np.lexsort((table[:, 3], table[:, 2], table[:, 1], table[:, 0]))]
     rows = table[:, 2]
@@ -235,9 +235,9 @@ def _machine(registry: StorageRegistry, read: Ints, t_ns: Ints) -> MachineReadin
     stays = _Lifetimes(*(np.array(column, np.int64)[shared] for column in registry.columns[1:5]))
     stays = stays._replace(gone=np.where(stays.gone == ALIVE, len(t_ns), stays.gone))
     tensors = _sums(stays, len(t_ns))
-    marks = np.flatnonzero(np.diff(tensors, prepend=-1))
+    counter_samples = np.flatnonzero(np.diff(tensors, prepend=-1))
     whole = read[(read[:, 6:] != NOT_KNOWN).any(axis=1)]
-    when = np.unique(np.concatenate([t_ns[marks], whole[:, 0]]))
+    when = np.unique(np.concatenate([t_ns[counter_samples], whole[:, 0]]))
     at = np.searchsorted(t_ns, when, side="right") - 1
     row = np.searchsorted(whole[:, 0], when, side="right") - 1
     said = whole[np.maximum(row, 0), 6:] if len(whole) else np.full((len(when), 3), NOT_KNOWN)
@@ -283,13 +283,13 @@ def _samples(read: Ints, reserved: Ints) -> CardSamples:
 
     Between two readings of the whole machine, other processes use as much as in the latest reading.
     """
-    t_ns, mark, _, _, used, process, *_ = read.T
+    t_ns, sample, _, _, used, process, *_ = read.T
     whole = np.flatnonzero((used != NOT_KNOWN) & (process != NOT_KNOWN))
     if len(whole):
         latest = whole[np.maximum(np.searchsorted(whole, np.arange(len(read)), "right") - 1, 0)]
         shifted = used[latest] + process - process[latest]
         used = np.where((used == NOT_KNOWN) & (process != NOT_KNOWN), shifted, used)
-    held = reserved[np.minimum(mark, len(reserved) - 1)]
+    held = reserved[np.minimum(sample, len(reserved) - 1)]
     process = np.where(process == NOT_KNOWN, NOT_KNOWN, np.maximum(process, held))
     used = np.where(used == NOT_KNOWN, NOT_KNOWN, np.maximum(used, process))
     return CardSamples(t_ns=t_ns, used=used, process=process, reserved=held, host=process)

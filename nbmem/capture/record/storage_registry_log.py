@@ -58,7 +58,7 @@ class StorageLog:
         self.registry: StorageRegistry | None = None
         self.over_at = 0
         self._torch: Any = None
-        self._mark = 0
+        self._sample = 0
         self._owners: set[int] = set()
         self._rows: list[tuple[int, ...]] = []
         self._last: DeviceReading | None = None
@@ -87,7 +87,7 @@ class StorageLog:
         if self.registry is not None:
             self.registry.check_all_next()
 
-    def at_mark(self, mark: int) -> None:
+    def at_sample(self, sample: int) -> None:
         """Update the registry and read the counters at a counter sample.
 
         Only operations of some microseconds are allowed here.
@@ -95,15 +95,15 @@ class StorageLog:
         if self.registry is None:
             return
         try:
-            self._at_mark(mark, self.registry)
+            self._at_sample(sample, self.registry)
         except Exception as err:  # noqa: BLE001 - the user's cell must not fail
             self._give_up(err)
 
-    def _at_mark(self, mark: int, registry: StorageRegistry) -> None:
+    def _at_sample(self, sample: int, registry: StorageRegistry) -> None:
         if torch_with_memory() is not None:  # from here on only the cards' memory matters
             self.end()
             registry.over = True
-            self.registry, self.over_at = None, mark
+            self.registry, self.over_at = None, sample
             return
         if (
             type(registry.device) is Host
@@ -112,8 +112,8 @@ class StorageLog:
             self.end()
             self.registry = registry = StorageRegistry(self._torch, device)
             self._rows.clear()
-        registry.sweep(mark)
-        self._mark = mark
+        registry.sweep(sample)
+        self._sample = sample
         self._read(registry, whole=False)
 
     def read(self) -> None:
@@ -177,16 +177,16 @@ class StorageLog:
             registry.grows = True
 
     @contextmanager
-    def dating_back_to(self, mark: int | None) -> Iterator[None]:
+    def dating_back_to(self, sample: int | None) -> Iterator[None]:
         """Date storages first observed in the block back to an earlier sample.
 
         A call's inputs existed before it, for example. If the sample is known, storages that are
         first observed at the end are registered as well.
         """
-        if (registry := self.registry) is None or mark is None:
+        if (registry := self.registry) is None or sample is None:
             yield
             return
-        grew, registry.since, registry.grows = registry.grows, mark, True
+        grew, registry.since, registry.grows = registry.grows, sample, True
         try:
             yield
         finally:
@@ -244,7 +244,7 @@ class StorageLog:
     def _add(self, index: int, read: DeviceReading) -> None:
         figures = [NOT_KNOWN if figure is None else figure for figure in read]
         with self._lock:
-            self._rows.append((CLOCK.time_ns(), self._mark, index, *figures))
+            self._rows.append((CLOCK.time_ns(), self._sample, index, *figures))
             if len(self._rows) >= MAX_READINGS:
                 del self._rows[1::2]
 

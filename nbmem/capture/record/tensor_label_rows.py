@@ -28,12 +28,12 @@ class Batch(NamedTuple):
     """Storages that were observed together.
 
     Attributes:
-        mark: The counter sample at which they were observed.
+        sample: The counter sample at which they were observed.
         seen: The storages.
         owner: The module or optimizer in which they were found; None if each has its own.
     """
 
-    mark: int
+    sample: int
     seen: Sequence[ObservedStorage]
     owner: Owner
 
@@ -56,40 +56,42 @@ class IdentityRows:
         self.count = 0
         self.parts: dict[int, str] = {}
 
-    def add(self, mark: int, seen: Sequence[ObservedStorage], owner: Owner = None) -> Batch:
+    def add(self, sample: int, seen: Sequence[ObservedStorage], owner: Owner = None) -> Batch:
         """Add a batch and return it.
 
         An empty batch is returned but not stored.
         """
-        batch = Batch(mark, seen, owner)
+        batch = Batch(sample, seen, owner)
         if seen:
             self.batches.append(batch)
             self.count += len(seen)
         return batch
 
-    def since(self, mark: int) -> Iterator[tuple[ObservedStorage, Owner]]:
+    def since(self, sample: int) -> Iterator[tuple[ObservedStorage, Owner]]:
         """Yield storages observed at a counter sample or later, latest first."""
         for batch in reversed(self.batches):
-            if batch.mark < mark:
+            if batch.sample < sample:
                 return
             yield from reversed(list(batch.rows()))
 
-    def place(self, device: int, marks: CounterSamples, names: dict[str, int]) -> StorageLabels:
+    def place(
+        self, device: int, counter_samples: CounterSamples, names: dict[str, int]
+    ) -> StorageLabels:
         """Return one card's identities.
 
         Args:
             device: CUDA ordinal.
-            marks: The card's counter samples.
+            counter_samples: The card's counter samples.
             names: Collects the names: text to index.
         """
         known: dict[tuple[int, int], _Columns] = {}  # a model's are equal at start and end
         parts = []
-        for mark, seen, owner in self.batches:
+        for sample, seen, owner in self.batches:
             key = id(seen), id(owner)
             if key not in known:
                 known[key] = self._columns(device, seen, owner, names)
             addr, size, category, name = known[key]
-            at = marks.position[mark] if len(addr) else 0
+            at = counter_samples.position[sample] if len(addr) else 0
             parts.append((np.full(len(addr), at, np.int64), addr, size, category, name))
         empty = np.zeros(0, np.int64)
         columns = map(np.concatenate, zip(*parts, strict=True)) if parts else [empty] * 5

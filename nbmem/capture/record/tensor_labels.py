@@ -95,7 +95,7 @@ class TensorLabelLog:
 
     def called(
         self,
-        mark: int,
+        sample: int,
         module: Any,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
@@ -106,34 +106,34 @@ class TensorLabelLog:
         Layers that a program calls one by one inside a forward are recorded within the time budget.
         """
         if id(module) == loop.root:
-            self._record_call(mark, module, args, kwargs, loop)
+            self._record_call(sample, module, args, kwargs, loop)
             return
         with self.time_budget.spend(_LAYERS) as granted:
             if granted:
-                self._record_call(mark, module, args, kwargs, loop)
+                self._record_call(sample, module, args, kwargs, loop)
 
     def _record_call(
         self,
-        mark: int,
+        sample: int,
         module: Any,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         loop: TrainingLoop,
     ) -> None:
         with self.storage_log.dating_back_to(loop.called_at):
-            self.module(mark, module, loop.number)
-            self.inputs(mark, args, kwargs)
+            self.module(sample, module, loop.number)
+            self.inputs(sample, args, kwargs)
 
-    def begins(self, mark: int, module: Any, loop: TrainingLoop) -> None:
+    def begins(self, sample: int, module: Any, loop: TrainingLoop) -> None:
         """Record a module's tensors at its first call, before it runs.
 
         The call may replace their memory.
         """
         if id(module) not in self._walked:
-            self._add(mark, weights_and_buffers(module), self.owners.module(module))
-        self._record_unused_forward(mark, loop)
+            self._add(sample, weights_and_buffers(module), self.owners.module(module))
+        self._record_unused_forward(sample, loop)
 
-    def module(self, mark: int, module: Any, loop: int) -> None:
+    def module(self, sample: int, module: Any, loop: int) -> None:
         """Record a module's weights and buffers, unless they have not moved.
 
         From then on the module and its parameters belong to this loop.
@@ -145,26 +145,26 @@ class TensorLabelLog:
             tree = tree_of(module)
             self.owners.learn_module(known, module, tree)
             self._walked[id(module)] = Footprint(tree)
-            self._add(mark, weights_and_buffers(module, tree), known)
-            self._add(mark, ddp_buckets(module), known)
+            self._add(sample, weights_and_buffers(module, tree), known)
+            self._add(sample, ddp_buckets(module), known)
             (self._sharded.add if is_sharded(module) else self._sharded.discard)(id(module))
         elif id(module) in self._sharded:
             # What FSDP gathers is new memory in each step, even at the same address.
-            self._add(mark, shards_and_gathered(module), known)
+            self._add(sample, shards_and_gathered(module), known)
         used = self._objects_by_loop[loop]
         if used.is_new(module) or moved:
             found = (known.tree or tree_of(module)).parameters_once()
             used.parameters.update(id(p) for p in found if not tensors.is_wrapped(p))
 
-    def record_transient(self, mark: int, seen: Iterable[tensors.ObservedStorage]) -> None:
+    def record_transient(self, sample: int, seen: Iterable[tensors.ObservedStorage]) -> None:
         """Record short-lived storages within a phase, many times a step.
 
         They may fill half of MAX_ROWS.
         """
         if self.rows.count < MAX_ROWS // 2:
-            self._extend(mark, seen, None)
+            self._extend(sample, seen, None)
 
-    def inputs(self, mark: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def inputs(self, sample: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Record a call's inputs, and the names of tensors in its callers.
 
         The callers' variables are read at each new call site. Elsewhere they are read only within
@@ -172,30 +172,30 @@ class TensorLabelLog:
         """
         caches = given_caches(args, kwargs)
         if caches:
-            self.caches(mark, caches)
+            self.caches(sample, caches)
             args, kwargs = without_caches(args, kwargs, caches)
         del caches
-        self._add(mark, tensors.inputs_of_call(args, kwargs))
+        self._add(sample, tensors.inputs_of_call(args, kwargs))
         if self._sites.is_new():
             kept: list[Any] = []
-            self._variables(mark, kept.append)
-            self._earlier_graphs(mark, kept)
+            self._variables(sample, kept.append)
+            self._earlier_graphs(sample, kept)
         elif active_registry() is not None:
-            self._record_variables_in_budget(mark)
+            self._record_variables_in_budget(sample)
 
-    def caches(self, mark: int, caches: Iterable[Any]) -> None:
+    def caches(self, sample: int, caches: Iterable[Any]) -> None:
         """Record what caches of language models hold, if it has changed."""
-        self._add(mark, self._caches.changed(caches))
+        self._add(sample, self._caches.changed(caches))
 
     def gradients(
-        self, mark: int, loop: int, others: Mapping[int, bool], *, at_end: bool = False
+        self, sample: int, loop: int, others: Mapping[int, bool], *, at_end: bool = False
     ) -> list[Any]:
         """Record the gradients of a thread's parameters.
 
         It runs once for each backward, so it must be fast.
 
         Args:
-            mark: The counter sample at the backward's end.
+            sample: The counter sample at the backward's end.
             loop: The loop to which the backward belongs.
             others: Loops of other live threads, and whether each is inside a call now.
             at_end: Whether this is a cell's start or end, where every named model is read.
@@ -217,16 +217,16 @@ class TensorLabelLog:
             )
         for other, busy in others.items():
             own = own - self._objects_by_loop[other].parameters if busy else own
-        return self.gradient_log.record(mark, own)
+        return self.gradient_log.record(sample, own)
 
     def saved(
-        self, mark: int, outputs: Iterable[Any], forward: tuple[Any, ...] | None = None
+        self, sample: int, outputs: Iterable[Any], forward: tuple[Any, ...] | None = None
     ) -> None:
         """Record what a graph has saved for backward (SavedTensorLog)."""
-        if self._has_room() and self.graphs.record(mark, outputs, forward):
-            self._variables(mark)
+        if self._has_room() and self.graphs.record(sample, outputs, forward):
+            self._variables(sample)
 
-    def _variables(self, mark: int, made: Callable[[Any], None] | None = None) -> None:
+    def _variables(self, sample: int, made: Callable[[Any], None] | None = None) -> None:
         """Record the tensors in variables of this thread's running functions.
 
         These names end with their function's name.
@@ -235,14 +235,14 @@ class TensorLabelLog:
             others, caches = OtherOptimizers(self._states), CacheCollector()
             names = self.owners.callbacks(caches.also(others.add_candidate), made)
             variables = frames.caller_variables()
-            self._extend(mark, tensors.in_frames(variables, names), None)
-            self.caches(mark, caches.pop())
-            self._extend(mark, others.pop_state(self.owners.named_member), None)
+            self._extend(sample, tensors.in_frames(variables, names), None)
+            self.caches(sample, caches.pop())
+            self._extend(sample, others.pop_state(self.owners.named_member), None)
             for where, local in variables:
                 if where:
                     self.owners.add_local_optimizers(local, where.removeprefix(" of "))
 
-    def _earlier_graphs(self, mark: int, kept: list[Any]) -> None:
+    def _earlier_graphs(self, sample: int, kept: list[Any]) -> None:
         """Record what graphs of the loop's variables keep alive.
 
         A backward may never run for these graphs, as for a GAN that samples images without no_grad.
@@ -250,10 +250,10 @@ class TensorLabelLog:
         """
         if kept and len(self._objects_by_loop) == 1 and self._earlier < MAX_WALKS:
             self._earlier += 1
-            self.saved(mark, kept)
+            self.saved(sample, kept)
 
     def _record_variables_in_budget(
-        self, mark: int, made: Callable[[Any], None] | None = None
+        self, sample: int, made: Callable[[Any], None] | None = None
     ) -> None:
         """Record the variables' tensors if the time budget allows it.
 
@@ -262,9 +262,9 @@ class TensorLabelLog:
         """
         with self.time_budget.spend("variables") as granted:
             if granted:
-                self._variables(mark, made)
+                self._variables(sample, made)
 
-    def _record_unused_forward(self, mark: int, loop: TrainingLoop) -> None:
+    def _record_unused_forward(self, sample: int, loop: TrainingLoop) -> None:
         """Record what graphs keep of a forward that no backward has followed.
 
         It applies where there is no allocator history. The graphs are those that this loop's
@@ -273,9 +273,9 @@ class TensorLabelLog:
         if loop.waits_since is None or active_registry() is None or len(self._objects_by_loop) > 1:
             return
         kept: list[Any] = []
-        self._record_variables_in_budget(mark, kept.append)
+        self._record_variables_in_budget(sample, kept.append)
         with self.storage_log.dating_back_to(loop.waits_since):
-            self.saved(mark, kept)
+            self.saved(sample, kept)
 
     def track_optimizer(self, optimizer: Any, loop: int) -> None:
         """Track an optimizer and its parameters weakly, for one loop."""
@@ -285,7 +285,7 @@ class TensorLabelLog:
             for group in modules.param_groups(optimizer):
                 used.parameters.update(map(id, modules.parameters_of_group(group)))
 
-    def state(self, mark: int, optimizer: Any) -> None:
+    def state(self, sample: int, optimizer: Any) -> None:
         """Record an optimizer's state, unless it has not changed place.
 
         A state that is replaced in each step is recorded at most MAX_WALKS times.
@@ -295,11 +295,11 @@ class TensorLabelLog:
         if before[:1] != footprint[:1] or (before != footprint and walks < MAX_WALKS):
             self._states[id(optimizer)] = footprint, walks + 1
             known = self.owners.optimizer(optimizer)
-            self._add(mark, state_of_optimizer(optimizer, self.owners.named_member), known)
-            self._add(mark, parameters_of_optimizer(optimizer, self.owners.owner_of), known)
+            self._add(sample, state_of_optimizer(optimizer, self.owners.named_member), known)
+            self._add(sample, parameters_of_optimizer(optimizer, self.owners.owner_of), known)
 
     def record_everything(
-        self, mark: int, namespace: Mapping[str, Any], loop: int
+        self, sample: int, namespace: Mapping[str, Any], loop: int
     ) -> Iterator[None]:
         """Record all that the notebook names or that was tracked, in steps.
 
@@ -307,7 +307,7 @@ class TensorLabelLog:
         other thread uses tensors during a step. Names must have been added to `owners` before.
 
         Args:
-            mark: The counter sample at the cell's start or end.
+            sample: The counter sample at the cell's start or end.
             namespace: The notebook's names.
             loop: The home thread's loop.
         """
@@ -317,31 +317,31 @@ class TensorLabelLog:
         others, caches = OtherOptimizers(), CacheCollector()
         names = self.owners.callbacks(caches.also(others.add_candidate))
         lasting = self.owners.without_loop_variables(namespace)
-        yield from self._add_in_steps(mark, tensors.in_namespace(lasting, names), None)
+        yield from self._add_in_steps(sample, tensors.in_namespace(lasting, names), None)
         legacy = self._caches.like_given(namespace)
-        self.caches(mark, [*caches.pop(), *legacy])
+        self.caches(sample, [*caches.pop(), *legacy])
         del legacy
-        yield from self._add_in_steps(mark, others.pop_state(self.owners.named_member), None)
+        yield from self._add_in_steps(sample, others.pop_state(self.owners.named_member), None)
         for optimizer, known in live_objects(self.owners.optimizers):
             yield from self._add_in_steps(
-                mark, state_of_optimizer(optimizer, self.owners.named_member), known
+                sample, state_of_optimizer(optimizer, self.owners.named_member), known
             )
             found = parameters_of_optimizer(optimizer, self.owners.owner_of)
-            yield from self._add_in_steps(mark, found, known)
+            yield from self._add_in_steps(sample, found, known)
         for module, known in live_objects(self.owners.modules):  # last: the most specific names
             if known.inside is not None and _is_covered_by(module, known.inside[0]):
                 continue
             yield from self._add_in_steps(
-                mark, iter(weights_and_buffers(module, known.tree)), known
+                sample, iter(weights_and_buffers(module, known.tree)), known
             )
-        self.gradients(mark, loop, {}, at_end=True)
+        self.gradients(sample, loop, {}, at_end=True)
 
     def _add_in_steps(
-        self, mark: int, seen: Iterator[tensors.ObservedStorage], owner: TrackedObject | None
+        self, sample: int, seen: Iterator[tensors.ObservedStorage], owner: TrackedObject | None
     ) -> Iterator[None]:
         while part := list(islice(seen, STEP)):
             if self.rows.count < 2 * MAX_ROWS:  # those at the end have a limit of their own
-                self._extend(mark, part, owner)
+                self._extend(sample, part, owner)
             yield
 
     def owners_in_use(self) -> set[int] | None:
@@ -355,15 +355,18 @@ class TensorLabelLog:
         return {id(around) for one in called for around in one.with_all_around()}
 
     def _add(
-        self, mark: int, seen: Iterable[tensors.ObservedStorage], owner: TrackedObject | None = None
+        self,
+        sample: int,
+        seen: Iterable[tensors.ObservedStorage],
+        owner: TrackedObject | None = None,
     ) -> None:
         if self._has_room():
-            self._extend(mark, seen, owner)
+            self._extend(sample, seen, owner)
 
     def _extend(
-        self, mark: int, seen: Iterable[tensors.ObservedStorage], owner: TrackedObject | None
+        self, sample: int, seen: Iterable[tensors.ObservedStorage], owner: TrackedObject | None
     ) -> None:
-        self.rows.add(mark, seen if isinstance(seen, list) else list(seen), owner)
+        self.rows.add(sample, seen if isinstance(seen, list) else list(seen), owner)
 
     def notes(self) -> Iterator[str]:
         """Yield sentences about what was left out."""

@@ -36,7 +36,7 @@ def one_loop(hook_events: Sequence[HookEvent]) -> tuple[Sequence[HookEvent] | No
     if len(by_thread) < 2:
         return hook_events, set()
     loops = {t: own for t, own in by_thread.items() if not _helps(own, t, by_thread)}
-    together = _together([(own[0].mark, own[-1].mark, t) for t, own in loops.items()])
+    together = _together([(own[0].sample, own[-1].sample, t) for t, own in loops.items()])
     if not together:
         return [hook_event for hook_event in hook_events if hook_event.thread in loops], set()
     return None, together
@@ -66,7 +66,7 @@ def _helps(
     if any(hook_event.kind not in _CALLS for hook_event in own):
         return False
     return any(
-        begin <= own[0].mark and own[-1].mark <= end
+        begin <= own[0].sample and own[-1].sample <= end
         for other, hook_events in by_thread.items()
         if other != thread
         for begin, end in _forwards(hook_events)
@@ -79,9 +79,9 @@ def _forwards(hook_events: Sequence[HookEvent]) -> list[tuple[int, int]]:
     begin: int | None = None
     for hook_event in hook_events:
         if hook_event.kind in _CALLS and hook_event.begins:
-            begin = hook_event.mark
+            begin = hook_event.sample
         elif hook_event.kind in _CALLS and begin is not None:
-            found.append((begin, hook_event.mark))
+            found.append((begin, hook_event.sample))
             begin = None
     return found
 

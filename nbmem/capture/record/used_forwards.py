@@ -36,7 +36,7 @@ class _PendingForward:
     backwards that did not use it.
     """
 
-    mark: int
+    sample: int
     root: int
     first: int
     end: int = -1
@@ -57,7 +57,7 @@ class UsedForwards:
         self._most = 0  # forwards that one backward has used
         self._longest = 0  # backwards that a forward waited for its own
 
-    def begins(self, mark: int, root: int) -> None:
+    def begins(self, sample: int, root: int) -> None:
         """Register a forward that begins, and complete the one before it."""
         number = next_number(loaded_torch())
         if number is None:
@@ -65,7 +65,7 @@ class UsedForwards:
         self._complete(number)
         if len(self._waiting) >= MOST_WAITING:
             self._waiting.clear()
-        self._waiting.append(_PendingForward(mark, root, number))
+        self._waiting.append(_PendingForward(sample, root, number))
 
     def backward(self, outputs: Iterable[Any]) -> None:
         """Register a backward, given the tensors that it begins with."""
@@ -86,7 +86,7 @@ class UsedForwards:
         ]
         for one in left:
             one.waited += 1
-        self.never.update(one.mark for one in left if one.waited >= PATIENCE)
+        self.never.update(one.sample for one in left if one.waited >= PATIENCE)
         self._waiting = [one for one in left if one.waited < PATIENCE]
 
     def waiting(self, *, failed: bool) -> set[int]:
@@ -102,12 +102,12 @@ class UsedForwards:
             self._complete(number)
         waiting = [one for one in self._waiting if one.end > one.first]
         if not failed:
-            return {one.mark for one in waiting}
+            return {one.sample for one in waiting}
         if self._most == 0:
             return set()
         may_come = self._most * (1 + self._longest)
         newest = enumerate(reversed(waiting))
-        return {one.mark for i, one in newest if i >= may_come or one.waited > self._longest}
+        return {one.sample for i, one in newest if i >= may_come or one.waited > self._longest}
 
     def _complete(self, number: int) -> None:
         if self._waiting and self._waiting[-1].end < 0:

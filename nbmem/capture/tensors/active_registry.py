@@ -68,16 +68,16 @@ class existing_since:  # noqa: N801 - a context manager, read as the function th
 
     def __enter__(self) -> None:
         self._registry = registry = None if self._node is None else active_registry()
-        mark = (
+        sample = (
             None
             if registry is None
             else registry.numbers.first_sample_after(sequence_nr_of(self._node))
         )
-        if registry is None or mark is None:
+        if registry is None or sample is None:
             self._registry = None
             return
         self._before = registry.since
-        registry.since = mark if registry.since is None else min(registry.since, mark)
+        registry.since = sample if registry.since is None else min(registry.since, sample)
 
     def __exit__(self, *_raised: object) -> None:
         if self._registry is not None:

@@ -13,7 +13,7 @@ from array import array
 from bisect import bisect_right
 from typing import Any
 
-MOST_MARKS = 8_192
+MAX_SAMPLES = 8_192
 """Samples of a thread, the latest: those between which graphs that are still alive were created. At
 most half of them are dropped at once. Older nodes are then known to exist by the first one."""
 
@@ -46,25 +46,25 @@ class SequenceNumbers:
         self._torch = torch
         self._mine = threading.local()
 
-    def record_sample(self, mark: int) -> None:
+    def record_sample(self, sample: int) -> None:
         """Record this thread's next sequence number at a counter sample."""
         number = next_number(self._torch)
         if number is None:
             return
-        marks, numbers = self._columns()
-        marks.append(mark)
+        counter_samples, numbers = self._columns()
+        counter_samples.append(sample)
         numbers.append(number)
-        if len(marks) >= MOST_MARKS:
-            del marks[: MOST_MARKS // 2], numbers[: MOST_MARKS // 2]
+        if len(counter_samples) >= MAX_SAMPLES:
+            del counter_samples[: MAX_SAMPLES // 2], numbers[: MAX_SAMPLES // 2]
 
     def first_sample_after(self, number: int) -> int | None:
         """Return the first sample by which a node existed.
 
         None if it was created after all samples of this thread.
         """
-        marks, numbers = self._columns()
+        counter_samples, numbers = self._columns()
         at = bisect_right(numbers, number)  # the next number is larger than assigned ones
-        return marks[at] if at < len(marks) else None
+        return counter_samples[at] if at < len(counter_samples) else None
 
     def _columns(self) -> tuple[array[int], array[int]]:
         found: tuple[array[int], array[int]] | None = getattr(self._mine, "columns", None)

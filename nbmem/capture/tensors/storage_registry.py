@@ -91,7 +91,7 @@ class StorageRegistry:
         self.live_bytes: dict[int, int] = {}
         self.trees: dict[int, ModuleTree] = {}
         self.columns = StorageColumns(*(array("q") for _ in StorageColumns._fields))
-        self._mark = 0
+        self._sample = 0
         self._torch = torch
         self._storages = torch.UntypedStorage
         self._refs: list[int] = []  # torch's weak reference to the storage of each row
@@ -171,7 +171,7 @@ class StorageRegistry:
             return False
         if not self._rows.keys().isdisjoint(new.identities) or self._overlaps(new):
             return False
-        first = self._mark if self.since is None else min(self.since, self._mark)
+        first = self._sample if self.since is None else min(self.since, self._sample)
         columns.device.extend(new.device)
         columns.addr.extend(new.addr)
         columns.size.extend(new.size)
@@ -239,7 +239,7 @@ class StorageRegistry:
         columns.device.append(index)
         columns.addr.append(addr)
         columns.size.append(size)
-        columns.first.append(self._mark if self.since is None else min(self.since, self._mark))
+        columns.first.append(self._sample if self.since is None else min(self.since, self._sample))
         columns.gone.append(ALIVE)
         columns.shared.append(self.kind == "cpu" and bool(self._storages.is_shared(storage)))
         return row
@@ -267,14 +267,14 @@ class StorageRegistry:
         """Check every storage at the next sample, even if its tensor is alive."""
         self._all_due = 0.0
 
-    def sweep(self, mark: int) -> None:
+    def sweep(self, sample: int) -> None:
         """Find the storages that are gone at a counter sample.
 
         Storages that are registered from now on were first observed at this sample.
         """
-        self.numbers.record_sample(mark)
+        self.numbers.record_sample(sample)
         with self._lock:
-            self._mark = mark
+            self._sample = sample
             while self._unguarded:
                 guard = self._unguarded.pop()
                 if self._guards.get(guard.row) is guard:
@@ -329,7 +329,7 @@ class StorageRegistry:
 
     def _remove(self, row: int) -> None:
         met = self.columns
-        met.gone[row] = self._mark
+        met.gone[row] = self._sample
         self.live_bytes[met.device[row]] -= met.size[row]
         key = key_of(met.device[row], met.addr[row])
         del self._at[key], self._sorted[bisect_left(self._sorted, key)]

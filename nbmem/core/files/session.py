@@ -169,7 +169,7 @@ def _tables(device: DeviceTrace) -> dict[str, Columns]:
         **{f"{at}/segments": layout.segments for at, layout in layouts.items()},
         **{f"{at}/blocks": layout.blocks for at, layout in layouts.items()},
         "events": device.events,
-        "marks": device.marks,
+        "marks": device.counter_samples,
         "samples": device.samples,
         "identities": device.identities,
         **({"holders": device.holders} if device.holders is not None else {}),
@@ -275,7 +275,7 @@ def _device(raw: Any, archive: Archive, index: int) -> DeviceTrace:
         events=table(Events, "events"),
         end=layout("end"),
         dropped=head.number("dropped"),
-        marks=table(CounterSamples, "marks"),
+        counter_samples=table(CounterSamples, "marks"),
         samples=table(CardSamples, "samples"),
         identities=table(StorageLabels, "identities"),
         other_processes={

@@ -82,7 +82,12 @@ def check_card(events: Events, layouts: Mapping[str, Layout], stacks: int) -> No
 
 
 def _rows(trace: DeviceTrace) -> int:
-    tables: list[Columns] = [trace.marks, trace.samples, trace.identities, trace.end.blocks]
+    tables: list[Columns] = [
+        trace.counter_samples,
+        trace.samples,
+        trace.identities,
+        trace.end.blocks,
+    ]
     tables += [trace.start.blocks] if trace.start is not None else []
     tables += [trace.holders] if trace.holders is not None else []
     tables += [trace.owners] if trace.owners is not None else []
@@ -96,10 +101,10 @@ def _device(trace: DeviceTrace, *, stacks: int, names: int) -> None:
     count = len(trace.events)
     start = {} if trace.start is None else {"start": trace.start}
     check_card(trace.events, {"end": trace.end, **start}, stacks)
-    _within("marks.position", trace.marks.position, 0, count)
+    _within("marks.position", trace.counter_samples.position, 0, count)
     _within("samples.t_ns", trace.samples.t_ns, 0, LAST_NS)
-    _within("marks.t_ns", trace.marks.t_ns, 0, LAST_NS)
-    for table in (trace.marks, trace.samples):
+    _within("marks.t_ns", trace.counter_samples.t_ns, 0, LAST_NS)
+    for table in (trace.counter_samples, trace.samples):
         for name, column in table.columns():
             if name not in {"position", "t_ns"}:
                 _within(name, column, NOT_KNOWN, MOST_BYTES)

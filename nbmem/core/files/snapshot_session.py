@@ -111,7 +111,7 @@ def _session(raw: dict[str, Any], path: str | Path) -> Session:
                 events=Events(**{**dict(events.columns()), "stack": moved}),
                 end=history.layout_at_end,
                 dropped=0,
-                marks=_none(CounterSamples),
+                counter_samples=_none(CounterSamples),
                 samples=_none(CardSamples),
                 identities=_none(StorageLabels),
             )

@@ -224,7 +224,7 @@ class DeviceTrace:
         events: The allocator's actions.
         end: Every segment and block after the last event.
         dropped: Events before event 0 of this trace that were lost (full ring buffer).
-        marks: Counters at known positions.
+        counter_samples: Counters at known positions.
         samples: Readings of the whole card.
         identities: Which storage was at which address.
         other_processes: Bytes by process name where visible, at the end.
@@ -244,7 +244,7 @@ class DeviceTrace:
     events: Events
     end: Layout
     dropped: int
-    marks: CounterSamples
+    counter_samples: CounterSamples
     samples: CardSamples
     identities: StorageLabels
     other_processes: Mapping[str, int] = field(default_factory=dict)

@@ -81,7 +81,7 @@ class CardLedger:
         self._sums = _Sums(self.allocations, self.category)
         self._parts = _Parts(self.allocations, self.category, self.names, session)
         self._outside = NonTorchUsage(self.trace, session.names)
-        self._check_marks()
+        self._check_samples()
 
     def _follow(self) -> MemoryCurves:
         trace = self.trace
@@ -283,22 +283,22 @@ class CardLedger:
         a = self.allocations
         return np.flatnonzero((a.allocated_at < position) & (a.freed >= position))
 
-    def _check_marks(self) -> None:
+    def _check_samples(self) -> None:
         """Note where replayed events and the allocator's counters disagree."""
-        marks, f = self.trace.marks, self._followed
-        if self.trace.dropped or not len(marks):
+        samples, f = self.trace.counter_samples, self._followed
+        if self.trace.dropped or not len(samples):
             return
         wrong = np.flatnonzero(
-            (f.allocated[marks.position] != marks.allocated)
-            | (f.reserved[marks.position] != marks.reserved)
+            (f.allocated[samples.position] != samples.allocated)
+            | (f.reserved[samples.position] != samples.reserved)
         )
         if len(wrong):
             where = int(wrong[0])
             imbalance = LedgerImbalanceError(
-                f"At reading {where} the allocator had {marks.allocated[where]} B allocated and "
-                f"{marks.reserved[where]} B reserved; its history gives "
-                f"{f.allocated[marks.position[where]]} B and "
-                f"{f.reserved[marks.position[where]]} B. {len(wrong)} of {len(marks)} readings "
+                f"At reading {where} the allocator had {samples.allocated[where]} B allocated and "
+                f"{samples.reserved[where]} B reserved; its history gives "
+                f"{f.allocated[samples.position[where]]} B and "
+                f"{f.reserved[samples.position[where]]} B. {len(wrong)} of {len(samples)} readings "
                 "differ; phases around them may be misplaced."
             )
             self.notes.append(str(imbalance))

@@ -37,11 +37,11 @@ def counter_lines(trace: DeviceTrace) -> str:
     For a recording without readings (a snapshot of the user's own) the state at its end is
     formatted.
     """
-    if len(trace.marks):
-        marks = trace.marks
+    if len(trace.counter_samples):
+        counter_samples = trace.counter_samples
         rows = [
-            ("allocated", int(marks.allocated.max()), int(marks.allocated[-1])),
-            ("reserved", int(marks.reserved.max()), int(marks.reserved[-1])),
+            ("allocated", int(counter_samples.allocated.max()), int(counter_samples.allocated[-1])),
+            ("reserved", int(counter_samples.reserved.max()), int(counter_samples.reserved[-1])),
         ]
         lines = [f"  {'highest bytes read':>20}  {'last read':>20}"]
         lines += [f"  {high:>20,}  {last:>20,}  {name}" for name, high, last in rows]

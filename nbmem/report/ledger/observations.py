@@ -273,7 +273,9 @@ def observations_of(
         mine = np.flatnonzero((rows >= 0) & (identities.category == category) & ~between & ~made)
         seen.add(category, rows[mine], identities.name[mine])
     given = np.flatnonzero((rows >= 0) & (identities.category == Category.INPUTS))
-    seen.fresh = _fresh(allocations, rows[given], identities.position[given], trace.marks.position)
+    seen.fresh = _fresh(
+        allocations, rows[given], identities.position[given], trace.counter_samples.position
+    )
     if holders is not None:
         best = np.unique(holders.addr, return_index=True)[1]  # a storage's best holder is first
         rows = rows_at(allocations, holders.addr[best], np.full(len(best), events), events)
@@ -285,7 +287,7 @@ def observations_of(
     return seen
 
 
-def _fresh(allocations: Allocations, rows: Ints, given: Ints, marks: Ints) -> Mask:
+def _fresh(allocations: Allocations, rows: Ints, given: Ints, counter_samples: Ints) -> Mask:
     """Select inputs allocated after the last call before their first use.
 
     The end of each call is a counter sample.
@@ -294,14 +296,14 @@ def _fresh(allocations: Allocations, rows: Ints, given: Ints, marks: Ints) -> Ma
         allocations: Every allocation of the recording.
         rows: What modules were given.
         given: The position at the end of each such call.
-        marks: Positions of the counter samples, ascending.
+        counter_samples: Positions of the counter samples, ascending.
     """
     first = np.full(len(allocations), np.iinfo(np.int64).max)
     np.minimum.at(first, rows, given)
     fresh = np.zeros(len(allocations), bool)
     mine = np.unique(rows)
     before, until = np.searchsorted(
-        marks, [allocations.allocated_at[mine], first[mine]], side="right"
+        counter_samples, [allocations.allocated_at[mine], first[mine]], side="right"
     )
     fresh[mine] = (allocations.allocated_at[mine] >= 0) & (
         until - before == 1
